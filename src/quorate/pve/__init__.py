@@ -1,0 +1,1 @@
+"""The Proxmox VE API: facts, client, tasks, inventory. Knows nothing of MCP."""

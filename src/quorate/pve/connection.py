@@ -1,0 +1,70 @@
+"""What it takes to reach one Proxmox VE cluster: endpoints, credentials, trust and time limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class Secret(str):
+    """A string that never prints itself. Reading it is explicit: `secret.reveal()`."""
+
+    __slots__ = ()
+
+    def reveal(self) -> str:
+        return str.__str__(self)
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __format__(self, spec: str) -> str:
+        return "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An API token, `user@realm!name` and its UUID secret."""
+
+    id: str
+    secret: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Password:
+    """A user who logs in for a ticket, `user@realm` and password."""
+
+    user: str
+    password: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How the server's certificate is judged. The default is full verification by the system's CAs."""
+
+    verify: bool = True
+    ca_file: str | None = None
+    fingerprint: str | None = None
+    """SHA-256 of the certificate: 64 hex digits, with or without colons."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    request_seconds: float = 30.0
+    """One HTTP request. PVE's own proxy gives up after 30 s."""
+    total_seconds: float = 60.0
+    """One API call with its retries and failovers."""
+    connections: int = 16
+    """Open connections to the cluster at any time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One cluster, by any of its nodes."""
+
+    endpoints: tuple[str, ...]
+    """Base URLs such as `https://pve1:8006`, tried in order."""
+    credentials: Token | Password
+    trust: Trust = field(default_factory=Trust)
+    limits: Limits = field(default_factory=Limits)
