@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
-class Secret(str):
-    """A string that never prints itself. Reading it is explicit: `secret.reveal()`."""
+class Secret:
+    """A text that never prints itself. Reading it is explicit: `secret.reveal()`."""
 
-    __slots__ = ()
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def reveal(self) -> str:
-        return str.__str__(self)
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
 
     def __repr__(self) -> str:
-        return "Secret(***)"
-
-    def __str__(self) -> str:
-        return "***"
-
-    def __format__(self, spec: str) -> str:
         return "***"
 
 

@@ -1,0 +1,44 @@
+# Every target works on a fresh machine with python3.11+, make and a package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check bench docs lock clean
+
+setup: $(READY)
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Quorate needs Python 3.11 or newer; set PYTHON=python3.12, say."; exit 1; }
+	@echo "Setting up $(VENV) (once) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+demo: setup
+	@$(BIN)/quorate demo
+
+test: setup
+	@$(BIN)/python -m pytest -n auto
+
+check: setup
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.docs --check
+
+bench: setup
+	@$(BIN)/python -m bench
+
+docs: setup
+	@$(BIN)/python -m tools.docs
+
+# Renew the hashed requirements after a change of dependencies (needs uv).
+lock:
+	uv pip compile --universal --generate-hashes --no-header --group dev pyproject.toml -o requirements/dev.txt
+	uv pip compile --universal --generate-hashes --no-header pyproject.toml -o requirements/runtime.txt
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

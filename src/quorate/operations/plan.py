@@ -1,0 +1,60 @@
+"""What a change would do, before it does anything: its API calls in order, each with a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorate.pve.cluster import Guest
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a call acts on, so that the gate and the audit can name it."""
+
+    kind: str
+    id: str
+    name: str = ""
+    node: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}" + (f" {self.name}" if self.name else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One write to the API."""
+
+    says: str
+    method: str
+    path: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    target: Target | None = None
+    settled: Callable[[], Awaitable[bool]] | None = None
+    """Whether the effect is there, for tasks that only hand the work over to the HA manager."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    summary: str
+    calls: tuple[Call, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    """What needs no call, and why: "vm 100 web01 is already running"."""
+    independent: bool = False
+    """The calls do not build on each other: run them side by side, and go on when one fails."""
+    next_step: str | None = None
+
+
+def guest_call(
+    guest: Guest,
+    method: str,
+    sub: str,
+    says: str,
+    *,
+    settled: Callable[[], Awaitable[bool]] | None = None,
+    **params: Any,
+) -> Call:
+    given = {name: value for name, value in params.items() if value is not None}
+    target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
+    return Call(says, method, guest.path(sub), given, target, settled)

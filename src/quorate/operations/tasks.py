@@ -1,0 +1,107 @@
+"""What PVE is doing and has done."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.registry import GuestRef, Risk, Table, operation, page
+from quorate.operations.units import duration, moment
+from quorate.pve.cluster import Cluster
+from quorate.pve.tasks import Report, TaskState, Upid, follow, read_log_tail, read_state
+
+COLUMNS = ("started", "node", "type", "id", "user", "status", "took", "task")
+
+TaskRef = Annotated[str, Meta(description="Task id (UPID)")]
+LogLines = Annotated[int, Meta(ge=0, le=500, description="Last lines of the log")]
+
+
+@operation(toolset="tasks", risk=Risk.READ)
+async def task_list(
+    pve: Cluster,
+    node: Annotated[str, Meta(description="Only this node; reaches further back")] | None = None,
+    guest: GuestRef | None = None,
+    status: Literal["running", "failed", "ok"] | None = None,
+    type: Annotated[str, Meta(description="Task type, such as qmstart or vzdump")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 20,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Recent tasks, newest first: of the whole cluster, of a node or of a guest."""
+    wanted = await pve.guest(guest) if guest is not None else None
+    if node is not None:
+        await pve.inventory.node(node)
+    elif wanted is not None:
+        node = wanted.row.node
+    if node is None:
+        rows = await pve.get("/cluster/tasks")
+    else:
+        vmid = {"vmid": wanted.vmid} if wanted else {}
+        rows = await pve.get(f"/nodes/{node}/tasks", source="all", limit=500, **vmid)
+    chosen = [row for row in rows if (type is None or row["type"] == type) and status in (None, _outcome(row))]
+    chosen.sort(key=lambda row: -row["starttime"])
+    return page(COLUMNS, (_row(row) for row in chosen), limit=limit, offset=offset)
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    status = row.get("status")
+    if not row.get("endtime"):
+        return "running"
+    return "ok" if status == "OK" or str(status).startswith("WARNINGS") else "failed"
+
+
+def _row(row: dict[str, Any]) -> list[Any]:
+    ended = row.get("endtime")
+    return [
+        moment(row["starttime"]),
+        row["node"],
+        row["type"],
+        str(row.get("id") or ""),
+        row["user"],
+        str(row.get("status") or "") if ended else "running",
+        duration(ended - row["starttime"]) if ended else "",
+        row["upid"],
+    ]
+
+
+@operation(toolset="tasks", risk=Risk.READ)
+async def task_get(pve: Cluster, task: TaskRef, log_lines: LogLines = 20) -> dict[str, Any]:
+    """State and end of the log of one task."""
+    upid = Upid.parse(task)
+    state, (log, total) = await asyncio.gather(read_state(pve.client, upid), read_log_tail(pve.client, upid, log_lines))
+    state.log = log
+    return _describe(state, total)
+
+
+@operation(toolset="tasks", risk=Risk.READ)
+async def task_wait(
+    pve: Cluster,
+    task: TaskRef,
+    report: Report,
+    wait: Annotated[float, Meta(ge=0, le=50, description="Seconds to wait at most")] = 45,
+    log_lines: LogLines = 10,
+) -> dict[str, Any]:
+    """Follow a task until it ends; call again if it still runs."""
+    state = await follow(pve.client, Upid.parse(task), clock=pve.clock, wait=wait, report=report)
+    total = len(state.log)
+    state.log = state.log[-log_lines:] if log_lines else []
+    return _describe(state, total)
+
+
+def _describe(state: TaskState, log_total: int) -> dict[str, Any]:
+    upid = state.upid
+    return {
+        "task": upid.text,
+        "type": upid.type,
+        "id": upid.id,
+        "node": upid.node,
+        "user": upid.user,
+        "started": moment(upid.started),
+        "status": state.outcome,
+        "exit": state.exit or "",
+        **({"percent": state.percent} if state.percent is not None and state.running else {}),
+        "log": state.log,
+        **({"log_lines_in_all": log_total} if log_total > len(state.log) else {}),
+        **({"next": "task_wait follows it further"} if state.running else {}),
+    }

@@ -1,0 +1,42 @@
+"""Sizes, shares and times as people read them, in few characters."""
+
+from __future__ import annotations
+
+import datetime
+
+_UNITS = ("", "K", "M", "G", "T", "P")
+
+
+def size(count: float) -> str:
+    """Bytes in binary units: 1536 MiB is "1.5G"."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value /= 1024
+        unit += 1
+    text = f"{value:.1f}" if value < 10 and unit else f"{value:.0f}"
+    return text.removesuffix(".0") + _UNITS[unit]
+
+
+def used_of(used: float, whole: float) -> str:
+    """ "2.1G/4G", or nothing if the whole is not known."""
+    return f"{size(used)}/{size(whole)}" if whole else ""
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f}%"
+
+
+def duration(seconds: float) -> str:
+    """The two largest units: "3d 4h", "12m 5s"."""
+    left = int(seconds)
+    parts: list[str] = []
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
+        count, left = divmod(left, length)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])
+
+
+def moment(epoch: float) -> str:
+    """A time in UTC, to the second."""
+    return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")

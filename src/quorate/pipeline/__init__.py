@@ -1,0 +1,1 @@
+"""How every operation runs: resolve, plan, check, gate, apply, follow, record."""

@@ -1,0 +1,181 @@
+"""Carrying a plan out: send each call once, follow its task to the end, tell what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorate.operations.plan import Call, Plan
+from quorate.operations.units import duration
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import Conflict, NotFound, OutcomeUnknown, PermissionMissing, Problem, conflict_advice
+from quorate.pve.tasks import Report, TaskState, Upid, find_started, follow, gather_bounded
+
+CALLS_AT_ONCE = 8
+LOG_LINES_ON_FAILURE = 5
+SETTLE_INTERVAL = 1.0
+
+
+@dataclass(slots=True)
+class Step:
+    """One call of the plan and what became of it."""
+
+    call: Call
+    state: str = "not tried"
+    """done, warnings, running, failed or not tried"""
+    task: Upid | None = None
+    problem: Problem | None = None
+    note: str | None = None
+    seconds: float = 0.0
+    log: list[str] = field(default_factory=list)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "step": self.call.says,
+            "state": self.state,
+            **({"task": self.task.text} if self.task else {}),
+            **({"took": duration(self.seconds)} if self.task and self.state in ("done", "warnings", "failed") else {}),
+            **({"why": str(self.problem)} if self.problem else {}),
+            **({"log": self.log} if self.log else {}),
+            **({"note": self.note} if self.note else {}),
+        }
+
+
+async def apply(cluster: Cluster, plan: Plan, *, wait: float, report: Report | None) -> list[Step]:
+    """Run the plan's calls: side by side if they are independent, else in order up to the first that is not done."""
+    steps = [Step(call) for call in plan.calls]
+    progress = _Progress(len(steps), report)
+    deadline = cluster.clock.monotonic() + wait
+    try:
+        if plan.independent:
+            await gather_bounded(
+                CALLS_AT_ONCE,
+                [_job(cluster, step, deadline, progress.part(n)) for n, step in enumerate(steps)],
+            )
+        else:
+            for number, step in enumerate(steps):
+                await _run(cluster, step, deadline, progress.part(number))
+                if step.state not in ("done", "warnings"):
+                    break
+    finally:
+        cluster.inventory.forget()
+    return steps
+
+
+def _job(cluster: Cluster, step: Step, deadline: float, report: Report | None) -> Callable[[], Any]:
+    return lambda: _run(cluster, step, deadline, report)
+
+
+async def _run(cluster: Cluster, step: Step, deadline: float, report: Report | None) -> None:
+    begun = cluster.clock.monotonic()
+    try:
+        await _send(cluster, step)
+        if step.task is not None:
+            state = await follow(
+                cluster.client, step.task, clock=cluster.clock, wait=max(0.0, deadline - begun), report=report
+            )
+            _judge(step, state)
+            if step.state == "done" and step.task.type.startswith("ha"):
+                await _settle(cluster, step, deadline)
+        else:
+            step.state = "done"
+    except Problem as problem:
+        step.state, step.problem = "failed", problem
+        if isinstance(problem, PermissionMissing):
+            cluster.forget_rights()
+    step.seconds = cluster.clock.monotonic() - begun
+
+
+async def _send(cluster: Cluster, step: Step) -> None:
+    """One write, once. If its answer is lost, the task it started is looked for; it is never sent again."""
+    call, sent_at = step.call, cluster.clock.time()
+    try:
+        answer = await cluster.client.request(call.method, call.path, call.params)
+    except OutcomeUnknown as unknown:
+        step.task = await _lost_task(cluster, call, sent_at)
+        if step.task is None:
+            unknown.why = f"{unknown.why} No task for it was found on the node afterwards."
+            raise
+        step.note = "The answer was lost; its task was found and followed."
+        return
+    if Upid.looks_like(answer.data):
+        step.task = Upid.parse(answer.data)
+
+
+async def _lost_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | None:
+    match = (await cluster.facts()).find(call.method, call.path)
+    if match is None or not match.endpoint.worker_types or "node" not in match.values:
+        return None
+    types = {*match.endpoint.worker_types, *(f"ha{word}" for word in ("start", "stop", "migrate"))}
+    try:
+        return await find_started(
+            cluster.client,
+            match.values["node"],
+            types=types,
+            id=match.values.get("vmid", ""),
+            since=sent_at,
+            clock=cluster.clock,
+        )
+    except Problem:
+        return None  # the node is still away; the caller is told that the fate is unknown
+
+
+def _judge(step: Step, state: TaskState) -> None:
+    step.state = {"running": "running", "ok": "done", "warnings": "warnings", "failed": "failed"}[state.outcome]
+    if state.outcome == "failed":
+        step.problem = Problem(f"The task failed: {state.exit}", next_step=conflict_advice(state.exit or ""))
+        step.log = state.log[-LOG_LINES_ON_FAILURE:]
+    elif state.outcome == "warnings":
+        step.note = state.exit
+        step.log = [line for line in state.log if "warn" in line.lower()][-LOG_LINES_ON_FAILURE:]
+
+
+async def _settle(cluster: Cluster, step: Step, deadline: float) -> None:
+    """A HA task only tells the HA manager what is wanted; wait until it has been done."""
+    settled = step.call.settled
+    while settled is not None and not await settled():
+        if cluster.clock.monotonic() >= deadline:
+            step.state, step.note = (
+                "running",
+                "The HA manager has taken it over and is still at it; see guest_get.",
+            )
+            return
+        await cluster.clock.sleep(SETTLE_INTERVAL)
+
+
+async def confirm_identity(cluster: Cluster, plan: Plan) -> None:
+    """Before a DESTROY: the guests are still those that the plan speaks of."""
+    cluster.inventory.forget()
+    for target in (call.target for call in plan.calls if call.target is not None and call.target.kind in ("vm", "ct")):
+        try:
+            now = await cluster.inventory.guest(int(target.id))
+        except NotFound:
+            raise Conflict(f"{target} is gone meanwhile", next_step="Nothing was done; see guest_list") from None
+        if (now.kind, now.node) != (target.kind, target.node) or (now.name and target.name and now.name != target.name):
+            raise Conflict(
+                f"{target} has become {now} meanwhile",
+                next_step="Nothing was done; look again and decide anew",
+            )
+
+
+class _Progress:
+    """Many calls, one bar that never goes back."""
+
+    def __init__(self, parts: int, report: Report | None) -> None:
+        self._report = report
+        self._parts = [0.0] * parts
+        self._shown = -1.0
+
+    def part(self, number: int) -> Report | None:
+        if self._report is None:
+            return None
+
+        async def tell(done: float, whole: float | None, line: str) -> None:
+            self._parts[number] = done / (whole or 100.0)
+            overall = round(100 * sum(self._parts) / len(self._parts), 1)
+            if self._report is not None and overall > self._shown:
+                self._shown = overall
+                await self._report(overall, 100.0, line)
+
+        return tell

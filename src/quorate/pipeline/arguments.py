@@ -1,0 +1,65 @@
+"""A caller's arguments, strictly: unknown names and wrong types are refused with what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from quorate.operations.registry import Operation
+from quorate.pve.errors import BadArgument
+
+_WHERE = re.compile(r" - at `\$\.?(?P<name>[^`\[.]*)[^`]*`$")
+
+
+def decode(operation: Operation, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Typed arguments with defaults filled in. `"100"` is as good as 100, `"true"` as true."""
+    _refuse_unknown(operation, given)
+    try:
+        decoded = msgspec.convert(dict(given), operation.arguments, strict=False)
+    except msgspec.ValidationError as error:
+        raise _explain(operation, given, str(error)) from None
+    return {name: getattr(decoded, name) for name in operation.arguments.__struct_fields__}
+
+
+def _refuse_unknown(operation: Operation, given: Mapping[str, Any]) -> None:
+    known = operation.arguments.__struct_fields__
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.5)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It takes {', '.join(known) or 'no arguments'}"
+            raise BadArgument(f"{operation.name} has no argument {name!r}", next_step=hint)
+
+
+def _explain(operation: Operation, given: Mapping[str, Any], error: str) -> BadArgument:
+    missing = re.search(r"missing required field `(?P<name>[^`]+)`", error)
+    if missing:
+        return BadArgument(
+            f"{operation.name} needs the argument {missing['name']!r}",
+            next_step=_expected(operation, missing["name"]),
+        )
+    where = _WHERE.search(error)
+    name = where["name"] if where else ""
+    if not name:
+        return BadArgument(f"The arguments of {operation.name} do not fit", why=error)
+    return BadArgument(
+        f"{operation.name} cannot take {name}={given.get(name)!r}",
+        why=_WHERE.sub("", error).replace("`", ""),
+        next_step=_expected(operation, name, given.get(name)),
+    )
+
+
+def _expected(operation: Operation, name: str, got: object = None) -> str:
+    schema = operation.schema()["properties"][name]
+    if "enum" in schema:
+        near = difflib.get_close_matches(str(got), schema["enum"], 1) if got is not None else []
+        return (f"Did you mean {near[0]!r}? " if near else "") + f"Valid are {', '.join(schema['enum'])}"
+    kinds = [schema.get("type")] if "type" in schema else [one["type"] for one in schema.get("anyOf", [])]
+    bounds = [
+        f"{word} {schema[key]:g}" for key, word in (("minimum", "at least"), ("maximum", "at most")) if key in schema
+    ]
+    text = f"It is {' or '.join(str(kind) for kind in kinds)}" + (f", {' and '.join(bounds)}" if bounds else "")
+    return f"{text}: {schema['description']}" if "description" in schema else text

@@ -1,0 +1,50 @@
+"""Who may do what: one predicate decides both what is listed and what is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.config import Access
+from quorate.operations.registry import TOOLSETS, Operation, Risk
+from quorate.pve.errors import Refused
+
+NEEDED = {
+    Risk.READ: Access.READ,
+    Risk.LOOK_INSIDE: Access.OPERATE,
+    Risk.CHANGE: Access.OPERATE,
+    Risk.DESTROY: Access.ADMIN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The operator's choices at start."""
+
+    access: Access = Access.READ
+    toolsets: frozenset[str] = frozenset(TOOLSETS)
+
+    def objection(self, operation: Operation) -> Refused | None:
+        """Why this operation is neither listed nor run; None if it is."""
+        if operation.toolset not in self.toolsets:
+            return Refused(
+                f"{operation.name} is switched off",
+                why=f"The toolset {operation.toolset!r} is not among {', '.join(sorted(self.toolsets))}",
+                next_step=f"The operator can start Quorate with --toolsets {operation.toolset} or all",
+            )
+        needed = NEEDED[operation.risk]
+        if not self.access.allows(needed):
+            return Refused(
+                f"{operation.name} is refused at access level {self.access.value}",
+                why=f"It can {_effect(operation.risk)}, which needs {needed.value}",
+                next_step=f"Only the operator can change that, by starting Quorate with --access {needed.value}",
+            )
+        return None
+
+
+def _effect(risk: Risk) -> str:
+    return {
+        Risk.READ: "read",
+        Risk.LOOK_INSIDE: "look inside guests",
+        Risk.CHANGE: "change things",
+        Risk.DESTROY: "destroy data or cut power",
+    }[risk]

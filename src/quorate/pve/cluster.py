@@ -1,0 +1,155 @@
+"""One cluster, as the operations see it: guests, nodes, tasks and rights, by the names people use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quorate.pve.clock import Clock, SystemClock
+from quorate.pve.connection import Connection
+from quorate.pve.errors import NotFound
+from quorate.pve.inventory import Inventory, Resource
+from quorate.pve.schema import Facts, facts
+
+if TYPE_CHECKING:
+    from quorate.pve.client import PveClient
+
+RIGHTS_LIFE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What to take when the caller does not say."""
+
+    node: str | None = None
+    storage: str | None = None
+    bridge: str | None = None
+
+
+class Cluster:
+    def __init__(
+        self,
+        name: str,
+        connection: Connection,
+        *,
+        defaults: Defaults | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.defaults = defaults or Defaults()
+        self.clock = clock or SystemClock()
+        self._connection = connection
+        self._client: PveClient | None = None
+        self._inventory: Inventory | None = None
+        self._version: dict[str, Any] | None = None
+        self._rights: dict[str, Mapping[str, int]] = {}
+        self._rights_read_at = float("-inf")
+
+    @property
+    def client(self) -> PveClient:
+        if self._client is None:
+            from quorate.pve.client import PveClient  # aiohttp is not needed to list the tools
+
+            self._client = PveClient(self._connection, clock=self.clock)
+        return self._client
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
+    @property
+    def inventory(self) -> Inventory:
+        if self._inventory is None:
+            self._inventory = Inventory(self.client, self.clock)
+        return self._inventory
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def get(self, path: str, **params: Any) -> Any:
+        return await self.client.get(path, **params)
+
+    async def version(self) -> dict[str, Any]:
+        if self._version is None:
+            self._version = await self.get("/version")
+        return self._version
+
+    async def facts(self) -> Facts:
+        """The API table nearest to the version this cluster runs."""
+        return facts(str((await self.version()).get("version", "")))
+
+    async def guest(self, ref: int | str) -> Guest:
+        return Guest(self, await self.inventory.guest(ref))
+
+    # -- rights ----------------------------------------------------------------------------------------------------
+
+    async def may(self, path: str, privilege: str) -> bool:
+        """Whether our credentials hold `privilege` on `path`."""
+        rights = await self._known_rights()
+        if privilege in _granted(rights, path):
+            return True
+        # Pool membership and the like show only when PVE is asked for that very path.
+        if path not in rights:
+            rights[path] = (await self.get("/access/permissions", path=path)).get(path, {})
+        return privilege in rights[path]
+
+    def forget_rights(self) -> None:
+        self._rights_read_at = float("-inf")
+
+    async def _known_rights(self) -> dict[str, Mapping[str, int]]:
+        if self.clock.monotonic() - self._rights_read_at > RIGHTS_LIFE_SECONDS:
+            self._rights = dict(await self.get("/access/permissions"))
+            self._rights_read_at = self.clock.monotonic()
+        return self._rights
+
+
+def _granted(rights: Mapping[str, Mapping[str, int]], path: str) -> set[str]:
+    """What the nearest known path at or above `path` grants there; from above only what propagates."""
+    if path in rights:
+        return set(rights[path])
+    at = path
+    while at != "/":
+        at = at.rpartition("/")[0] or "/"
+        if at in rights:
+            return {privilege for privilege, propagates in rights[at].items() if propagates}
+    return set()
+
+
+class Guest:
+    """A VM or container where it is now."""
+
+    def __init__(self, cluster: Cluster, row: Resource) -> None:
+        self._cluster = cluster
+        self.row = row
+
+    @property
+    def vmid(self) -> int:
+        return self.row.vmid
+
+    @property
+    def is_vm(self) -> bool:
+        return self.row.type == "qemu"
+
+    @property
+    def label(self) -> str:
+        return f"{self.row.kind} {self.vmid}" + (f" {self.row.name}" if self.row.name else "")
+
+    def path(self, sub: str = "") -> str:
+        return f"/nodes/{self.row.node}/{self.row.type}/{self.vmid}" + (f"/{sub}" if sub else "")
+
+    async def get(self, sub: str, **params: Any) -> Any:
+        """A read of this guest; if it was migrated meanwhile, from the node where it is now."""
+        try:
+            return await self._cluster.get(self.path(sub), **params)
+        except NotFound:
+            self._cluster.inventory.forget()
+            moved = await self._cluster.inventory.guest(self.vmid)
+            if moved.node == self.row.node:
+                raise
+            self.row = moved
+            return await self._cluster.get(self.path(sub), **params)
+
+    def __str__(self) -> str:
+        return self.label

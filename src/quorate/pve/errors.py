@@ -1,0 +1,285 @@
+"""What went wrong, as one typed error that a person can act on: what happened, why, what to do next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class Problem(Exception):
+    """Anything Quorate tells its caller instead of an answer."""
+
+    kind: ClassVar[str] = "problem"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        why: str | None = None,
+        next_step: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.what = _sentence(what)
+        self.why = _sentence(why) if why else None
+        self.next_step = _sentence(next_step) if next_step else None
+        self.facts = dict(facts or {})
+        super().__init__(self.what)
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.what, self.why, self.next_step) if part)
+
+
+class BadArgument(Problem):
+    """The caller's argument cannot be used."""
+
+    kind = "argument"
+
+
+class Refused(Problem):
+    """Quorate's own gate said no."""
+
+    kind = "refused"
+
+
+class NotConfigured(Problem):
+    """No cluster is set up, so nothing can be asked."""
+
+    kind = "configuration"
+
+
+class Unreachable(Problem):
+    """No connection could be made; the request was not sent."""
+
+    kind = "unreachable"
+
+
+class UntrustedCertificate(Problem):
+    kind = "tls"
+
+
+class AuthenticationFailed(Problem):
+    kind = "authentication"
+
+
+class PermissionMissing(Problem):
+    kind = "permission"
+
+
+class ParameterRejected(Problem):
+    kind = "parameter"
+
+
+class NotFound(Problem):
+    kind = "not_found"
+
+
+class Conflict(Problem):
+    """The target is in the wrong state: running, stopped, locked, existing, protected, changed meanwhile."""
+
+    kind = "conflict"
+
+
+class NoQuorum(Problem):
+    kind = "no_quorum"
+
+
+class NodeOffline(Problem):
+    kind = "node_offline"
+
+
+class TimedOut(Problem):
+    kind = "timeout"
+
+
+class OutcomeUnknown(Problem):
+    """A write was sent and no answer came back. It may or may not have happened; it is never sent again."""
+
+    kind = "outcome_unknown"
+
+
+class TaskFailed(Problem):
+    kind = "task_failed"
+
+
+class ServerFailed(Problem):
+    """PVE answered with an error that fits no other kind."""
+
+    kind = "server"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?", ":", "`")) else text + "."
+
+
+# PVE answers nearly every semantic problem with HTTP 500, so only its words tell the kinds apart.
+_CONFLICT = re.compile(
+    r"already running|not running|is running|is locked|already exists|already defined|already used|is paused"
+    r"|protection mode|checksum mismatch|detected modified configuration|got timeout|got lock request timeout"
+    r"|without --online|still in use|is not empty|can't overwrite running|already at specified size"
+    r"|if it's a template|contains snapshots|convert a template|is already a|purge parameter not set",
+    re.I,
+)
+_NOT_FOUND = re.compile(r"does not exist|no such |unable to find configuration file|hostname lookup '", re.I)
+_PERMISSION = re.compile(r"Permission check failed \((?P<path>/[^,]*), (?P<privileges>[^)]+)\)")
+_NODE = re.compile(r"^/nodes/(?P<node>[^/]+)")
+
+
+def from_answer(
+    method: str,
+    path: str,
+    status: int,
+    reason: str,
+    body: Mapping[str, Any],
+    *,
+    identity: str = "the configured user",
+) -> Problem:
+    """Turn an HTTP error of PVE into the error that fits. `identity` is who asked, for the grant commands."""
+    text = _text_of(reason, body)
+    asked = f"{method} {path}"
+    facts = {"status": status, "request": asked}
+    match status:
+        case 401:
+            return _authentication(text, identity, facts)
+        case 403:
+            return _permission(text, asked, identity, facts)
+        case 400:
+            return _parameter(text, body.get("errors"), asked, facts)
+        case 595 | 596 | 597 | 599:
+            return _node_offline(path, text, status, facts)
+        case 501:
+            return ServerFailed(
+                f"PVE does not know {asked}",
+                why=text,
+                next_step="The call may need another PVE version; node_get shows the one that runs",
+                facts=facts,
+            )
+    if "no quorum" in text:
+        return NoQuorum(
+            "The cluster has no quorum, so it refuses changes",
+            why=f"PVE said: {text}",
+            next_step="See cluster_status for the nodes that are offline and bring enough of them back",
+            facts=facts,
+        )
+    if _NOT_FOUND.search(text):
+        return NotFound(f"PVE did not find it: {text}", next_step=_where_to_look(text), facts=facts)
+    if _CONFLICT.search(text):
+        return Conflict(f"PVE refused: {text}", next_step=conflict_advice(text), facts=facts)
+    if status in (502, 503, 504):
+        return Unreachable(f"A gateway answered {status} instead of PVE", why=text, facts=facts)
+    return ServerFailed(f"PVE answered {status} to {asked}: {text}", facts=facts)
+
+
+def _text_of(reason: str, body: Mapping[str, Any]) -> str:
+    """`message` carries the full text since PVE 8.4; before that the reason phrase is all there is."""
+    message = body.get("message")
+    return (message if isinstance(message, str) and message.strip() else reason).strip() or "no reason given"
+
+
+def _authentication(text: str, identity: str, facts: Mapping[str, Any]) -> AuthenticationFailed:
+    return AuthenticationFailed(
+        f"PVE did not accept the credentials of {identity}",
+        why=f"It said: {text}",
+        next_step="Check token id (user@realm!name) and secret, or user and password; "
+        "`pveum user token list USER` on a node shows which tokens exist and when they expire",
+        facts=facts,
+    )
+
+
+def _permission(text: str, asked: str, identity: str, facts: Mapping[str, Any]) -> PermissionMissing:
+    found = _PERMISSION.search(text)
+    if found is None:
+        advice = (
+            "Only root@pam itself may do this, no token can"
+            if "root@pam" in text
+            else f"See what is granted with `pveum user permissions {_user_of(identity)}`"
+        )
+        return PermissionMissing(f"{identity} may not {asked}", why=f"PVE said: {text}", next_step=advice, facts=facts)
+    path, privileges = found["path"], found["privileges"].split("|")
+    return permission_missing(asked, identity, path, privileges, any_of=len(privileges) > 1, facts=facts)
+
+
+def permission_missing(
+    asked: str,
+    identity: str,
+    path: str,
+    privileges: list[str] | tuple[str, ...],
+    *,
+    any_of: bool = False,
+    facts: Mapping[str, Any] | None = None,
+) -> PermissionMissing:
+    joined = (" or " if any_of else " and ").join(privileges)
+    return PermissionMissing(
+        f"{identity} may not {asked}",
+        why=f"It needs the privilege {joined} on {path}",
+        next_step=f"An administrator can grant it on a node: `{grant_command(identity, path, privileges, any_of)}`",
+        facts={**(facts or {}), "path": path, "privileges": list(privileges)},
+    )
+
+
+def grant_command(identity: str, path: str, privileges: list[str] | tuple[str, ...], any_of: bool = False) -> str:
+    """The `pveum` commands that give `identity` these privileges on `path`, and nothing else."""
+    needed = privileges[:1] if any_of else privileges
+    role = "Quorate-" + "-".join(sorted(needed))
+    holder = f"--tokens '{identity}'" if "!" in identity else f"--users '{identity}'"
+    return f"pveum role add {role} --privs '{','.join(needed)}'; pveum acl modify {path} --roles {role} {holder}"
+
+
+def _user_of(identity: str) -> str:
+    return identity.split("!", 1)[0]
+
+
+def _parameter(text: str, errors: object, asked: str, facts: Mapping[str, Any]) -> Problem:
+    if not isinstance(errors, Mapping) or not errors:
+        return ParameterRejected(f"PVE did not accept {asked}: {text}", facts=facts)
+    listed = "; ".join(f"{name}: {str(why).strip()}" for name, why in errors.items())
+    facts = {**facts, "errors": dict(errors)}
+    if any(re.search(r"no such (task|storage)", str(why), re.I) for why in errors.values()):
+        return NotFound(f"PVE did not find it: {listed}", next_step=_where_to_look(listed), facts=facts)
+    return ParameterRejected(f"PVE did not accept the parameters of {asked}", why=listed, facts=facts)
+
+
+def _node_offline(path: str, text: str, status: int, facts: Mapping[str, Any]) -> NodeOffline:
+    found = _NODE.match(path)
+    node = f"Node {found['node']}" if found else "A node of the cluster"
+    return NodeOffline(
+        f"{node} did not answer ({status} {text})",
+        why="The node that was asked could not reach it"
+        if status == 595
+        else "The connection broke before it answered",
+        next_step="See node_list for its state; power it on or repair its network, then try again",
+        facts=facts,
+    )
+
+
+def _where_to_look(text: str) -> str:
+    lowered = text.lower()
+    if "storage" in lowered:
+        return "storage_list shows the storages of each node"
+    if "node" in lowered and "configuration file" not in lowered:
+        return "node_list shows the nodes"
+    if "task" in lowered:
+        return "task_list shows the recent tasks"
+    return "guest_list shows what exists and where"
+
+
+def conflict_advice(text: str) -> str | None:
+    """What to do about a state conflict, by PVE's own words (from an HTTP answer or a failed task)."""
+    lowered = text.lower()
+    for words, advice in (
+        ("is locked", "A task holds the guest: find it with task_list, wait with task_wait, then try again"),
+        ("got timeout", "Another task holds the lock: see task_list, then try again"),
+        ("already running", "It runs already; nothing was changed"),
+        ("not running", "Start it first with guest_power action=start"),
+        ("is running", "Shut it down first with guest_power action=shutdown"),
+        ("is paused", "Resume it first with guest_power action=resume"),
+        ("if it's a template", "Templates cannot run; clone it into a guest first"),
+        ("protection mode", "The guest is protected; its owner has to switch protection off first"),
+        ("checksum mismatch", "Someone changed it meanwhile; read it again and decide anew"),
+        ("detected modified configuration", "Someone changed it meanwhile; read it again and decide anew"),
+        ("already exists", "Choose another name or id"),
+    ):
+        if words in lowered:
+            return advice
+    return None

@@ -1,0 +1,251 @@
+"""The facts of the Proxmox VE API: which endpoints exist, what they take, who may call them.
+
+Two tables are packed into the package, PVE 8.4 and 9.2; `facts()` picks the nearest one for a version. They
+are read on first use, and an endpoint is worked out only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Final
+
+import msgspec
+
+from quorate.pve.formats import FormatBook
+from quorate.pve.validation import PropertySet
+
+NEWEST: Final = "9.2"
+OLDEST: Final = "8.4"
+
+# The values of these path parameters may contain slashes, so they take all that is left of the path.
+_REST_OF_PATH: Final = ("/content/{volume}", "/ipset/{name}/{cidr}")
+
+_GZIP: Final = zlib.MAX_WBITS | 16
+"""Tells zlib to expect gzip's header; the gzip module takes longer to import than to do the same."""
+
+_COMMON: Final = "common.json.gz"
+"""The facts that serve every version."""
+
+_GUEST_AGENT_9: Final = "VM.GuestAgent."
+_ONLY_IN_9: Final = frozenset({"VM.Replicate"})
+
+
+@cache
+def _read(name: str) -> Any:
+    packed = pkgutil.get_data("quorate.pve", f"data/{name}")
+    assert packed is not None, "the package is installed without its data"
+    return msgspec.json.decode(zlib.decompress(packed, wbits=_GZIP))
+
+
+def _nearest(version: str) -> str:
+    major = version.strip().partition(".")[0]
+    return OLDEST if major.isdecimal() and int(major) <= 8 else NEWEST
+
+
+def facts(version: str) -> Facts:
+    """The facts nearest to a version such as "9.1.8"; an unknown version gets the newest table."""
+    return _facts(_nearest(version))
+
+
+@cache
+def _facts(table: str) -> Facts:
+    return Facts(table)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """An endpoint that a concrete path leads to."""
+
+    endpoint: Endpoint
+    values: dict[str, str]
+    """The path parameters, by name."""
+
+
+class Endpoint:
+    """One method of one path."""
+
+    def __init__(self, method: str, template: str, entry: Mapping[str, Any], table: Facts) -> None:
+        self.method = method
+        self.template = template
+        self.name: str = entry["name"]
+        self.protected = bool(entry.get("protected"))
+        self.proxyto: str | None = entry.get("proxyto")
+        self.allow_token = bool(entry.get("allowtoken", 1))
+        self._entry = entry
+        self._facts = table
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Mapping[str, Any]]:
+        """The schema of every parameter, those of the path included. Numbered ones are spelled `net[n]`."""
+        resolved: Mapping[str, Mapping[str, Any]] = self._facts.resolve(self._entry.get("params", {}))
+        return resolved
+
+    @cached_property
+    def permission(self) -> Mapping[str, Any] | None:
+        """Who may call it; None means root@pam alone. See `quorate.pve.privileges`."""
+        resolved: Mapping[str, Any] | None = self._facts.resolve(self._entry["perm"])
+        return resolved
+
+    @cached_property
+    def returns(self) -> Mapping[str, Any]:
+        resolved: Mapping[str, Any] = self._facts.resolve(self._entry.get("returns", {}))
+        return resolved
+
+    @cached_property
+    def worker_types(self) -> tuple[str, ...]:
+        """The types of task it may start; empty if it starts none."""
+        return tuple(_read(_COMMON)["workers"].get(f"{self.method} {self.template}", ()))
+
+    @cached_property
+    def _properties(self) -> PropertySet:
+        return PropertySet(
+            self.parameters,
+            formats=self._facts.formats,
+            last_index=_read(_COMMON)["last_index"],
+            allows_more=bool(self._entry.get("additionalProperties")),
+        )
+
+    def check(self, params: Mapping[str, object]) -> dict[str, str]:
+        """PVE's `errors` map for these parameters, those of the path included; {} if all are fine.
+
+        Values are form texts or JSON values. What the method's own code would refuse later is not seen here.
+        """
+        return self._properties.check(params)
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.method} {self.template}>"
+
+
+class _Branch:
+    """One level of the tree of paths."""
+
+    __slots__ = ("literals", "placeholder", "placeholder_name", "takes_rest", "template")
+
+    def __init__(self) -> None:
+        self.literals: dict[str, _Branch] = {}
+        self.placeholder: _Branch | None = None
+        self.placeholder_name = ""
+        self.takes_rest = False
+        self.template: str | None = None
+
+    def grow(self, template: str) -> None:
+        branch = self
+        for segment in template.split("/")[1:]:
+            branch = branch._child(segment) if segment else branch
+        branch.template = template
+        branch.takes_rest = template.endswith(_REST_OF_PATH)
+
+    def _child(self, segment: str) -> _Branch:
+        if not segment.startswith("{"):
+            return self.literals.setdefault(segment, _Branch())
+        if self.placeholder is None:
+            self.placeholder = _Branch()
+            self.placeholder_name = segment[1:-1]
+        return self.placeholder
+
+    def find(self, path: str) -> tuple[str, dict[str, str]] | None:
+        """The template that a path follows, and the values it fills in."""
+        branch = self
+        values: dict[str, str] = {}
+        segments = [segment for segment in path.split("/") if segment]
+        for position, segment in enumerate(segments):
+            literal = branch.literals.get(segment)
+            if literal is not None:
+                branch = literal
+                continue
+            if branch.placeholder is None:
+                return None
+            name, branch = branch.placeholder_name, branch.placeholder
+            if branch.takes_rest:
+                values[name] = "/".join(segments[position:])
+                break
+            values[name] = segment
+        return None if branch.template is None else (branch.template, values)
+
+
+class Facts:
+    """One version's table."""
+
+    def __init__(self, version: str) -> None:
+        table = _read(f"api-{version}.json.gz")
+        self.version: str = table["version"]
+        self._paths: dict[str, dict[str, Any]] = table["paths"]
+        self._defs: dict[str, Any] = table["defs"]
+        self._resolved: dict[str, Any] = {}
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        self._tree = _Branch()
+        for template in self._paths:
+            self._tree.grow(template)
+
+    def find(self, method: str, path: str) -> Match | None:
+        """The endpoint at a concrete, percent-decoded path such as "/nodes/pve1/qemu/100/config"."""
+        found = self._tree.find(path)
+        if found is None:
+            return None
+        template, values = found
+        if method not in self._paths[template]:
+            return None
+        return Match(self.endpoint(method, template), values)
+
+    def endpoint(self, method: str, template: str) -> Endpoint:
+        """The endpoint of a template such as "/nodes/{node}/qemu/{vmid}/config"; KeyError if none."""
+        known = self._endpoints.get((method, template))
+        if known is None:
+            known = Endpoint(method, template, self._paths[template][method], self)
+            self._endpoints[method, template] = known
+        return known
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        for template, methods in self._paths.items():
+            for method in methods:
+                yield self.endpoint(method, template)
+
+    def has_path(self, path: str) -> bool:
+        """Whether any method exists at a concrete path."""
+        return self._tree.find(path) is not None
+
+    @cached_property
+    def privileges(self) -> tuple[str, ...]:
+        privileges = _read(_COMMON)["privileges"]
+        return tuple(sorted(self._of_this_version(privileges, holds_monitor=True)))
+
+    @cached_property
+    def roles(self) -> Mapping[str, frozenset[str]]:
+        """The built-in roles and their privileges."""
+        roles: dict[str, list[str]] = _read(_COMMON)["roles"]
+        return {
+            name: frozenset(self._of_this_version(held, holds_monitor="VM.Migrate" in held))
+            for name, held in roles.items()
+        }
+
+    @cached_property
+    def formats(self) -> FormatBook:
+        """The named formats that parameters refer to."""
+        return FormatBook(_read(_COMMON)["formats"], self.privileges)
+
+    def _of_this_version(self, privileges: list[str], *, holds_monitor: bool) -> list[str]:
+        """PVE 8 had VM.Monitor, part of the guest administrator's set, where PVE 9 has finer privileges."""
+        if self.version != OLDEST:
+            return privileges
+        kept = [name for name in privileges if name not in _ONLY_IN_9 and not name.startswith(_GUEST_AGENT_9)]
+        return [*kept, "VM.Monitor"] if holds_monitor else kept
+
+    def resolve(self, node: Any) -> Any:
+        """The same structure with every `{"$": name}` replaced by the definition it stands for."""
+        if isinstance(node, dict):
+            reference = node.get("$")
+            if reference is not None:
+                return self._definition(reference)
+            return {key: self.resolve(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [self.resolve(value) for value in node]
+        return node
+
+    def _definition(self, name: str) -> Any:
+        if name not in self._resolved:
+            self._resolved[name] = self.resolve(self._defs[name])
+        return self._resolved[name]

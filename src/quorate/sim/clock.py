@@ -1,0 +1,82 @@
+"""The one clock of the simulator: real (optionally faster) time, or time that a test moves by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from typing import Protocol
+
+# A ManualClock starts here, so that every run sees the same times: 2026-01-15 08:00:00 UTC.
+MANUAL_EPOCH = 1768464000.0
+
+# A woken task may need a few turns of the event loop until it sleeps again or ends.
+_SETTLE_TURNS = 25
+
+
+class Clock(Protocol):
+    """What everything in the simulator asks for the time and waits on."""
+
+    def now(self) -> float:
+        """Wall-clock seconds since the epoch."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for that long on this clock."""
+        ...
+
+
+class RealClock:
+    """Wall-clock time; `speed` 10 lets ten simulated seconds pass in a real one."""
+
+    def __init__(self, speed: float = 1.0) -> None:
+        if speed <= 0:
+            raise ValueError("the speed of a clock must be positive")
+        self.speed = speed
+        self._epoch = time.time()
+        self._started = time.monotonic()
+
+    def now(self) -> float:
+        return self._epoch + (time.monotonic() - self._started) * self.speed
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds) / self.speed)
+
+
+class ManualClock:
+    """Time that stands still until `advance` moves it; everything due runs in order of its time."""
+
+    def __init__(self, epoch: float = MANUAL_EPOCH) -> None:
+        self._now = epoch
+        self._order = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def now(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), future))
+        await future
+
+    async def advance(self, seconds: float) -> None:
+        """Move the time on, waking whoever is due on the way and letting each of them get on."""
+        target = self._now + seconds
+        await self._settle()
+        while self._sleepers and self._sleepers[0][0] <= target:
+            when, _, future = heapq.heappop(self._sleepers)
+            if future.done():  # its task was cancelled
+                continue
+            self._now = max(self._now, when)
+            future.set_result(None)
+            await self._settle()
+        self._now = target
+        await self._settle()
+
+    async def _settle(self) -> None:
+        for _ in range(_SETTLE_TURNS):
+            await asyncio.sleep(0)

@@ -1,0 +1,187 @@
+"""Things that go wrong on purpose, by option or from a test.
+
+An option is one text, `KIND[:ARGUMENT…][:METHOD:PATH][;count=N][;p=PROBABILITY]`:
+
+    latency:0.5                     every answer takes half a second longer
+    latency:2:GET:/cluster/*        only these requests (`*` in a path also matches slashes; METHOD may be `*`)
+    drop:before                     the connection is cut before the request is handled
+    drop:after:POST:/nodes/*/qemu/*/status/*
+                                    the request is handled, then the connection is cut without an answer
+    drop:mid                        the connection is cut in the middle of the answer's body
+    595[:METHOD:PATH]               `No route to host`, as for a node that is down
+    596[:METHOD:PATH]               `Connection timed out`, as for a node that does not answer in time
+    401[:METHOD:PATH]               the credentials are refused
+    500:TEXT[:METHOD:PATH]          the API answers with this error
+    task-fails:TYPE:TEXT            tasks of this type (`*` for any) end with this error and change nothing
+    locked:VMID:LOCK                the guest carries this lock, such as `backup`
+    node-offline:NAME               the node is down
+    no-quorum                       the cluster has lost its quorum
+
+`count` ends a fault after so many times, `p` lets it happen only with that probability (from the seed).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quorate.sim.world import Node, World
+
+_REQUEST_SUFFIX = re.compile(r":(GET|POST|PUT|DELETE|\*):(/.*|\*)$")
+_PROXY_REASONS = {595: "No route to host", 596: "Connection timed out"}
+
+
+@dataclass(slots=True)
+class Fault:
+    """One fault and when it happens."""
+
+    kind: str
+    argument: str = ""
+    method: str = "*"
+    path: str = "*"
+    count: int | None = None
+    probability: float = 1.0
+
+    def matches(self, method: str, path: str) -> bool:
+        return self.method in ("*", method) and fnmatch.fnmatchcase(path, self.path)
+
+
+class Faults:
+    """All faults of one cluster. Those of the world itself (locks, nodes, quorum) take effect at once."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self._random = random.Random(seed)  # noqa: S311 (repeatable on purpose)
+        self._active: list[Fault] = []
+        world.tasks.failure_of = self._task_failure
+
+    def add(self, text: str) -> Fault:
+        """Bring in a fault by its option text."""
+        fault = parse_fault(text)
+        self._apply_to_world(fault)
+        self._active.append(fault)
+        return fault
+
+    def remove(self, fault: Fault) -> None:
+        """Take a fault back, also one of the world."""
+        if fault in self._active:
+            self._active.remove(fault)
+        match fault.kind:
+            case "node-offline":
+                self.set_online(fault.argument, online=True)
+            case "no-quorum":
+                self._world.quorate_override = None
+            case "locked":
+                self.unlock(int(fault.argument.partition(":")[0]))
+            case _:
+                pass
+
+    def clear(self) -> None:
+        """Everything works again."""
+        for fault in list(self._active):
+            self.remove(fault)
+
+    def for_request(self, kind: str, method: str, path: str) -> Iterator[Fault]:
+        """The faults of a kind that hit this request; each hit counts."""
+        for fault in list(self._active):
+            if fault.kind == kind and fault.matches(method, path) and self._strikes(fault):
+                yield fault
+
+    def first(self, kind: str, method: str, path: str) -> Fault | None:
+        return next(self.for_request(kind, method, path), None)
+
+    def set_online(self, node: str, *, online: bool) -> None:
+        self._node(node).online = online
+        for guest in self._world.guests_on(node):
+            guest.touch()
+
+    def lock(self, vmid: int, lock: str) -> None:
+        guest = self._world.guests[vmid]
+        guest.config["lock"] = lock
+        guest.touch()
+
+    def unlock(self, vmid: int) -> None:
+        guest = self._world.guests[vmid]
+        guest.config.pop("lock", None)
+        guest.touch()
+
+    def _node(self, name: str) -> Node:
+        if name not in self._world.nodes:
+            raise ValueError(f"there is no node '{name}', only {', '.join(self._world.nodes)}")
+        return self._world.nodes[name]
+
+    def _apply_to_world(self, fault: Fault) -> None:
+        match fault.kind:
+            case "node-offline":
+                self.set_online(fault.argument, online=False)
+            case "no-quorum":
+                self._world.quorate_override = False
+            case "locked":
+                vmid, _, lock = fault.argument.partition(":")
+                self.lock(int(vmid), lock)
+            case _:
+                pass
+
+    def _task_failure(self, kind: str, _target: str) -> str | None:
+        for fault in list(self._active):
+            if fault.kind == "task-fails":
+                wanted, _, text = fault.argument.partition(":")
+                if wanted in ("*", kind) and self._strikes(fault):
+                    return text
+        return None
+
+    def _strikes(self, fault: Fault) -> bool:
+        if fault.probability < 1.0 and self._random.random() >= fault.probability:
+            return False
+        if fault.count is not None:
+            fault.count -= 1
+            if fault.count <= 0:
+                self._active.remove(fault)
+        return True
+
+
+def parse_fault(text: str) -> Fault:
+    """A fault from its option text; ValueError says what is wrong with it."""
+    spec, *options = text.split(";")
+    suffix = _REQUEST_SUFFIX.search(spec)
+    method, path = (suffix[1], suffix[2]) if suffix else ("*", "*")
+    kind, _, argument = (spec[: suffix.start()] if suffix else spec).partition(":")
+    fault = Fault(kind, argument, method, path)
+    for option in options:
+        name, _, value = option.partition("=")
+        match name.strip():
+            case "count":
+                fault.count = int(value)
+            case "p":
+                fault.probability = float(value)
+            case _:
+                raise ValueError(f"unknown option '{option}' of fault '{text}': count=N or p=PROBABILITY")
+    _check(fault, text)
+    return fault
+
+
+def _check(fault: Fault, text: str) -> None:
+    well_formed = {
+        "latency": r"\d+(\.\d+)?",
+        "drop": "before|after|mid",
+        "595": "",
+        "596": "",
+        "401": "",
+        "500": ".+",
+        "task-fails": r"[\w*-]+:.+",
+        "locked": r"\d+:[a-z-]+",
+        "node-offline": ".+",
+        "no-quorum": "",
+    }
+    if fault.kind not in well_formed:
+        raise ValueError(f"unknown fault '{text}'; there are {', '.join(well_formed)}")
+    if not re.fullmatch(well_formed[fault.kind], fault.argument, re.DOTALL):
+        raise ValueError(f"'{text}' is not how the fault {fault.kind} is written")
+
+
+def proxy_reason(status: int) -> str:
+    """What stands in the status line of a node that cannot be reached."""
+    return _PROXY_REASONS[status]

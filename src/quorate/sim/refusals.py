@@ -1,0 +1,52 @@
+"""How the simulated PVE says no: one exception that carries status, reason and error map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class Refusal(Exception):  # noqa: N818 (it is an answer, not a defect)
+    """An API answer other than success.
+
+    `message` is the text as PVE writes it; nearly all of its errors end with a newline in the body.
+    """
+
+    def __init__(self, status: int, message: str, errors: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.errors = dict(errors) if errors else None
+
+    @property
+    def reason(self) -> str:
+        """The first line, which PVE sends in the status line."""
+        return self.message.split("\n", 1)[0]
+
+
+def failure(text: str) -> Refusal:
+    """The usual semantic error: HTTP 500 with a sentence, also for things that do not exist."""
+    return Refusal(500, f"{text}\n")
+
+
+def bad_parameters(errors: Mapping[str, str]) -> Refusal:
+    """HTTP 400 with a text for every wrong parameter."""
+    return Refusal(400, "Parameter verification failed.\n", errors)
+
+
+def forbidden(what: str | None = None) -> Refusal:
+    """HTTP 403; `what` names path and privilege, or stays away where PVE is silent about it."""
+    return Refusal(403, f"Permission check failed ({what})\n" if what else "Permission check failed\n")
+
+
+def not_implemented(method: str, path: str) -> Refusal:
+    """HTTP 501, the only error of the API whose message has no newline."""
+    return Refusal(501, f"Method '{method} {path}' not implemented")
+
+
+class ProxyFailure(Exception):  # noqa: N818
+    """The node that should answer cannot be reached: 595 or 596 with an empty body."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason

@@ -1,0 +1,209 @@
+"""Worker tasks: the work behind a UPID, its log and its end, on the simulator's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+from quorate.sim.clock import Clock
+from quorate.sim.upid import Upid
+
+INTERRUPTED = "received interrupt"
+
+# How long a task waits for the file lock of a guest's configuration, as PVE does.
+_CONFIG_LOCK_TIMEOUT = 10.0
+
+
+class TaskError(Exception):
+    """Ends a task with this text as its exit status."""
+
+
+@dataclass(slots=True)
+class Task:
+    """One worker: running until `endtime` is set, then with an exit status for ever."""
+
+    upid: Upid
+    log: list[str] = field(default_factory=list)
+    warnings: int = 0
+    endtime: float | None = None
+    exitstatus: str | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.endtime is None
+
+    @property
+    def failed(self) -> bool:
+        return self.exitstatus is not None and self.exitstatus != "OK"
+
+    def end(self, now: float, exitstatus: str) -> None:
+        """Write the closing line and the exit status, once."""
+        self.endtime = now
+        self.exitstatus = exitstatus
+        if exitstatus == "OK" or exitstatus.startswith("WARNINGS: "):
+            self.log.append(f"TASK {exitstatus}")
+        else:
+            self.log.append(f"TASK ERROR: {exitstatus}")
+
+
+class Lockable:
+    """Something with a lock file, such as a guest: one task at a time may change it."""
+
+    lock_file: str
+    lock_file_held: bool
+
+
+class TaskContext:
+    """What the work of a task may do to be seen: log, warn, take time, hold a guest's lock file."""
+
+    def __init__(self, task: Task, clock: Clock) -> None:
+        self.task = task
+        self.clock = clock
+
+    def log(self, line: str) -> None:
+        """One line in the task log."""
+        self.task.log.append(line)
+
+    def warn(self, line: str) -> None:
+        """A warning: the task ends with WARNINGS instead of OK."""
+        self.task.warnings += 1
+        self.task.log.append(f"WARN: {line}")
+
+    async def sleep(self, seconds: float) -> None:
+        """Take this long on the simulator's clock."""
+        await self.clock.sleep(seconds)
+
+    def config_lock(self, target: Lockable) -> _ConfigLock:
+        """Hold the lock file of a guest: `async with context.config_lock(guest): ...`."""
+        return _ConfigLock(self, target)
+
+
+class _ConfigLock:
+    def __init__(self, context: TaskContext, target: Lockable) -> None:
+        self._context = context
+        self._target = target
+
+    async def __aenter__(self) -> None:
+        waited = 0.0
+        while self._target.lock_file_held:
+            if waited == 0.0:
+                self._context.log("trying to acquire lock...")
+            if waited >= _CONFIG_LOCK_TIMEOUT:
+                raise TaskError(f"can't lock file '{self._target.lock_file}' - got timeout")
+            await self._context.sleep(0.5)
+            waited += 0.5
+        if waited:
+            self._context.log(" OK")
+        self._target.lock_file_held = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self._target.lock_file_held = False
+
+
+Work = Callable[[TaskContext], Awaitable[None]]
+FailureOf = Callable[[str, str], str | None]
+
+
+class Tasks:
+    """All tasks of the cluster, in the order they were started."""
+
+    def __init__(self, clock: Clock, booted_at: float) -> None:
+        self._clock = clock
+        self._booted_at = booted_at
+        self._next_pid = 1200
+        self._by_upid: dict[str, Task] = {}
+        self._by_node: dict[str, list[Task]] = {}
+        self._workers: dict[str, asyncio.Task[None]] = {}
+        self.failure_of: FailureOf = lambda _type, _id: None
+
+    def start(self, node: str, kind: str, target: str, user: str, work: Work) -> str:
+        """Begin `work` as a worker of `node` on behalf of `user`; its UPID is known at once."""
+        task = self._register(node, kind, target, user, self._clock.now())
+        upid = str(task.upid)
+        forced = self.failure_of(kind, target)
+        runner = self._run(task, _failing(forced) if forced is not None else work)
+        self._workers[upid] = asyncio.get_running_loop().create_task(runner, name=upid)
+        return upid
+
+    def add_finished(
+        self,
+        node: str,
+        kind: str,
+        target: str,
+        user: str,
+        *,
+        started: float,
+        lasted: float,
+        exitstatus: str = "OK",
+    ) -> Task:
+        """A task of the past, for the history of a new world."""
+        task = self._register(node, kind, target, user, started)
+        task.end(started + lasted, exitstatus)
+        return task
+
+    def find(self, upid: str) -> Task | None:
+        """The task with this UPID, if the cluster knows it."""
+        return self._by_upid.get(upid)
+
+    def newest_first(self, node: str) -> Iterator[Task]:
+        """The tasks of one node, latest start first."""
+        return reversed(self._by_node.get(node, []))
+
+    def active(self, *, kind: str | None = None, target: str | None = None) -> list[Task]:
+        """The running tasks, of one type or target if asked for."""
+        running = (self._by_upid[upid] for upid in self._workers)
+        return [
+            task
+            for task in running
+            if task.running and kind in (None, task.upid.type) and target in (None, task.upid.id)
+        ]
+
+    async def cancel(self, upid: str) -> None:
+        """Interrupt a running task; a finished one is left as it is."""
+        worker = self._workers.pop(upid, None)
+        if worker is None:
+            return
+        worker.cancel()
+        await asyncio.wait([worker])
+        task = self._by_upid[upid]
+        if task.running:  # it had not begun, so nothing inside it saw the interrupt
+            task.end(self._clock.now(), INTERRUPTED)
+
+    async def close(self) -> None:
+        """End everything that still runs, when the cluster goes away."""
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.cancel()
+        if workers:
+            await asyncio.wait(workers)
+
+    def _register(self, node: str, kind: str, target: str, user: str, started: float) -> Task:
+        self._next_pid = self._next_pid + 7 if self._next_pid < 4_000_000 else 1200
+        pstart = max(0, int((started - self._booted_at) * 100))
+        task = Task(Upid(node, self._next_pid, pstart, int(started), kind, target, user))
+        self._by_upid[str(task.upid)] = task
+        bisect.insort(self._by_node.setdefault(node, []), task, key=lambda each: each.upid.starttime)
+        return task
+
+    async def _run(self, task: Task, work: Work) -> None:
+        exitstatus = "unexpected status"  # stays if the work itself is broken, as after a crash in PVE
+        try:
+            await work(TaskContext(task, self._clock))
+            exitstatus = f"WARNINGS: {task.warnings}" if task.warnings else "OK"
+        except TaskError as error:
+            exitstatus = str(error)
+        except asyncio.CancelledError:
+            exitstatus = INTERRUPTED
+        finally:
+            self._workers.pop(str(task.upid), None)
+            task.end(self._clock.now(), exitstatus)
+
+
+def _failing(text: str) -> Work:
+    async def work(context: TaskContext) -> None:
+        await context.sleep(0.5)
+        raise TaskError(text)
+
+    return work

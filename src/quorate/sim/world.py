@@ -1,0 +1,147 @@
+"""The state of the simulated cluster: nodes, guests, storages, pools, users, tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quorate.sim.access import Access
+from quorate.sim.clock import Clock
+from quorate.sim.guests import GIB, Guest, Kind, config_path
+from quorate.sim.refusals import failure
+from quorate.sim.storages import Storage
+from quorate.sim.tasks import Tasks
+
+# PVE's status daemon reports every 10 s; until then a new guest is only an id to the rest of the cluster.
+NEW_GUEST_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Node:
+    """One host of the cluster."""
+
+    name: str
+    number: int
+    ip: str
+    booted_at: float
+    cpus: int = 16
+    sockets: int = 1
+    memory: int = 64 * GIB
+    swap: int = 8 * GIB
+    disk: int = 100 * GIB
+    disk_used: int = 18 * GIB
+    cpu_model: str = "AMD Ryzen 7 5700G with Radeon Graphics"
+    cpu_vendor: str = "AuthenticAMD"
+    cpu_mhz: str = "3793.000"
+    kernel: str = "6.17.2-1-pve"
+    fingerprint: str = ""
+    online: bool = True
+    bridges: tuple[str, ...] = ("vmbr0",)
+    last_pid: int = field(default=2000)
+
+    def next_pid(self) -> int:
+        """A process number for something that starts on this node."""
+        self.last_pid += 13
+        return self.last_pid
+
+
+@dataclass(slots=True)
+class HaResource:
+    """A guest under the care of the HA manager."""
+
+    sid: str
+    state: str = "started"
+    comment: str | None = None
+    max_restart: int = 1
+    max_relocate: int = 1
+
+
+class World:
+    """Everything there is. Domain code changes it; the API shows it."""
+
+    def __init__(self, *, clock: Clock, access: Access, name: str, seed: int, version: str) -> None:
+        self.clock = clock
+        self.access = access
+        self.name = name
+        self.seed = seed
+        self.version = version
+        self.started_at = clock.now()
+        self.nodes: dict[str, Node] = {}
+        self.guests: dict[int, Guest] = {}
+        self.storages: dict[str, Storage] = {}
+        self.ha: dict[str, HaResource] = {}
+        self.quorate_override: bool | None = None
+        self.tasks = Tasks(clock, booted_at=self.started_at - 40 * 86400)
+
+    @property
+    def quorate(self) -> bool:
+        """Whether more than half of the nodes see each other, unless a fault says otherwise."""
+        if self.quorate_override is not None:
+            return self.quorate_override
+        online = sum(node.online for node in self.nodes.values())
+        return online * 2 > len(self.nodes)
+
+    @property
+    def release(self) -> str:
+        """The version's first two numbers, such as 9.1."""
+        return ".".join(self.version.split(".")[:2])
+
+    def version_at_least(self, *numbers: int) -> bool:
+        """Whether the simulated PVE is of this version or newer."""
+        own = tuple(int(part) for part in self.version.split(".") if part.isdecimal())
+        return own >= numbers
+
+    def first_online(self) -> Node:
+        """The node that answers when the one asked for its own view is down."""
+        for node in self.nodes.values():
+            if node.online:
+                return node
+        return next(iter(self.nodes.values()))
+
+    def find_guest(self, node: str, kind: Kind, vmid: int) -> Guest | None:
+        """The guest, if it is of this kind and lives on this node."""
+        guest = self.guests.get(vmid)
+        if guest is None or guest.kind != kind or guest.node != node:
+            return None
+        return guest
+
+    def guest(self, node: str, kind: Kind, vmid: int) -> Guest:
+        """The guest, or PVE's complaint about the missing configuration file."""
+        guest = self.find_guest(node, kind, vmid)
+        if guest is None:
+            raise failure(missing_config(node, kind, vmid))
+        return guest
+
+    def guests_on(self, node: str, kind: Kind | None = None) -> list[Guest]:
+        return [
+            guest
+            for guest in self.guests.values()
+            if guest.node == node and (kind is None or guest.kind == kind)
+        ]
+
+    def add_guest(self, guest: Guest) -> None:
+        """A guest that was just created: known by its id at once, in full a little later."""
+        guest.visible_at = self.clock.now() + NEW_GUEST_SECONDS
+        self.guests[guest.vmid] = guest
+
+    def remove_guest(self, guest: Guest) -> None:
+        """Forget a guest; pools and ACLs that name it are the caller's business."""
+        del self.guests[guest.vmid]
+
+    def next_free_vmid(self) -> int:
+        vmid = 100
+        while vmid in self.guests:
+            vmid += 1
+        return vmid
+
+    def guest_cpus(self, guest: Guest) -> int:
+        """How many CPUs it may use; a container without a limit may use all of its node."""
+        return guest.cores or self.nodes[guest.node].cpus
+
+    def managed_by_ha(self, guest: Guest) -> HaResource | None:
+        resource = self.ha.get(guest.sid)
+        return None if resource is None or resource.state == "ignored" else resource
+
+
+def missing_config(node: str, kind: Kind, vmid: int) -> str:
+    """How PVE says that there is no such guest on this node."""
+    return f"Configuration file '{config_path(node, kind, vmid)}' does not exist"

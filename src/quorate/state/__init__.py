@@ -1,0 +1,1 @@
+"""What must last: the audit trail."""

@@ -1,0 +1,1 @@
+"""The ways in which operations are shown to a caller."""

@@ -1,0 +1,47 @@
+"""Answers and progress for a person at a terminal."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+from quorate.operations.registry import Table
+from quorate.surfaces import rendering
+
+BAR_WIDTH = 30
+LINE_WIDTH = 100
+
+
+class ProgressBar:
+    """One line on stderr that redraws itself; silent when nobody looks at it."""
+
+    def __init__(self, stream: TextIO, *, always: bool = False) -> None:
+        self._stream = stream
+        self._on = always or stream.isatty()
+        self._drawn = False
+
+    async def show(self, done: float, whole: float | None, line: str) -> None:
+        if self._on:
+            share = min(done / (whole or 100.0), 1.0)
+            filled = round(share * BAR_WIDTH)
+            text = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {share:4.0%} {line}"
+            self._stream.write(f"\r{text[:LINE_WIDTH]:<{LINE_WIDTH}}")
+            self._stream.flush()
+            self._drawn = True
+
+    def clear(self) -> None:
+        if self._drawn:
+            self._stream.write("\r" + " " * LINE_WIDTH + "\r")
+            self._stream.flush()
+            self._drawn = False
+
+
+def readable(data: dict[str, Any] | Table) -> str:
+    """Aligned columns for a table; lines for the rest."""
+    if not isinstance(data, Table) or not data.rows:
+        return rendering.text(data)
+    head, *rows = [line.split("\t") for line in rendering.text(data).split("\n")[:-1]]
+    widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
+    aligned = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    ]
+    return "\n".join([*aligned, rendering.text(data).rsplit("\n", 1)[1]])

@@ -1,0 +1,70 @@
+"""Pack the tables of API facts into the package: `python -m tools.pack_api_facts FOLDER`.
+
+FOLDER holds the JSON tables (`pve-api-<version>.json`, `formats-9.2.json`, `roles-9.json`, `workers.json`).
+The same tables always give the same bytes, so a repacked file that differs means changed facts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+VERSIONS = ("9.2", "8.4")
+TARGET = Path(__file__).resolve().parent.parent / "src" / "quorate" / "pve" / "data"
+
+
+def read_table(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+def api_table(folder: Path, version: str) -> dict[str, Any]:
+    """The endpoints of one version; its counts and origin are of no use at run time."""
+    table = read_table(folder, f"pve-api-{version}.json")
+    return {"version": version, "paths": table["paths"], "defs": table["defs"]}
+
+
+def common_table(folder: Path) -> dict[str, Any]:
+    """What is tabulated once and serves every version."""
+    formats = read_table(folder, "formats-9.2.json")
+    roles = read_table(folder, "roles-9.json")
+    return {
+        "formats": formats["formats"],
+        "last_index": last_indexes(formats["index_ranges"]),
+        "privileges": roles["privileges"],
+        "roles": roles["roles"],
+        "workers": read_table(folder, "workers.json"),
+    }
+
+
+def last_indexes(ranges: dict[str, dict[str, Any]]) -> dict[str, int]:
+    """`{"scsi": 30, ...}`: every numbered option starts at 0 and means the same for both kinds of guest."""
+    return {
+        name: bounds[1]
+        for family in ranges.values()
+        for name, bounds in family.items()
+        if isinstance(bounds[0], int)
+    }
+
+
+def write_packed(table: dict[str, Any], target: Path) -> None:
+    text = json.dumps(table, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    target.write_bytes(gzip.compress(text.encode("utf-8"), compresslevel=9, mtime=0))
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m tools.pack_api_facts FOLDER\n")
+        return 2
+    folder = Path(arguments[0])
+    TARGET.mkdir(parents=True, exist_ok=True)
+    for version in VERSIONS:
+        write_packed(api_table(folder, version), TARGET / f"api-{version}.json.gz")
+    write_packed(common_table(folder), TARGET / "common.json.gz")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
