@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.config import Access, ClusterSettings, ConfigError, Settings, _dotenv_value, load
+from quorate.config import Access, ClusterSettings, ConfigError, Settings, load
+from quorate.config.dotenv import dotenv_value
+from quorate.config.spellings import CLUSTER, GENERAL
 from quorate.pve.connection import Limits, Password, Secret, Token, Trust
 
 SECRET = "c0ffee00-canary-4e1f-9d2b-000000000000"
@@ -171,12 +173,8 @@ def test_a_misspelt_access_level_gets_a_hint() -> None:
         pytest.param({**HOST_STYLE, "PROXMOX_PORT": "8006"}, id="host and port"),
         pytest.param({**HOST_STYLE, "PROXMOX_USER": "root"}, id="user without realm is a pam user"),
         pytest.param({**HOST_STYLE, "PROXMOX_TOKEN_NAME": "root@pam!mcp"}, id="token name in full"),
-        pytest.param(
-            {**HOST_STYLE, "PROXMOX_TOKEN_NAME": "root!mcp", "PROXMOX_USER": ""}, id="no user at all"
-        ),
-        pytest.param(
-            {**URL_STYLE, "PROXMOX_TOKEN_ID": "mcp", "PROXMOX_USER": "root@pam"}, id="short token id"
-        ),
+        pytest.param({**HOST_STYLE, "PROXMOX_TOKEN_NAME": "root!mcp", "PROXMOX_USER": ""}, id="no user at all"),
+        pytest.param({**URL_STYLE, "PROXMOX_TOKEN_ID": "mcp", "PROXMOX_USER": "root@pam"}, id="short token id"),
         pytest.param({**URL_STYLE, "PROXMOX_USER": "root"}, id="user that agrees with the token"),
         pytest.param({**URL_STYLE, **HOST_STYLE}, id="every alias at once, all agreeing"),
         pytest.param({**URL_STYLE, "PROXMOX_PASSWORD": "  "}, id="a blank variable is not set"),
@@ -200,9 +198,7 @@ def test_a_password_keeps_its_blanks() -> None:
 
 
 def test_a_user_name_may_hold_an_at_sign_as_directory_users_do() -> None:
-    credentials = one_cluster(
-        {**PASSWORD_STYLE, "PROXMOX_USER": "ada@example.com@ldap"}
-    ).connection.credentials
+    credentials = one_cluster({**PASSWORD_STYLE, "PROXMOX_USER": "ada@example.com@ldap"}).connection.credentials
     assert isinstance(credentials, Password)
     assert credentials.user == "ada@example.com@ldap"
 
@@ -266,9 +262,7 @@ def test_an_address_is_understood_in_every_spelling(variable: str, address: str,
 
 
 def test_several_addresses_are_endpoints_of_one_cluster_in_their_order() -> None:
-    several = endpoints(
-        PROXMOX_HOST="pve2, pve1:8007,,https://pve2:8006/api2/json", PROXMOX_TOKEN_ID="root@pam!mcp"
-    )
+    several = endpoints(PROXMOX_HOST="pve2, pve1:8007,,https://pve2:8006/api2/json", PROXMOX_TOKEN_ID="root@pam!mcp")
     assert several == ("https://pve2:8006", "https://pve1:8007")
 
 
@@ -277,9 +271,7 @@ def test_the_port_counts_for_every_address_without_one() -> None:
         "https://pve1:443",
         "https://pve2:443",
     )
-    assert endpoints(PROXMOX_URL="https://pve1", PROXMOX_HOST="pve1", PROXMOX_PORT="443") == (
-        "https://pve1:443",
-    )
+    assert endpoints(PROXMOX_URL="https://pve1", PROXMOX_HOST="pve1", PROXMOX_PORT="443") == ("https://pve1:443",)
 
 
 @pytest.mark.parametrize("url", ["http://pve1:8006", "HTTP://pve1"])
@@ -337,28 +329,20 @@ def test_verification_is_switched_by_any_usual_word(variable: str, word: str, ve
 def test_tls_insecure_is_the_opposite_of_verify() -> None:
     assert trust(PROXMOX_TLS_INSECURE="true") == Trust(verify=False)
     assert trust(PROXMOX_TLS_INSECURE="0") == Trust()
-    assert trust(PROXMOX_TLS_INSECURE="1", PROXMOX_VERIFY="no", PROXMOX_VERIFY_SSL="off") == Trust(
-        verify=False
-    )
-    assert "PROXMOX_TLS_INSECURE must be true or false" in refusal(
-        {**URL_STYLE, "PROXMOX_TLS_INSECURE": "maybe"}
-    )
+    assert trust(PROXMOX_TLS_INSECURE="1", PROXMOX_VERIFY="no", PROXMOX_VERIFY_SSL="off") == Trust(verify=False)
+    assert "PROXMOX_TLS_INSECURE must be true or false" in refusal({**URL_STYLE, "PROXMOX_TLS_INSECURE": "maybe"})
 
 
 @pytest.mark.parametrize("variable", ["PROXMOX_CA_FILE", "PROXMOX_VERIFY", "PROXMOX_VERIFY_SSL"])
 def test_a_ca_file_may_stand_in_its_own_variable_or_in_verify(variable: str, empty_home: Path) -> None:
     Path("ca.pem").write_text("certificate")
     assert trust(**{variable: "ca.pem"}) == Trust(ca_file=str(empty_home / "ca.pem"))
-    assert trust(**{variable: "~/ca.pem", "HOME": str(empty_home)}) == Trust(
-        ca_file=str(empty_home / "ca.pem")
-    )
+    assert trust(**{variable: "~/ca.pem", "HOME": str(empty_home)}) == Trust(ca_file=str(empty_home / "ca.pem"))
     assert trust(**{variable: "ca.pem", "PROXMOX_TLS_INSECURE": "false"}).verify
 
 
 def test_a_ca_file_that_is_not_there_is_refused() -> None:
-    assert "PROXMOX_CA_FILE must be the path of a CA file" in refusal(
-        {**URL_STYLE, "PROXMOX_CA_FILE": "no.pem"}
-    )
+    assert "PROXMOX_CA_FILE must be the path of a CA file" in refusal({**URL_STYLE, "PROXMOX_CA_FILE": "no.pem"})
     assert "PROXMOX_VERIFY must be true, false or" in refusal({**URL_STYLE, "PROXMOX_VERIFY": "ture"})
 
 
@@ -505,10 +489,7 @@ def test_another_spelling_in_a_stronger_place_wins_and_is_no_contradiction() -> 
 
 def test_the_stronger_place_decides_between_token_and_password() -> None:
     dotenv(f"PROXMOX_HOST=pve1\nPROXMOX_USER=root\nPROXMOX_PASSWORD={SECRET}\n")
-    assert (
-        one_cluster({"PROXMOX_TOKEN_NAME": "mcp", "PROXMOX_TOKEN_VALUE": SECRET}).connection.credentials
-        == TOKEN
-    )
+    assert one_cluster({"PROXMOX_TOKEN_NAME": "mcp", "PROXMOX_TOKEN_VALUE": SECRET}).connection.credentials == TOKEN
     dotenv(f"PROXMOX_HOST=pve1\nPROXMOX_TOKEN_ID=root@pam!mcp\nPROXMOX_TOKEN_SECRET={SECRET}\n")
     login = one_cluster({"PROXMOX_USER": "root", "PROXMOX_PASSWORD": SECRET}).connection.credentials
     assert login == Password("root@pam", Secret(SECRET))
@@ -534,6 +515,16 @@ def test_the_stronger_place_decides_about_trust() -> None:
 def test_an_empty_variable_does_not_hide_the_one_in_dotenv() -> None:
     dotenv("PROXMOX_HOST=pve9\n")
     assert endpoints(PROXMOX_HOST="") == ("https://pve9:8006",)
+    dotenv(f"XDG_STATE_HOME=/state\nMINE={SECRET}\n")
+    file = toml(CLUSTER_TOML.replace(f'"{SECRET}"', '{ env = "MINE" }'))
+    settings = load(file=file, environ={"XDG_STATE_HOME": "", "MINE": ""})
+    assert settings.audit_file == Path("/state/quorate/audit.jsonl")
+    assert settings.clusters[0].connection.credentials == TOKEN
+
+
+@pytest.mark.parametrize("name", [name for names in {**GENERAL, **CLUSTER}.values() for name in names.variables])
+def test_an_empty_variable_counts_as_not_set(name: str) -> None:
+    assert load(environ={name: ""}) == load(environ={})
 
 
 def test_the_config_file_is_the_given_one_else_the_named_one_else_the_usual_one(empty_home: Path) -> None:
@@ -584,7 +575,7 @@ def test_a_dotenv_line_is_read_as_a_shell_would(line: str, value: str) -> None:
 
 @given(st.text(st.characters(blacklist_characters="'", blacklist_categories=["Cc", "Cs", "Zl", "Zp"])))
 def test_single_quotes_keep_any_text(text: str) -> None:
-    assert _dotenv_value(f"'{text}' # comment") == text
+    assert dotenv_value(f"'{text}' # comment") == text
 
 
 def test_another_dotenv_file_can_be_named() -> None:
@@ -593,9 +584,7 @@ def test_another_dotenv_file_can_be_named() -> None:
     assert load(environ={}, dotenv=Path("other.env")).access is Access.ADMIN
 
 
-@pytest.mark.parametrize(
-    "line", [f"PROXMOX_PASSWORD='{SECRET}", f'PROXMOX_PASSWORD="{SECRET}" x', "QUORATE_ACCESS"]
-)
+@pytest.mark.parametrize("line", [f"PROXMOX_PASSWORD='{SECRET}", f'PROXMOX_PASSWORD="{SECRET}" x', "QUORATE_ACCESS"])
 def test_a_broken_dotenv_line_is_named_by_its_number(line: str) -> None:
     dotenv(f"# first\n{line}\n")
     assert "Line 2 of" in refusal()
@@ -627,9 +616,7 @@ def documented_toml() -> str:
 def test_the_documented_toml_example_loads(empty_home: Path) -> None:
     Path("pve-root-ca.pem").write_text("certificate")
     Path("lab-password").write_text(f"{SECRET}\n")
-    settings = load(
-        file=toml(documented_toml()), environ={"HOME_TOKEN_SECRET": SECRET, "HOME": str(empty_home)}
-    )
+    settings = load(file=toml(documented_toml()), environ={"HOME_TOKEN_SECRET": SECRET, "HOME": str(empty_home)})
     home, lab = settings.clusters
     assert (home.name, lab.name) == ("home", "lab")
     assert home.connection.endpoints == ("https://pve1.example.com:8006", "https://pve2.example.com:8006")
@@ -655,10 +642,8 @@ def test_the_documented_dotenv_example_loads() -> None:
 
 
 def test_every_variable_and_key_is_documented() -> None:
-    from quorate import config
-
     text = DOCUMENT.read_text()
-    for names in {**config._GENERAL, **config._CONFIG_FILE, **config._CLUSTER}.values():
+    for names in {**GENERAL, **CLUSTER}.values():
         for name in (*names.variables, *names.keys):
             assert f"`{name}`" in text
 
@@ -712,9 +697,7 @@ def test_a_mistake_in_the_config_file_is_said_with_its_place(text: str, words: s
     assert words in refusal(file=toml(text))
 
 
-@pytest.mark.parametrize(
-    "value", ["3", "{ file = 3 }", "{ keyring = 'x' }", "{ file = 'a', env = 'B' }", "['x']"]
-)
+@pytest.mark.parametrize("value", ["3", "{ file = 3 }", "{ keyring = 'x' }", "{ file = 'a', env = 'B' }", "['x']"])
 def test_a_secret_in_toml_is_a_text_or_one_reference(value: str) -> None:
     text = f"[clusters.a]\nurl = 'pve1'\nuser = 'root'\npassword = {value}"
     assert 'must be a text, { file = "PATH" } or { env = "NAME" }' in refusal(file=toml(text))
@@ -806,7 +789,5 @@ def test_the_settings_found_on_the_way_show_no_secret_in_a_traceback() -> None:
 
 def test_importing_the_module_pulls_in_nothing_heavy() -> None:
     code = "import sys, quorate.config; print(*sys.modules)"
-    modules = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"aiohttp", "mcp", "pydantic", "tomllib", "difflib", "asyncio"} & set(modules)

@@ -42,10 +42,7 @@ def common_table(folder: Path) -> dict[str, Any]:
 def last_indexes(ranges: dict[str, dict[str, Any]]) -> dict[str, int]:
     """`{"scsi": 30, ...}`: every numbered option starts at 0 and means the same for both kinds of guest."""
     return {
-        name: bounds[1]
-        for family in ranges.values()
-        for name, bounds in family.items()
-        if isinstance(bounds[0], int)
+        name: bounds[1] for family in ranges.values() for name, bounds in family.items() if isinstance(bounds[0], int)
     }
 
 

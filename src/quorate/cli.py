@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     sim.add_argument("--nodes", metavar="N", type=int, help="a cluster of this many nodes instead of the small homelab")
     sim.add_argument("--guests", metavar="N", type=int, help="and this many guests")
     sim.add_argument("--seed", metavar="N", type=int, default=0, help="which of the possible clusters (default 0)")
+    sim.add_argument("--pve", metavar="VERSION", default="9.1.8", help="the PVE version to behave as (default 9.1.8)")
     sim.add_argument("--fault", metavar="FAULT", action="append", default=[], help="a fault to inject; may be repeated")
 
     _command(commands, "demo", _demo, "a guided tour on a simulated cluster; needs nothing, ends by itself")
@@ -103,15 +104,11 @@ async def _run_server(settings: Settings, demo: bool, address: tuple[str, int] |
             if address is None:
                 await app.server().run_stdio_async()
             else:
-                print(f"quorate: listening on http://{_host_port(address)}/mcp", file=sys.stderr)
-                await app.server("http").run_streamable_http_async(host=address[0], port=address[1])
+                from quorate.surfaces.http import serve
+
+                await serve(app.server("http"), *address)
         finally:
             await app.close()
-
-
-def _host_port(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _loopback(text: str) -> tuple[str, int]:
@@ -126,9 +123,7 @@ def _loopback(text: str) -> tuple[str, int]:
         except ValueError:
             inside = False
         if not inside:
-            raise ConfigError(
-                f"Quorate does not listen on {host!r}: over HTTP it has no authentication yet, so it serves loopback only."
-            )
+            raise ConfigError(f"Quorate does not listen on {host!r}: without authentication it serves loopback only.")
     return host, int(port)
 
 
@@ -217,17 +212,21 @@ def _tools(options: argparse.Namespace) -> int:
 
 
 def _sim(options: argparse.Namespace) -> int:
-    from quorate.sim.cluster import run
+    from quorate.sim.cluster import RunOptions, run
 
-    return asyncio.run(
-        run(
-            listen=options.listen,
-            nodes=options.nodes,
-            guests=options.guests,
-            seed=options.seed,
-            faults=tuple(options.fault),
-        )
+    chosen = RunOptions(
+        listen=options.listen,
+        nodes=options.nodes,
+        guests=options.guests,
+        seed=options.seed,
+        faults=options.fault,
+        version=options.pve,
     )
+    try:
+        asyncio.run(run(chosen))
+    except (ValueError, OSError) as error:  # an address, size or fault that cannot be
+        raise ConfigError(f"The simulated cluster cannot start: {error}.") from None
+    return OK
 
 
 def _demo(_: argparse.Namespace) -> int:

@@ -33,9 +33,7 @@ def test_version_9_has_the_guest_agent_privileges() -> None:
 def test_version_8_has_the_monitor_privilege_instead() -> None:
     old = facts("8.4")
     assert {"VM.Monitor"} == set(old.privileges) - set(facts("9.2").privileges)
-    assert not [
-        name for name in old.privileges if name.startswith("VM.GuestAgent.") or name == "VM.Replicate"
-    ]
+    assert not [name for name in old.privileges if name.startswith("VM.GuestAgent.") or name == "VM.Replicate"]
     assert old.roles["Administrator"] == set(old.privileges)
     assert "VM.Monitor" in old.roles["PVEVMAdmin"]
     assert "VM.Monitor" not in old.roles["PVEVMUser"]
@@ -43,9 +41,7 @@ def test_version_8_has_the_monitor_privilege_instead() -> None:
 
 def test_a_need_names_the_object_of_the_call() -> None:
     start = facts("9.2").endpoint("POST", "/nodes/{node}/qemu/{vmid}/status/start")
-    assert needs(start.permission, {"node": "pve1", "vmid": 100}) == [
-        Need("/vms/100", ("VM.PowerMgmt",), any_of=False)
-    ]
+    assert needs(start.permission, {"node": "pve1", "vmid": 100}) == [Need("/vms/100", ("VM.PowerMgmt",), any_of=False)]
 
 
 def test_a_value_the_call_lacks_is_a_dash() -> None:
@@ -91,9 +87,7 @@ def test_a_required_parameter_cannot_be_replaced_by_privileges() -> None:
 
 
 def test_all_parts_of_a_conjunction_are_missing_together() -> None:
-    permission = {
-        "check": ["and", ["perm", "/a", ["X"]], ["or", ["perm", "/b", ["Y"]], ["perm", "/c", ["Z"]]]]
-    }
+    permission = {"check": ["and", ["perm", "/a", ["X"]], ["or", ["perm", "/b", ["Y"]], ["perm", "/c", ["Z"]]]]}
     assert [need.path for need in missing(permission, {}, nobody)] == ["/a", "/b"]
     assert [need.path for need in needs(permission, {})] == ["/a", "/b", "/c"]
 
@@ -141,9 +135,7 @@ def kinds(check: list[Any]) -> Iterator[str]:
 
 def test_every_permission_of_both_tables_is_understood() -> None:
     seen: set[str] = set()
-    for table, endpoint in [
-        (facts(name), endpoint) for name in VERSIONS for endpoint in facts(name).endpoints()
-    ]:
+    for table, endpoint in [(facts(name), endpoint) for name in VERSIONS for endpoint in facts(name).endpoints()]:
         permission = endpoint.permission
         values = dict.fromkeys(endpoint.parameters, "x")
         named = needs(permission, values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,9 +145,7 @@ def test_every_template_leads_back_to_its_own_endpoint() -> None:
         match = table.find(endpoint.method, path)
         assert match is not None, endpoint
         assert match.endpoint is endpoint
-        assert match.values == {
-            name: f"value-of-{name}" for name in re.findall(r"\{([^}]+)\}", endpoint.template)
-        }
+        assert match.values == {name: f"value-of-{name}" for name in re.findall(r"\{([^}]+)\}", endpoint.template)}
 
 
 # Endpoints
@@ -194,12 +193,26 @@ def patterns(node: Any) -> Iterator[str]:
             yield node["pattern"]
         for value in node.values():
             yield from patterns(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from patterns(value)
 
 
 def test_every_pattern_of_the_tables_is_understood() -> None:
     for _, endpoint in all_endpoints():
         for pattern in patterns(endpoint.parameters):
             assert perl_regex(pattern) is not None, (endpoint, pattern)
+
+
+def test_no_pattern_of_the_tables_can_be_kept_busy() -> None:
+    every_pattern = {pattern for _, endpoint in all_endpoints() for pattern in patterns(endpoint.parameters)}
+    started = time.process_time()
+    for pattern in every_pattern:
+        regex = perl_regex(pattern)
+        assert regex is not None
+        for unit in ("a", "1", "a-", "a.", "1:", "/"):
+            regex.search(unit * 200 + "!\x01")
+    assert time.process_time() - started < 5
 
 
 # Parameters
@@ -323,6 +336,15 @@ def test_an_absurd_number_is_refused_like_any_other() -> None:
     assert config_errors(cores=10**5000) == {"cores": "type check ('integer') failed - got 'Inf'"}
 
 
+@pytest.mark.parametrize(
+    "reference",
+    ["alpine:3", "docker.io/library/alpine:latest", "host:5000/a--b/c__d/e.f:v1", "a---b:x"],
+)
+def test_an_image_reference_is_accepted(reference: str) -> None:
+    pull = facts("9.2").endpoint("POST", "/nodes/{node}/storage/{storage}/oci-registry-pull")
+    assert pull.check({"node": "pve1", "storage": "local", "reference": reference}) == {}
+
+
 def test_one_endpoint_takes_any_parameter() -> None:
     agent = facts("9.2").endpoint("GET", "/nodes/{node}/qemu/{vmid}/agent")
     assert agent.check({"node": "pve1", "vmid": "100", "whatever": "1"}) == {}
@@ -341,12 +363,7 @@ def test_a_drive_is_a_volume_a_path_or_no_medium(text: str) -> None:
 
 
 GARBAGE = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.sampled_from([10**400, "\0", "="]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([10**400, "\0", "="]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
@@ -364,8 +381,6 @@ def test_no_garbage_makes_the_check_fail_itself(data: st.DataObject) -> None:
 
 
 @settings(deadline=None)
-@given(
-    text=st.text(alphabet="abvirto=,01:;/. \n\0-"), name=st.sampled_from(["net0", "scsi0", "boot", "agent"])
-)
+@given(text=st.text(alphabet="abvirto=,01:;/. \n\0-"), name=st.sampled_from(["net0", "scsi0", "boot", "agent"]))
 def test_no_property_string_makes_the_check_fail_itself(text: str, name: str) -> None:
     assert set(config_errors(**{name: text})) <= {name}

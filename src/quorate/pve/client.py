@@ -85,10 +85,10 @@ class PveClient:
         own = credentials.secret if isinstance(credentials, Token) else credentials.password
         return [own.reveal(), *((self._ticket.ticket, self._ticket.csrf) if self._ticket else ())]
 
-    async def get(self, path: str, **params: Any) -> Any:
+    async def get(self, path: str, /, **params: Any) -> Any:
         return (await self.request("GET", path, params)).data
 
-    async def get_as(self, kind: type[T], path: str, **params: Any) -> T:
+    async def get_as(self, kind: type[T], path: str, /, **params: Any) -> T:
         """A read decoded straight into `kind`: an order of magnitude quicker for big lists."""
         raw = await self._read(path, params)
         try:
@@ -174,22 +174,30 @@ class PveClient:
                 content = await response.read()
                 self._note_time(response.headers.get("Date"))
                 return _Raw(response.status, response.reason or "", content)
-        except aiohttp.ServerFingerprintMismatch as mismatch:
-            raise trust.mismatch(endpoint, self._connection.trust, mismatch.got) from None
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise await trust.unverified(endpoint, _certificate_reason(error.certificate_error)) from None
-        except aiohttp.ClientSSLError as error:
-            raise Unreachable(
-                f"{endpoint} does not speak TLS as expected",
-                why=str(error),
-                next_step="Check the port (PVE's is 8006)",
-            ) from None
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            raise _no_connection(endpoint, error) from None
-        except TimeoutError:
-            raise self._too_slow(method, path) from None
+        except _SentOnce as sent:
+            raise await self._explain(endpoint, method, path, sent.error) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise _broken(method, path, error) from None
+            raise await self._explain(endpoint, method, path, error) from None
+
+    async def _explain(self, endpoint: str, method: str, path: str, error: Exception) -> Problem:
+        """Why there is no answer: the order matters, aiohttp's errors are kinds of each other."""
+        match error:
+            case aiohttp.ServerFingerprintMismatch():
+                return trust.mismatch(endpoint, self._connection.trust, error.got)
+            case aiohttp.ClientConnectorCertificateError():
+                return await trust.unverified(endpoint, _certificate_reason(error.certificate_error))
+            case aiohttp.ClientSSLError():
+                return Unreachable(
+                    f"{endpoint} does not speak TLS as expected",
+                    why=str(error),
+                    next_step="Check the port (PVE's is 8006)",
+                )
+            case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError():
+                return _no_connection(endpoint, error)
+            case TimeoutError():
+                return self._too_slow(method, path)
+            case _:
+                return _broken(method, path, error)
 
     # -- session and credentials -----------------------------------------------------------------------------------
 
@@ -204,6 +212,7 @@ class PveClient:
                 ),
                 timeout=aiohttp.ClientTimeout(total=limits.request_seconds, sock_connect=CONNECT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                middlewares=(_send_once,),
             )
         return self._session
 
@@ -258,6 +267,20 @@ class PveClient:
             why=f"HTTP {raw.status}, {len(raw.body)} bytes: {error}",
             next_step="Check that the address is PVE's own (port 8006) and not a web proxy in front of it",
         )
+
+
+class _SentOnce(Exception):
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp sends GET, PUT and DELETE again by itself when a connection breaks; for a write that must not happen."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _SentOnce(error) from error
 
 
 def _envelope(kind: type[T]) -> type[Any]:

@@ -68,7 +68,7 @@ class Cluster:
         if self._client is not None:
             await self._client.close()
 
-    async def get(self, path: str, **params: Any) -> Any:
+    async def get(self, path: str, /, **params: Any) -> Any:
         return await self.client.get(path, **params)
 
     async def version(self) -> dict[str, Any]:
@@ -139,14 +139,15 @@ class Guest:
     def path(self, sub: str = "") -> str:
         return f"/nodes/{self.row.node}/{self.row.type}/{self.vmid}" + (f"/{sub}" if sub else "")
 
-    async def get(self, sub: str, **params: Any) -> Any:
+    async def get(self, sub: str, /, **params: Any) -> Any:
         """A read of this guest; if it was migrated meanwhile, from the node where it is now."""
+        asked = self.row.node
         try:
             return await self._cluster.get(self.path(sub), **params)
         except NotFound:
             self._cluster.inventory.forget()
             moved = await self._cluster.inventory.guest(self.vmid)
-            if moved.node == self.row.node:
+            if moved.node == asked:
                 raise
             self.row = moved
             return await self._cluster.get(self.path(sub), **params)

@@ -58,7 +58,7 @@ class Limits:
     """One HTTP request. PVE's own proxy gives up after 30 s."""
     total_seconds: float = 60.0
     """One API call with its retries and failovers."""
-    connections: int = 16
+    connections: int = 100
     """Open connections to the cluster at any time."""
 
 

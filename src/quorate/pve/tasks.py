@@ -18,6 +18,7 @@ FIRST_INTERVAL = 0.2
 LONGEST_INTERVAL = 3.0
 GROWTH = 1.5
 LOG_PAGE = 500
+EMPTY_LOG = "no content"  # PVE's line for a log that has none yet
 
 Report = Callable[[float, float | None, str], Awaitable[None]]
 """Progress for whoever waits: how far, of how much, and a line of text."""
@@ -92,6 +93,8 @@ async def read_log(client: PveClient, upid: Upid, *, start: int = 0, limit: int 
     """Lines from `start` on, and how many there are in all."""
     answer = await client.request("GET", upid.path + "/log", {"start": start, "limit": limit})
     lines = [str(line.get("t", "")) for line in answer.data or []]
+    if lines == [EMPTY_LOG]:
+        return [], 0
     return lines, answer.total if answer.total is not None else start + len(lines)
 
 

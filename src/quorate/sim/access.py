@@ -7,9 +7,9 @@ entry replaces all that was inherited; NoAccess at the deciding level wins; memb
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 ROOT = "root@pam"
 NO_ACCESS = "NoAccess"
@@ -65,6 +65,7 @@ class Realm:
     name: str
     type: str
     comment: str
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -137,6 +138,16 @@ class Access:
             self._acl.pop(path, None)
         self.changed()
 
+    def forget(self, unwanted: Callable[[AclEntry], bool]) -> None:
+        """Drop every entry that names something that is gone."""
+        for path, entries in list(self._acl.items()):
+            kept = [entry for entry in entries if not unwanted(entry)]
+            if kept:
+                self._acl[path] = kept
+            else:
+                del self._acl[path]
+        self.changed()
+
     def acl(self) -> Iterator[AclEntry]:
         """Every entry, by path."""
         for path in sorted(self._acl):
@@ -173,14 +184,13 @@ class Access:
         if not self.privileges(authid, path).get(privilege):
             return False
         below = path.rstrip("/") + "/"
-        pools_refuse = any(NO_ACCESS == entry.role for entry in self.acl() if entry.path.startswith("/pool"))
+        pools_refuse = any(entry.role == NO_ACCESS for entry in self.acl() if entry.path.startswith("/pool"))
         return not pools_refuse and not any(acl_path.startswith(below) for acl_path in self._acl)
 
     def effective_permissions(self, authid: str) -> dict[str, dict[str, int]]:
         """Every path worth naming, with what the user or token may do there."""
         paths = dict.fromkeys((*_DEFAULT_PATHS, *sorted(self._acl)))
         for pool in self.pools.values():
-            paths.setdefault(f"/pool/{pool.id}")
             paths.update(dict.fromkeys(f"/vms/{vmid}" for vmid in sorted(pool.vms)))
             paths.update(dict.fromkeys(f"/storage/{storage}" for storage in sorted(pool.storages)))
         found = {path: self.privileges(authid, path) for path in paths}
@@ -224,9 +234,7 @@ class Access:
         for pool in self.pools.values():
             roles = self._roles(authid, f"/pool/{pool.id}")
             if roles:
-                members = [f"/vms/{vmid}" for vmid in pool.vms] + [
-                    f"/storage/{name}" for name in pool.storages
-                ]
+                members = [f"/vms/{vmid}" for vmid in pool.vms] + [f"/storage/{name}" for name in pool.storages]
                 for member in members:
                     found.setdefault(member, set()).update(roles)
         self._pool_roles[authid] = found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from email.utils import formatdate
 from typing import Any
 
 import msgspec
 from aiohttp import hdrs, web
 
-from quorate.sim.refusals import Refusal
+from quorate.sim.refusals import Refusal, first_line
 from quorate.sim.routing import Answer
 
 SERVER = "pve-api-daemon/3.0"
@@ -31,7 +30,7 @@ def success(data: Any, fmt: str, *, gzip_accepted: bool) -> web.Response:
     body: dict[str, Any] = {"data": data}
     if isinstance(data, Answer):
         body = {"data": data.data}
-        if data.total is not None:
+        if data.total:  # PVE leaves the total of nothing away
             body["total"] = data.total
         if data.changes is not None:
             body["changes"] = data.changes
@@ -55,18 +54,16 @@ def refused(refusal: Refusal, fmt: str, *, message_in_body: bool) -> web.Respons
 
 def bare(status: int, reason: str, text: str = "") -> web.Response:
     """An answer of the HTTP server itself: plain text or nothing."""
-    return BareResponse(status=status, reason=reason, body=text.encode(), headers={hdrs.SERVER: SERVER})
+    return BareResponse(status=status, reason=first_line(reason), body=text.encode(), headers={hdrs.SERVER: SERVER})
 
 
 def _json(status: int, reason: str, body: dict[str, Any], *, gzip_accepted: bool = False) -> web.Response:
-    now = formatdate(usegmt=True)
     headers = {
         hdrs.SERVER: SERVER,
         hdrs.CONTENT_TYPE: CONTENT_TYPE,
         hdrs.CACHE_CONTROL: "max-age=0",
         hdrs.PRAGMA: "no-cache",
-        hdrs.DATE: now,
-        hdrs.EXPIRES: now,
+        hdrs.EXPIRES: "",  # the front fills in the time of the answer
     }
     encoded = msgspec.json.encode(body)
     if gzip_accepted and len(encoded) > _COMPRESS_FROM:

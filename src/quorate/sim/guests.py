@@ -33,6 +33,7 @@ class Snapshot:
     description: str = ""
     parent: str | None = None
     vmstate: bool = False
+    state: str | None = None  # `prepare` or `delete` while a task works on it
 
 
 @dataclass(slots=True)
@@ -77,6 +78,7 @@ class Guest(Lockable):
     addresses: list[Address] = field(default_factory=list)
     system: OperatingSystem = field(default_factory=OperatingSystem)
     lock_file_held: bool = False
+    cloudinit: dict[str, Value] | None = None  # what the cloud-init drive was written with, if it is not as now
     revision: int = 0  # moves with every change that a cached row would miss
 
     @property
@@ -147,9 +149,7 @@ class Guest(Lockable):
     def boot_disk(self) -> str | None:
         """The first disk of the boot order, or the first disk there is."""
         order = str(self.config.get("boot", "")).partition("order=")[2].split(";")
-        candidates = (
-            [key for key in order if _BOOT_DISK_KEY.fullmatch(key)] if order != [""] else sorted(self.config)
-        )
+        candidates = [key for key in order if _BOOT_DISK_KEY.fullmatch(key)] if order != [""] else sorted(self.config)
         for key in candidates:
             drive = str(self.config.get(key, ""))
             if _BOOT_DISK_KEY.fullmatch(key) and drive and "media=cdrom" not in drive:
@@ -190,6 +190,7 @@ class Guest(Lockable):
         """It runs from now on, with its pending changes applied."""
         self.apply_pending()
         self.running, self.paused, self.started_at, self.pid = True, False, now, pid
+        self.cloudinit = None
         self.touch()
 
     def stop_running(self) -> None:
@@ -198,12 +199,23 @@ class Guest(Lockable):
         self.touch()
 
     def apply_pending(self) -> None:
+        before = [str(self.config[key]) for key in (*self.pending_delete, *self.pending) if key in self.config]
         for key in self.pending_delete:
             self.config.pop(key, None)
         self.config.update(self.pending)
         self.pending.clear()
         self.pending_delete.clear()
+        for value in before:
+            self._keep_disk(volume_of_drive(value))
         self.touch()
+
+    def _keep_disk(self, volid: str) -> None:
+        """A disk of its own that has left the configuration stays listed as unused."""
+        if re.search(rf":(?:.*/)?(?:vm|base|subvol|basevol)-{self.vmid}-(?:disk-|cloudinit)", volid) is None:
+            return
+        if all(volume_of_drive(str(value)) != volid for value in self.config.values()):
+            number = next(n for n in range(256) if f"unused{n}" not in self.config)
+            self.config[f"unused{number}"] = volid
 
     def effective_config(self) -> dict[str, Value]:
         """The configuration with the pending changes in it, as it will be after a restart."""
@@ -259,9 +271,7 @@ def parse_size(text: str) -> int:
     return 0 if match is None else int(float(match[1]) * _SIZE_UNITS[match[2]])
 
 
-def config_digest(
-    config: Mapping[str, Value], pending: Mapping[str, Value], snapshots: Mapping[str, Snapshot]
-) -> str:
+def config_digest(config: Mapping[str, Value], pending: Mapping[str, Value], snapshots: Mapping[str, Snapshot]) -> str:
     lines = [f"{key}: {value}" for key, value in sorted(config.items())]
     lines += [f"[PENDING] {key}: {value}" for key, value in sorted(pending.items())]
     lines += [f"[{snapshot.name}] {snapshot.snaptime}" for snapshot in snapshots.values()]

@@ -7,6 +7,7 @@ import logging
 import re
 import weakref
 from collections.abc import Awaitable, Callable
+from email.utils import formatdate
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,8 +17,17 @@ from quorate.pve.schema import Facts, Match
 from quorate.sim import answers, parameters
 from quorate.sim.faults import Faults, proxy_reason
 from quorate.sim.permission_check import check_permission
-from quorate.sim.refusals import ProxyFailure, Refusal, bad_parameters, failure, forbidden, not_implemented
+from quorate.sim.refusals import (
+    ProxyFailure,
+    Refusal,
+    ServerRefusal,
+    bad_parameters,
+    failure,
+    forbidden,
+    not_implemented,
+)
 from quorate.sim.routing import Call, Route, all_routes
+from quorate.sim.tasks import TaskError
 from quorate.sim.tickets import Authentication, Unauthorized, has_token
 from quorate.sim.world import Node, World
 
@@ -28,8 +38,9 @@ _FORMATS = frozenset({"json", "extjs"})
 _MAX_BODY = 512 * 1024
 _MAX_BODY_BEFORE_8_4 = 64 * 1024
 _REQUESTS_PER_CONNECTION = 100
-_API_PATH = re.compile(r"/api2(?:/(?P<format>[^/]*))?(?P<path>/.*)?")
+_API_PATH = re.compile(r"/api2(?:/(?P<format>[^/]*))?(?P<path>/.*)?", re.DOTALL)
 
+_TOP = ("version", "cluster", "nodes", "storage", "access", "pools")
 _WITHOUT_LOGIN = frozenset(
     {
         ("GET", "/access/domains"),
@@ -40,16 +51,6 @@ _WITHOUT_LOGIN = frozenset(
         ("POST", "/access/openid/auth-url"),
     }
 )
-
-
-class _ServerError(Exception):
-    """An error of the HTTP server itself, before the API: plain text, no JSON."""
-
-    def __init__(self, status: int, reason: str, *, empty: bool = False) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-        self.text = "" if empty else reason
 
 
 class Front:
@@ -84,14 +85,15 @@ class Front:
 
     async def _handle(self, request: web.BaseRequest, local_node: Node) -> web.StreamResponse:
         started = self._world.clock.now()
-        fmt, path = "json", ""
+        fmt, drop = "json", ""
         try:
             fmt, path = self._accept(request)
             self._requests.append((request.method, path))
-            async for _ in self._strike_before(request, path):
-                return await _cut_connection(request)
+            drop = await self._strike_before(request, path)
+            if drop == "before":
+                return _cut_connection(request)
             response = await self._answer(request, fmt, path, local_node)
-        except _ServerError as error:
+        except ServerRefusal as error:
             response = answers.bare(error.status, error.reason, error.text)
         except Unauthorized as error:
             response = answers.bare(401, str(error))
@@ -101,34 +103,32 @@ class Front:
             response = answers.refused(refusal, fmt, message_in_body=self._world.version_at_least(8, 4))
         if response.status == 401:
             await self._world.clock.sleep(started + self._auth_delay - self._world.clock.now())
-        return await self._finish(request, response, path)
+        return await self._finish(request, response, drop)
 
     def _accept(self, request: web.BaseRequest) -> tuple[str, str]:
         """Verb, transfer encoding and the form of the path."""
         if request.method not in _METHODS:
-            raise _ServerError(501, f"method '{request.method}' not available", empty=True)
+            raise ServerRefusal(501, f"method '{request.method}' not available", empty=True)
         if "chunked" in request.headers.get(hdrs.TRANSFER_ENCODING, "").lower():
-            raise _ServerError(501, "chunked transfer encoding not supported")
+            raise ServerRefusal(501, "chunked transfer encoding not supported")
         decoded = re.sub("/+", "/", unquote(request.raw_path.partition("?")[0]))
         match = _API_PATH.fullmatch(decoded)
         if match is None:
-            raise _ServerError(500, f"no such file '{decoded}'")
+            raise ServerRefusal(500, f"no such file '{decoded}'")
         if not match["format"]:
-            raise _ServerError(501, "no such uri")
+            raise ServerRefusal(501, "no such uri")
         path = "/" + (match["path"] or "").strip("/")
         if match["format"] not in _FORMATS:
-            raise _ServerError(501, f"no formatter for uri {path}, {match['format']}")
+            raise ServerRefusal(501, f"no formatter for uri {path}, {match['format']}")
         return match["format"], path
 
-    async def _strike_before(self, request: web.BaseRequest, path: str) -> Any:
-        """Faults that come before the request is looked at; yields if the connection is to be cut."""
+    async def _strike_before(self, request: web.BaseRequest, path: str) -> str:
+        """Faults that come before the request is looked at; when the connection is to be cut, if it is."""
         for fault in self._faults.for_request("latency", request.method, path):
             await self._world.clock.sleep(float(fault.argument))
-        for fault in self._faults.for_request("drop", request.method, path):
-            if fault.argument == "before":
-                yield fault
-            else:
-                request["drop"] = fault.argument
+        drop = self._faults.first("drop", request.method, path)
+        if drop is not None and drop.argument == "before":
+            return drop.argument
         if self._faults.first("401", request.method, path):
             raise Unauthorized("Authentication failed!")
         for status in (595, 596):
@@ -137,18 +137,19 @@ class Front:
         error = self._faults.first("500", request.method, path)
         if error is not None:
             raise failure(error.argument)
+        return "" if drop is None else drop.argument
 
     async def _answer(self, request: web.BaseRequest, fmt: str, path: str, local_node: Node) -> web.Response:
         user = self._authenticate(request, path)
         match = self._facts.find(request.method, path)
         route = None if match is None else all_routes().get((request.method, match.endpoint.template))
         given = await self._read_parameters(request, route)
+        if (request.method, path) == ("GET", "/"):  # the table of facts begins below it
+            return answers.success([{"subdir": name} for name in _TOP], fmt, gzip_accepted=False)
         if match is None:
             raise not_implemented(request.method, path)
         self._refuse_conflicts(match, given)
-        if not match.endpoint.allow_token and (
-            has_token(request.headers) is not None and "!" in str(user or "!")
-        ):
+        if not match.endpoint.allow_token and (has_token(request.headers) is not None and "!" in str(user or "!")):
             raise forbidden(f"URI '{path}' not available with API token, need proper ticket.\n")
         raw = {**given, **match.values}
         check_permission(self._world.access, match.endpoint.permission, user, raw)
@@ -160,13 +161,9 @@ class Front:
         if route.needs_quorum and not self._world.quorate:
             raise failure("cluster not ready - no quorum?")
         typed = parameters.typed(match.endpoint, raw)
-        call = Call(
-            self._world, match.endpoint, user, typed, match.values, local_node, self.authentication, request
-        )
+        call = Call(self._world, match.endpoint, user, typed, match.values, local_node, self.authentication, request)
         data = await _run(route, call)
-        return answers.success(
-            data, fmt, gzip_accepted="gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")
-        )
+        return answers.success(data, fmt, gzip_accepted="gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, ""))
 
     def _authenticate(self, request: web.BaseRequest, path: str) -> str | None:
         if (request.method, path) in _WITHOUT_LOGIN:
@@ -188,28 +185,24 @@ class Front:
 
     async def _read_body(self, request: web.BaseRequest, length: int) -> dict[str, Any]:
         if request.method not in ("POST", "PUT"):
-            raise _ServerError(501, f"Unexpected content for method '{request.method}'")
+            raise ServerRefusal(501, f"Unexpected content for method '{request.method}'")
         if length > (_MAX_BODY if self._world.version_at_least(8, 4) else _MAX_BODY_BEFORE_8_4):
-            raise _ServerError(501, "for data too large")
+            raise ServerRefusal(501, "for data too large")
         declared = request.headers.get(hdrs.CONTENT_TYPE, "")
         kind = declared.partition(";")[0].strip().lower()
         if kind == "application/json":
             try:
                 return parameters.parse_json(await request.read())
             except parameters.MalformedBody as error:
-                raise _ServerError(500, str(error)) from error
-        if kind in ("", "application/x-www-form-urlencoded", "application/octet-stream") and (
-            kind != "application/octet-stream" or hdrs.CONTENT_TYPE not in request.headers
-        ):
+                raise ServerRefusal(500, str(error)) from error
+        if kind in ("", "application/x-www-form-urlencoded"):
             return parameters.parse_form((await request.read()).decode("utf-8", "replace"))
-        raise _ServerError(506, f"upload 'Content-Type '{declared}' not implemented")
+        raise ServerRefusal(506, f"upload 'Content-Type '{declared}' not implemented")
 
     @staticmethod
     def _refuse_conflicts(match: Match, given: dict[str, Any]) -> None:
         text = "duplicate parameter (already defined in URI) with conflicting values!"
-        conflicts = {
-            name: text for name, value in match.values.items() if name in given and str(given[name]) != value
-        }
+        conflicts = {name: text for name, value in match.values.items() if name in given and str(given[name]) != value}
         if conflicts:
             raise bad_parameters(conflicts)
 
@@ -223,8 +216,7 @@ class Front:
         node = self._world.nodes.get(name)
         if node is None:
             raise failure(
-                f"hostname lookup '{name}' failed - failed to get address info for: {name}:"
-                " Name or service not known"
+                f"hostname lookup '{name}' failed - failed to get address info for: {name}: Name or service not known"
             )
         if not node.online:
             raise ProxyFailure(595, proxy_reason(595))
@@ -235,13 +227,18 @@ class Front:
         if errors:
             raise bad_parameters(errors)
 
-    async def _finish(
-        self, request: web.BaseRequest, response: web.Response, path: str
-    ) -> web.StreamResponse:
+    def _date(self, response: web.Response) -> None:
+        """The cluster's own time, which a client may compare with the start of a task."""
+        now = formatdate(self._world.clock.now(), usegmt=True)
+        response.headers[hdrs.DATE] = now
+        if hdrs.EXPIRES in response.headers:
+            response.headers[hdrs.EXPIRES] = now
+
+    async def _finish(self, request: web.BaseRequest, response: web.Response, drop: str) -> web.StreamResponse:
         """Keep-alive rules, and faults that come after the work is done."""
-        drop = request.get("drop")
+        self._date(response)
         if drop == "after":
-            return await _cut_connection(request)
+            return _cut_connection(request)
         if drop == "mid":
             return await _cut_body(request, response)
         transport = request.transport
@@ -255,18 +252,25 @@ class Front:
         return response
 
 
+def _comes_with_token(request: web.BaseRequest, user: str | None) -> bool:
+    """Whether the caller shows an API token, also where no login is asked for."""
+    return has_token(request.headers) is not None if user is None else "!" in user
+
+
 async def _run(route: Route, call: Call) -> Any:
     try:
         result = route.handler(call)
         return await result if inspect.isawaitable(result) else result
-    except (Refusal, ProxyFailure, Unauthorized):
+    except (Refusal, ProxyFailure, ServerRefusal, Unauthorized):
         raise
+    except TaskError as error:  # the same words, said outside of a task
+        raise failure(str(error)) from error
     except Exception as error:  # a defect of the simulator must not look like an answer of PVE's
         _LOG.exception("%s %s failed", call.endpoint.method, call.endpoint.template)
         raise failure("internal error of the simulated cluster") from error
 
 
-async def _cut_connection(request: web.BaseRequest) -> web.StreamResponse:
+def _cut_connection(request: web.BaseRequest) -> web.StreamResponse:
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=500)
@@ -280,4 +284,4 @@ async def _cut_body(request: web.BaseRequest, response: web.Response) -> web.Str
     partial.content_length = len(body)
     await partial.prepare(request)
     await partial.write(body[: len(body) // 2])
-    return await _cut_connection(request)
+    return _cut_connection(request)

@@ -13,6 +13,7 @@ from aiohttp import web
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _IDLE_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 0.05  # for requests in work at the end; 0 would mean to wait for ever
 _TLS_HANDSHAKE = 0x16
 _BACKLOG = 500
 
@@ -59,7 +60,7 @@ class Listener:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close()
-        await self._server.shutdown(0)
+        await self._server.shutdown(_LAST_WORDS_SECONDS)
         self._socket = self._server = None
 
     def _spawn(self, work: Awaitable[None]) -> None:
@@ -104,11 +105,16 @@ class Listener:
             connection.shutdown(socket.SHUT_WR)
 
 
+def _mark(readable: asyncio.Future[None]) -> None:
+    if not readable.done():
+        readable.set_result(None)
+
+
 async def _peek(connection: socket.socket) -> int | None:
     """The first byte that the client sends, left in place; None if it sends none in time."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(connection.fileno(), lambda: readable.done() or readable.set_result(None))
+    loop.add_reader(connection.fileno(), _mark, readable)
     try:
         await asyncio.wait_for(readable, _IDLE_SECONDS)
     except TimeoutError:

@@ -7,8 +7,14 @@ never fall while a guest runs, because the wobble on them is always slower than 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import NamedTuple
 
 _TURN = 2 * math.pi
+_DAY = 86400.0
+# How much of all activity follows the time of day, and when the day is at its busiest (UTC).
+_DAILY_SWING = 0.3
+_BUSIEST = 15.0 / 24.0
 # PVE's status daemon looks every ten seconds; numbers that the cluster shares change no faster.
 SAMPLE_SECONDS = 10.0
 
@@ -35,20 +41,68 @@ def wave(seed: int, now: float, period: float) -> float:
     return 0.5 + 0.35 * slow + 0.15 * fast
 
 
+@lru_cache(maxsize=256)
+def daylight(now: float) -> float:
+    """How busy the hour is: 1 on average, more in the afternoon, less at night."""
+    return 1.0 + _DAILY_SWING * math.cos((now / _DAY - _BUSIEST) * _TURN)
+
+
+@lru_cache(maxsize=100_000)
+def _daylight_sum(now: float) -> float:
+    """What `daylight` comes to beyond its average, when it is added up over the time."""
+    return _DAILY_SWING * _DAY / _TURN * math.sin((now / _DAY - _BUSIEST) * _TURN)
+
+
+class Profile(NamedTuple):
+    """What is typical of one guest: how busy it is, and the rates of its counters in bytes a second."""
+
+    cpu: float
+    memory: float
+    netin: float
+    netout: float
+    diskread: float
+    diskwrite: float
+    disk: float
+
+
+@lru_cache(maxsize=100_000)
+def profile(seed: int) -> Profile:
+    """The habits of the guest with this seed: mostly idle, some busy."""
+
+    def rate(salt: int, typical: float) -> float:
+        return typical * (0.2 + 1.8 * spread(seed, salt) ** 2)
+
+    return Profile(
+        cpu=0.01 + 0.55 * spread(seed, 1) ** 3,
+        memory=0.25 + 0.5 * spread(seed, 2),
+        netin=rate(11, 24_000.0),
+        netout=rate(12, 15_000.0),
+        diskread=rate(13, 9_000.0),
+        diskwrite=rate(14, 21_000.0),
+        disk=0.15 + 0.6 * spread(seed, 21),
+    )
+
+
 def cpu_load(seed: int, now: float) -> float:
-    """The part of its CPUs that a guest uses: mostly little, for some a lot."""
-    busy = spread(seed, 1) ** 3
-    return (0.01 + 0.55 * busy) * (0.35 + 0.65 * wave(seed, now, 3600.0))
+    """The part of its CPUs that a guest uses."""
+    return profile(seed).cpu * (0.35 + 0.65 * wave(seed, now, 3600.0)) * daylight(now)
 
 
 def memory_share(seed: int, now: float) -> float:
     """The part of its memory that a guest uses."""
-    return 0.25 + 0.5 * spread(seed, 2) + 0.08 * wave(seed + 7, now, 7200.0)
+    return profile(seed).memory + 0.08 * math.sin(now / 7200.0 * _TURN + seed)
+
+
+def counted_seconds(age: float, since: float = 0.0) -> float:
+    """How many seconds of a counter's rate have come together from `since` on, `age` seconds later.
+
+    Its own speed goes up and down but never below 0.
+    """
+    # d/dt of the wobble is at most 0.4, that of the day 0.3
+    day = _daylight_sum(since + age) - _daylight_sum(since)
+    return max(0.0, age + day + 0.4 * 600.0 / _TURN * math.sin(age / 600.0 * _TURN))
 
 
 def counter(seed: int, salt: int, age: float, rate: float) -> int:
     """Bytes counted since the start, `age` seconds ago, at about `rate` bytes a second."""
-    own = rate * (0.2 + 1.8 * spread(seed, salt) ** 2)
-    # d/dt of the wobble is at most 0.4 * own, so the sum never falls
-    wobble = 0.4 * own * 600.0 / _TURN * math.sin(age / 600.0 * _TURN)
-    return max(0, int(own * age + wobble))
+    return int(rate * (0.2 + 1.8 * spread(seed, salt) ** 2) * counted_seconds(age))

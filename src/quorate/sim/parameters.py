@@ -15,7 +15,7 @@ _PAIR_SEPARATOR = re.compile("[&;]")
 _NUMBERED = re.compile(r"^(.*?)\d+$")
 
 
-class MalformedBody(Exception):  # noqa: N818
+class MalformedBody(Exception):
     """A JSON body that is none."""
 
 

@@ -55,6 +55,17 @@ def require_privileges(
             raise forbidden(f"{shown}, {privilege}")
 
 
+def require_modify(access: Access, authid: str, path: str | None) -> None:
+    """The right to give roles on a path, which comes with the right to make such an object."""
+    if authid == ROOT or access.allowed(authid, path or "", "Permissions.Modify"):
+        return
+    privileges = ["Permissions.Modify"]
+    for pattern, privilege in _MODIFY_INSTEAD:
+        if path is not None and pattern.fullmatch(path):
+            privileges.append(privilege)
+    require_privileges(access, authid, path, privileges, any_of=len(privileges) > 1)
+
+
 class _Evaluation:
     """One permission expression for one caller and the parameters of one call."""
 
@@ -108,15 +119,7 @@ class _Evaluation:
             raise forbidden(f"pool '{path.removeprefix('/pool/')}' does not exist")
 
     def _require_modify(self, template: str) -> None:
-        path = normalize_path(self._fill(template))
-        if self._access.allowed(self._authid, path or "", "Permissions.Modify"):
-            return
-        for pattern, privilege in _MODIFY_INSTEAD:
-            if path is not None and pattern.fullmatch(path):
-                return require_privileges(
-                    self._access, self._authid, path, ["Permissions.Modify", privilege], any_of=True
-                )
-        return require_privileges(self._access, self._authid, path, ["Permissions.Modify"], any_of=False)
+        require_modify(self._access, self._authid, normalize_path(self._fill(template)))
 
     def _require_userid(self, test: str) -> None:
         userid = str(self._params.get("userid", ""))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 
-class Refusal(Exception):  # noqa: N818 (it is an answer, not a defect)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+class Refusal(Exception):
     """An API answer other than success.
 
     `message` is the text as PVE writes it; nearly all of its errors end with a newline in the body.
@@ -20,7 +24,12 @@ class Refusal(Exception):  # noqa: N818 (it is an answer, not a defect)
     @property
     def reason(self) -> str:
         """The first line, which PVE sends in the status line."""
-        return self.message.split("\n", 1)[0]
+        return first_line(self.message)
+
+
+def first_line(text: str) -> str:
+    """What of a text fits into a status line: no line ends, and no control characters that would spoil it."""
+    return _CONTROL.sub("", re.split(r"[\r\n]", text, maxsplit=1)[0])
 
 
 def failure(text: str) -> Refusal:
@@ -43,10 +52,20 @@ def not_implemented(method: str, path: str) -> Refusal:
     return Refusal(501, f"Method '{method} {path}' not implemented")
 
 
-class ProxyFailure(Exception):  # noqa: N818
+class ProxyFailure(Exception):
     """The node that should answer cannot be reached: 595 or 596 with an empty body."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+
+
+class ServerRefusal(Exception):
+    """An error of the HTTP server itself, before the API: the reason again as plain text, no JSON."""
+
+    def __init__(self, status: int, reason: str, *, empty: bool = False) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.text = "" if empty else reason

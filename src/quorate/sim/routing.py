@@ -114,9 +114,7 @@ class Route:
 _routes: dict[tuple[str, str], Route] = {}
 
 
-def route(
-    *specs: str, needs_quorum: bool | None = None, reads_body: bool = False
-) -> Callable[[Handler], Handler]:
+def route(*specs: str, needs_quorum: bool | None = None, reads_body: bool = False) -> Callable[[Handler], Handler]:
     """Register a function for one or more `METHOD /path/{template}`.
 
     Every change needs a quorate cluster unless `needs_quorum` says otherwise; with `reads_body` the function reads

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-FILE_BASED = frozenset({"dir", "nfs", "cifs"})
+from quorate.sim.tasks import TaskError
+
+if TYPE_CHECKING:
+    from quorate.sim.archives import Archive
+
+FILE_BASED = frozenset({"dir", "nfs", "cifs", "btrfs"})
 
 
-class StorageFull(Exception):  # noqa: N818
+class StorageFull(TaskError):
     """There is no room for the volume; the text is the one PVE's tools print."""
 
 
@@ -27,6 +33,8 @@ class Volume:
     notes: str | None = None
     protected: bool = False
     verified: bool | None = None  # None: never verified; PBS only
+    archive: Archive | None = None  # what a backup holds, if it was made while the simulator ran
+    checksums: dict[str, str] | None = None  # of a file, by algorithm, where the simulator knows them
 
     @property
     def name(self) -> str:
@@ -107,11 +115,7 @@ class Storage:
 
 def _no_room(storage: Storage, volume: Volume) -> str:
     if storage.type == "zfspool":
-        return (
-            f"zfs error: cannot create '{storage.config.get('pool', storage.id)}/{volume.name}': out of space"
-        )
+        return f"zfs error: cannot create '{storage.config.get('pool', storage.id)}/{volume.name}': out of space"
     if storage.type == "lvmthin":
-        return (
-            f"lvcreate '{storage.config.get('vgname', 'pve')}/{volume.name}' error: insufficient free space"
-        )
+        return f"lvcreate '{storage.config.get('vgname', 'pve')}/{volume.name}' error: insufficient free space"
     return "No space left on device"

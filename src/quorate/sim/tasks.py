@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 
 from quorate.sim.clock import Clock
+from quorate.sim.refusals import Refusal
 from quorate.sim.upid import Upid
 
 INTERRUPTED = "received interrupt"
@@ -116,6 +117,7 @@ class Tasks:
         self._by_upid: dict[str, Task] = {}
         self._by_node: dict[str, list[Task]] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[None]] = set()
         self.failure_of: FailureOf = lambda _type, _id: None
 
     def start(self, node: str, kind: str, target: str, user: str, work: Work) -> str:
@@ -171,9 +173,15 @@ class Tasks:
         if task.running:  # it had not begun, so nothing inside it saw the interrupt
             task.end(self._clock.now(), INTERRUPTED)
 
+    def in_background(self, work: Coroutine[None, None, None]) -> None:
+        """Something that goes on without a UPID, such as a node that boots; it ends with the cluster."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
     async def close(self) -> None:
         """End everything that still runs, when the cluster goes away."""
-        workers = list(self._workers.values())
+        workers = [*self._background, *self._workers.values()]
         for worker in workers:
             worker.cancel()
         if workers:
@@ -194,6 +202,8 @@ class Tasks:
             exitstatus = f"WARNINGS: {task.warnings}" if task.warnings else "OK"
         except TaskError as error:
             exitstatus = str(error)
+        except Refusal as refusal:  # code that endpoints share with tasks
+            exitstatus = refusal.reason
         except asyncio.CancelledError:
             exitstatus = INTERRUPTED
         finally:

@@ -23,7 +23,7 @@ _TICKET = re.compile(r"PVE:(?P<user>\S+):(?P<time>[0-9A-F]{8})::(?P<signature>[A
 _CSRF = re.compile(r"(?P<time>[0-9A-F]{8}):(?P<signature>\S+)")
 
 
-class Unauthorized(Exception):  # noqa: N818
+class Unauthorized(Exception):
     """The request is not who it says it is: HTTP 401 with this reason."""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from quorate.sim.access import Access
 from quorate.sim.clock import Clock
@@ -13,6 +15,8 @@ from quorate.sim.tasks import Tasks
 
 # PVE's status daemon reports every 10 s; until then a new guest is only an id to the rest of the cluster.
 NEW_GUEST_SECONDS = 10.0
+
+_Part = TypeVar("_Part")
 
 
 @dataclass(slots=True)
@@ -53,6 +57,11 @@ class HaResource:
     comment: str | None = None
     max_restart: int = 1
     max_relocate: int = 1
+    failback: bool = True
+    group: str | None = None
+    given: dict[str, str | int] = field(default_factory=dict)  # the options that were set, as the file has them
+    crm_state: str | None = "started"  # what the manager is at; None until it has seen the resource
+    shown_state: str = "started"
 
 
 class World:
@@ -71,6 +80,15 @@ class World:
         self.ha: dict[str, HaResource] = {}
         self.quorate_override: bool | None = None
         self.tasks = Tasks(clock, booted_at=self.started_at - 40 * 86400)
+        self.on_guest_removed: list[Callable[[int], None]] = []
+        self._parts: dict[type[Any], Any] = {}
+
+    def part(self, kind: type[_Part]) -> _Part:
+        """What one domain keeps for itself, such as the services of the nodes; `kind(world)` makes it on first use."""
+        found: _Part | None = self._parts.get(kind)
+        if found is None:
+            found = self._parts[kind] = kind(self)  # type: ignore[call-arg]
+        return found
 
     @property
     def quorate(self) -> bool:
@@ -112,11 +130,7 @@ class World:
         return guest
 
     def guests_on(self, node: str, kind: Kind | None = None) -> list[Guest]:
-        return [
-            guest
-            for guest in self.guests.values()
-            if guest.node == node and (kind is None or guest.kind == kind)
-        ]
+        return [guest for guest in self.guests.values() if guest.node == node and (kind is None or guest.kind == kind)]
 
     def add_guest(self, guest: Guest) -> None:
         """A guest that was just created: known by its id at once, in full a little later."""
@@ -126,6 +140,8 @@ class World:
     def remove_guest(self, guest: Guest) -> None:
         """Forget a guest; pools and ACLs that name it are the caller's business."""
         del self.guests[guest.vmid]
+        for forget in self.on_guest_removed:
+            forget(guest.vmid)
 
     def next_free_vmid(self) -> int:
         vmid = 100

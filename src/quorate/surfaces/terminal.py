@@ -36,12 +36,20 @@ class ProgressBar:
 
 
 def readable(data: dict[str, Any] | Table) -> str:
-    """Aligned columns for a table; lines for the rest."""
-    if not isinstance(data, Table) or not data.rows:
-        return rendering.text(data)
-    head, *rows = [line.split("\t") for line in rendering.text(data).split("\n")[:-1]]
-    widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
-    aligned = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
-    ]
-    return "\n".join([*aligned, rendering.text(data).rsplit("\n", 1)[1]])
+    return align(rendering.text(data))
+
+
+def align(text: str) -> str:
+    """Tab-separated lines as aligned columns; all other lines as they are."""
+    rows = [line.split("\t") for line in text.split("\n")]
+    table = [row for row in rows if len(row) > 1]
+    if not table:
+        return text
+    columns = max(len(row) for row in table)
+    widths = [max((len(row[index]) for row in table if index < len(row)), default=0) for index in range(columns)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+        if len(row) > 1
+        else row[0]
+        for row in rows
+    )

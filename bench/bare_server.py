@@ -1,0 +1,15 @@
+"""The least that the MCP SDK can start: one tool, nothing else. The baseline for a cold start."""
+
+from mcp.server import MCPServer
+
+server = MCPServer("bare", log_level="WARNING")
+
+
+@server.tool()
+def ping() -> str:
+    """Answer."""
+    return "pong"
+
+
+if __name__ == "__main__":
+    server.run()

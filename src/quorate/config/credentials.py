@@ -1,0 +1,112 @@
+"""Who we are to a cluster: an API token, or a user with a password."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from quorate.config.given import Found, Given, highest_rank, strongest
+from quorate.config.settings import ConfigError
+from quorate.config.sources import text_of
+from quorate.config.values import agreed, as_text, contradiction
+from quorate.pve.connection import Password, Secret, Token
+
+_USER = re.compile(r"[^\s:/@!]+(?:@[^\s:/@!]+)*@[A-Za-z][\w.-]+", re.ASCII)
+_TOKEN_NAME = re.compile(r"[A-Za-z][\w.-]+", re.ASCII)
+
+
+def read_credentials(found: Found, warnings: list[str]) -> Token | Password:
+    token = [*found.get("token", []), *found.get("token_secret", [])]
+    password = found.get("password", [])
+    if not token and not password:
+        raise _no_login(found)
+    if highest_rank(token) == highest_rank(password):
+        contradiction(strongest(token)[0], password[0], "use a token or a password")
+    # The stronger source chose the kind of login; what the weaker one says about the other kind is void.
+    return _token(found, warnings) if highest_rank(token) > highest_rank(password) else _login(found, warnings)
+
+
+def _no_login(found: Found) -> ConfigError:
+    some = found.get("user", next(iter(found.values())))[0]
+    needed = f"{some.neighbour('token')} and {some.neighbour('token_secret')}"
+    if "user" in found:
+        return ConfigError(f"{some.neighbour('password')} is missing: set it, or set {needed}.")
+    return ConfigError(f"{needed} are missing: set them to an API token of the cluster (user@realm!name, secret).")
+
+
+def _token(found: Found, warnings: list[str]) -> Token:
+    if "token" not in found:
+        given = found["token_secret"][0]
+        raise ConfigError(f"{given.neighbour('token')} is missing: {given.label} needs a token it belongs to.")
+    if "token_secret" not in found:
+        given = found["token"][0]
+        raise ConfigError(f"{given.neighbour('token_secret')} is missing: {given.label} needs its secret.")
+    user = found["user"][0] if "user" in found else None
+    token_id = agreed(found["token"], lambda given: _token_id(given, user))
+    return Token(token_id, _secret(found["token_secret"], warnings))
+
+
+def _token_id(given: Given, user: Given | None) -> str:
+    owner, is_full, name = as_text(given).rpartition("!")
+    if not _TOKEN_NAME.fullmatch(name):
+        raise ConfigError(f"{given.label} must look like user@realm!name, as Proxmox VE shows the token's id.")
+    if not is_full:
+        if user is None:
+            raise ConfigError(
+                f"{given.neighbour('user')} is missing: {given.label} gives only the token's name, so set "
+                "the user (user@realm) or write the name as user@realm!name."
+            )
+        return f"{_user(user)}!{name}"
+    full_owner = _with_realm(owner, given.label)
+    if user is not None and user.rank == given.rank and _user(user) != full_owner:
+        contradiction(user, given)
+    return f"{full_owner}!{name}"
+
+
+def _login(found: Found, warnings: list[str]) -> Password:
+    if "user" not in found:
+        given = found["password"][0]
+        raise ConfigError(f"{given.neighbour('user')} is missing: {given.label} needs the user (user@realm).")
+    return Password(agreed(found["user"], _user), _secret(found["password"], warnings))
+
+
+def _user(given: Given) -> str:
+    return _with_realm(as_text(given), given.label)
+
+
+def _with_realm(user: str, label: str) -> str:
+    full = user if "@" in user else f"{user}@pam"
+    if not _USER.fullmatch(full):
+        raise ConfigError(f"{label} must name the user as user@realm, such as root@pam.")
+    return full
+
+
+def _secret(givens: list[Given], warnings: list[str]) -> Secret:
+    secret = agreed(givens, lambda given: Secret(_secret_text(given)))
+    holder = next((given.source.file for given in givens if isinstance(given.value, str)), None)
+    if holder and _is_open_to_others(holder):
+        warnings.append(f"{holder} holds a secret and other users can read it: run `chmod 600 {holder}`.")
+    return secret
+
+
+def _secret_text(given: Given) -> str:
+    match given.value:
+        case str(text):
+            pass
+        case {"file": str(file), **rest} if not rest:
+            text = text_of(given.source.path(file), f"file of {given.label},").strip("\r\n")
+        case {"env": str(name), **rest} if not rest:
+            if name not in given.source.variables:
+                raise ConfigError(f"{given.label} refers to the variable {name}, which is not set: set it.")
+            text = given.source.variables[name]
+        case _:
+            raise ConfigError(f'{given.label} must be a text, {{ file = "PATH" }} or {{ env = "NAME" }}.')
+    if not text.strip():
+        raise ConfigError(f"{given.label} is empty: put the secret there.")
+    return text
+
+
+def _is_open_to_others(file: Path) -> bool:
+    # Windows keeps its rights elsewhere and always reports these bits.
+    return os.name == "posix" and bool(file.stat().st_mode & 0o044)

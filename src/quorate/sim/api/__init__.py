@@ -1,0 +1,1 @@
+"""The implemented endpoints, one module per domain. Every module here is imported by itself; see `routing`."""

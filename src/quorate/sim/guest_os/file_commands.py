@@ -1,0 +1,430 @@
+"""Programs that work on files: ls, stat, mkdir, rm, cp, mv, touch, chmod, find, test and friends."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import posixpath
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from quorate.sim.guest_os.files import Entry, FileError, copy_of
+from quorate.sim.guest_os.options import split_options
+from quorate.sim.guest_os.running import Command, Io, command
+
+
+@command("pwd")
+def pwd(io: Io, _args: list[str]) -> int:
+    io.say(io.cwd)
+    return 0
+
+
+@command("ls")
+def ls(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args)
+    code = 0
+    for path in paths or ["."]:
+        entry = io.machine.files.find(io.path(path), follow="l" not in options)
+        if entry is None:
+            io.complain(f"ls: cannot access '{path}': No such file or directory")
+            code = 2
+            continue
+        if entry.is_directory and "d" not in options:
+            if len(paths) > 1:
+                io.say(f"{path}:")
+            _list(io, entry, options)
+        else:
+            io.say(_long(path, entry) if "l" in options else path)
+    return code
+
+
+def _list(io: Io, directory: Entry, options: dict[str, str]) -> None:
+    rows = [(name, entry) for name, entry in sorted(directory.children.items()) if "a" in options or name[:1] != "."]
+    if "a" in options:
+        rows = [(".", directory), ("..", directory), *rows]
+    if "l" in options:
+        io.say(f"total {4 * len(rows)}")
+    for name, entry in rows:
+        io.say(_long(name, entry) if "l" in options else name)
+
+
+def _long(name: str, entry: Entry) -> str:
+    when = datetime.fromtimestamp(entry.mtime, UTC).strftime("%b %e %H:%M")
+    shown = f"{name} -> {entry.link}" if entry.link is not None else name
+    return f"{entry.mode_text()} {1 + len(entry.children)} {entry.owner} {entry.owner} {entry.size:>5} {when} {shown}"
+
+
+@command("stat")
+def stat_(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args, with_value=("c", "format"))
+    template = options.get("c") or options.get("format")
+    code = 0
+    for path in paths:
+        entry = io.machine.files.find(io.path(path), follow=False)
+        if entry is None:
+            io.complain(f"stat: cannot statx '{path}': No such file or directory")
+            code = 1
+        elif template is not None:
+            io.say(_stat_format(template, path, entry))
+        else:
+            kind = "directory" if entry.is_directory else "symbolic link" if entry.link else "regular file"
+            io.say(f"  File: {path}\n  Size: {entry.size:<10}\tBlocks: {8 * (1 + entry.size // 4096)}   {kind}")
+            io.say(f"Access: ({entry.mode:04o}/{entry.mode_text()})  Uid: (    0/{entry.owner:>8})")
+    return code
+
+
+def _stat_format(template: str, path: str, entry: Entry) -> str:
+    values = {
+        "n": path,
+        "s": str(entry.size),
+        "a": f"{entry.mode:o}",
+        "A": entry.mode_text(),
+        "U": entry.owner,
+        "G": entry.owner,
+        "u": "0",
+        "g": "0",
+        "Y": str(int(entry.mtime)),
+        "y": datetime.fromtimestamp(entry.mtime, UTC).strftime("%Y-%m-%d %H:%M:%S.000000000 +0000"),
+        "F": "directory" if entry.is_directory else "symbolic link" if entry.link else "regular file",
+    }
+    return re.sub(r"%([A-Za-z%])", lambda match: values.get(match[1], "%" if match[1] == "%" else "?"), template)
+
+
+@command("mkdir")
+def mkdir(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args, with_value=("m",))
+    if not paths:
+        io.complain("mkdir: missing operand")
+        return 1
+    code = 0
+    for path in paths:
+        try:
+            if "p" in options or "parents" in options:
+                io.machine.files.make_directories(io.path(path))
+            else:
+                io.machine.files.make_directory(io.path(path))
+        except FileError as error:
+            io.complain(f"mkdir: cannot create directory '{path}': {error.text}")
+            code = 1
+    return code
+
+
+@command("rmdir")
+def rmdir(io: Io, args: list[str]) -> int:
+    code = 0
+    for path in split_options(args)[1]:
+        entry = io.machine.files.find(io.path(path))
+        text = None if entry is None or entry.is_directory else "Not a directory"
+        try:
+            if text is None:
+                io.machine.files.remove(io.path(path))
+        except FileError as error:
+            text = error.text
+        if text is not None:
+            io.complain(f"rmdir: failed to remove '{path}': {text}")
+            code = 1
+    return code
+
+
+@command("rm")
+def rm(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args)
+    force, recursive = "f" in options, "r" in options or "R" in options
+    if not paths and not force:
+        io.complain("rm: missing operand")
+        return 1
+    code = 0
+    for path in paths:
+        full = io.path(path)
+        entry = io.machine.files.find(full, follow=False)
+        if entry is None:
+            if not force:
+                io.complain(f"rm: cannot remove '{path}': No such file or directory")
+                code = 1
+        elif full == "/":
+            io.complain("rm: it is dangerous to operate recursively on '/'\nrm: use --no-preserve-root to override")
+            code = 1
+        elif entry.is_directory and not recursive:
+            io.complain(f"rm: cannot remove '{path}': Is a directory")
+            code = 1
+        else:
+            io.machine.files.remove_tree(full)
+    return code
+
+
+@command("touch")
+def touch(io: Io, args: list[str]) -> int:
+    code = 0
+    for path in split_options(args)[1]:
+        try:
+            io.machine.files.touch(io.path(path))
+        except FileError as error:
+            io.complain(f"touch: cannot touch '{path}': {error.text}")
+            code = 1
+    return code
+
+
+@command("chmod")
+def chmod(io: Io, args: list[str]) -> int:
+    modes = [each for each in args if not re.fullmatch(r"-[Rvcf]+", each)]
+    if len(modes) < 2:
+        io.complain("chmod: missing operand")
+        return 1
+    code = 0
+    for path in modes[1:]:
+        entry = io.machine.files.find(io.path(path))
+        if entry is None:
+            io.complain(f"chmod: cannot access '{path}': No such file or directory")
+            code = 1
+            continue
+        mode = _new_mode(entry.mode, modes[0])
+        if mode is None:
+            io.complain(f"chmod: invalid mode: '{modes[0]}'")
+            return 1
+        entry.mode = mode
+    return code
+
+
+def _new_mode(mode: int, text: str) -> int | None:
+    if re.fullmatch(r"[0-7]{3,4}", text):
+        return int(text, 8)
+    for clause in text.split(","):
+        match = re.fullmatch(r"([ugoa]*)([+=-])([rwxX]*)", clause)
+        if match is None:
+            return None
+        bits = sum({"r": 4, "w": 2, "x": 1, "X": 1}[letter] for letter in set(match[3]))
+        for who in match[1].replace("a", "ugo") or "ugo":
+            shift = {"u": 6, "g": 3, "o": 0}[who]
+            if match[2] == "=":
+                mode &= ~(7 << shift)
+            mode = mode & ~(bits << shift) if match[2] == "-" else mode | bits << shift
+    return mode
+
+
+@command("chown", "chgrp")
+def chown(io: Io, args: list[str]) -> int:
+    others = split_options(args)[1]
+    if len(others) < 2:
+        io.complain("chown: missing operand")
+        return 1
+    owner = others[0].partition(":")[0]
+    if owner and owner not in io.machine.users and not owner.isdecimal():
+        io.complain(f"chown: invalid user: '{others[0]}'")
+        return 1
+    for path in others[1:]:
+        entry = io.machine.files.find(io.path(path))
+        if entry is None:
+            io.complain(f"chown: cannot access '{path}': No such file or directory")
+            return 1
+        entry.owner = owner or entry.owner
+    return 0
+
+
+@command("cp")
+def cp(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args)
+    return _transfer(io, "cp", paths, recursive=bool({"r", "R", "a"} & options.keys()), keep=True)
+
+
+@command("mv")
+def mv(io: Io, args: list[str]) -> int:
+    return _transfer(io, "mv", split_options(args)[1], recursive=True, keep=False)
+
+
+def _transfer(io: Io, name: str, paths: list[str], *, recursive: bool, keep: bool) -> int:
+    if len(paths) < 2:
+        io.complain(f"{name}: missing destination file operand")
+        return 1
+    files, target = io.machine.files, io.path(paths[-1])
+    for path in paths[:-1]:
+        source = io.path(path)
+        entry = files.find(source)
+        if entry is None:
+            io.complain(f"{name}: cannot stat '{path}': No such file or directory")
+            return 1
+        if entry.is_directory and not recursive:
+            io.complain(f"{name}: -r not specified; omitting directory '{path}'")
+            return 1
+        there = files.find(target)
+        final = posixpath.join(target, posixpath.basename(source)) if there and there.is_directory else target
+        if final == source:
+            io.complain(f"{name}: '{path}' and '{paths[-1]}' are the same file")
+            return 1
+        if final.startswith(f"{source.rstrip('/')}/"):
+            verb = "copy a directory" if keep else "move"
+            io.complain(f"{name}: cannot {verb}, '{path}', into itself, '{paths[-1]}'")
+            return 1
+        try:
+            files.put(final, copy_of(entry, io.machine.now()) if keep else entry)
+        except FileError as error:
+            io.complain(f"{name}: cannot create regular file '{paths[-1]}': {error.text}")
+            return 1
+        if not keep:
+            files.remove_tree(source)
+    return 0
+
+
+@command("ln")
+def ln(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args)
+    if len(paths) != 2:
+        io.complain("ln: missing file operand")
+        return 1
+    target = io.path(paths[1])
+    if io.machine.files.find(target, follow=False) is not None and "f" not in options:
+        io.complain(f"ln: failed to create symbolic link '{paths[1]}': File exists")
+        return 1
+    if "s" in options:
+        io.machine.files.put(target, Entry(link=paths[0], mode=0o777, mtime=io.machine.now()))
+        return 0
+    entry = io.machine.files.get(io.path(paths[0]))
+    if entry.is_directory:
+        io.complain(f"ln: {paths[0]}: hard link not allowed for directory")
+        return 1
+    io.machine.files.put(target, entry)
+    return 0
+
+
+@command("tee")
+def tee(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args)
+    io.out.extend(io.stdin)
+    for path in paths:
+        io.machine.files.write(io.path(path), io.stdin, append="a" in options)
+    return 0
+
+
+@command("basename")
+def basename(io: Io, args: list[str]) -> int:
+    io.say(posixpath.basename(args[0].rstrip("/")).removesuffix(args[1] if len(args) > 1 else "") if args else "")
+    return 0 if args else 1
+
+
+@command("dirname")
+def dirname(io: Io, args: list[str]) -> int:
+    io.say((posixpath.dirname(args[0]) or ".") if args else "")
+    return 0 if args else 1
+
+
+@command("readlink", "realpath")
+def readlink(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args)
+    for path in paths:
+        entry = io.machine.files.find(io.path(path), follow=False)
+        if entry is None or (entry.link is None and "f" not in options):
+            return 1
+        io.say(entry.link if entry.link is not None else io.path(path))
+    return 0
+
+
+@command("find")
+def find(io: Io, args: list[str]) -> int:
+    paths = []
+    while args and not args[0].startswith("-"):
+        paths.append(args.pop(0))
+    tests = dict(zip(args[::2], args[1::2], strict=False))
+    if not tests.get("-maxdepth", "99").isdecimal():
+        io.complain("find: Expected a positive decimal integer argument to -maxdepth")
+        return 1
+    code = 0
+    for path in paths or ["."]:
+        entry = io.machine.files.find(io.path(path))
+        if entry is None:
+            io.complain(f"find: '{path}': No such file or directory")
+            code = 1
+            continue
+        for name, each, depth in _walk(path, entry, 0):
+            kind = "d" if each.is_directory else "l" if each.link is not None else "f"
+            fits = fnmatch.fnmatchcase(posixpath.basename(name), tests.get("-name", "*"))
+            if fits and tests.get("-type", kind) == kind and depth <= int(tests.get("-maxdepth", "99")):
+                io.say(name)
+    return code
+
+
+def _walk(path: str, entry: Entry, depth: int) -> Iterator[tuple[str, Entry, int]]:
+    yield path, entry, depth
+    for name, child in sorted(entry.children.items()):
+        yield from _walk(f"{path.rstrip('/')}/{name}", child, depth + 1)
+
+
+def _checksum(algorithm: str) -> Command:
+    def program(io: Io, args: list[str]) -> int:
+        for path in split_options(args)[1] or ["-"]:
+            data = io.stdin if path == "-" else io.machine.files.read(io.path(path))
+            io.say(f"{hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()}  {path}")
+        return 0
+
+    return program
+
+
+for _algorithm in ("md5", "sha1", "sha256", "sha512"):
+    command(f"{_algorithm}sum")(_checksum(_algorithm))
+
+
+@command("test")
+def test(io: Io, args: list[str]) -> int:
+    return _decide(io, args)
+
+
+@command("[")
+def bracket(io: Io, args: list[str]) -> int:
+    if args[-1:] != ["]"]:
+        io.complain("[: missing ]")
+        return 2
+    return _decide(io, args[:-1])
+
+
+def _decide(io: Io, args: list[str]) -> int:
+    if args[:1] == ["!"]:
+        inner = _decide(io, args[1:])
+        return inner if inner > 1 else 1 - inner
+    for joiner in ("-o", "-a"):
+        if joiner in args and len(args) > 3:
+            at = args.index(joiner)
+            sides = (_decide(io, args[:at]), _decide(io, args[at + 1 :]))
+            return int(all(sides)) if joiner == "-o" else int(any(sides))
+    if len(args) < 2:
+        return int(not (args and args[0]))
+    if len(args) == 2:
+        return int(not _unary(io, args[0], args[1]))
+    return _compare(io, *args[:3])
+
+
+def _unary(io: Io, operator: str, value: str) -> bool:
+    if operator in ("-z", "-n"):
+        return (value == "") == (operator == "-z")
+    entry = io.machine.files.find(io.path(value), follow=operator not in ("-h", "-L"))
+    if entry is None:
+        return False
+    match operator:
+        case "-f":
+            return not entry.is_directory and entry.link is None
+        case "-d":
+            return entry.is_directory
+        case "-h" | "-L":
+            return entry.link is not None
+        case "-s":
+            return entry.size > 0
+        case "-x":
+            return entry.is_directory or bool(entry.mode & 0o111)
+        case _:
+            return operator in ("-e", "-r", "-w")
+
+
+def _compare(io: Io, left: str, operator: str, right: str) -> int:
+    if operator in ("=", "=="):
+        return int(left != right)
+    if operator == "!=":
+        return int(left == right)
+    for value in (left, right):
+        if not re.fullmatch(r"[+-]?\d+", value):
+            io.complain(f"test: Illegal number: {value}")
+            return 2
+    one, other = int(left), int(right)
+    fits = {"-eq": one == other, "-ne": one != other, "-lt": one < other, "-le": one <= other}
+    fits |= {"-gt": one > other, "-ge": one >= other}
+    if operator not in fits:
+        io.complain(f"test: {operator}: unexpected operator")
+        return 2
+    return int(not fits[operator])

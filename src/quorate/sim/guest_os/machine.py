@@ -1,0 +1,171 @@
+"""The running system of one guest: its files, users and services, and the commands that are under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quorate.sim import metrics, status
+from quorate.sim.guest_os.files import FileSystem
+from quorate.sim.guest_os.installation import Unit, first_services, install
+from quorate.sim.guest_os.running import Command, Io, Program, find_program
+from quorate.sim.guests import Guest
+from quorate.sim.world import World
+
+SIGTERM, SIGKILL, SIGSEGV = 15, 9, 11
+
+_FIRST_PID = 610
+
+
+@dataclass(slots=True)
+class Process:
+    """A command that was started from outside, kept with its output until somebody asks for its end."""
+
+    pid: int
+    argv: list[str]
+    io: Io
+    started_at: float
+    exitcode: int | None = None
+    signal: int | None = None
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def exited(self) -> bool:
+        return self.exitcode is not None or self.signal is not None
+
+
+class Machine:
+    """One guest from the inside. Its files live as long as the guest, its processes until it stops."""
+
+    def __init__(self, world: World, guest: Guest) -> None:
+        self.world = world
+        self.guest = guest
+        self.files = FileSystem(world.clock.now)
+        self.users: dict[str, int] = {"root": 0, _login(guest): 1000}
+        self.passwords: dict[str, str] = {}
+        self.services: dict[str, Unit] = first_services(guest)
+        self.frozen = False
+        self.own_commands: dict[str, Command] = {}  # what only this machine has, such as pct on a node
+        self.processes: dict[int, Process] = {}
+        self._boot = guest.started_at
+        self._next_pid = _FIRST_PID
+        install(self)
+
+    @property
+    def hostname(self) -> str:
+        return self.files.read("/etc/hostname").decode().strip() or "localhost"
+
+    @property
+    def live(self) -> bool:
+        """Whether it was booted from a CD: a small system with nothing of its own on a disk."""
+        first = str(self.guest.config.get("boot", "")).partition("order=")[2].split(";")[0]
+        return "media=cdrom" in str(self.guest.config.get(first, ""))
+
+    def now(self) -> float:
+        return self.world.clock.now()
+
+    def uptime(self) -> float:
+        return max(0.0, self.now() - self.guest.started_at)
+
+    def cpus(self) -> int:
+        return self.world.guest_cpus(self.guest)
+
+    def memory(self) -> tuple[int, int]:
+        """Total and used bytes."""
+        seed = status.guest_seed(self.world, self.guest)
+        return self.guest.memory, int(self.guest.memory * metrics.memory_share(seed, self.now()))
+
+    def load(self) -> float:
+        return metrics.cpu_load(status.guest_seed(self.world, self.guest), self.now()) * self.cpus()
+
+    def disk(self) -> tuple[int, int]:
+        """Size and use of the root file system in bytes."""
+        size = (self.guest.disk_size or 8 * 1024**3) * 97 // 100
+        share = metrics.profile(status.guest_seed(self.world, self.guest)).disk
+        return size, int(size * share)
+
+    def primary_address(self) -> str | None:
+        return self.guest.addresses[0].ip if self.guest.addresses else None
+
+    def since_boot(self) -> Machine:
+        """This machine, with nothing left over from before its latest start."""
+        if self._boot != self.guest.started_at:
+            self._boot = self.guest.started_at
+            for process in self.processes.values():
+                if process.task is not None:
+                    process.task.cancel()
+            self.processes.clear()
+            self.frozen = False
+            self._next_pid = _FIRST_PID
+            for unit in self.services.values():
+                unit.active = unit.enabled
+        return self
+
+    def program(self, name: str) -> Program | None:
+        """The program that a command name stands for, found along the path or by its own path."""
+        return find_program(self, name)
+
+    async def spawn(self, argv: Sequence[str], stdin: bytes = b"") -> Process | None:
+        """Start a command; None if there is no such program. What takes no time has ended when this returns."""
+        program = self.program(argv[0])
+        if program is None:
+            return None
+        io = Io(self, stdin=stdin)
+        process = Process(self.next_pid(), list(argv), io, self.now())
+        self.processes[process.pid] = process
+        self.world.tasks.in_background(self._run(process, program))
+        await asyncio.sleep(0)
+        return process
+
+    async def execute(self, argv: Sequence[str], stdin: bytes = b"") -> Process | None:
+        """Run a command to its end."""
+        process = await self.spawn(argv, stdin)
+        while process is not None and not process.exited:
+            assert process.task is not None
+            await asyncio.wait([process.task])
+        return process
+
+    def next_pid(self) -> int:
+        self._next_pid += 2
+        return self._next_pid
+
+    def kill(self, pid: int, signal: int) -> bool:
+        """Whether there was such a process."""
+        process = self.processes.get(pid)
+        if process is None or process.exited or process.task is None:
+            return False
+        process.signal = signal
+        process.task.cancel()
+        return True
+
+    async def _run(self, process: Process, program: Program) -> None:
+        process.task = asyncio.current_task()
+        try:
+            process.exitcode = await program(process.io, process.argv)
+        except asyncio.CancelledError:
+            if process.signal is None:
+                process.signal = SIGKILL
+                raise
+        finally:
+            if not process.exited:  # a defect of the program: it crashed
+                process.signal = SIGSEGV
+
+
+class Machines:
+    """The inside of every guest that somebody has looked into."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._known: dict[int, Machine] = {}
+
+    def of(self, guest: Guest) -> Machine:
+        machine = self._known.get(guest.vmid)
+        if machine is None or machine.guest is not guest:
+            machine = self._known[guest.vmid] = Machine(self._world, guest)
+        return machine.since_boot()
+
+
+def _login(guest: Guest) -> str:
+    """The name of the first ordinary user."""
+    return str(guest.config.get("ciuser", guest.system.id if guest.system.id in ("debian", "ubuntu") else "admin"))

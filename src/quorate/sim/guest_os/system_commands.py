@@ -1,0 +1,349 @@
+"""Programs that tell about the system and change it: uname, df, ps, ip, kill, sleep and friends."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from quorate.sim.guest_os.installation import kernel_of
+from quorate.sim.guest_os.options import split_options
+from quorate.sim.guest_os.running import Io, command
+from quorate.sim.guests import Address
+
+_SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "TERM": 15, "USR1": 10, "USR2": 12}
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@command("uname")
+def uname(io: Io, args: list[str]) -> int:
+    options = split_options(args)[0]
+    machine = io.machine
+    parts = {
+        "s": "Linux",
+        "n": machine.hostname,
+        "r": kernel_of(machine),
+        "v": "#1 SMP PREEMPT_DYNAMIC",
+        "m": "x86_64",
+        "o": "GNU/Linux",
+    }
+    wanted = list(parts) if "a" in options else [key for key in parts if key in options] or ["s"]
+    io.say(" ".join(parts[key] for key in wanted))
+    return 0
+
+
+@command("hostname")
+def hostname(io: Io, args: list[str]) -> int:
+    options, names = split_options(args)
+    if names:
+        io.machine.files.write("/etc/hostname", f"{names[0]}\n".encode())
+    elif "I" in options:
+        io.say(" ".join(address.ip for address in io.machine.guest.addresses))
+    elif "f" in options:
+        io.say(f"{io.machine.hostname}.home.lan")
+    else:
+        io.say(io.machine.hostname)
+    return 0
+
+
+@command("whoami")
+def whoami(io: Io, _args: list[str]) -> int:
+    io.say("root")
+    return 0
+
+
+@command("id")
+def id_(io: Io, args: list[str]) -> int:
+    options, names = split_options(args)
+    name = names[0] if names else "root"
+    number = io.machine.users.get(name)
+    if number is None:
+        io.complain(f"id: '{name}': no such user")
+        return 1
+    if "u" in options or "g" in options:
+        io.say(name if "n" in options else str(number))
+    else:
+        io.say(f"uid={number}({name}) gid={number}({name}) groups={number}({name})")
+    return 0
+
+
+@command("nproc")
+def nproc(io: Io, _args: list[str]) -> int:
+    io.say(str(io.machine.cpus()))
+    return 0
+
+
+@command("env")
+async def env(io: Io, args: list[str]) -> int:
+    """Show the environment, or run a command with additions to it."""
+    while args and "=" in args[0]:
+        name, _, value = args[0].partition("=")
+        io.env[name] = value
+        args = args[1:]
+    if not args:
+        return printenv(io, [])
+    program = io.machine.program(args[0])
+    if program is None:
+        io.complain(f"env: '{args[0]}': No such file or directory")
+        return 127
+    return await program(io, args)
+
+
+@command("printenv")
+def printenv(io: Io, args: list[str]) -> int:
+    for name in args or io.env:
+        if name not in io.env:
+            return 1
+        io.say(io.env[name] if args else f"{name}={io.env[name]}")
+    return 0
+
+
+@command("date")
+def date(io: Io, args: list[str]) -> int:
+    now = datetime.fromtimestamp(io.machine.now(), UTC)
+    template = next((each[1:] for each in args if each.startswith("+")), "%a %b %e %H:%M:%S UTC %Y")
+    io.say(now.strftime(template.replace("%s", str(int(io.machine.now())))))
+    return 0
+
+
+@command("sleep")
+async def sleep(io: Io, args: list[str]) -> int:
+    if not args:
+        io.complain("sleep: missing operand")
+        return 1
+    seconds = 0.0
+    for each in args:
+        match = re.fullmatch(r"(\d*\.?\d+)([smhd]?)", each)
+        if match is None:
+            io.complain(f"sleep: invalid time interval '{each}'")
+            return 1
+        seconds += float(match[1]) * _SECONDS[match[2]]
+    await io.machine.world.clock.sleep(seconds)
+    return 0
+
+
+@command("uptime")
+def uptime(io: Io, args: list[str]) -> int:
+    seconds = int(io.machine.uptime())
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    if "-p" in args:
+        io.say(f"up {days} days, {hours} hours, {minutes} minutes")
+        return 0
+    now = datetime.fromtimestamp(io.machine.now(), UTC).strftime("%H:%M:%S")
+    load = io.machine.load()
+    averages = ", ".join(f"{load * factor:.2f}" for factor in (1.0, 0.95, 0.9))
+    io.say(f" {now} up {days} days, {hours:>2}:{minutes:02},  0 users,  load average: {averages}")
+    return 0
+
+
+@command("free")
+def free(io: Io, args: list[str]) -> int:
+    options = split_options(args)[0]
+    total, used = io.machine.memory()
+
+    def shown(value: int) -> str:
+        if "h" in options:
+            return f"{value / 1024**3:.1f}Gi" if value >= 1024**3 else f"{value // 1024**2}Mi"
+        return str(value // (1024**2 if "m" in options else 1024**3 if "g" in options else 1024))
+
+    heads = ("total", "used", "free", "shared", "buff/cache", "available")
+    numbers = (total, used, (total - used) // 2, 1024**2, (total - used) // 2, total - used)
+    io.say(" " * 7 + "".join(f"{head:>12}" for head in heads))
+    io.say("Mem:   " + "".join(f"{shown(number):>12}" for number in numbers))
+    swap = io.machine.guest.swap if io.machine.guest.kind == "lxc" else 0
+    io.say("Swap:  " + "".join(f"{shown(number):>12}" for number in (swap, 0, swap)))
+    return 0
+
+
+@command("df")
+def df(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args, with_value=("t", "x"))
+    for path in paths:
+        if io.machine.files.find(io.path(path)) is None:
+            io.complain(f"df: {path}: No such file or directory")
+            return 1
+    size, used = io.machine.disk()
+    tmpfs = io.machine.guest.memory // 10
+    rows = [(_root_device(io), "ext4", size, used, "/")]
+    if not paths:
+        rows.append(("tmpfs", "tmpfs", tmpfs, 560 * 1024, "/run"))
+    human = "h" in options
+
+    def shown(value: int) -> str:
+        if not human:
+            return str(value // 1024)
+        for unit, scale in (("T", 1024**4), ("G", 1024**3), ("M", 1024**2)):
+            if value >= scale:
+                return f"{value / scale:.1f}{unit}" if value < 10 * scale else f"{value // scale}{unit}"
+        return f"{value // 1024}K"
+
+    kind = "Type     " if "T" in options else ""
+    heads = ("Size", "Used", "Avail") if human else ("1K-blocks", "Used", "Available")
+    io.say(f"Filesystem     {kind}" + " ".join(f"{head:>10}" for head in heads) + " Use% Mounted on")
+    for device, filesystem, total, taken, where in rows:
+        part = f"{filesystem:<9}" if "T" in options else ""
+        percent = -(-taken * 100 // total)
+        numbers = " ".join(f"{shown(value):>10}" for value in (total, taken, total - taken))
+        io.say(f"{device:<14} {part}{numbers} {percent:>3}% {where}")
+    return 0
+
+
+def _root_device(io: Io) -> str:
+    guest = io.machine.guest
+    if guest.kind == "qemu":
+        return "/dev/vda1" if str(guest.boot_disk() or "").startswith("virtio") else "/dev/sda1"
+    return str(guest.config.get("rootfs", "overlay")).split(",")[0].replace("local-lvm:", "/dev/mapper/pve-")
+
+
+@command("mount")
+def mount(io: Io, args: list[str]) -> int:
+    if args:
+        io.complain(f"mount: {args[-1]}: special device {args[0]} does not exist.")
+        return 32
+    io.say(f"{_root_device(io)} on / type ext4 (rw,relatime,errors=remount-ro)")
+    io.say("proc on /proc type proc (rw,nosuid,nodev,noexec,relatime)")
+    return 0
+
+
+@command("ps")
+def ps(io: Io, args: list[str]) -> int:
+    full = any(each in ("aux", "-ef", "-aux", "-A", "-e", "ax") for each in args)
+    rows = [(1, "/sbin/init")]
+    rows += [(unit.pid, f"/usr/sbin/{unit.name}") for unit in io.machine.services.values() if unit.active]
+    rows += [(each.pid, " ".join(each.argv)) for each in io.machine.processes.values() if not each.exited]
+    if not full:
+        rows = [row for row in rows if row[0] > 600]
+    io.say("USER         PID %CPU %MEM COMMAND" if full else "    PID TTY          TIME CMD")
+    for pid, name in sorted(rows):
+        line = f"root     {pid:>7}  0.0  0.3 {name}" if full else f"{pid:>7} ?        00:00:00 {name.split()[0]}"
+        io.say(line)
+    return 0
+
+
+@command("pgrep", "pidof")
+def pgrep(io: Io, args: list[str]) -> int:
+    names = split_options(args)[1]
+    found = [unit.pid for unit in io.machine.services.values() if unit.active and names and names[0] in unit.name]
+    for pid in found:
+        io.say(str(pid))
+    return int(not found)
+
+
+@command("kill")
+def kill(io: Io, args: list[str]) -> int:
+    signal = 15
+    for option in [each for each in args if re.fullmatch(r"-[A-Z0-9]+", each)]:
+        name = option[1:].removeprefix("SIG")
+        signal = int(name) if name.isdecimal() else _SIGNALS.get(name, 15)
+    code = 0
+    for each in args:
+        if each.startswith("-"):
+            continue
+        if not each.isdecimal():
+            io.complain(f"kill: failed to parse argument: '{each}'")
+            return 1
+        if not _end_process(io, int(each), signal):
+            io.complain(f"kill: ({each}): No such process")
+            code = 1
+    return code
+
+
+def _end_process(io: Io, pid: int, signal: int) -> bool:
+    for unit in io.machine.services.values():
+        if unit.active and unit.pid == pid:
+            unit.active = signal not in (9, 15)
+            return True
+    return io.machine.kill(pid, signal)
+
+
+@command("ip")
+def ip(io: Io, args: list[str]) -> int:
+    options, words = split_options(args)
+    what = words[0] if words else ""
+    if "address".startswith(what) and what:
+        return _ip_addresses(io, words, brief="br" in "".join(options) or "brief" in options or "b" in options)
+    if "route".startswith(what) and what:
+        first = io.machine.primary_address()
+        if first is not None:
+            gateway = first.rpartition(".")[0] + ".1"
+            name = io.machine.guest.addresses[0].interface
+            io.say(f"default via {gateway} dev {name} proto static")
+        return 0
+    if "link".startswith(what) and what:
+        return _ip_addresses(io, words, brief=False)
+    io.complain(f'Object "{what}" is unknown, try "ip help".' if what else "Usage: ip [ OPTIONS ] OBJECT { COMMAND }")
+    return 1 if what else 255
+
+
+def _ip_addresses(io: Io, words: list[str], *, brief: bool) -> int:
+    by_name: dict[str, list[Address]] = {"lo": [Address("lo", "00:00:00:00:00:00", "127.0.0.1", 8)]}
+    for address in io.machine.guest.addresses:
+        by_name.setdefault(address.interface, []).append(address)
+    wanted = words[words.index("dev") + 1] if "dev" in words[:-1] else words[2] if len(words) > 2 else None
+    if wanted is not None and wanted not in by_name:
+        io.complain(f'Device "{wanted}" does not exist.')
+        return 1
+    for number, (name, addresses) in enumerate(by_name.items(), start=1):
+        if wanted not in (None, name):
+            continue
+        if brief:
+            state = "UNKNOWN" if name == "lo" else "UP"
+            io.say(f"{name:<16} {state:<14} " + " ".join(f"{each.ip}/{each.prefix}" for each in addresses))
+            continue
+        flags = "LOOPBACK,UP,LOWER_UP" if name == "lo" else "BROADCAST,MULTICAST,UP,LOWER_UP"
+        io.say(f"{number}: {name}: <{flags}> mtu {65536 if name == 'lo' else 1500} state UP group default")
+        io.say(f"    link/{'loopback' if name == 'lo' else 'ether'} {addresses[0].mac.lower()} brd ff:ff:ff:ff:ff:ff")
+        for each in addresses:
+            io.say(f"    inet {each.ip}/{each.prefix} scope {'host' if name == 'lo' else 'global'} {name}")
+    return 0
+
+
+@command("which")
+def which(io: Io, args: list[str]) -> int:
+    code = 0
+    for name in split_options(args)[1]:
+        if io.machine.program(name) is None:
+            code = 1
+        else:
+            io.say(f"/usr/bin/{name}")
+    return code
+
+
+@command("apt-get", "apt")
+def apt(io: Io, args: list[str]) -> int:
+    """There is no network behind the guests, so nothing can be fetched."""
+    options, words = split_options(args)
+    del options
+    action = words[0] if words else ""
+    if action in ("update", "upgrade", "dist-upgrade", "full-upgrade"):
+        io.complain("W: Failed to fetch http://deb.debian.org/debian/  Temporary failure resolving 'deb.debian.org'")
+        io.complain("E: Some index files failed to download. They have been ignored, or old ones used instead.")
+        return 100
+    if action in ("install", "remove", "purge"):
+        io.say("Reading package lists...\nBuilding dependency tree...\nReading state information...")
+        for name in words[1:]:
+            io.complain(f"E: Unable to locate package {name}")
+        return 100 if words[1:] else 0
+    io.complain(f"E: Invalid operation {action}")
+    return 100
+
+
+@command("who", "w", "users")
+def who(_io: Io, _args: list[str]) -> int:
+    return 0
+
+
+@command("passwd", "chpasswd")
+def passwd(io: Io, _args: list[str]) -> int:
+    """Reads `user:password` lines, as chpasswd does."""
+    for line in io.stdin.decode("utf-8", "replace").splitlines():
+        name, _, password = line.partition(":")
+        if name not in io.machine.users:
+            io.complain(f"chpasswd: (user {name}) pam_chauthtok() failed")
+            return 1
+        io.machine.passwords[name] = password
+    return 0
+
+
+@command("sync")
+def sync(_io: Io, _args: list[str]) -> int:
+    return 0

@@ -1,0 +1,213 @@
+"""The work of the migration tasks: a guest goes to another node, its local disks with it.
+
+Whatever stands in the way is written into the log; the task itself always ends with `migration aborted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from quorate.sim import power, volumes
+from quorate.sim.copying import amount, show_copy
+from quorate.sim.guests import MIB, Guest, Kind
+from quorate.sim.local_volumes import LocalVolume, carry_over, local_volumes, obstacle, switch_volumes
+from quorate.sim.power import GuestAddress
+from quorate.sim.replication import Replication
+from quorate.sim.storage_map import StorageMap
+from quorate.sim.tasks import TaskContext, TaskError, Work
+from quorate.sim.world import World
+
+_ABORTED = "migration aborted"
+_RESTART_TIMEOUT = 180
+
+
+@dataclass(slots=True)
+class Migration:
+    """One migration as it was asked for."""
+
+    address: GuestAddress
+    target: str
+    online: bool = False
+    restart: bool = False
+    with_local_disks: bool = False
+    force: bool = False
+    timeout: int = _RESTART_TIMEOUT
+    storages: StorageMap = field(default_factory=StorageMap)
+
+    @property
+    def world(self) -> World:
+        return self.address.world
+
+    @property
+    def kind(self) -> Kind:
+        return self.address.kind
+
+
+class _Log:
+    """Migration logs carry the time on every line."""
+
+    def __init__(self, context: TaskContext) -> None:
+        self.context = context
+        self._began = context.clock.now()
+
+    def info(self, line: str) -> None:
+        now = datetime.fromtimestamp(self.context.clock.now(), UTC)
+        self.context.log(f"{now:%Y-%m-%d %H:%M:%S} {line}")
+
+    def duration(self) -> str:
+        seconds = int(self.context.clock.now() - self._began)
+        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def run(migration: Migration) -> Work:
+    """The task; the guest carries the lock `migrate` meanwhile and stays where it is if anything fails."""
+
+    async def work(context: TaskContext) -> None:
+        log = _Log(context)
+        try:
+            guest = migration.address.load()
+            await _migrate(context, log, migration, guest)
+        except TaskError as error:
+            log.info(f"ERROR: migration aborted (duration {log.duration()}): {error}")
+            raise TaskError(_ABORTED) from error
+        log.info(f"migration finished successfully (duration {log.duration()})")
+
+    return work
+
+
+async def _migrate(context: TaskContext, log: _Log, migration: Migration, guest: Guest) -> None:
+    if not (guest.kind == "lxc" and guest.running and migration.restart):
+        await _move(context, log, migration, guest)
+        return
+    await _shut_down(context, log, migration, guest)
+    try:
+        await _move(context, log, migration, guest)
+        log.info("start container on target node")
+        await context.sleep(power.SECONDS["lxc"]["start"])
+    finally:  # wherever it is now, it goes on running
+        guest.start_running(context.clock.now(), migration.world.nodes[guest.node].next_pid())
+
+
+async def _shut_down(context: TaskContext, log: _Log, migration: Migration, guest: Guest) -> None:
+    guest.check_lock()
+    log.info(f"shutdown CT {guest.vmid}")
+    down = power.shutdown(migration.address, timeout=migration.timeout, force_stop=True)
+    await down(context)
+
+
+async def _move(context: TaskContext, log: _Log, migration: Migration, guest: Guest) -> None:
+    async with context.config_lock(guest):
+        _prepare(migration, guest)
+        word = "VM" if guest.kind == "qemu" else "CT"
+        ip = migration.world.nodes[migration.target].ip
+        with guest.locked("migrate"):
+            log.info(f"starting migration of {word} {guest.vmid} to node '{migration.target}' ({ip})")
+            found = _scan(log, migration, guest)
+            await _transfer(context, log, migration, guest, found)
+
+
+def _prepare(migration: Migration, guest: Guest) -> None:
+    guest.check_lock()
+    if guest.kind == "lxc":
+        if guest.running:
+            raise TaskError("lxc live migration is currently not implemented")
+    else:
+        if guest.running and not migration.online:
+            raise TaskError("can't migrate running VM without --online")
+        devices = local_devices(guest)
+        if devices and (guest.running or not migration.force):
+            raise TaskError(f"can't migrate VM which uses local devices: {', '.join(devices)}")
+    if not migration.world.nodes[migration.target].online:
+        raise TaskError("Can't connect to destination address using public key")
+    for volume in local_volumes(migration.world, guest):
+        storage_id = migration.storages.target_of(volume.storage)
+        volumes.usable_storage(migration.world, migration.target, storage_id)
+
+
+def local_devices(guest: Guest) -> list[str]:
+    """Options that tie a VM to hardware of its node."""
+    found = []
+    for key, value in sorted(guest.config.items()):
+        name, text = key.rstrip("0123456789"), str(value)
+        passed_through = name in ("hostpci", "usb") and "mapping=" not in text and not text.startswith("spice")
+        if passed_through or (name == "serial" and text != "socket") or name in ("parallel", "ivshmem"):
+            found.append(key)
+    return found
+
+
+def _scan(log: _Log, migration: Migration, guest: Guest) -> list[LocalVolume]:
+    """The local volumes that go with the guest; their troubles are told all at once."""
+    found, troubles = [], []
+    for volume in local_volumes(migration.world, guest):
+        trouble = obstacle(migration.world, guest, volume, with_local_disks=migration.with_local_disks)
+        if trouble is None:
+            log.info(f"found {volume.described}")
+            found.append(volume)
+        else:
+            troubles.append(f"can't migrate local disk '{volume.volid}': {trouble}")
+    for trouble in troubles:
+        log.info(trouble)
+    if troubles:
+        text = f"can't migrate {guest.word} - check log"
+        log.info(f"ERROR: Problem found while scanning volumes - {text}")
+        log.info("aborting phase 1 - cleanup resources")
+        raise TaskError(f"Problem found while scanning volumes - {text}")
+    return found
+
+
+async def _transfer(
+    context: TaskContext, log: _Log, migration: Migration, guest: Guest, found: list[LocalVolume]
+) -> None:
+    world, source = migration.world, guest.node
+    with _undone_on_failure(world, migration.target) as made:
+        moved: dict[str, str] = {}
+        for volume in found:
+            storage_id = migration.storages.target_of(volume.storage)
+            log.info(f"copying local disk images: {volume.volid} to storage {storage_id}")
+            copy = carry_over(world, guest, volume, migration.target, storage_id)
+            made.append(copy.volid)
+            moved[volume.volid] = copy.volid
+            prefix = f"drive-{volume.key}: " if guest.running and volume.key else ""
+            await show_copy(context, copy.size, prefix)
+        if guest.running:
+            await _send_memory(context, log, guest)
+        else:
+            await context.sleep(1.0)
+        _arrive(world, guest, migration.target, moved)
+    for volid in moved:
+        world.storages[volid.partition(":")[0]].remove(source, volid)
+    world.part(Replication).guest_moved(guest, source)
+
+
+@contextmanager
+def _undone_on_failure(world: World, node: str) -> Iterator[list[str]]:
+    made: list[str] = []
+    try:
+        yield made
+    except BaseException:
+        for volid in made:
+            world.storages[volid.partition(":")[0]].remove(node, volid)
+        raise
+
+
+async def _send_memory(context: TaskContext, log: _Log, guest: Guest) -> None:
+    log.info(f"start migrate command to unix:/run/qemu-server/{guest.vmid}.migrate")
+    seconds = max(2, min(20, guest.memory // (1024 * MIB)))
+    for second in range(1, seconds + 1):
+        await context.sleep(1.0)
+        done = guest.memory * second // seconds
+        speed = amount(guest.memory // seconds)
+        log.info(f"migration active, transferred {amount(done)} of {amount(guest.memory)} VM-state, {speed}/s")
+    log.info(f"average migration speed: {amount(guest.memory // seconds)}/s - downtime 42 ms")
+    log.info("migration status: completed")
+
+
+def _arrive(world: World, guest: Guest, target: str, moved: dict[str, str]) -> None:
+    switch_volumes(guest, moved)
+    guest.node = target
+    if guest.running:
+        guest.pid = world.nodes[target].next_pid()
+    guest.touch()

@@ -1,0 +1,252 @@
+"""The work of the snapshot tasks: take, delete and roll back, with the tree of parents and the saved memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from quorate.sim import volumes
+from quorate.sim.disks import Drive, add_unused, disks, is_unused_key
+from quorate.sim.guests import GIB, MIB, Guest, Snapshot, Value, size_of_drive
+from quorate.sim.identities import Identities
+from quorate.sim.power import SECONDS, GuestAddress
+from quorate.sim.storage_features import format_of, has_feature
+from quorate.sim.tasks import TaskContext, TaskError, Work
+from quorate.sim.world import World
+
+# What belongs to the guest as it is now and not to what a snapshot keeps of it.
+_NOT_KEPT = frozenset({"parent", "lock", "description", "vmstate", "snaptime", "snapstate"})
+_SECONDS_PER_DISK = 0.5
+_RUNNING_MACHINE = "pc-i440fx-10.1+pve0"
+_RUNNING_CPU = "kvm64,enforce,+kvm_pv_eoi,+kvm_pv_unhalt,+lahf_lm,+sep"
+
+
+def create(address: GuestAddress, name: str, description: str, *, vmstate: bool) -> Work:
+    """Take a snapshot; the memory is saved only of a VM that runs."""
+
+    async def work(context: TaskContext) -> None:
+        guest = address.load()
+        with ExitStack() as held:
+            async with context.config_lock(guest):
+                _check_can_snapshot(address.world, guest, name)
+                held.enter_context(guest.locked("snapshot"))
+                snapshot = held.enter_context(_prepared(address.world, guest, name, description))
+            if vmstate and guest.running:
+                await _save_memory(context, address.world, guest, snapshot)
+            for drive in disks(guest.config):
+                context.log(f"snapshotting '{_device(guest, drive)}' ({drive.volid})")
+                await context.sleep(_SECONDS_PER_DISK)
+            snapshot.state = None
+            guest.config["parent"] = name
+            guest.touch()
+
+    return work
+
+
+def _check_can_snapshot(world: World, guest: Guest, name: str) -> None:
+    if guest.template:
+        raise TaskError("you can't take a snapshot if it's a template")
+    guest.check_lock()
+    if name in guest.snapshots:
+        raise TaskError(f"snapshot name '{name}' already used")
+    if not can_snapshot(world, guest):
+        raise TaskError("snapshot feature is not available")
+
+
+def can_snapshot(world: World, guest: Guest) -> bool:
+    """Whether all disks are where snapshots can be taken of them."""
+    return all(
+        drive.storage in world.storages
+        and has_feature(world.storages[drive.storage], drive.volid, format_of(drive.volid), "snapshot")
+        for drive in disks(guest.config)
+    )
+
+
+@contextmanager
+def _prepared(world: World, guest: Guest, name: str, description: str) -> Iterator[Snapshot]:
+    """The new snapshot in the configuration; it vanishes again unless its state is cleared at the end."""
+    parent = guest.config.get("parent")
+    snapshot = Snapshot(
+        name,
+        int(world.clock.now()),
+        _kept_config(guest.config),
+        description,
+        None if parent is None else str(parent),
+        state="prepare",
+    )
+    guest.snapshots[name] = snapshot
+    try:
+        yield snapshot
+    finally:
+        if snapshot.state is not None:
+            guest.snapshots.pop(name, None)
+            _free_state(world, guest, snapshot)
+        guest.touch()
+
+
+def _kept_config(config: dict[str, Value]) -> dict[str, Value]:
+    return {key: value for key, value in config.items() if key not in _NOT_KEPT and not is_unused_key(key)}
+
+
+def _device(guest: Guest, drive: Drive) -> str:
+    return f"drive-{drive.key}" if guest.kind == "qemu" else drive.key
+
+
+async def _save_memory(context: TaskContext, world: World, guest: Guest, snapshot: Snapshot) -> None:
+    storage_id = state_storage(world, guest)
+    saved = guest.memory // 2
+    volume = volumes.allocate(
+        world,
+        guest.node,
+        storage_id,
+        guest.vmid,
+        "qemu",
+        guest.memory * 2 + 500 * MIB,
+        fmt="raw",
+        name=f"vm-{guest.vmid}-state-{snapshot.name}",
+        used=saved,
+    )
+    snapshot.vmstate = True
+    snapshot.config |= {
+        "vmstate": volume.volid,
+        "runningmachine": _RUNNING_MACHINE,
+        "runningcpu": _RUNNING_CPU,
+    }
+    context.log(f"saving VM state and RAM using storage '{storage_id}'")
+    for step in range(1, 4):
+        await context.sleep(1.0)
+        context.log(f"{saved * step / 3 / GIB:.2f} GiB in {step}s")
+    context.log(f"completed saving the VM state in 3s, saved {saved / GIB:.2f} GiB")
+
+
+def state_storage(world: World, guest: Guest) -> str:
+    """Where the memory goes: the configured place, else beside a shared disk, else beside the first one."""
+    configured = guest.config.get("vmstatestorage")
+    if configured:
+        return str(configured)
+    used = [drive.storage for drive in disks(guest.config) if drive.storage in world.storages]
+    shared = [storage_id for storage_id in used if world.storages[storage_id].shared]
+    return next(iter(shared + used), "local")
+
+
+def _free_state(world: World, guest: Guest, snapshot: Snapshot) -> None:
+    volid = snapshot.config.pop("vmstate", None)
+    if volid is not None:
+        volumes.free(world, guest.node, str(volid))
+
+
+def delete(address: GuestAddress, name: str) -> Work:
+    """Remove a snapshot; those that came from it now come from its parent."""
+
+    async def work(context: TaskContext) -> None:
+        guest = address.load()
+        snapshot = _existing(guest, name)
+        with ExitStack() as held:
+            async with context.config_lock(guest):
+                held.enter_context(guest.locked("snapshot-delete"))
+                if guest.template:
+                    raise TaskError("you can't delete a snapshot if vm is a template")
+                snapshot.state = "delete"
+            for _ in disks(snapshot.config):
+                await context.sleep(_SECONDS_PER_DISK)
+            _free_state(address.world, guest, snapshot)
+            forget(guest, snapshot)
+
+    return work
+
+
+def forget(guest: Guest, snapshot: Snapshot) -> None:
+    """Take a snapshot out of the tree, and keep the disks that only it knew as unused ones."""
+    del guest.snapshots[snapshot.name]
+    for other in guest.snapshots.values():
+        if other.parent == snapshot.name:
+            other.parent = snapshot.parent
+    if guest.config.get("parent") == snapshot.name:
+        if snapshot.parent is None:
+            del guest.config["parent"]
+        else:
+            guest.config["parent"] = snapshot.parent
+    known = {drive.volid for drive in disks(guest.config)}
+    known |= {drive.volid for other in guest.snapshots.values() for drive in disks(other.config)}
+    for drive in disks(snapshot.config):
+        if drive.volid not in known:
+            add_unused(guest.config, drive.volid)
+    guest.touch()
+
+
+def _existing(guest: Guest, name: str) -> Snapshot:
+    snapshot = guest.snapshots.get(name)
+    if snapshot is None:
+        raise TaskError(f"snapshot '{name}' does not exist")
+    return snapshot
+
+
+def roll_back(address: GuestAddress, name: str, start: Work | None, user: str) -> Work:
+    """Back to a snapshot: the guest is stopped, and runs again if its memory was saved or `start` is given."""
+
+    async def work(context: TaskContext) -> None:
+        guest = address.load()
+        with ExitStack() as held:
+            async with context.config_lock(guest):
+                snapshot = _check_can_roll_back(address.world, guest, name)
+                if guest.running:
+                    await context.sleep(SECONDS[guest.kind]["stop"])
+                    guest.stop_running()
+                held.enter_context(guest.locked("rollback"))
+            for _ in disks(snapshot.config):
+                await context.sleep(_SECONDS_PER_DISK)
+            _apply(address.world, guest, snapshot)
+        if snapshot.vmstate:
+            await context.sleep(SECONDS[guest.kind]["start"])
+            guest.start_running(context.clock.now(), address.world.nodes[guest.node].next_pid())
+        elif start is not None:
+            kind = "qmstart" if guest.kind == "qemu" else "vzstart"
+            address.world.tasks.start(guest.node, kind, str(guest.vmid), user, start)
+
+    return work
+
+
+def _check_can_roll_back(world: World, guest: Guest, name: str) -> Snapshot:
+    if guest.template:
+        raise TaskError("you can't rollback if vm is a template")
+    snapshot = _existing(guest, name)
+    later = list(guest.snapshots.values())[list(guest.snapshots).index(name) + 1 :]
+    for drive in disks(snapshot.config):
+        storage = world.storages.get(drive.storage)
+        blocked = any(drive.volid == other.volid for each in later for other in disks(each.config))
+        if storage is not None and storage.type == "zfspool" and blocked:
+            raise TaskError(f"can't rollback, '{name}' is not most recent snapshot on '{drive.volid}'")
+    if snapshot.state is not None:
+        raise TaskError(f"unable to rollback to incomplete snapshot (snapstate = {snapshot.state})")
+    guest.check_lock()
+    return snapshot
+
+
+def _apply(world: World, guest: Guest, snapshot: Snapshot) -> None:
+    """The snapshot's configuration becomes the current one; disks that came later are left as unused ones."""
+    kept = {key: value for key, value in guest.config.items() if is_unused_key(key) or key in ("description", "lock")}
+    in_snapshot = {drive.volid for drive in disks(snapshot.config)}
+    for drive in disks(guest.config):
+        if drive.volid not in in_snapshot:
+            add_unused(kept, drive.volid)
+    for key in [key for key, value in kept.items() if is_unused_key(key) and value in in_snapshot]:
+        del kept[key]
+    own_keys = ("vmstate", "runningmachine", "runningcpu")
+    restored = {key: value for key, value in snapshot.config.items() if key not in own_keys}
+    guest.config.clear()
+    guest.config.update(restored | kept)
+    guest.config["parent"] = snapshot.name
+    if "vmgenid" in guest.config:  # tells the system inside that time has jumped
+        guest.config["vmgenid"] = world.part(Identities).uuid()
+    guest.pending.clear()
+    guest.pending_delete.clear()
+    _restore_sizes(world, guest)
+    guest.touch()
+
+
+def _restore_sizes(world: World, guest: Guest) -> None:
+    for drive in disks(guest.config):
+        volume = volumes.find(world, guest.node, drive.volid)
+        size = size_of_drive(drive.text)
+        if volume is not None and size and size != volume.size:
+            volumes.resize(world, guest.node, drive.volid, size)

@@ -1,0 +1,207 @@
+"""Comparing an answer of the simulator with the recorded one: what has to be equal, and what only alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.sim.host_specific import is_host_specific
+
+_PERL_PLACE = re.compile(r" at /usr/share/perl5/\S+ line \d+\.?")
+_UPID = re.compile(r"UPID:([^:]+):[0-9A-F]{8}:[0-9A-F]{8,9}:[0-9A-F]{8}:([^:]+):([^:]*):([^:]+):")
+_TASK_FACTS = ("type", "id", "user", "tokenid", "status", "exitstatus", "node")
+_HEADERS = ("Connection", "Server", "Content-Type")
+_MENU_KEYS = frozenset({"name", "subdir", "id", "cmd", "method", "type"})
+
+# What PVE draws by lot or takes from the clock when it writes a configuration.
+_DRAWN = re.compile(
+    r"(?:[0-9A-F]{2}:){5}[0-9A-F]{2}|[0-9a-f]{40}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|ctime=\d+|creation-qemu=[\d.]+"
+)
+
+_KINDS: dict[type, str] = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    int: "number",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}
+
+Translate = Callable[[str], str]
+
+
+@dataclass(slots=True)
+class Answer:
+    """One HTTP answer, recorded or given."""
+
+    status: int
+    reason: str
+    body: Any
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Shape:
+    """The kinds of values seen at one place, and what objects and arrays among them hold."""
+
+    kinds: set[str] = field(default_factory=set)
+    keys: dict[str, Shape] = field(default_factory=dict)
+    elements: Shape | None = None
+
+    def add(self, value: Any) -> None:
+        """See one more value at this place."""
+        self.kinds.add(_KINDS[type(value)])
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                self.keys.setdefault(key, Shape()).add(inner)
+        elif isinstance(value, list):
+            self.elements = self.elements or Shape()
+            for inner in value:
+                self.elements.add(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked: the endpoint's path with its placeholders, and the section of the recordings."""
+
+    template: str
+    section: str
+
+
+def differences(asked: Asked, recorded: Answer, given: Answer, translate: Translate) -> list[str]:
+    """Everything in which the given answer is not what the recorded one says, in words."""
+    found = list(_status_differences(recorded, given, translate))
+    if found:
+        return found  # the body of another status says nothing new
+    found += _header_differences(recorded, given)
+    found += _text_differences(recorded.body, given.body, translate)
+    found += _shape_differences(asked, "", _shape(recorded.body), _shape(given.body))
+    found += _task_differences(asked.template, recorded.body, given.body, translate)
+    found += _menu_differences(recorded.body, given.body)
+    found += _config_differences(asked.template, recorded.body, given.body)
+    return found
+
+
+def _status_differences(recorded: Answer, given: Answer, translate: Translate) -> Iterator[str]:
+    if recorded.status != given.status:
+        yield f"status {recorded.status} -> {given.status} ({recorded.reason!r} -> {given.reason!r})"
+    elif _plain(translate(recorded.reason)) != _plain(given.reason):
+        yield f"reason {translate(recorded.reason)!r} -> {given.reason!r}"
+
+
+def _header_differences(recorded: Answer, given: Answer) -> Iterator[str]:
+    if not recorded.headers:
+        return
+    for name in _HEADERS:
+        if recorded.headers.get(name) != given.headers.get(name):
+            yield f"header {name} {recorded.headers.get(name)!r} -> {given.headers.get(name)!r}"
+
+
+def _text_differences(recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
+    if not isinstance(recorded, dict) or not isinstance(given, dict):
+        if isinstance(recorded, str) and isinstance(given, str) and recorded.isprintable() and recorded != given:
+            yield f"text {recorded!r} -> {given!r}"
+        return
+    if _plain(translate(str(recorded.get("message")))) != _plain(str(given.get("message"))):
+        yield f"message {recorded.get('message')!r} -> {given.get('message')!r}"
+    expected = {key: _lines(translate(text)) for key, text in recorded.get("errors", {}).items()}
+    actual = {key: _lines(str(text)) for key, text in given.get("errors", {}).items()}
+    if expected != actual:
+        yield f"errors {recorded.get('errors')} -> {given.get('errors')}"
+
+
+def _shape(value: Any) -> Shape:
+    shape = Shape()
+    shape.add(value)
+    return shape
+
+
+def _shape_differences(asked: Asked, place: str, recorded: Shape, given: Shape) -> Iterator[str]:
+    if is_host_specific(asked.template, asked.section, place):
+        return
+    if recorded.kinds != given.kinds:
+        yield f"{place or 'body'}: {_names(recorded.kinds)} -> {_names(given.kinds)}"
+        return
+    for key in sorted(recorded.keys.keys() | given.keys.keys()):
+        inner = f"{place}.{key}".lstrip(".")
+        if key in recorded.keys and key in given.keys:
+            yield from _shape_differences(asked, inner, recorded.keys[key], given.keys[key])
+        elif not is_host_specific(asked.template, asked.section, inner):
+            yield f"{inner}: missing" if key in recorded.keys else f"{inner}: not in PVE's answer"
+    if recorded.elements is not None and given.elements is not None:
+        yield from _shape_differences(asked, f"{place}.[]".lstrip("."), recorded.elements, given.elements)
+
+
+def _task_differences(template: str, recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
+    """Types and outcomes of tasks: the one part of the values that belongs to the behaviour, not to the world."""
+    if not isinstance(recorded, dict) or not isinstance(given, dict):
+        return
+    expected, actual = recorded.get("data"), given.get("data")
+    if isinstance(expected, str) and isinstance(actual, str) and expected.startswith("UPID:"):
+        if _task_of(expected) != _task_of(actual):
+            yield f"task {_task_of(expected)} -> {_task_of(actual)}"
+    elif template.endswith("/tasks/{upid}/status") and isinstance(expected, dict) and isinstance(actual, dict):
+        for fact in _TASK_FACTS:
+            if fact in expected and _plain(translate(str(expected[fact]))) != _plain(str(actual.get(fact))):
+                yield f"task {fact} {expected[fact]!r} -> {actual.get(fact)!r}"
+    elif template.endswith("/tasks/{upid}/log") and isinstance(expected, list) and isinstance(actual, list):
+        last, own = _closing_line(expected), _closing_line(actual)
+        if last is not None and _plain(translate(last)) != _plain(own or ""):
+            yield f"last log line {last!r} -> {own!r}"
+
+
+def _menu_differences(recorded: Any, given: Any) -> Iterator[str]:
+    """The entries of an index, which is a list of what can be asked for below a path."""
+    expected, actual = _menu(recorded), _menu(given)
+    if expected is not None and actual is not None and expected != actual:
+        yield f"index without {sorted(expected - actual)}, with {sorted(actual - expected)}"
+
+
+def _menu(body: Any) -> set[str] | None:
+    rows = body.get("data") if isinstance(body, dict) else None
+    if not isinstance(rows, list) or not rows:
+        return None
+    if not all(isinstance(row, dict) and len(row) == 1 and row.keys() <= _MENU_KEYS for row in rows):
+        return None
+    return {str(value) for row in rows for value in row.values()}
+
+
+def _config_differences(template: str, recorded: Any, given: Any) -> Iterator[str]:
+    """How a guest's configuration was completed and stored: here the values are behaviour."""
+    if not template.endswith(("/qemu/{vmid}/config", "/lxc/{vmid}/config", "/snapshot/{snapname}/config")):
+        return
+    expected, actual = recorded.get("data"), given.get("data")
+    if not isinstance(expected, dict) or not isinstance(actual, dict):
+        return
+    for key in expected.keys() & actual.keys():
+        then, now = (_DRAWN.sub("…", str(values[key])) for values in (expected, actual))
+        if then != now and key != "snaptime":
+            yield f"{key}: {then!r} -> {now!r}"
+
+
+def _closing_line(lines: list[Any]) -> str | None:
+    last = str(lines[-1].get("t")) if lines else ""
+    return last if last.startswith("TASK ") else None
+
+
+def _task_of(upid: str) -> tuple[str, ...]:
+    match = _UPID.fullmatch(upid)
+    return (upid,) if match is None else match.groups()
+
+
+def _plain(text: str) -> str:
+    """Without the line of Perl code that some of PVE's messages end with."""
+    return _PERL_PLACE.sub("", text).strip()
+
+
+def _lines(text: str) -> list[str]:
+    """PVE reports several complaints about one value in no fixed order."""
+    return sorted(_plain(text).split("\n"))
+
+
+def _names(kinds: set[str]) -> str:
+    return "|".join(sorted(kinds)) or "nothing"

@@ -1,0 +1,106 @@
+"""What the recorded machine answered because of the machine it was, not because it was a PVE.
+
+The recordings come from a small single node in a virtual machine without disks of its own, without a journal, without
+a network to the outside and with stand-ins for some system services. Where that shows in an answer, it is listed here,
+with the reason, and only there the replay looks away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpecific:
+    """One place in the answers of some endpoints.
+
+    `template` is the endpoint's path with its placeholders (`*` matches anything). `place` is where in the body:
+    `data.[].foo` is the key foo of the elements of data. What is at the place, and whether it is there at all, depends
+    on the host; nothing at or below it is compared.
+    """
+
+    template: str
+    place: str
+    reason: str
+    only: str = ""  # the section of the recordings where this holds; "" for all
+
+
+PLACES: tuple[HostSpecific, ...] = (
+    HostSpecific(
+        "/nodes/{node}/status",
+        "data.boot-info.secureboot",
+        "the recorded host had started from a legacy BIOS, where PVE leaves it away",
+    ),
+    HostSpecific(
+        "/nodes/{node}/journal",
+        "",
+        "the recorded host had no journal; its answer is an empty compressed body instead of a list of lines",
+    ),
+    HostSpecific(
+        "/nodes/{node}/apt/repositories",
+        "data.files.[]",
+        "the recorded host had no package sources",
+    ),
+    HostSpecific(
+        "/nodes/{node}/apt/repositories",
+        "data.infos.[]",
+        "the recorded host had no package sources, so there was nothing to say about them",
+    ),
+    HostSpecific(
+        "/nodes/{node}/apt/repositories",
+        "data.standard-repos.[].status",
+        "the recorded host had a stand-in for the list of standard repositories",
+    ),
+    HostSpecific(
+        "/nodes/{node}/apt/versions",
+        "data.[].RunningKernel",
+        "the recorded host ran a kernel that is no package; PVE marks only a packaged one",
+    ),
+    HostSpecific(
+        "/nodes/{node}/apt/versions",
+        "data.[].ManagerVersion",
+        "the recorded host's pve-manager was no package; PVE marks only a packaged one",
+    ),
+    HostSpecific(
+        "/nodes/{node}/aplinfo",
+        "data.[]",
+        "the recorded host could not load the list of appliance templates",
+    ),
+    HostSpecific(
+        "/nodes/{node}/hardware/usb",
+        "data.[]",
+        "the recorded host had no USB devices",
+    ),
+    HostSpecific(
+        "/nodes/{node}/rrddata",
+        "data.[].*",
+        "the recorded host had been up for too short a time to have measurements; a later request has them",
+        only="node",
+    ),
+    HostSpecific(
+        "/nodes/{node}/lxc/{vmid}/rrddata",
+        "data.[].*",
+        "the recorded container was too young to have measurements",
+    ),
+    HostSpecific(
+        "/cluster/tasks",
+        "data.[].saved",
+        "a number in the one entry that the answering process has just written itself, a text in all others",
+    ),
+)
+
+
+def is_host_specific(template: str, section: str, place: str) -> bool:
+    """Whether an answer of this endpoint may differ at this place."""
+    return any(
+        fnmatchcase(template, _literal(known.template))
+        and fnmatchcase(place, _literal(known.place))
+        and known.only in ("", section)
+        for known in PLACES
+    )
+
+
+def _literal(pattern: str) -> str:
+    """A pattern in which only `*` is special."""
+    return pattern.replace("[", "[[]").replace("?", "[?]")

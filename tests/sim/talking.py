@@ -1,0 +1,122 @@
+"""A plain HTTPS client for the tests of the simulator, and worlds to talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from quorate.sim.clock import ManualClock
+from quorate.sim.cluster import SimulatedCluster
+
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(coroutine)
+
+
+@dataclass
+class Reply:
+    status: int
+    reason: str
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def data(self) -> Any:
+        assert self.status == 200, (self.status, self.reason, self.text)
+        return self.body["data"]
+
+    @property
+    def errors(self) -> dict[str, str]:
+        found: dict[str, str] = self.body["errors"]
+        return found
+
+
+class Api:
+    """Requests as one user; `as_token` and `as_nobody` make another one."""
+
+    def __init__(self, cluster: SimulatedCluster, session: aiohttp.ClientSession, headers: dict[str, str]) -> None:
+        self.cluster = cluster
+        self.session = session
+        self.headers = headers
+
+    def as_nobody(self, **headers: str) -> Api:
+        return Api(self.cluster, self.session, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    def as_token(self, token_id: str) -> Api:
+        token = self.cluster.world.access.token(token_id)
+        assert token is not None
+        return self.as_nobody(Authorization=f"PVEAPIToken={token_id}={token.secret}")
+
+    async def as_user(self, username: str, password: str) -> Api:
+        login = await self.as_nobody().post("/access/ticket", username=username, password=password)
+        return self.as_nobody(
+            Cookie=f"PVEAuthCookie={quote(login.data['ticket'], safe='')}",
+            CSRFPreventionToken=login.data["CSRFPreventionToken"],
+        )
+
+    async def request(self, method: str, path: str, fmt: str = "json", **options: Any) -> Reply:
+        headers = {**self.headers, **options.pop("headers", {})}
+        base = f"{self.cluster.url}/api2/{fmt}" if fmt else self.cluster.url
+        url = URL(base + path, encoded=True)
+        async with self.session.request(method, url, headers=headers, allow_redirects=False, **options) as reply:
+            return Reply(reply.status, reply.reason or "", dict(reply.headers), await reply.text())
+
+    async def get(self, path: str, /, **query: Any) -> Reply:
+        suffix = "?" + "&".join(f"{key}={quote(str(value), safe='')}" for key, value in query.items()) if query else ""
+        return await self.request("GET", path + suffix)
+
+    async def post(self, path: str, /, **params: Any) -> Reply:
+        return await self.request("POST", path, data={key: str(value) for key, value in params.items()})
+
+    async def put(self, path: str, /, **params: Any) -> Reply:
+        return await self.request("PUT", path, data={key: str(value) for key, value in params.items()})
+
+    async def delete(self, path: str) -> Reply:
+        return await self.request("DELETE", path)
+
+    async def task(self, upid: str) -> dict[str, Any]:
+        node = upid.split(":")[1]
+        status: dict[str, Any] = (await self.get(f"/nodes/{node}/tasks/{quote(upid, safe='')}/status")).data
+        return status
+
+    async def log(self, upid: str, **query: Any) -> Reply:
+        return await self.get(f"/nodes/{upid.split(':')[1]}/tasks/{quote(upid, safe='')}/log", **query)
+
+    async def finished(self, reply: Reply, seconds: float = 120.0) -> str:
+        """Let the task of a reply come to its end on the manual clock; its exit status."""
+        await self.clock.advance(seconds)
+        return str((await self.task(reply.data))["exitstatus"])
+
+    @property
+    def clock(self) -> ManualClock:
+        assert isinstance(self.cluster.clock, ManualClock)
+        return self.cluster.clock
+
+
+@asynccontextmanager
+async def talking(**options: Any) -> AsyncIterator[Api]:
+    """A cluster on a manual clock without the delay of refused logins, and a client with full rights."""
+    options.setdefault("clock", ManualClock())
+    options.setdefault("auth_delay", 0)
+    async with SimulatedCluster(**options) as cluster:
+        context = ssl.create_default_context(cafile=cluster.ca_file)
+        connector = aiohttp.TCPConnector(ssl=context)
+        jar = aiohttp.DummyCookieJar()
+        async with aiohttp.ClientSession(connector=connector, cookie_jar=jar) as session:
+            headers = {"Authorization": f"PVEAPIToken={cluster.token_id}={cluster.token_secret}"}
+            yield Api(cluster, session, headers)

@@ -1,0 +1,134 @@
+"""Whatever is asked, the simulator answers as PVE would: a status, a reason, a body; never a defect of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Iterator
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from quorate.pve.schema import Endpoint, facts
+from quorate.sim.refusals import first_line
+from quorate.sim.routing import all_routes
+from quorate.sim.tasks import Task
+from tests.sim.asking import Asker, Reply, asking
+from tests.sim.garbage import parameters_of, path_of
+
+_STATUSES = frozenset({200, 400, 401, 403, 404, 424, 500, 501, 595, 596})
+_WITHOUT_BODY = frozenset({401, 595, 596})
+_OF_PYTHON = re.compile(
+    r"internal error of the simulated cluster|Traceback|has no attribute|NoneType|unhashable|out of range"
+    r"|invalid literal|not subscriptable|unexpected keyword|positional argument|<class|<quorate|quorate\.|KeyError"
+    r"|unsupported operand|codec can't|object is not|must be str"
+)
+_BOUNDED = settings(
+    max_examples=2,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def complaints(reply: Reply) -> Iterator[str]:
+    """What PVE would not have answered."""
+    if reply.status not in _STATUSES:
+        yield f"status {reply.status}"
+    if _OF_PYTHON.search(f"{reply.reason} {reply.body}"):
+        yield "text of the simulator's own"
+    if reply.status in _WITHOUT_BODY:
+        return
+    if not isinstance(reply.body, dict) or "data" not in reply.body:
+        yield "no JSON body with data"
+    elif reply.status != 200:
+        yield from _complaints_about_refusal(reply)
+
+
+def _complaints_about_refusal(reply: Reply) -> Iterator[str]:
+    message, errors = reply.body.get("message"), reply.body.get("errors")
+    if not isinstance(message, str) or not message.strip():
+        yield "a refusal without a message"
+    elif first_line(message).strip() != reply.reason.strip():
+        yield "a reason that is not the message"
+    if reply.body["data"] is not None:
+        yield "data beside a refusal"
+    of_parameters = reply.reason == "Parameter verification failed."
+    if of_parameters != (reply.status == 400 and bool(errors)):
+        yield "a map of errors belongs to refused parameters, and to nothing else"
+
+
+async def _walk(asker: Asker, endpoints: list[Endpoint], seed: int) -> list[str]:
+    found = []
+    chance = random.Random(seed)
+    for endpoint in endpoints:
+        asker.restore_access()
+        path, values = path_of(endpoint, chance)
+        params = parameters_of(endpoint, values, chance)
+        reply = await asker.ask(endpoint.method, path, params, by_token=chance.random() < 0.3)
+        found += [
+            f"{endpoint.method} {path} {params} -> {reply.status} {reply.reason}: {text}" for text in complaints(reply)
+        ]
+        if chance.random() < 0.05:
+            await asker.clock.advance(chance.choice((0.5, 5.0, 60.0)))
+    await asker.finish_tasks()
+    found += [f"{task.upid} crashed" for task in _crashed(asker)]
+    return found
+
+
+def _crashed(asker: Asker) -> Iterator[Task]:
+    tasks = asker.world.tasks
+    for node in asker.world.nodes:
+        yield from (task for task in tasks.newest_first(node) if task.exitstatus == "unexpected status")
+
+
+def _implemented() -> list[Endpoint]:
+    known = all_routes()
+    return [
+        endpoint
+        for endpoint in facts("9.1.8").endpoints()
+        if (endpoint.method, endpoint.template) in known and not known[endpoint.method, endpoint.template].reads_body
+    ]
+
+
+@_BOUNDED
+@given(seed=st.integers(0, 2**32))
+def test_garbage_at_any_endpoint_gets_an_answer_of_pve(seed: int):
+    async def walk() -> list[str]:
+        async with asking() as asker:
+            return await _walk(asker, _implemented(), seed)
+
+    assert asyncio.run(walk()) == []
+
+
+@_BOUNDED
+@given(path=st.text(st.characters(codec="utf-8"), max_size=40))
+def test_a_path_that_is_none_is_not_implemented_in_the_words_of_pve(path: str):
+    async def ask() -> Reply:
+        async with asking() as asker:
+            return await asker.ask("GET", f"/nope/{path}")
+
+    assert list(complaints(asyncio.run(ask()))) == []
+
+
+def test_endpoints_that_are_left_out_say_so_as_pve_does_for_unknown_ones():
+    known = all_routes()
+    left_out = [
+        endpoint for endpoint in facts("9.1.8").endpoints() if (endpoint.method, endpoint.template) not in known
+    ]
+
+    async def walk() -> list[tuple[str, str]]:
+        found = []
+        chance = random.Random(1)
+        async with asking() as asker:
+            for endpoint in left_out[::5]:
+                path, _ = path_of(endpoint, chance)
+                reply = await asker.ask(endpoint.method, path)
+                if list(complaints(reply)) or reply.status == 200:
+                    found.append((endpoint.template, reply.reason))
+        return found
+
+    assert asyncio.run(walk()) == []

@@ -1,0 +1,123 @@
+"""The shell and the programs inside the guests."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quorate.sim.clock import ManualClock
+from quorate.sim.cluster import SimulatedCluster
+from quorate.sim.guest_os.machine import Machine, Machines, Process
+
+
+def machine(vmid: int = 102) -> Machine:
+    world = SimulatedCluster(clock=ManualClock()).world
+    return world.part(Machines).of(world.guests[vmid])
+
+
+def run(script: str, inside: Machine | None = None) -> Process:
+    async def execute() -> Process:
+        process = await (inside or machine()).execute(["/bin/sh", "-c", script])
+        assert process is not None
+        return process
+
+    return asyncio.run(execute())
+
+
+def output(script: str) -> str:
+    return run(script).io.out.decode()
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("echo a  b", "a b\n"),
+        ("echo -n a", "a"),
+        ("printf '%s-%d\\n' a 1 b 2", "a-1\nb-2\n"),
+        ("false || echo no; true && echo yes", "no\nyes\n"),
+        ("! true; echo $?", "1\n"),
+        ("X=5; echo $X ${Y:-none} '$X' \"$X y\"", "5 none $X 5 y\n"),
+        ("echo $(echo a b | wc -w) `echo c`", "2 c\n"),
+        ("cd /tmp && pwd; (cd /etc; pwd); pwd", "/tmp\n/etc\n/tmp\n"),
+        ("echo 1 > /tmp/f; echo 2 >> /tmp/f; cat /tmp/f | tail -1", "2\n"),
+        ("ls /nope 2>/dev/null; echo $?", "2\n"),
+        ("ls /nope 2>&1", "ls: cannot access '/nope': No such file or directory\n"),
+        ("sh -c 'echo $1' x y", "y\n"),
+        ("echo b a | tr ' ' '\\n' | sort", "a\nb\n"),
+        ("test -f /etc/hosts && [ 1 -lt 2 ] && echo ok", "ok\n"),
+        ("mkdir -p /tmp/a/b && touch /tmp/a/b/c && find /tmp/a -type f", "/tmp/a/b/c\n"),
+        ("echo /etc/host*", "/etc/hostname /etc/hosts\n"),
+        ("grep -c root /etc/passwd", "1\n"),
+        ("seq 3 | head -2 | wc -l", "2\n"),
+        ("command -v nothere || echo absent", "absent\n"),
+        ("stat -c '%s %a' /etc/hostname", "9 644\n"),
+        ("cp /etc/hostname /tmp/h && mv /tmp/h /tmp/i && cat /tmp/i", "docker01\n"),
+        ("echo hi | sha256sum | cut -d' ' -f1 | head -c 8", "98ea6e4f"),
+        ("env FOO=bar printenv FOO", "bar\n"),
+        ("# only a comment", ""),
+        ("set -e; false; echo never", ""),
+        ("echo 'echo from $0' > /tmp/s; chmod +x /tmp/s; /tmp/s", "from /tmp/s\n"),
+    ],
+)
+def test_the_shell_does_what_a_shell_does(script: str, expected: str):
+    assert output(script) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "error"),
+    [
+        ("nosuch", 127, "sh: 1: nosuch: not found\n"),
+        ("/etc/hosts", 126, "sh: 1: /etc/hosts: Permission denied\n"),
+        ("exit 42", 42, ""),
+        ("echo 'a", 2, "sh: 1: Syntax error: Unterminated quoted string\n"),
+        ("if true; then echo; fi", 2, 'sh: 1: Syntax error: "if" unexpected\n'),
+        ("echo a |", 2, 'sh: 1: Syntax error: "end of file" unexpected\n'),
+        ("cat /nope", 1, "cat: /nope: No such file or directory\n"),
+        ("rm /etc", 1, "rm: cannot remove '/etc': Is a directory\n"),
+        ("echo x > /no/dir", 2, "sh: 1: cannot open /no/dir: No such file or directory\n"),
+        ("cd /nope", 2, "sh: 1: cd: can't cd to /nope\n"),
+        ("systemctl start nothing", 5, "Failed to start nothing.service: Unit nothing.service not found.\n"),
+        ("id nobody9", 1, "id: 'nobody9': no such user\n"),
+        ("apk add x", 127, "sh: 1: apk: not found\n"),
+        ("kill 99999", 1, "kill: (99999): No such process\n"),
+        ("rm -rf /", 1, "rm: it is dangerous to operate recursively on '/'\nrm: use --no-preserve-root to override\n"),
+    ],
+)
+def test_what_fails_fails_with_the_right_code_and_words(script: str, code: int, error: str):
+    process = run(script)
+    assert (process.exitcode, process.io.err.decode()) == (code, error)
+
+
+def test_services_can_be_stopped_started_and_asked_for():
+    inside = machine()
+    assert run("systemctl is-active docker", inside).io.out == b"active\n"
+    assert run("systemctl stop docker; systemctl is-active docker", inside).exitcode == 3
+    assert run("systemctl status docker", inside).exitcode == 3
+    assert run("systemctl restart docker && systemctl is-active -q docker", inside).exitcode == 0
+    assert run("systemctl disable docker; systemctl is-enabled docker", inside).io.out == b"disabled\n"
+    assert run("systemctl status nothing", inside).exitcode == 4
+
+
+def test_the_system_tells_what_the_cluster_knows():
+    inside = machine()
+    assert "docker01" in run("uname -a", inside).io.out.decode()
+    assert "192.168.10.31/24" in run("ip -br a", inside).io.out.decode()
+    assert run("nproc", inside).io.out == b"4\n"
+    assert "8192" in run("free -m", inside).io.out.decode()
+    assert "up 9 days" in run("uptime", inside).io.out.decode()
+    assert "/dev/sda1" in run("df -h /", inside).io.out.decode()
+    assert "qemu-guest-agent" in run("ps aux", inside).io.out.decode()
+    assert "ID=ubuntu" in run("cat /etc/os-release", inside).io.out.decode()
+
+
+def test_a_container_runs_on_the_kernel_of_its_node():
+    assert run("uname -r", machine(200)).io.out == b"6.17.2-1-pve\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["", ";", "&&", "a | | b", "(", ")", "$(", "echo ${", "echo \\", "{ echo a; }", "((", "> ", "<<EOF", "&", "'"],
+)
+def test_no_script_is_too_strange(script: str):
+    assert run(script).exitcode in (0, 2, 127)

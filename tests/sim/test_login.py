@@ -1,0 +1,169 @@
+"""Who is calling: tokens, tickets, CSRF tokens."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from quorate.sim.clock import ManualClock
+from tests.sim.talking import run, talking
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (None, "No ticket"),
+        ("Bearer abc", "No ticket"),
+        ("PVEAPIToken=garbage", "Authentication failed!"),
+        ("PVEAPIToken=root@pam!quorate=wrong", "Authentication failed!"),
+        ("PVEAPIToken=root@pam!nope=00000000-0000-0000-0000-000000000000", "Authentication failed!"),
+        ("PVEAPIToken=ghost@pve!x=00000000-0000-0000-0000-000000000000", "Authentication failed!"),
+        ("PVEAuthCookie=PVE:root@pam:00000000::abc", "Authentication failed!"),
+    ],
+)
+def test_bad_credentials_get_an_empty_401(header, reason):
+    async def scenario() -> None:
+        async with talking() as api:
+            headers = {} if header is None else {"Authorization": header}
+            reply = await api.as_nobody(**headers).get("/version")
+            assert (reply.status, reply.reason, reply.text) == (401, reason, "")
+            assert reply.headers["Connection"] == "close"
+
+    run(scenario())
+
+
+def test_before_9_1_5_the_reason_says_what_was_wrong() -> None:
+    async def scenario() -> None:
+        async with talking(version="8.4.1") as api:
+            reply = await api.as_nobody(Authorization="PVEAPIToken=root@pam!quorate=wrong").get("/version")
+            assert reply.reason == "invalid token value!"
+
+    run(scenario())
+
+
+def test_a_refused_login_takes_three_seconds_on_the_clock() -> None:
+    class NotedClock(ManualClock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.slept: list[float] = []
+
+        async def sleep(self, seconds: float) -> None:
+            if seconds == 3.0:
+                self.slept.append(seconds)
+            else:  # others may wait on this clock too
+                await super().sleep(seconds)
+
+    async def scenario() -> None:
+        clock = NotedClock()
+        async with talking(clock=clock, auth_delay=3.0) as api:
+            assert (await api.as_nobody().get("/version")).status == 401
+            wrong = await api.as_nobody().post("/access/ticket", username="root@pam", password="wrong")
+            assert wrong.status == 401
+            assert clock.slept == [3.0, 3.0]
+
+    run(scenario())
+
+
+def test_a_ticket_lets_a_user_read_and_with_the_csrf_token_change() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            root = await api.as_user("root@pam", "simulated-root")
+            assert (await root.get("/version")).status == 200
+            assert (await root.post("/nodes/pve1/qemu/108/status/start")).status == 200
+            del root.headers["CSRFPreventionToken"]
+            assert (await root.get("/version")).status == 200
+            refused = await root.post("/nodes/pve1/qemu/108/status/start")
+            assert (refused.status, refused.reason) == (401, "Permission denied - invalid csrf token")
+            root.headers["CSRFPreventionToken"] = "00000000:abc"
+            assert (await root.post("/nodes/pve1/qemu/108/status/start")).status == 401
+
+    run(scenario())
+
+
+def test_a_ticket_lives_two_hours_and_can_be_renewed_with_itself() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            login = (await api.as_nobody().post("/access/ticket", username="root@pam", password="simulated-root")).data
+            cookie = api.as_nobody(Cookie=f"PVEAuthCookie={quote(login['ticket'], safe='')}")
+            await api.clock.advance(7000)
+            assert (await cookie.get("/version")).status == 200
+            renewed = await api.as_nobody().post("/access/ticket", username="root@pam", password=login["ticket"])
+            await api.clock.advance(300)
+            expired = await cookie.get("/version")
+            assert (expired.status, expired.reason) == (401, "Authentication failed!")
+            fresh = api.as_nobody(Cookie=f"PVEAuthCookie={quote(renewed.data['ticket'], safe='')}")
+            assert (await fresh.get("/version")).status == 200
+
+    run(scenario())
+
+
+def test_the_ticket_tells_what_the_user_may_do() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            login = (await api.as_nobody().post("/access/ticket", username="root@pam", password="simulated-root")).data
+            assert login["clustername"] == "homelab"
+            assert set(login["cap"]) == {"access", "dc", "mapping", "nodes", "sdn", "storage", "vms"}
+            assert login["cap"]["dc"].keys() == {"SDN.Allocate", "SDN.Audit", "SDN.Use", "Sys.Audit", "Sys.Modify"}
+            assert login["cap"]["access"].keys() == {"Group.Allocate", "Permissions.Modify", "User.Modify"}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("username", "password"),
+    [("root@pam", "wrong"), ("root@nope", "x"), ("root", "x"), ("dave@pve", "dave-is-away")],
+)
+def test_a_wrong_password_gets_a_401_with_a_body(username, password):
+    async def scenario() -> None:
+        async with talking() as api:
+            reply = await api.as_nobody().post("/access/ticket", username=username, password=password)
+            assert (reply.status, reply.reason) == (401, "authentication failure")
+            assert reply.body == {"data": None, "message": "authentication failure\n"}
+
+    run(scenario())
+
+
+def test_the_realm_may_be_given_beside_the_name() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            reply = await api.as_nobody().post(
+                "/access/ticket", username="bob", realm="pve", password="bob-looks-around"
+            )
+            assert reply.data["username"] == "bob@pve"
+
+    run(scenario())
+
+
+def test_a_token_cannot_ask_for_a_ticket() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            reply = await api.post("/access/ticket", username="root@pam", password="simulated-root")
+            assert reply.status == 403
+            expected = "Permission check failed (URI '/access/ticket' not available with API token, need proper ticket."
+            assert reply.reason == expected
+
+    run(scenario())
+
+
+def test_expired_tokens_and_tokens_of_disabled_users_are_refused() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            alice = api.as_token("alice@pve!cli")
+            assert (await alice.get("/version")).status == 200
+            api.cluster.world.access.users["alice@pve"].tokens["cli"].expire = 1000
+            assert (await alice.get("/version")).status == 401
+            api.cluster.world.access.users["alice@pve"].tokens["cli"].expire = 0
+            api.cluster.world.access.users["alice@pve"].enable = False
+            assert (await alice.get("/version")).status == 401
+
+    run(scenario())
+
+
+def test_realms_can_be_read_without_login() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            realms = (await api.as_nobody().get("/access/domains")).data
+            assert [realm["realm"] for realm in realms] == ["pam", "pve"]
+
+    run(scenario())

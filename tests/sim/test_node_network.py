@@ -1,0 +1,96 @@
+"""The network of a node: edits wait in a file until they are applied or reverted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.talking import run, talking
+
+NET = "/nodes/pve1/network"
+
+
+def test_a_new_bridge_waits_until_it_is_applied():
+    async def check() -> None:
+        async with talking() as api:
+            assert "changes" not in (await api.get(NET)).body
+            made = await api.post(NET, iface="vmbr5", type="bridge", cidr="10.5.0.1/24", autostart=1, comments="lab")
+            assert made.data is None
+            listed = (await api.get(NET)).body
+            assert "+iface vmbr5 inet static" in listed["changes"]
+            row = next(row for row in listed["data"] if row["iface"] == "vmbr5")
+            assert row["cidr"] == "10.5.0.1/24" and "active" not in row
+            assert "vmbr5" not in api.cluster.world.nodes["pve1"].bridges
+            applied = await api.put(NET)
+            assert ":srvreload:networking:" in applied.data
+            assert await api.finished(applied) == "OK"
+            assert "changes" not in (await api.get(NET)).body
+            assert (await api.get(f"{NET}/vmbr5")).data["active"] == 1
+            assert "vmbr5" in api.cluster.world.nodes["pve1"].bridges
+
+    run(check())
+
+
+def test_changes_can_be_reverted():
+    async def check() -> None:
+        async with talking() as api:
+            before = (await api.get(NET)).body
+            await api.put(f"{NET}/vmbr0", type="bridge", cidr="10.0.0.1/8", mtu=9000)
+            assert (await api.get(f"{NET}/vmbr0")).data["cidr"] == "10.0.0.1/8"
+            await api.delete(f"{NET}/vmbr0")
+            assert "-iface vmbr0" in (await api.get(NET)).body["changes"]
+            assert (await api.delete(NET)).data is None
+            assert (await api.get(NET)).body == before
+
+    run(check())
+
+
+@pytest.mark.parametrize(
+    ("params", "errors"),
+    [
+        ({"iface": "vmbr0", "type": "bridge"}, {"iface": "interface already exists"}),
+        (
+            {"iface": "vmbr7", "type": "bridge", "gateway": "10.0.0.1"},
+            {"gateway": "Default gateway already exists on interface 'vmbr0'."},
+        ),
+        (
+            {"iface": "vmbr7", "type": "bridge", "cidr": "10.0.0.1/8", "address": "10.0.0.1", "netmask": "255.0.0.0"},
+            {"address": "address conflicts with cidr"},
+        ),
+        ({"iface": "vmbr7", "type": "nothing"}, None),
+    ],
+)
+def test_wrong_settings_are_refused(params: dict[str, str], errors: dict[str, str] | None):
+    async def check() -> None:
+        async with talking() as api:
+            reply = await api.post(NET, **params)
+            assert reply.status == 400
+            assert errors is None or reply.errors == errors
+
+    run(check())
+
+
+def test_unknown_interfaces_and_open_vswitch_are_refused():
+    async def check() -> None:
+        async with talking() as api:
+            for reply in (
+                await api.get(f"{NET}/vmbr9"),
+                await api.put(f"{NET}/vmbr9", type="bridge"),
+                await api.delete(f"{NET}/vmbr9"),
+            ):
+                assert reply.errors == {"iface": "interface does not exist"}
+            switch = await api.post(NET, iface="vmbr9", type="OVSBridge")
+            assert switch.reason == "Open VSwitch is not installed (need package 'openvswitch-switch')"
+
+    run(check())
+
+
+def test_a_setting_can_be_deleted_and_the_list_filtered():
+    async def check() -> None:
+        async with talking() as api:
+            await api.put(f"{NET}/vmbr0", type="bridge", delete="cidr,gateway")
+            assert "address" not in (await api.get(f"{NET}/vmbr0")).data
+            assert {row["type"] for row in (await api.get(NET, type="any_bridge")).data} == {"bridge"}
+            assert (await api.get(NET, type="bond")).data == []
+            assert (await api.as_token("alice@pve!ci").get(NET)).data == []
+
+    run(check())

@@ -1,0 +1,84 @@
+"""The simulator's answers beside those of a real PVE 9.1.8, request by request."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.comparing import Answer, Asked, differences
+from tests.sim.fidelity import disagreements, document_part, generated_part, known_disagreements
+from tests.sim.host_specific import PLACES
+from tests.sim.replay import Outcome, recordings, replay
+
+WANTED = 0.95
+VERSION = Asked("/version", "")
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    return asyncio.run(replay())
+
+
+def test_all_recorded_requests_are_replayed(outcomes: list[Outcome]):
+    assert len(outcomes) == len(recordings()) == 732
+
+
+def test_nearly_all_answers_agree_with_the_recorded_ones(outcomes: list[Outcome]):
+    assert sum(outcome.agrees for outcome in outcomes) / len(outcomes) >= WANTED
+
+
+def test_the_disagreements_are_the_known_ones(outcomes: list[Outcome]):
+    known = {number: entry["differences"] for number, entry in known_disagreements().items()}
+    assert disagreements(outcomes) == known
+
+
+def test_every_known_disagreement_has_a_reason():
+    assert [entry["request"] for entry in known_disagreements().values() if not entry["reason"]] == []
+
+
+def test_every_host_specific_place_has_a_reason():
+    assert all(place.reason for place in PLACES)
+
+
+def test_the_document_shows_the_figures_of_today(outcomes: list[Outcome]):
+    assert document_part() == generated_part(outcomes)
+
+
+def compared(recorded: object, given: object, *, template: str = "/version") -> list[str]:
+    return differences(Asked(template, ""), Answer(200, "OK", recorded), Answer(200, "OK", given), lambda text: text)
+
+
+def test_equal_shapes_agree_whatever_the_values():
+    assert compared({"data": [{"a": 1}, {"b": "x"}]}, {"data": [{"a": 0.5, "b": ""}]}) == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "given", "told"),
+    [
+        ({"data": {"a": 1}}, {"data": {}}, "data.a: missing"),
+        ({"data": {}}, {"data": {"a": 1}}, "data.a: not in PVE's answer"),
+        ({"data": {"a": 1}}, {"data": {"a": "1"}}, "data.a: number -> string"),
+        ({"data": []}, {"data": [1]}, "data.[]: nothing -> number"),
+        ({"data": None, "message": "no\n"}, {"data": None, "message": "yes\n"}, "message 'no\\n' -> 'yes\\n'"),
+        ({"data": None, "errors": {"a": "x"}}, {"data": None, "errors": {"b": "x"}}, "errors {'a': 'x'} -> {'b': 'x'}"),
+    ],
+)
+def test_a_difference_is_told(recorded: object, given: object, told: str):
+    assert told in compared(recorded, given)
+
+
+def test_another_status_or_reason_is_told():
+    recorded, given = Answer(500, "no such user ('x')", None), Answer(500, "who?", None)
+    assert differences(VERSION, recorded, given, str) == ["reason \"no such user ('x')\" -> 'who?'"]
+    assert differences(VERSION, Answer(200, "OK", None), given, str)[0].startswith("status 200 -> 500")
+
+
+def test_another_type_or_outcome_of_a_task_is_told():
+    start = "UPID:pve1:00000001:00000001:60000000:qmstart:100:root@pam:"
+    stop = "UPID:pve1:00000002:00000002:60000000:qmstop:100:root@pam:"
+    assert compared({"data": start}, {"data": start.replace("00000001", "000000FF")}) == []
+    assert compared({"data": start}, {"data": stop})[0].startswith("task ")
+    status = "/nodes/{node}/tasks/{upid}/status"
+    ended, failed = {"data": {"exitstatus": "OK"}}, {"data": {"exitstatus": "no"}}
+    assert compared(ended, failed, template=status) == ["task exitstatus 'OK' -> 'no'"]

@@ -1,0 +1,57 @@
+"""What a client sees of the tools before it calls any."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quorate.operations.registry import operations
+from quorate.surfaces.native import as_json, describe
+from tests.driving import rig
+
+pytestmark = pytest.mark.anyio
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def test_every_tool_has_a_schema_snapshot_that_is_up_to_date():
+    current = {name: as_json([describe(operation)])[0] for name, operation in operations().items()}
+    saved = {path.stem: json.loads(path.read_text()) for path in SNAPSHOTS.glob("*.json")}
+    assert current == saved, "run `make docs` and look at the difference"
+
+
+def test_the_whole_list_of_tools_stays_small():
+    tools = as_json([describe(operation) for operation in operations().values()])
+    assert len(json.dumps(tools, separators=(",", ":")).encode()) < 9000
+
+
+def test_all_four_hints_are_explicit_on_every_tool():
+    for tool in as_json([describe(operation) for operation in operations().values()]):
+        assert set(tool["annotations"]) == {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}
+
+
+def test_schemas_refuse_unknown_arguments_and_carry_no_noise():
+    for tool in as_json([describe(operation) for operation in operations().values()]):
+        assert tool["inputSchema"]["additionalProperties"] is False
+        assert '"title"' not in json.dumps(tool["inputSchema"])
+        assert "null" not in json.dumps(tool["inputSchema"])
+
+
+def test_every_change_takes_dry_run_and_wait():
+    for operation in operations().values():
+        assert (
+            operation.changes == ({"dry_run", "wait"} <= set(operation.schema()["properties"])) or not operation.changes
+        )
+
+
+async def test_the_instructions_are_short_and_speak_of_what_is_on(tmp_path):
+    from quorate.config import Access
+
+    async with rig(tmp_path, access=Access.READ, mode="legacy") as quorate:
+        text = quorate.client.instructions
+        assert text is not None
+        assert len(text) < 2000
+        assert "Access level: read" in text
+        assert "dry_run" not in text
+    async with rig(tmp_path, access=Access.OPERATE, mode="legacy") as quorate:
+        assert "dry_run" in (quorate.client.instructions or "")
