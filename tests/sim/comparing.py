@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,10 @@ _UPID = re.compile(r"UPID:([^:]+):[0-9A-F]{8}:[0-9A-F]{8,9}:[0-9A-F]{8}:([^:]+):
 _TASK_FACTS = ("type", "id", "user", "tokenid", "status", "exitstatus", "node")
 _HEADERS = ("Connection", "Server", "Content-Type")
 _MENU_KEYS = frozenset({"name", "subdir", "id", "cmd", "method", "type"})
+_IDENTITIES = (
+    "volid", "vmid", "key", "userid", "roleid", "tokenid", "groupid", "poolid", "storage", "iface", "sid", "macro",
+    "service", "realm", "filename",
+)  # fmt: skip
 
 # What PVE draws by lot or takes from the clock when it writes a configuration.
 _DRAWN = re.compile(
@@ -81,7 +86,9 @@ def differences(asked: Asked, recorded: Answer, given: Answer, translate: Transl
     found += _text_differences(recorded.body, given.body, translate)
     found += _shape_differences(asked, "", _shape(recorded.body), _shape(given.body))
     found += _task_differences(asked.template, recorded.body, given.body, translate)
+    found += _history_differences(asked.template, recorded.body, given.body, translate)
     found += _menu_differences(recorded.body, given.body)
+    found += _member_differences(recorded.body, given.body, translate)
     found += _config_differences(asked.template, recorded.body, given.body)
     return found
 
@@ -170,6 +177,21 @@ def _menu(body: Any) -> set[str] | None:
     return {str(value) for row in rows for value in row.values()}
 
 
+def _member_differences(recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
+    """Whether a list names the same guests, volumes, users and so on."""
+    for identity in _IDENTITIES:
+        expected, actual = _members(recorded, identity, translate), _members(given, identity, str)
+        if expected is not None and actual is not None and expected != actual:
+            yield f"list without {sorted(expected - actual)}, with {sorted(actual - expected)}"
+
+
+def _members(body: Any, identity: str, translate: Translate) -> set[str] | None:
+    rows = body.get("data") if isinstance(body, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return None
+    return {translate(str(row[identity])) for row in rows if identity in row}
+
+
 def _config_differences(template: str, recorded: Any, given: Any) -> Iterator[str]:
     """How a guest's configuration was completed and stored: here the values are behaviour."""
     if not template.endswith(("/qemu/{vmid}/config", "/lxc/{vmid}/config", "/snapshot/{snapname}/config")):
@@ -181,6 +203,21 @@ def _config_differences(template: str, recorded: Any, given: Any) -> Iterator[st
         then, now = (_DRAWN.sub("…", str(values[key])) for values in (expected, actual))
         if then != now and key != "snaptime":
             yield f"{key}: {then!r} -> {now!r}"
+
+
+def _history_differences(template: str, recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
+    """The tasks of a list, each with its outcome; that way also those count whose requests were not recorded."""
+    if template not in ("/nodes/{node}/tasks", "/cluster/tasks"):
+        return
+    expected = Counter(_outcome(task, translate) for task in recorded["data"])
+    actual = Counter(_outcome(task, str) for task in given["data"])
+    for word, surplus in (("without", expected - actual), ("with", actual - expected)):
+        if surplus:
+            yield f"history {word} {sorted(surplus)}"
+
+
+def _outcome(task: dict[str, Any], translate: Translate) -> tuple[str, ...]:
+    return str(task["type"]), str(task["id"]), str(task["user"]), _plain(translate(str(task.get("status"))))
 
 
 def _closing_line(lines: list[Any]) -> str | None:

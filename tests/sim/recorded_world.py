@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from quorate.sim.access import Pool, Token
 from quorate.sim.clock import ManualClock
 from quorate.sim.cluster import SimulatedCluster
-from quorate.sim.guests import GIB, MIB, Guest, OperatingSystem, Snapshot
+from quorate.sim.guests import OperatingSystem
 from quorate.sim.networks import Interface, Networks
 from quorate.sim.node_disks import Disks
 from quorate.sim.storages import Place, Storage, Volume
@@ -76,98 +77,59 @@ def _interfaces() -> dict[str, Interface]:
     return {"dummy0": card, "vmbr0": bridge}
 
 
-Interlude = Callable[[World], dict[str, str]]
+Ask = Callable[[str, str, dict[str, Any]], Awaitable[Any]]
+"""Sends one request as root's token, waits for its task if it starts one, and gives the data of the answer."""
+
+Interlude = Callable[[World, Ask], Awaitable[dict[str, str]]]
 """Something that happened unrecorded; gives the recorded UPIDs of its tasks with the simulator's own."""
 
 
-def _empty_disk_in_100(world: World) -> dict[str, str]:
-    guest = world.guests.get(100)
-    if guest is not None:
-        guest.system = _BARE
+async def _empty_disk_in_100(world: World, _ask: Ask) -> dict[str, str]:
+    world.guests[100].system = _BARE
     return {}
 
 
-def _live_system_in_150(world: World) -> dict[str, str]:
-    guest = world.guests.get(150)
-    if guest is not None:
-        guest.system = _LIVE_SYSTEM
+async def _live_system_in_150(world: World, _ask: Ask) -> dict[str, str]:
+    world.guests[150].system = _LIVE_SYSTEM
     return {}
 
 
-_HISTORY = (
-    # type, id, started, lasted, exit status, the recorded UPID if a later request names it
-    ("qmstop", "100", 1794773957, 1, "OK", ""),
-    ("qmsnapshot", "100", 1794773961, 1, "OK", ""),
-    ("qmsnapshot", "100", 1794773962, 0, "snapshot name 'live1' already used", ""),
-    ("qmsnapshot", "100", 1794773965, 2, "OK", ""),
-    ("qmsnapshot", "100", 1794773969, 1, "OK", ""),
-    ("qmrollback", "100", 1794773971, 0, "OK", ""),
-    ("qmrollback", "100", 1794773971, 0, "snapshot 'nope' does not exist", ""),
-    ("qmdelsnapshot", "100", 1794773972, 0, "OK", ""),
-    ("qmdelsnapshot", "100", 1794773972, 0, "snapshot 'nope' does not exist", ""),
-    ("qmclone", "100", 1794773973, 0, "OK", "UPID:pve1:00007C53:00057C14:6AFA13D5:qmclone:100:root@pam!rig:"),
-    ("qmtemplate", "110", 1794773974, 0, "OK", ""),
-    ("qmstart", "110", 1794773974, 1, "you can't start a vm if it's a template", ""),
-    ("qmclone", "110", 1794773975, 0, "OK", ""),
-    (
-        "qmdestroy",
-        "110",
-        1794773975,
-        1,
-        "base volume 'local:110/base-110-disk-0.qcow2' is still in use by linked cloned",
-        "",
-    ),
-    ("qmdestroy", "111", 1794773976, 0, "OK", ""),
+_VM = f"/nodes/{NODE}/qemu/100"
+_CLONE = f"/nodes/{NODE}/qemu/110"
+_CLONED = "UPID:pve1:00007C53:00057C14:6AFA13D5:qmclone:100:root@pam!rig:"
+
+# Snapshots and clones were not recorded, but later answers show the tasks they left and how each of them ended.
+_UNRECORDED: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("POST", f"{_VM}/snapshot", {"snapname": "live1", "description": "live disk only"}),
+    ("POST", f"{_VM}/snapshot", {"snapname": "ram1", "vmstate": 1}),
+    ("POST", f"{_VM}/status/stop", {}),
+    ("POST", f"{_VM}/snapshot", {"snapname": "snap1", "description": "first"}),
+    ("POST", f"{_VM}/snapshot", {"snapname": "snap2"}),
+    ("POST", f"{_VM}/snapshot", {"snapname": "snap1"}),
+    ("PUT", f"{_VM}/snapshot/snap1/config", {"description": "new"}),
+    ("POST", f"{_VM}/snapshot/snap1/rollback", {}),
+    ("POST", f"{_VM}/snapshot/nope/rollback", {}),
+    ("DELETE", f"{_VM}/snapshot/snap2", {}),
+    ("DELETE", f"{_VM}/snapshot/nope", {}),
+    ("POST", f"{_VM}/clone", {"newid": 110, "name": "clone1", "full": 1}),
+    ("POST", f"{_CLONE}/template", {}),
+    ("POST", f"{_CLONE}/status/start", {}),
+    ("POST", f"{_CLONE}/clone", {"newid": 111}),
+    ("DELETE", _CLONE, {}),
+    ("DELETE", f"/nodes/{NODE}/qemu/111", {}),
 )
 
 
-def _snapshots_and_clones(world: World) -> dict[str, str]:
-    """Two sections that were left out of the recordings: snapshots of 100, then its clone, which became a template."""
-    guest = world.guests.get(100)
-    if guest is None:
-        return {}
-    guest.stop_running()
-    _add_snapshots(world, guest)
-    _add_template(world, guest)
+async def _snapshots_and_clones(_world: World, ask: Ask) -> dict[str, str]:
     known = {}
-    for kind, target, started, lasted, status, upid in _HISTORY:
-        task = world.tasks.add_finished(
-            NODE, kind, target, "root@pam!rig", started=started, lasted=lasted, exitstatus=status
-        )
-        if upid:
-            known[upid] = str(task.upid)
+    for method, path, params in _UNRECORDED:
+        started = await ask(method, path, params)
+        if path == f"{_VM}/clone":
+            known[_CLONED] = str(started)
     return known
 
 
-def _add_snapshots(world: World, guest: Guest) -> None:
-    plain = dict(guest.config)
-    plain.pop("parent", None)
-    state = Volume("local:100/vm-100-state-ram1.raw", "images", "raw", 3725312, 3727360, 1794773965, vmid=100)
-    world.storages["local"].add(NODE, state)
-    with_memory = {**plain, "vmstate": state.volid, "runningmachine": "pc-i440fx-7.2"}
-    guest.snapshots = {
-        "live1": Snapshot("live1", 1794773961, dict(plain), "live disk only"),
-        "ram1": Snapshot("ram1", 1794773965, with_memory, "", parent="live1", vmstate=True),
-        "snap1": Snapshot("snap1", 1794773969, dict(plain), "new", parent="ram1"),
-    }
-    guest.config["parent"] = "snap1"
-    guest.touch()
-
-
-def _add_template(world: World, original: Guest) -> None:
-    config = {**original.config, "name": "clone1", "template": 1}
-    config.pop("parent", None)
-    local = world.storages["local"]
-    for number, (key, size) in enumerate((("scsi0", 2176 * MIB), ("scsi2", GIB))):
-        volume = Volume(
-            f"local:110/base-110-disk-{number}.qcow2", "images", "qcow2", size, 598016, 1794773974, vmid=110
-        )
-        local.add(NODE, volume)
-        config[key] = f"{volume.volid},size={size // MIB}M"
-    world.guests[110] = Guest(110, "qemu", NODE, config)
-
-
-def _pool_of_the_sweep(world: World) -> dict[str, str]:
+async def _pool_of_the_sweep(world: World, _ask: Ask) -> dict[str, str]:
     world.access.pools["qs"] = Pool("qs")
     world.access.changed()
     return {}

@@ -128,7 +128,8 @@ def test_the_log_tells_of_tasks():
             assert [row["n"] for row in last] == [total]
             assert f"end task {upid} OK" in last[0]["t"]
             first, *lines, end = (await api.get(f"{NODE}/journal", lastentries=3)).data
-            assert first.startswith("s=") and end.startswith("s=")
+            assert first.startswith("s=")
+            assert end.startswith("s=")
             assert len(lines) == 3
             nothing = await api.get(f"{NODE}/syslog", service="nothing")
             assert nothing.body == {"data": [{"n": 1, "t": "-- No entries --"}], "total": 1}
@@ -193,7 +194,8 @@ def test_consoles_give_a_ticket_and_a_task_that_waits():
     async def check() -> None:
         async with talking() as api:
             console = (await api.post("/nodes/pve1/qemu/102/vncproxy", websocket=1)).data
-            assert console["port"] == "5900" and console["cert"].startswith("-----BEGIN CERTIFICATE-----")
+            assert console["port"] == "5900"
+            assert console["cert"].startswith("-----BEGIN CERTIFICATE-----")
             good = await api.get("/nodes/pve1/qemu/102/vncwebsocket", port=5900, vncticket=console["ticket"])
             assert good.data == {"port": "5900"}
             other = await api.get("/nodes/pve1/lxc/200/vncwebsocket", port=5900, vncticket=console["ticket"])

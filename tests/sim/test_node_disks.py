@@ -32,9 +32,11 @@ def test_health_is_a_table_or_a_text():
     async def check() -> None:
         async with talking() as api:
             table = (await api.get(f"{DISKS}/smart", disk="/dev/sda")).data
-            assert table["type"] == "ata" and table["attributes"][0]["name"] == "Reallocated_Sector_Ct"
+            assert table["type"] == "ata"
+            assert table["attributes"][0]["name"] == "Reallocated_Sector_Ct"
             text = (await api.get(f"{DISKS}/smart", disk="/dev/nvme0n1")).data
-            assert text["type"] == "text" and "Percentage Used" in text["text"]
+            assert text["type"] == "text"
+            assert "Percentage Used" in text["text"]
             assert (await api.get(f"{DISKS}/smart", disk="/dev/sda", healthonly=1)).data == {"health": "PASSED"}
             assert (await api.get(f"{DISKS}/smart", disk="/dev/sdz")).reason == "not a valid block device"
 
@@ -75,7 +77,8 @@ def test_a_storage_is_made_of_an_empty_disk_and_removed_again(
             assert await api.finished(made) == "OK"
             assert "/dev/sdc" not in await unused(api)
             row = (await api.get("/nodes/pve1/storage/fresh/status")).data
-            assert row["type"] == storage and row["total"] > 1_000_000_000_000
+            assert row["type"] == storage
+            assert row["total"] > 1_000_000_000_000
             again = await api.post(f"{DISKS}/{kind}", name="other", **params)
             assert again.reason == "device '/dev/sdc' is already in use"
             more = "&volume-group=fresh" if kind == "lvmthin" else ""

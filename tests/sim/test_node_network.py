@@ -18,7 +18,8 @@ def test_a_new_bridge_waits_until_it_is_applied():
             listed = (await api.get(NET)).body
             assert "+iface vmbr5 inet static" in listed["changes"]
             row = next(row for row in listed["data"] if row["iface"] == "vmbr5")
-            assert row["cidr"] == "10.5.0.1/24" and "active" not in row
+            assert row["cidr"] == "10.5.0.1/24"
+            assert "active" not in row
             assert "vmbr5" not in api.cluster.world.nodes["pve1"].bridges
             applied = await api.put(NET)
             assert ":srvreload:networking:" in applied.data

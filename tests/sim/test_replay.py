@@ -82,3 +82,30 @@ def test_another_type_or_outcome_of_a_task_is_told():
     status = "/nodes/{node}/tasks/{upid}/status"
     ended, failed = {"data": {"exitstatus": "OK"}}, {"data": {"exitstatus": "no"}}
     assert compared(ended, failed, template=status) == ["task exitstatus 'OK' -> 'no'"]
+
+
+def test_another_entry_of_an_index_is_told():
+    assert compared({"data": [{"name": "a"}]}, {"data": [{"name": "b"}]}) == ["index without ['a'], with ['b']"]
+
+
+def test_another_member_of_a_list_is_told():
+    assert compared({"data": [{"vmid": 100}]}, {"data": [{"vmid": 101}]}) == ["list without ['100'], with ['101']"]
+
+
+def test_another_value_in_a_configuration_is_told_unless_pve_draws_it_by_lot():
+    template = "/nodes/{node}/qemu/{vmid}/config"
+    drawn = (
+        {"data": {"net0": "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0"}},
+        {"data": {"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0"}},
+    )
+    assert compared(*drawn, template=template) == []
+    told = compared({"data": {"scsi0": "a:1,size=1G"}}, {"data": {"scsi0": "a:1,size=2G"}}, template=template)
+    assert told == ["scsi0: 'a:1,size=1G' -> 'a:1,size=2G'"]
+
+
+def test_another_history_of_tasks_is_told():
+    def history(status: str) -> dict[str, object]:
+        return {"data": [{"type": "qmstart", "id": "100", "user": "root@pam", "status": status}]}
+
+    assert compared(history("OK"), history("OK"), template="/cluster/tasks") == []
+    assert len(compared(history("OK"), history("no"), template="/cluster/tasks")) == 2

@@ -32,7 +32,7 @@ class Call:
     params: Mapping[str, Any] = field(default_factory=dict)
     target: Target | None = None
     settled: Callable[[], Awaitable[bool]] | None = None
-    """Whether the effect is there, for tasks that only hand the work over to the HA manager."""
+    """Whether the effect is there: asked after a lost answer, and after tasks that only tell the HA manager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,13 @@ class Plan:
     independent: bool = False
     """The calls do not build on each other: run them side by side, and go on when one fails."""
     next_step: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the caller should know beside the calls, such as defaults that were chosen; shown in a dry run, too."""
+    warnings: tuple[str, ...] = ()
+    after: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    """Reads facts for the answer once everything is done."""
+    otherwise: Callable[[], Awaitable[Plan]] | None = None
+    """Another plan, if PVE refuses the first call at once because of a conflict (an id that was taken meanwhile)."""
 
 
 def guest_call(

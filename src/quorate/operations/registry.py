@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import pkgutil
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +17,15 @@ from msgspec import Meta
 
 from quorate.pve.tasks import Report
 
-TOOLSETS = ("cluster", "guests", "storage", "tasks")
-MODULES = ("cluster", "nodes", "guests", "power", "storage", "tasks")
-"""The modules of this package that declare operations."""
+TOOLSETS = {
+    "cluster": "the cluster and its nodes",
+    "guests": "finding guests, switching them on and off",
+    "provision": "creating, cloning, migrating, deleting guests",
+    "configure": "options, disks, networks, cloud-init of guests",
+    "snapshots": "snapshots of guests",
+    "storage": "storages and what they hold",
+    "tasks": "what PVE is doing and has done",
+}
 
 GuestRef = Annotated[int | str, Meta(description="vmid or name")]
 GuestRefs = Annotated[int | str | list[int | str], Meta(description="vmid or name, or a list of them")]
@@ -109,8 +116,8 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[Any], bool]:
 @cache
 def operations() -> Mapping[str, Operation]:
     """All operations, by name."""
-    for module in MODULES:
-        importlib.import_module(f"quorate.operations.{module}")
+    for module in pkgutil.iter_modules(importlib.import_module("quorate.operations").__path__):
+        importlib.import_module(f"quorate.operations.{module.name}")
     return dict(sorted(_operations.items()))
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import re
+
+from quorate.pve.errors import BadArgument
 
 _UNITS = ("", "K", "M", "G", "T", "P")
 
@@ -40,3 +43,14 @@ def duration(seconds: float) -> str:
 def moment(epoch: float) -> str:
     """A time in UTC, to the second."""
     return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+_SIZE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\s*$", re.I)
+
+
+def parse_size(text: str | float, *, unit: str) -> int:
+    """Bytes of "32G", "512M", "1.5 GiB" or, without a unit, of a number in `unit` (K, M, G, T)."""
+    found = _SIZE.match(str(text))
+    if found is None:
+        raise BadArgument(f"{text!r} is not a size", next_step=f"Write 512M, 32G or 1.5T; a bare number means {unit}iB")
+    return int(float(found["number"]) * 1024 ** _UNITS.index(found["unit"].upper() or unit))

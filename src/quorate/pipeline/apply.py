@@ -93,14 +93,24 @@ async def _send(cluster: Cluster, step: Step) -> None:
     try:
         answer = await cluster.client.request(call.method, call.path, call.params)
     except OutcomeUnknown as unknown:
-        step.task = await _lost_task(cluster, call, sent_at)
-        if step.task is None:
-            unknown.why = f"{unknown.why} No task for it was found on the node afterwards."
-            raise
-        step.note = "The answer was lost; its task was found and followed."
+        await _find_out(cluster, step, sent_at, unknown)
         return
     if Upid.looks_like(answer.data):
         step.task = Upid.parse(answer.data)
+        cluster.own_tasks.add(step.task.text)
+
+
+async def _find_out(cluster: Cluster, step: Step, sent_at: float, unknown: OutcomeUnknown) -> None:
+    """After a lost answer: the task that was started, or the effect itself. Else the fate stays unknown."""
+    step.task = await _lost_task(cluster, step.call, sent_at)
+    if step.task is not None:
+        cluster.own_tasks.add(step.task.text)
+        step.note = "The answer was lost; its task was found and followed."
+    elif step.call.settled is not None and await step.call.settled():
+        step.note = "The answer was lost; the effect was found to be there."
+    else:
+        unknown.why = f"{unknown.why} No task for it was found on the node afterwards."
+        raise unknown
 
 
 async def _lost_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | None:
@@ -113,9 +123,10 @@ async def _lost_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | Non
             cluster.client,
             match.values["node"],
             types=types,
-            id=match.values.get("vmid", ""),
+            ids={str(one) for one in (match.values.get("vmid"), call.params.get("vmid"), "") if one is not None},
             since=sent_at,
             clock=cluster.clock,
+            known=cluster.own_tasks,
         )
     except Problem:
         return None  # the node is still away; the caller is told that the fate is unknown

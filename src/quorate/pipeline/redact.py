@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -12,6 +12,15 @@ SHORTEST = 6  # a shorter "secret" would blank out ordinary words
 SECRET_KEYS = frozenset(
     {"password", "cipassword", "secret", "token_secret", "ticket", "csrfpreventiontoken", "sshkeys-private"}
 )
+
+
+def secrets_in(value: Any, key: str = "") -> list[str]:
+    """The secrets among a caller's arguments, by the names that hold them, at any depth."""
+    if isinstance(value, Mapping):
+        return [secret for name, one in value.items() for secret in secrets_in(one, str(name))]
+    if isinstance(value, (list, tuple)):
+        return [secret for one in value for secret in secrets_in(one, key)]
+    return [str(value)] if key.lower() in SECRET_KEYS and value else []
 
 
 class Redactor:

@@ -14,12 +14,14 @@ from quorate.pipeline.apply import Step, apply, confirm_identity
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.check import check
 from quorate.pipeline.gate import Gate
-from quorate.pipeline.redact import Redactor
+from quorate.pipeline.redact import HIDDEN, SECRET_KEYS, Redactor, secrets_in
 from quorate.pipeline.sanitise import clean
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotConfigured, Problem
+from quorate.pve.errors import BadArgument, Conflict, NotConfigured, Problem
 from quorate.pve.tasks import Report
 from quorate.state.audit import AuditTrail
+
+OTHER_PLANS = 20  # how often an id may be snatched away before we give up
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Pipeline:
             record.decision, record.outcome = "refused", "refused"
             raise
         arguments = decode(operation, given)
+        self._redactor.add(secrets_in(given))
         record.dry_run, wait = arguments.pop("dry_run"), arguments.pop("wait")
         self._audit.ensure_writable()
         cluster = self._reachable()
@@ -136,13 +139,21 @@ class Pipeline:
             return Result(self._leaving(_nothing(plan)))
         if operation.risk is Risk.DESTROY:
             await confirm_identity(cluster, plan)
-        steps = await apply(cluster, plan, wait=self._wait_seconds if wait is None else wait, report=report)
+        wait = self._wait_seconds if wait is None else wait
+        steps = await apply(cluster, plan, wait=wait, report=report)
+        for _ in range(OTHER_PLANS):
+            if plan.otherwise is None or not _refused_at_once(steps):
+                break
+            plan = await plan.otherwise()
+            record.plan, record.calls = plan.summary, [_line(call) for call in plan.calls]
+            await check(cluster, plan)
+            steps = await apply(cluster, plan, wait=wait, report=report)
         record.tasks = [step.task.text for step in steps if step.task]
         record.outcome = _overall(steps)
         record.error = "; ".join(str(step.problem) for step in steps if step.problem)
-        return self._outcome(plan, steps)
+        return await self._outcome(plan, steps)
 
-    def _outcome(self, plan: Plan, steps: list[Step]) -> Result:
+    async def _outcome(self, plan: Plan, steps: list[Step]) -> Result:
         """A single call that failed is told as the error it is; otherwise every step is listed with its state."""
         if len(steps) == 1 and steps[0].problem is not None:
             step = steps[0]
@@ -152,7 +163,10 @@ class Pipeline:
                 problem.facts["log"] = step.log
             problem.what = f"{step.call.says}: not done. {problem.what}"
             raise problem
-        return Result(self._leaving(_tell(plan, steps)), failed=any(step.state == "failed" for step in steps))
+        done = all(step.state in ("done", "warnings") for step in steps)
+        after = await plan.after() if plan.after and done else {}
+        told = {**_tell(plan, steps), **after}
+        return Result(self._leaving(told), failed=any(step.state == "failed" for step in steps))
 
     def _write(self, record: _Record, seconds: float, now: float | None) -> None:
         entry = {
@@ -215,8 +229,14 @@ def _find(name: str) -> Operation:
     return found
 
 
+def _refused_at_once(steps: list[Step]) -> bool:
+    """PVE said no to the first call before any work began, so nothing has happened yet."""
+    first = steps[0]
+    return first.task is None and isinstance(first.problem, Conflict)
+
+
 def _line(call: Call) -> str:
-    shown = " ".join(f"{name}={value}" for name, value in call.params.items())
+    shown = " ".join(f"{name}={HIDDEN if name in SECRET_KEYS else value}" for name, value in call.params.items())
     return f"{call.method} {call.path} {shown}".strip()
 
 
@@ -225,6 +245,8 @@ def _show(plan: Plan) -> dict[str, Any]:
         "result": "dry run, nothing was changed",
         "plan": plan.summary,
         "steps": [{"step": call.says, "call": _line(call)} for call in plan.calls],
+        **plan.facts,
+        **({"warnings": list(plan.warnings)} if plan.warnings else {}),
         **({"unchanged": list(plan.unchanged)} if plan.unchanged else {}),
         "next": "The parameters and privileges are checked; call again without dry_run to do it"
         if plan.calls
@@ -250,6 +272,8 @@ def _tell(plan: Plan, steps: list[Step]) -> dict[str, Any]:
         "result": _overall(steps),
         "plan": plan.summary,
         **body,
+        **plan.facts,
+        **({"warnings": list(plan.warnings)} if plan.warnings else {}),
         **({"unchanged": list(plan.unchanged)} if plan.unchanged else {}),
         **({"next": next_step} if next_step else {}),
     }

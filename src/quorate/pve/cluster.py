@@ -45,6 +45,10 @@ class Cluster:
         self._version: dict[str, Any] | None = None
         self._rights: dict[str, Mapping[str, int]] = {}
         self._rights_read_at = float("-inf")
+        self.reserved_vmids: set[int] = set()
+        """Ids that calls under way have chosen, so that two of them never choose the same."""
+        self.own_tasks: set[str] = set()
+        """Tasks that our calls have started, so that the task of a lost answer is not mistaken for another's."""
 
     @property
     def client(self) -> PveClient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -165,16 +165,27 @@ async def cancel(client: PveClient, upid: Upid) -> None:
 
 
 async def find_started(
-    client: PveClient, node: str, *, types: Iterable[str], id: str, since: float, clock: Clock
+    client: PveClient,
+    node: str,
+    *,
+    types: Container[str],
+    ids: Container[str],
+    since: float,
+    clock: Clock,
+    known: Container[str],
 ) -> Upid | None:
-    """The task that a write with a lost answer has started, if it did. `since` is our time just before sending."""
+    """The task that a write with a lost answer has started, if it did.
+
+    `since` is our time just before sending; `known` are tasks that belong to other calls of ours.
+    """
     earliest = int(since + client.clock_skew) - 1
     for pause in (0.0, 1.0, 2.0):  # PVE lists a task a moment after it has begun
         await clock.sleep(pause)
         listed = await client.get(f"/nodes/{node}/tasks", source="all", since=earliest, limit=100)
         for row in listed or []:
             upid = Upid.parse(row["upid"])
-            if upid.type in types and upid.id == id and upid.user == client.identity and upid.started >= earliest:
+            ours = upid.user == client.identity and upid.text not in known
+            if ours and upid.type in types and upid.id in ids and upid.started >= earliest:
                 return upid
     return None
 
