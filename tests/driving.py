@@ -94,7 +94,7 @@ async def rig(
     mode: str = "auto",
     cluster: ClusterSettings | None = None,
     limits: Limits | None = None,
-    toolsets: tuple[str, ...] | None = None,
+    toolsets: tuple[str, ...] = ("all",),
     **simulator: Any,
 ) -> AsyncIterator[Rig]:
     """Start all parts on free ports; `simulator` goes to SimulatedCluster."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quorate.config import ClusterSettings, ConfigError, Settings
-from quorate.operations.registry import TOOLSETS
+from quorate.operations.registry import DEFAULT_TOOLSETS, TOOLSETS
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.run import Pipeline
 from quorate.pve.clock import Clock
@@ -53,7 +53,7 @@ def _cluster(settings: ClusterSettings, clock: Clock | None) -> Cluster:
 
 
 def chosen_toolsets(settings: Settings) -> frozenset[str]:
-    chosen = frozenset(settings.toolsets or ("all",))
+    chosen = frozenset(settings.toolsets or DEFAULT_TOOLSETS)
     if "all" in chosen:
         return frozenset(TOOLSETS)
     if unknown := sorted(chosen - set(TOOLSETS)):

@@ -140,7 +140,7 @@ def _call(options: argparse.Namespace) -> int:
 
 async def _call_once(settings: Settings, options: argparse.Namespace, arguments: dict[str, Any]) -> int:
     from quorate.app import build
-    from quorate.pipeline.run import Caller
+    from quorate.pipeline.record import Caller
     from quorate.pve.errors import Problem
     from quorate.surfaces import rendering, terminal
 

@@ -169,6 +169,46 @@ def _cancel(world: World, step: Step) -> Request:
     return "DELETE", f"/nodes/{upid.node}/tasks/{upid}", {}
 
 
+def _hand_over(world: World, step: Step) -> Request:
+    guest = _guest(world, step)
+    others = [other.vmid for other in world.guests_on(guest.node, guest.kind) if other is not guest] or [999]
+    target = others[step.where % len(others)]
+    if guest.kind == "qemu":
+        params = {"disk": "scsi1", "target-vmid": target, "target-disk": "scsi2"}
+        return "POST", f"{_path(guest)}/move_disk", params
+    return "POST", f"{_path(guest)}/move_volume", {"volume": "mp0", "target-vmid": target, "target-volume": "mp1"}
+
+
+def _cloud_init(world: World, step: Step) -> Request:
+    return "PUT", f"{_path(_guest(world, step))}/config", {"ide2": f"{_STORAGES[step.where % 3]}:cloudinit"}
+
+
+def _efi_disk(world: World, step: Step) -> Request:
+    return "PUT", f"{_path(_guest(world, step))}/config", {"efidisk0": f"{_STORAGES[step.where % 3]}:1"}
+
+
+def _replace_disk(world: World, step: Step) -> Request:
+    """A new disk where one is already; the old one must not be lost."""
+    guest = _guest(world, step)
+    drive = f"{_STORAGES[step.where % 3]}:3"
+    key, value = ("scsi0", drive) if guest.kind == "qemu" else ("mp0", f"{drive},mp=/other")
+    return "PUT", f"{_path(guest)}/config", {key: value}
+
+
+def _care_for(world: World, step: Step) -> Request:
+    guest = _guest(world, step)
+    if guest.sid in world.ha and step.flag:
+        return "DELETE", f"/cluster/ha/resources/{guest.sid}", {}
+    state = ("started", "stopped", "disabled")[step.where % 3]
+    return "POST", "/cluster/ha/resources", {"sid": guest.sid, "state": state}
+
+
+def _delete_backup(world: World, step: Step) -> Request:
+    backups = [volume for volume in world.storages["nas"].volumes("pve1") if volume.content == "backup"]
+    volume = backups[step.which % len(backups)]
+    return "DELETE", f"/nodes/pve1/storage/nas/content/{volume.volid}", {}
+
+
 def _delete(world: World, step: Step) -> Request:
     guest = _guest(world, step)
     return "DELETE", _path(guest), {"purge": int(step.flag)}
@@ -177,9 +217,9 @@ def _delete(world: World, step: Step) -> Request:
 _OPERATIONS: dict[str, Callable[[World, Step], Request]] = {
     function.__name__.strip("_"): function
     for function in (
-        _create_vm, _create_vm, _create_container, _clone, _add_disk, _detach_disk, _destroy_unused, _resize, _move,
-        _snapshot, _roll_back, _delete_snapshot, _template, _power, _migrate, _back_up, _restore, _put_into_pool,
-        _cancel, _delete,
+        _create_vm, _create_container, _clone, _add_disk, _replace_disk, _detach_disk, _destroy_unused, _resize, _move,
+        _hand_over, _cloud_init, _efi_disk, _snapshot, _roll_back, _delete_snapshot, _template, _power, _migrate,
+        _back_up, _restore, _delete_backup, _put_into_pool, _care_for, _cancel, _delete,
     )
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from quorate.pve.cluster import Guest
@@ -31,6 +32,8 @@ class Call:
     path: str
     params: Mapping[str, Any] = field(default_factory=dict)
     target: Target | None = None
+    upload: Path | None = None
+    """A local file that is sent along; the call is then a multipart form with `params` before it."""
     settled: Callable[[], Awaitable[bool]] | None = None
     """Whether the effect is there: asked after a lost answer, and after tasks that only tell the HA manager."""
 
@@ -49,6 +52,8 @@ class Plan:
     warnings: tuple[str, ...] = ()
     after: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     """Reads facts for the answer once everything is done."""
+    from_answers: Callable[[list[Any]], Mapping[str, Any]] | None = None
+    """Facts from what PVE answered to each call, shown once and recorded nowhere: how a new secret is handed over."""
     otherwise: Callable[[], Awaitable[Plan]] | None = None
     """Another plan, if PVE refuses the first call at once because of a conflict (an id that was taken meanwhile)."""
 
@@ -64,4 +69,4 @@ def guest_call(
 ) -> Call:
     given = {name: value for name, value in params.items() if value is not None}
     target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
-    return Call(says, method, guest.path(sub), given, target, settled)
+    return Call(says, method, guest.path(sub), given, target, settled=settled)

@@ -23,9 +23,19 @@ TOOLSETS = {
     "provision": "creating, cloning, migrating, deleting guests",
     "configure": "options, disks, networks, cloud-init of guests",
     "snapshots": "snapshots of guests",
-    "storage": "storages and what they hold",
+    "storage": "storages, images, templates, volumes",
+    "backups": "backups, restore, backup jobs",
+    "metrics": "history of load as numbers and charts",
+    "access": "users, groups, roles, tokens, permissions, pools",
+    "firewall": "firewall of cluster, nodes and guests",
+    "ha": "high availability and replication",
+    "network": "networks of nodes, SDN",
+    "nodes": "care of nodes: services, updates, disks, certificates, logs",
+    "reports": "health and capacity reports",
+    "api": "the whole PVE API",
     "tasks": "what PVE is doing and has done",
 }
+DEFAULT_TOOLSETS = frozenset({"cluster", "guests", "provision", "snapshots", "storage", "tasks"})
 
 GuestRef = Annotated[int | str, Meta(description="vmid or name")]
 GuestRefs = Annotated[int | str | list[int | str], Meta(description="vmid or name, or a list of them")]
@@ -50,6 +60,13 @@ class Operation:
     arguments: type[msgspec.Struct]
     wants_report: bool
     idempotent: bool
+    risk_of: Callable[[Mapping[str, Any]], Risk] | None = None
+    """The risk of one call by its arguments, where it varies; `risk` is then the worst."""
+
+    @property
+    def least_risk(self) -> Risk:
+        """What decides whether it is listed."""
+        return self.risk if self.risk_of is None else Risk.READ
 
     @property
     def changes(self) -> bool:
@@ -74,7 +91,13 @@ CHANGE_ARGUMENTS: tuple[tuple[str, Any, Any], ...] = (
 )
 
 
-def operation(*, toolset: str, risk: Risk, idempotent: bool | None = None) -> Callable[[Function], Function]:
+def operation(
+    *,
+    toolset: str,
+    risk: Risk,
+    idempotent: bool | None = None,
+    risk_of: Callable[[Mapping[str, Any]], Risk] | None = None,
+) -> Callable[[Function], Function]:
     """Declare an operation. Its first parameter is the cluster; one annotated `Report` receives progress."""
     assert toolset in TOOLSETS, toolset
 
@@ -92,6 +115,7 @@ def operation(*, toolset: str, risk: Risk, idempotent: bool | None = None) -> Ca
             arguments=msgspec.defstruct(name, [*parameters, *(CHANGE_ARGUMENTS if changes else ())], kw_only=True),
             wants_report=wants_report,
             idempotent=not changes if idempotent is None else idempotent,
+            risk_of=risk_of,
         )
         return function
 
@@ -165,6 +189,14 @@ class Table:
     def next_offset(self) -> int | None:
         end = self.offset + len(self.rows)
         return end if end < self.total else None
+
+
+@dataclass(frozen=True, slots=True)
+class Illustrated:
+    """Facts with pictures (PNG) beside them."""
+
+    facts: dict[str, Any]
+    pictures: tuple[bytes, ...]
 
 
 def page(

@@ -29,6 +29,7 @@ class Step:
     note: str | None = None
     seconds: float = 0.0
     log: list[str] = field(default_factory=list)
+    answer: Any = None
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -95,6 +96,7 @@ async def _send(cluster: Cluster, step: Step) -> None:
     except OutcomeUnknown as unknown:
         await _find_out(cluster, step, sent_at, unknown)
         return
+    step.answer = answer.data
     if Upid.looks_like(answer.data):
         step.task = Upid.parse(answer.data)
         cluster.own_tasks.add(step.task.text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorate.config import Access
-from quorate.operations.registry import TOOLSETS, Operation, Risk
+from quorate.operations.registry import DEFAULT_TOOLSETS, Operation, Risk
 from quorate.pve.errors import Refused
 
 NEEDED = {
@@ -21,21 +21,22 @@ class Gate:
     """The operator's choices at start."""
 
     access: Access = Access.READ
-    toolsets: frozenset[str] = frozenset(TOOLSETS)
+    toolsets: frozenset[str] = DEFAULT_TOOLSETS
 
-    def objection(self, operation: Operation) -> Refused | None:
-        """Why this operation is neither listed nor run; None if it is."""
+    def objection(self, operation: Operation, risk: Risk | None = None) -> Refused | None:
+        """Why this operation is neither listed nor run; None if it is. `risk` is that of one call, where it varies."""
+        risk = risk or operation.least_risk
         if operation.toolset not in self.toolsets:
             return Refused(
                 f"{operation.name} is switched off",
                 why=f"The toolset {operation.toolset!r} is not among {', '.join(sorted(self.toolsets))}",
                 next_step=f"The operator can start Quorate with --toolsets {operation.toolset} or all",
             )
-        needed = NEEDED[operation.risk]
+        needed = NEEDED[risk]
         if not self.access.allows(needed):
             return Refused(
                 f"{operation.name} is refused at access level {self.access.value}",
-                why=f"It can {_effect(operation.risk)}, which needs {needed.value}",
+                why=f"It can {_effect(risk)}, which needs {needed.value}",
                 next_step=f"Only the operator can change that, by starting Quorate with --access {needed.value}",
             )
         return None

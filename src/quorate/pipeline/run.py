@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from quorate.operations.plan import Call, Plan
-from quorate.operations.registry import Operation, Risk, Table, operations
-from quorate.operations.units import moment
+from quorate.operations.plan import Plan
+from quorate.operations.registry import Illustrated, Operation, Risk, Table, operations
+from quorate.pipeline import telling
 from quorate.pipeline.apply import Step, apply, confirm_identity
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.check import check
 from quorate.pipeline.gate import Gate
-from quorate.pipeline.redact import HIDDEN, SECRET_KEYS, Redactor, secrets_in
+from quorate.pipeline.record import Caller, Record
+from quorate.pipeline.redact import Redactor, secrets_in
 from quorate.pipeline.sanitise import clean
+from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, Conflict, NotConfigured, Problem
 from quorate.pve.tasks import Report
@@ -25,36 +28,12 @@ OTHER_PLANS = 20  # how often an id may be snatched away before we give up
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks: the client program and the way it came in."""
-
-    client: str = "unknown"
-    transport: str = "stdio"
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
-    """What the caller gets: facts, clean and without secrets."""
+    """What the caller gets: facts, clean and without secrets, and PNG pictures where asked for."""
 
     data: dict[str, Any] | Table
     failed: bool = False
-
-
-@dataclass(slots=True)
-class _Record:
-    """What the audit trail will say about one change."""
-
-    tool: str
-    risk: str
-    arguments: Mapping[str, Any]
-    caller: Caller
-    decision: str = "allowed"
-    dry_run: bool = False
-    plan: str = ""
-    calls: list[str] = field(default_factory=list)
-    tasks: list[str] = field(default_factory=list)
-    outcome: str = "interrupted"
-    error: str = ""
+    pictures: tuple[bytes, ...] = ()
 
 
 class Pipeline:
@@ -69,6 +48,7 @@ class Pipeline:
     ) -> None:
         self.gate = gate
         self._cluster = cluster
+        self._clock: Clock = cluster.clock if cluster else SystemClock()
         self._audit = audit
         self._wait_seconds = wait_seconds
         self._problem = problem
@@ -81,45 +61,53 @@ class Pipeline:
         """Run one operation. Raises Problem, already without secrets, when there is no answer to give."""
         try:
             operation = _find(name)
-            if operation.changes:
-                return await self._change(operation, given, caller, report)
-            return await self._read(operation, given, report)
+            risk = _risk(operation, given)
+            if risk in (Risk.CHANGE, Risk.DESTROY):
+                return await self._change(operation, risk, given, caller, report)
+            return await self._read(operation, risk, given, report)
         except Problem as problem:
             raise self._presentable(problem) from None
 
+    def trace_of(self, error: Exception) -> str:
+        """Where a defect of ours came from, without secrets, for the log."""
+        return str(self._without_secrets("".join(traceback.format_exception(error))))
+
     # -- reads -----------------------------------------------------------------------------------------------------
 
-    async def _read(self, operation: Operation, given: Mapping[str, Any], report: Report | None) -> Result:
-        self._pass_gate(operation)
+    async def _read(self, operation: Operation, risk: Risk, given: Mapping[str, Any], report: Report | None) -> Result:
+        self._pass_gate(operation, risk)
         arguments = decode(operation, given)
+        for name in ("dry_run", "wait") if operation.changes else ():
+            arguments.pop(name)
         if operation.wants_report:
             arguments["report"] = report
         data = await operation.run(self._reachable(), **arguments)
+        if isinstance(data, Illustrated):
+            return Result(self._leaving(data.facts), pictures=data.pictures)
         return Result(self._leaving(data))
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
     async def _change(
-        self, operation: Operation, given: Mapping[str, Any], caller: Caller, report: Report | None
+        self, operation: Operation, risk: Risk, given: Mapping[str, Any], caller: Caller, report: Report | None
     ) -> Result:
-        record = _Record(operation.name, operation.risk.value, given, caller)
-        clock = self._cluster.clock if self._cluster else None
-        begun = clock.monotonic() if clock else 0.0
+        record = Record(operation.name, risk.value, given, caller)
+        begun = self._clock.monotonic()
         try:
-            return await self._decide(operation, given, record, report)
+            return await self._decide(operation, risk, given, record, report)
         except Problem as problem:
-            if record.decision == "allowed":
+            if record.outcome == "interrupted":
                 record.outcome = "failed"
             record.error = str(problem)
             raise
         finally:
-            self._write(record, (clock.monotonic() - begun) if clock else 0.0, clock.time() if clock else None)
+            self._write(record, self._clock.monotonic() - begun)
 
     async def _decide(
-        self, operation: Operation, given: Mapping[str, Any], record: _Record, report: Report | None
+        self, operation: Operation, risk: Risk, given: Mapping[str, Any], record: Record, report: Report | None
     ) -> Result:
         try:
-            self._pass_gate(operation)
+            self._pass_gate(operation, risk)
         except Problem:
             record.decision, record.outcome = "refused", "refused"
             raise
@@ -129,69 +117,55 @@ class Pipeline:
         self._audit.ensure_writable()
         cluster = self._reachable()
         plan: Plan = await operation.run(cluster, **arguments)
-        record.plan, record.calls = plan.summary, [_line(call) for call in plan.calls]
+        record.planned(plan)
         await check(cluster, plan)
         if record.dry_run:
             record.outcome = "dry run"
-            return Result(self._leaving(_show(plan)))
+            return Result(self._leaving(telling.dry_run(plan)))
         if not plan.calls:
             record.outcome = "nothing to do"
-            return Result(self._leaving(_nothing(plan)))
-        if operation.risk is Risk.DESTROY:
+            return Result(self._leaving(telling.nothing_to_do(plan)))
+        if risk is Risk.DESTROY:
             await confirm_identity(cluster, plan)
-        wait = self._wait_seconds if wait is None else wait
+        plan, steps = await self._carry_out(cluster, plan, record, self._wait_seconds if wait is None else wait, report)
+        record.applied(steps)
+        return await self._outcome(plan, steps)
+
+    async def _carry_out(
+        self, cluster: Cluster, plan: Plan, record: Record, wait: float, report: Report | None
+    ) -> tuple[Plan, list[Step]]:
         steps = await apply(cluster, plan, wait=wait, report=report)
         for _ in range(OTHER_PLANS):
             if plan.otherwise is None or not _refused_at_once(steps):
                 break
             plan = await plan.otherwise()
-            record.plan, record.calls = plan.summary, [_line(call) for call in plan.calls]
+            record.planned(plan)
             await check(cluster, plan)
             steps = await apply(cluster, plan, wait=wait, report=report)
-        record.tasks = [step.task.text for step in steps if step.task]
-        record.outcome = _overall(steps)
-        record.error = "; ".join(str(step.problem) for step in steps if step.problem)
-        return await self._outcome(plan, steps)
+        return plan, steps
 
     async def _outcome(self, plan: Plan, steps: list[Step]) -> Result:
         """A single call that failed is told as the error it is; otherwise every step is listed with its state."""
         if len(steps) == 1 and steps[0].problem is not None:
-            step = steps[0]
-            problem = steps[0].problem
-            problem.facts.update({"task": step.task.text} if step.task else {})
-            if step.log:
-                problem.facts["log"] = step.log
-            problem.what = f"{step.call.says}: not done. {problem.what}"
-            raise problem
+            raise _single_failure(steps[0], steps[0].problem)
+        told = telling.outcome(plan, steps)
         done = all(step.state in ("done", "warnings") for step in steps)
-        after = await plan.after() if plan.after and done else {}
-        told = {**_tell(plan, steps), **after}
-        return Result(self._leaving(told), failed=any(step.state == "failed" for step in steps))
+        if plan.after and done:
+            told |= await plan.after()
+        facts = self._leaving(told)
+        if plan.from_answers and done:  # not redacted: a new secret is shown here, once, and nowhere else
+            facts |= clean(plan.from_answers([step.answer for step in steps]))
+        return Result(facts, failed=any(step.state == "failed" for step in steps))
 
-    def _write(self, record: _Record, seconds: float, now: float | None) -> None:
-        entry = {
-            "time": moment(now) if now is not None else "",
-            "caller": {"client": record.caller.client, "transport": record.caller.transport},
-            "cluster": self._cluster.name if self._cluster else "",
-            "tool": record.tool,
-            "risk": record.risk,
-            "access": self.gate.access.value,
-            "arguments": dict(record.arguments),
-            "decision": record.decision,
-            "dry_run": record.dry_run,
-            "plan": record.plan,
-            "calls": record.calls,
-            "tasks": record.tasks,
-            "outcome": record.outcome,
-            "error": record.error,
-            "seconds": round(seconds, 3),
-        }
+    def _write(self, record: Record, seconds: float) -> None:
+        cluster = self._cluster.name if self._cluster else ""
+        entry = record.entry(now=self._clock.time(), seconds=seconds, cluster=cluster, access=self.gate.access.value)
         self._audit.record(clean(self._without_secrets(entry)))
 
     # -- what all calls share --------------------------------------------------------------------------------------
 
-    def _pass_gate(self, operation: Operation) -> None:
-        if objection := self.gate.objection(operation):
+    def _pass_gate(self, operation: Operation, risk: Risk) -> None:
+        if objection := self.gate.objection(operation, risk):
             raise objection
 
     def _reachable(self) -> Cluster:
@@ -207,6 +181,7 @@ class Pipeline:
     def _leaving(self, data: Any) -> Any:
         if isinstance(data, Table):
             data.rows = clean(self._without_secrets(data.rows))
+            data.facts = clean(self._without_secrets(data.facts))
             return data
         return clean(self._without_secrets(data))
 
@@ -229,60 +204,18 @@ def _find(name: str) -> Operation:
     return found
 
 
+def _risk(operation: Operation, given: Mapping[str, Any]) -> Risk:
+    """What this very call can do: fixed for most operations, by method and path for a call of the raw API."""
+    return operation.risk if operation.risk_of is None else operation.risk_of(decode(operation, given))
+
+
 def _refused_at_once(steps: list[Step]) -> bool:
     """PVE said no to the first call before any work began, so nothing has happened yet."""
-    first = steps[0]
-    return first.task is None and isinstance(first.problem, Conflict)
+    return steps[0].task is None and isinstance(steps[0].problem, Conflict)
 
 
-def _line(call: Call) -> str:
-    shown = " ".join(f"{name}={HIDDEN if name in SECRET_KEYS else value}" for name, value in call.params.items())
-    return f"{call.method} {call.path} {shown}".strip()
-
-
-def _show(plan: Plan) -> dict[str, Any]:
-    return {
-        "result": "dry run, nothing was changed",
-        "plan": plan.summary,
-        "steps": [{"step": call.says, "call": _line(call)} for call in plan.calls],
-        **plan.facts,
-        **({"warnings": list(plan.warnings)} if plan.warnings else {}),
-        **({"unchanged": list(plan.unchanged)} if plan.unchanged else {}),
-        "next": "The parameters and privileges are checked; call again without dry_run to do it"
-        if plan.calls
-        else "There is nothing to do",
-    }
-
-
-def _nothing(plan: Plan) -> dict[str, Any]:
-    return {"result": "nothing to do", "plan": plan.summary, "unchanged": list(plan.unchanged)}
-
-
-def _tell(plan: Plan, steps: list[Step]) -> dict[str, Any]:
-    running = [step.task.text for step in steps if step.state == "running" and step.task]
-    described = [step.describe() for step in steps]
-    if len(described) == 1:
-        described[0].pop("step")
-        described[0].pop("state")
-        body: dict[str, Any] = described[0]
-    else:
-        body = {"steps": described}
-    next_step = f"Follow it with task_wait task={running[0]}" if running else plan.next_step
-    return {
-        "result": _overall(steps),
-        "plan": plan.summary,
-        **body,
-        **plan.facts,
-        **({"warnings": list(plan.warnings)} if plan.warnings else {}),
-        **({"unchanged": list(plan.unchanged)} if plan.unchanged else {}),
-        **({"next": next_step} if next_step else {}),
-    }
-
-
-def _overall(steps: list[Step]) -> str:
-    states = [step.state for step in steps]
-    if len(set(states)) == 1:
-        return "done with warnings" if states[0] == "warnings" else states[0]
-    if any(state in ("failed", "not tried") for state in states):
-        return f"{sum(state in ('done', 'warnings') for state in states)} of {len(states)} done"
-    return "running" if "running" in states else "done with warnings"
+def _single_failure(step: Step, problem: Problem) -> Problem:
+    problem.what = f"{step.call.says}: not done. {problem.what}"
+    problem.facts |= {"task": step.task.text} if step.task else {}
+    problem.facts |= {"log": step.log} if step.log else {}
+    return problem

@@ -27,6 +27,7 @@ class LocalVolume:
     size: int = 0
     attached: bool = False
     is_unused: bool = False
+    is_pending: bool = False
     is_vmstate: bool = False
     is_cdrom: bool = False
     is_cloudinit: bool = False
@@ -45,6 +46,8 @@ class LocalVolume:
             return f"local disk '{self.volid}' (attached)"
         if self.is_unused:
             return f"local disk '{self.volid}' (unused)"
+        if self.is_pending:
+            return f"local disk '{self.volid}' (pending change)"
         return f"local disk '{self.volid}' (referenced by snapshot(s))"
 
     def as_shown(self) -> dict[str, object]:
@@ -76,6 +79,8 @@ def local_volumes(world: World, guest: Guest) -> Iterator[LocalVolume]:
         _note(world, found, drive, attached=True)
     for drive in unused(guest.config):
         _note(world, found, drive, is_unused=True)
+    for drive in all_drives(guest.pending):
+        _note(world, found, drive, is_pending=True)
     for snapshot in guest.snapshots.values():
         for drive in all_drives(snapshot.config):
             _note(world, found, drive, snapshot=snapshot.name)
@@ -91,6 +96,7 @@ def _note(
     *,
     attached: bool = False,
     is_unused: bool = False,
+    is_pending: bool = False,
     snapshot: str | None = None,
 ) -> None:
     storage = world.storages.get(drive.storage)
@@ -101,6 +107,7 @@ def _note(
     volume.size = volume.size or size_of_drive(drive.text)
     volume.attached |= attached
     volume.is_unused |= is_unused
+    volume.is_pending |= is_pending
     volume.is_cdrom |= drive.is_cdrom
     volume.is_cloudinit |= drive.is_cloudinit
     if snapshot is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from quorate.sim import volumes
-from quorate.sim.disks import Drive, add_unused, disks, is_unused_key
+from quorate.sim.disks import Drive, add_unused, all_drives, disks, is_unused_key
 from quorate.sim.guests import GIB, MIB, Guest, Snapshot, Value, size_of_drive
 from quorate.sim.identities import Identities
 from quorate.sim.power import SECONDS, GuestAddress
@@ -135,6 +135,15 @@ def _free_state(world: World, guest: Guest, snapshot: Snapshot) -> None:
         volumes.free(world, guest.node, str(volid))
 
 
+def _free_left_cloudinit(world: World, guest: Guest) -> None:
+    """A cloud-init image that no configuration names any more is not kept as unused: it can be made again."""
+    configs = (guest.config, guest.pending, *(snapshot.config for snapshot in guest.snapshots.values()))
+    named = {drive.volid for config in configs for drive in all_drives(config)}
+    for volume in volumes.owned_by(world, guest.node, guest.vmid):
+        if volume.volid not in named and Drive("", "", volume.volid).is_cloudinit:
+            volumes.free(world, guest.node, volume.volid)
+
+
 def delete(address: GuestAddress, name: str) -> Work:
     """Remove a snapshot; those that came from it now come from its parent."""
 
@@ -151,6 +160,7 @@ def delete(address: GuestAddress, name: str) -> Work:
                 await context.sleep(_SECONDS_PER_DISK)
             _free_state(address.world, guest, snapshot)
             forget(guest, snapshot)
+            _free_left_cloudinit(address.world, guest)
 
     return work
 
@@ -196,6 +206,7 @@ def roll_back(address: GuestAddress, name: str, start: Work | None, user: str) -
             for _ in disks(snapshot.config):
                 await context.sleep(_SECONDS_PER_DISK)
             _apply(address.world, guest, snapshot)
+            _free_left_cloudinit(address.world, guest)
         if snapshot.vmstate:
             await context.sleep(SECONDS[guest.kind]["start"])
             guest.start_running(context.clock.now(), address.world.nodes[guest.node].next_pid())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
+from mcp.types import CallToolResult, ImageContent, TextContent, Tool, ToolAnnotations
 
 from quorate import __version__
 from quorate.operations.registry import Operation, Risk
-from quorate.pipeline.run import Caller, Pipeline
+from quorate.pipeline.record import Caller
+from quorate.pipeline.run import Pipeline
 from quorate.pve.errors import Problem
 from quorate.surfaces import rendering
 from quorate.surfaces.instructions import instructions
@@ -45,8 +47,14 @@ class NativeServer(MCPServer[Any]):
             result = await self._pipeline.run(name, arguments, self._caller(context), _reporter(context))
         except Problem as problem:
             raise ToolError(rendering.problem_text(problem)) from None
+        except Exception as error:  # noqa: BLE001 (a defect of ours: the log gets the place, the caller no internals)
+            log.error("%s failed: %s", name, self._pipeline.trace_of(error))
+            raise ToolError(
+                f"{name} failed inside Quorate ({type(error).__name__}); this is a defect, not your mistake. "
+                "The server's log has the details; whether anything was changed shows in task_list."
+            ) from None
         return CallToolResult(
-            content=[TextContent(type="text", text=rendering.text(result.data))],
+            content=[TextContent(type="text", text=rendering.text(result.data)), *map(_image, result.pictures)],
             structured_content=rendering.structured(result.data),
             is_error=result.failed,
         )
@@ -61,6 +69,10 @@ def _reporter(
     context: Context[Any, Any] | None,
 ) -> Callable[[float, float | None, str], Awaitable[None]] | None:
     return None if context is None else context.report_progress
+
+
+def _image(png: bytes) -> ImageContent:
+    return ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png")
 
 
 def describe(operation: Operation) -> Tool:

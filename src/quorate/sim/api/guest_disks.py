@@ -258,11 +258,15 @@ class _Move:
         drive.pop("format", None)
         guest.config[self._key] = drives.render(world, guest.kind, self._key, drive)
         guest.touch()
-        if self._call.params.get("delete"):
+        if not self._call.params.get("delete"):
+            guest_volumes.keep_as_unused(world, guest, source.volid)
+            return
+        try:
+            guest_volumes.destroy(world, guest, source.volid)
             for line in removal_log(world, source):
                 context.log(line)
-            guest_volumes.destroy(world, guest, source.volid)
-        else:
+        except TaskError as error:  # linked clones build on it; the move itself is done
+            context.log(str(error))
             guest_volumes.keep_as_unused(world, guest, source.volid)
 
 

@@ -1,0 +1,64 @@
+"""What the audit trail says about one change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorate.operations.plan import Plan
+from quorate.operations.units import moment
+from quorate.pipeline.apply import Step
+from quorate.pipeline.telling import call_line, overall
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the client program and the way it came in."""
+
+    client: str = "unknown"
+    transport: str = "stdio"
+
+
+@dataclass(slots=True)
+class Record:
+    """Filled in as the change goes on; whatever happens, it is written."""
+
+    tool: str
+    risk: str
+    arguments: Mapping[str, Any]
+    caller: Caller
+    decision: str = "allowed"
+    dry_run: bool = False
+    plan: str = ""
+    calls: list[str] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
+    outcome: str = "interrupted"
+    error: str = ""
+
+    def planned(self, plan: Plan) -> None:
+        self.plan, self.calls = plan.summary, [call_line(call) for call in plan.calls]
+
+    def applied(self, steps: list[Step]) -> None:
+        self.tasks = [step.task.text for step in steps if step.task]
+        self.outcome = overall(steps)
+        self.error = "; ".join(str(step.problem) for step in steps if step.problem)
+
+    def entry(self, *, now: float, seconds: float, cluster: str, access: str) -> dict[str, Any]:
+        return {
+            "time": moment(now),
+            "caller": {"client": self.caller.client, "transport": self.caller.transport},
+            "cluster": cluster,
+            "tool": self.tool,
+            "risk": self.risk,
+            "access": access,
+            "arguments": dict(self.arguments),
+            "decision": self.decision,
+            "dry_run": self.dry_run,
+            "plan": self.plan,
+            "calls": self.calls,
+            "tasks": self.tasks,
+            "outcome": self.outcome,
+            "error": self.error,
+            "seconds": round(seconds, 3),
+        }

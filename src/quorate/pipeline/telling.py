@@ -1,0 +1,73 @@
+"""A plan and what became of it, in the words of the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorate.operations.plan import Call, Plan
+from quorate.pipeline.apply import Step
+from quorate.pipeline.redact import HIDDEN, SECRET_KEYS
+
+
+def call_line(call: Call) -> str:
+    """A call on one line, without secrets: `POST /nodes/pve1/qemu vmid=100 cores=2`."""
+    shown = " ".join(f"{name}={HIDDEN if name in SECRET_KEYS else value}" for name, value in call.params.items())
+    return f"{call.method} {call.path} {shown}".strip()
+
+
+def dry_run(plan: Plan) -> dict[str, Any]:
+    checked = "The parameters and privileges are checked; call again without dry_run to do it"
+    return {
+        "result": "dry run, nothing was changed",
+        "plan": plan.summary,
+        "steps": [{"step": call.says, "call": call_line(call)} for call in plan.calls],
+        **_remarks(plan),
+        "next": checked if plan.calls else "There is nothing to do",
+    }
+
+
+def nothing_to_do(plan: Plan) -> dict[str, Any]:
+    return {"result": "nothing to do", "plan": plan.summary, **_remarks(plan)}
+
+
+def outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
+    described = [step.describe() for step in steps]
+    if len(described) == 1:
+        body = {key: value for key, value in described[0].items() if key not in ("step", "state")}
+    else:
+        body = {"steps": described}
+    next_step = _next_step(plan, steps)
+    return {
+        "result": overall(steps),
+        "plan": plan.summary,
+        **body,
+        **_remarks(plan),
+        **({"next": next_step} if next_step else {}),
+    }
+
+
+def overall(steps: list[Step]) -> str:
+    """One word for all steps, or how many of them are done."""
+    states = [step.state for step in steps]
+    if len(set(states)) == 1:
+        return "done with warnings" if states[0] == "warnings" else states[0]
+    if "failed" in states:
+        return f"{sum(state in ('done', 'warnings') for state in states)} of {len(states)} done"
+    return "running" if "running" in states else "done with warnings"
+
+
+def _remarks(plan: Plan) -> dict[str, Any]:
+    return {
+        **plan.facts,
+        **({"warnings": list(plan.warnings)} if plan.warnings else {}),
+        **({"unchanged": list(plan.unchanged)} if plan.unchanged else {}),
+    }
+
+
+def _next_step(plan: Plan, steps: list[Step]) -> str | None:
+    running = next((step.task.text for step in steps if step.state == "running" and step.task), None)
+    if running is None:
+        return plan.next_step
+    rest = sum(step.state == "not tried" for step in steps)
+    after = f", then call again for the {rest} steps that were not begun" if rest else ""
+    return f"Follow it with task_wait task={running}{after}"
