@@ -79,3 +79,15 @@ async def test_waiting_for_a_task_survives_a_bad_connection(tmp_path):
         handed_back = await quorate.facts("guest_power", guest=guest.vmid, action="shutdown", wait=0)
         quorate.sim.faults.add("drop:before:GET:/nodes/*/tasks/*;count=5")
         assert (await quorate.facts("task_wait", task=handed_back["task"]))["status"] == "ok"
+
+
+@pytest.mark.anyio
+async def test_a_running_task_is_stopped_and_its_end_is_told(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = next(g for g in quorate.sim.world.guests.values() if obedient(g, quorate))
+        handed_back = await quorate.facts("guest_power", guest=guest.vmid, action="shutdown", wait=0)
+        stopped = await quorate.facts("task_stop", task=handed_back["task"])
+        assert (stopped["result"], stopped["exit"]) == ("done", "received interrupt")
+        assert guest.running
+        again = await quorate.facts("task_stop", task=handed_back["task"])
+        assert again["unchanged"] == ["The task has already ended"]

@@ -19,6 +19,7 @@ _STUCK_SECONDS = 0.3  # real time after which a request is taken to wait for sim
 _LONGEST_TASK = 3600.0
 _PASSWORD = "a-password"
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+_JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(slots=True)
@@ -56,11 +57,21 @@ class Asker:
             node.online = True
 
     async def ask(
-        self, method: str, path: str, params: Mapping[str, Any] | None = None, *, by_token: bool = False
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        by_token: bool = False,
+        as_json: bool = False,
     ) -> Reply:
         """Send one request; simulated time passes only if the answer waits for it."""
         api = self._token if by_token else self._root
-        request = asyncio.ensure_future(_send(api, method, path, urlencode(params or {}, doseq=True)))
+        if as_json:
+            sending = _send_json(api, method, path, json.dumps(params))
+        else:
+            sending = _send(api, method, path, urlencode(params or {}, doseq=True))
+        request = asyncio.ensure_future(sending)
         step = 1.0
         while not (await asyncio.wait({request}, timeout=_STUCK_SECONDS))[0]:
             assert step < _LONGEST_TASK, f"no answer to {method} {path} {params}"
@@ -82,6 +93,11 @@ async def _send(api: Api, method: str, path: str, params: str) -> Reply:
         reply = await api.request(method, url, data=params, headers=_FORM)
     else:
         reply = await api.request(method, f"{url}?{params}" if params else url)
+    return Reply(reply.status, reply.reason, _decoded(reply.text))
+
+
+async def _send_json(api: Api, method: str, path: str, body: str) -> Reply:
+    reply = await api.request(method, quote(path, safe="/"), data=body, headers=_JSON)
     return Reply(reply.status, reply.reason, _decoded(reply.text))
 
 

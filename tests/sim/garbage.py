@@ -75,6 +75,10 @@ _ABSURD: tuple[Any, ...] = (
     "local:", ":x", "@", "!", "root@pam!x",
 )  # fmt: skip
 
+_ODD_JSON: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1.5, 1e300, 10**25, [], {}, [[]], [1, "a", None], {"a": 1}, {"a": {"b": []}}, "", "text",
+)  # fmt: skip
+
 _NUMBERED = {"[n]": ("0", "1", "30", "999")}
 
 
@@ -105,6 +109,15 @@ def parameters_of(endpoint: Endpoint, values: Mapping[str, str], chance: random.
             if endpoint.parameters.get(name, {"optional": 1}).get("optional"):
                 chosen.pop(name, None)
     return chosen
+
+
+def odd_json_of(endpoint: Endpoint, values: Mapping[str, str], chance: random.Random) -> dict[str, Any]:
+    """Parameters of any JSON type, of which most have nothing to do with what the endpoint expects."""
+    plausible = parameters_of(endpoint, values, chance)
+    names = [name for name in endpoint.parameters if name not in values and not name.endswith("[n]")]
+    for name in chance.sample(names, min(2, len(names))):
+        plausible[name] = chance.choice(_ODD_JSON)
+    return plausible
 
 
 def _value(name: str, schema: Mapping[str, Any], chance: random.Random, *, absurd: float) -> Any:

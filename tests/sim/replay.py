@@ -38,7 +38,7 @@ _BACKUP = re.compile(r"vzdump-(qemu|lxc)-(\d+)-(\d{4}_\d\d_\d\d-\d\d_\d\d_\d\d)"
 
 _PAUSE = 0.2  # what the recorded client needed from one request to the next
 _LONGEST_TASK = 600.0
-_STUCK_SECONDS = 1.0  # real time after which a request is taken to wait for simulated time
+_STUCK_SECONDS = 5.0  # real time after which a request is taken to wait for simulated time
 
 _FORMATS = {"unknown format": "xml", "extjs format": "extjs", "extjs format error": "extjs"}
 _JSON_BODIES = {

@@ -15,7 +15,7 @@ from quorate.sim.refusals import first_line
 from quorate.sim.routing import all_routes
 from quorate.sim.tasks import Task
 from tests.sim.asking import Asker, Reply, asking
-from tests.sim.garbage import parameters_of, path_of
+from tests.sim.garbage import odd_json_of, parameters_of, path_of
 
 _STATUSES = frozenset({200, 400, 401, 403, 404, 424, 500, 501, 595, 596})
 _WITHOUT_BODY = frozenset({401, 595, 596})
@@ -25,7 +25,7 @@ _OF_PYTHON = re.compile(
     r"|unsupported operand|codec can't|object is not|must be str"
 )
 _BOUNDED = settings(
-    max_examples=2,
+    max_examples=4,
     derandomize=True,
     deadline=None,
     database=None,
@@ -61,14 +61,14 @@ def _complaints_about_refusal(reply: Reply) -> Iterator[str]:
         yield "a map of errors belongs to refused parameters, and to nothing else"
 
 
-async def _walk(asker: Asker, endpoints: list[Endpoint], seed: int) -> list[str]:
+async def _walk(asker: Asker, endpoints: list[Endpoint], seed: int, *, as_json: bool = False) -> list[str]:
     found = []
     chance = random.Random(seed)
     for endpoint in endpoints:
         asker.restore_access()
         path, values = path_of(endpoint, chance)
-        params = parameters_of(endpoint, values, chance)
-        reply = await asker.ask(endpoint.method, path, params, by_token=chance.random() < 0.3)
+        params = (odd_json_of if as_json else parameters_of)(endpoint, values, chance)
+        reply = await asker.ask(endpoint.method, path, params, by_token=chance.random() < 0.3, as_json=as_json)
         found += [
             f"{endpoint.method} {path} {params} -> {reply.status} {reply.reason}: {text}" for text in complaints(reply)
         ]
@@ -100,6 +100,18 @@ def test_garbage_at_any_endpoint_gets_an_answer_of_pve(seed: int):
     async def walk() -> list[str]:
         async with asking() as asker:
             return await _walk(asker, _implemented(), seed)
+
+    assert asyncio.run(walk()) == []
+
+
+@_BOUNDED
+@given(seed=st.integers(0, 2**32))
+def test_json_of_any_type_gets_an_answer_of_pve(seed: int):
+    changes = [endpoint for endpoint in _implemented() if endpoint.method in ("POST", "PUT")]
+
+    async def walk() -> list[str]:
+        async with asking() as asker:
+            return await _walk(asker, changes, seed, as_json=True)
 
     assert asyncio.run(walk()) == []
 

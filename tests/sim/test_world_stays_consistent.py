@@ -233,7 +233,7 @@ _STEPS = st.lists(
         flag=st.booleans(),
     ),
     min_size=8,
-    max_size=30,
+    max_size=40,
 )
 
 
@@ -275,7 +275,7 @@ def test_the_demo_world_is_consistent_from_the_start():
 
 
 @settings(
-    max_examples=40,
+    max_examples=80,
     derandomize=True,
     deadline=None,
     database=None,

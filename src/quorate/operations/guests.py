@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
+from quorate.operations.selection import Filter
 from quorate.operations.units import duration, percent, size, used_of
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
@@ -46,19 +46,7 @@ async def guest_list(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Find VMs and containers; cpu is the load of the guest's cores, mem and disk are used/given."""
-    if node is not None:
-        await pve.inventory.node(node)
-    wanted = [
-        row
-        for row in await pve.inventory.guests()
-        if (node is None or row.node == node)
-        and (type is None or row.kind == type)
-        and (status is None or row.status == status)
-        and (name is None or _name_matches(row.name, name))
-        and (tag is None or tag.lower() in row.tag_list)
-        and (pool is None or row.pool == pool)
-        and (template is None or bool(row.template) == template)
-    ]
+    wanted = await Filter(node, type, status, name, tag, pool, template).apply(pve)
     wanted.sort(key=SORTS[sort])
     shown = wanted[offset : offset + limit]
     table = page(COLUMNS, [_row(row) for row in shown], limit=limit, offset=0)
@@ -66,11 +54,6 @@ async def guest_list(
     if table.next_offset is not None:
         table.note = "narrow with node, type, status, name, tag or pool"
     return table
-
-
-def _name_matches(name: str, pattern: str) -> bool:
-    pattern = pattern.lower()
-    return fnmatch.fnmatchcase(name.lower(), pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*")
 
 
 def _row(row: Resource) -> list[Any]:

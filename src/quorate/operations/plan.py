@@ -36,6 +36,8 @@ class Call:
     """A local file that is sent along; the call is then a multipart form with `params` before it."""
     settled: Callable[[], Awaitable[bool]] | None = None
     """Whether the effect is there: asked after a lost answer, and after tasks that only tell the HA manager."""
+    task_unnamed: bool = False
+    """PVE does this in a task but may answer without naming it: the task is looked for and followed all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,9 @@ def guest_call(
     says: str,
     *,
     settled: Callable[[], Awaitable[bool]] | None = None,
+    task_unnamed: bool = False,
     **params: Any,
 ) -> Call:
     given = {name: value for name, value in params.items() if value is not None}
     target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
-    return Call(says, method, guest.path(sub), given, target, settled=settled)
+    return Call(says, method, guest.path(sub), given, target, settled=settled, task_unnamed=task_unnamed)

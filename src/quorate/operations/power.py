@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -12,8 +12,10 @@ from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.registry import GuestRefs, Risk, operation
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import BadArgument, Conflict
+from quorate.pve.tasks import gather_bounded
 
 GUESTS_AT_ONCE = 50
+READS_AT_ONCE = 16
 
 Action = Literal["start", "shutdown", "reboot", "reset", "suspend", "resume"]
 
@@ -66,14 +68,18 @@ async def guest_stop(pve: Cluster, guest: GuestRefs) -> Plan:
 
 
 async def _plan(pve: Cluster, refs: int | str | list[int | str], action: str, **params: Any) -> Plan:
-    guests = await _guests(pve, refs)
-    states = await asyncio.gather(*(_state(guest) for guest in guests))
+    return await plan_power(await _guests(pve, refs), action, **params)
+
+
+async def plan_power(guests: list[Guest], action: str, **params: Any) -> Plan:
+    """The plan that brings all of the guests to where the action leads."""
+    states = await gather_bounded(READS_AT_ONCE, [partial(state_of, guest) for guest in guests])
     calls: list[Call] = []
     unchanged: list[str] = []
     conflicts: list[Conflict] = []
     for guest, state in zip(guests, states, strict=True):
         try:
-            call = _call(guest, action, state, params)
+            call = power_call(guest, action, state, params)
         except Conflict as conflict:
             conflicts.append(conflict)
             continue
@@ -99,7 +105,7 @@ async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest
     return list({guest.vmid: guest for guest in found}.values())
 
 
-async def _state(guest: Guest) -> str:
+async def state_of(guest: Guest) -> str:
     """running, paused, suspended or stopped, asked of the guest's node: the cluster's view lags by seconds."""
     status = await guest.get("status/current")
     if status.get("lock") == "suspended":
@@ -108,7 +114,7 @@ async def _state(guest: Guest) -> str:
     return str(detail) if detail in ("running", "paused", "stopped") else str(status.get("status"))
 
 
-def _call(guest: Guest, action: str, state: str, params: dict[str, Any]) -> Call | None:
+def power_call(guest: Guest, action: str, state: str, params: dict[str, Any]) -> Call | None:
     """The write that the action needs, None if there is nothing to do; a Conflict if it makes no sense now."""
     if guest.row.template:
         raise Conflict(f"{guest} is a template and has no power state", next_step="Clone it into a guest first")
@@ -124,7 +130,7 @@ def _call(guest: Guest, action: str, state: str, params: dict[str, Any]) -> Call
     verb = "start" if action == "resume" and state == "suspended" else action
 
     async def settled() -> bool:
-        return await _state(guest) == rule.leads_to
+        return await state_of(guest) == rule.leads_to
 
     says = f"{rule.verb} {guest} on {guest.row.node}"
     return guest_call(guest, "POST", f"status/{verb}", says, settled=settled, **params)

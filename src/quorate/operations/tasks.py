@@ -7,12 +7,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.units import duration, moment
 from quorate.pve.cluster import Cluster
 from quorate.pve.tasks import Report, TaskState, Upid, follow, read_log_tail, read_state
 
 COLUMNS = ("started", "node", "type", "id", "user", "status", "took", "task")
+
+STOP_SECONDS = 10.0
 
 TaskRef = Annotated[str, Meta(description="Task id (UPID)")]
 LogLines = Annotated[int, Meta(ge=0, le=500, description="Last lines of the log")]
@@ -87,6 +90,26 @@ async def task_wait(
     total = len(state.log)
     state.log = state.log[-log_lines:] if log_lines else []
     return _describe(state, total)
+
+
+@operation(toolset="tasks", risk=Risk.CHANGE, idempotent=True)
+async def task_stop(pve: Cluster, task: TaskRef) -> Plan:
+    """Interrupt a running task. What it had begun may be left half done."""
+    upid = Upid.parse(task)
+    summary = f"Stop {upid.type} {upid.id} on {upid.node}".replace("  ", " ")
+    if not (await read_state(pve.client, upid)).running:
+        return Plan(summary, unchanged=("The task has already ended",))
+
+    async def ended() -> bool:
+        return not (await read_state(pve.client, upid)).running
+
+    async def after() -> dict[str, Any]:
+        # PVE gives the worker five seconds to end by itself before it is killed
+        state = await follow(pve.client, upid, clock=pve.clock, wait=STOP_SECONDS)
+        return {"status": state.outcome, "exit": state.exit or ""}
+
+    call = Call(summary, "DELETE", upid.path, target=Target("task", upid.text, node=upid.node), settled=ended)
+    return Plan(summary, (call,), after=after)
 
 
 def _describe(state: TaskState, log_total: int) -> dict[str, Any]:

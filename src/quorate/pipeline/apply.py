@@ -99,7 +99,18 @@ async def _send(cluster: Cluster, step: Step) -> None:
     step.answer = answer.data
     if Upid.looks_like(answer.data):
         step.task = Upid.parse(answer.data)
+    elif call.task_unnamed:
+        step.task = await _unnamed_task(cluster, call, sent_at)
+    if step.task is not None:
         cluster.own_tasks.add(step.task.text)
+
+
+async def _unnamed_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | None:
+    """The task that PVE has not named, None if it is over and gone but its effect is there."""
+    task = await _lost_task(cluster, call, sent_at)
+    if task is None and not (call.settled is not None and await call.settled()):
+        raise Problem("PVE accepted it but started no task for it", next_step="Look at guest_get and task_list")
+    return task
 
 
 async def _find_out(cluster: Cluster, step: Step, sent_at: float, unknown: OutcomeUnknown) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from quorate.pve.tasks import Report
 from quorate.state.audit import AuditTrail
 
 OTHER_PLANS = 20  # how often an id may be snatched away before we give up
+_ID_TAKEN = re.compile(r"\.conf' failed: File exists|(?:VM|CT) \d+ already exists on node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +212,14 @@ def _risk(operation: Operation, given: Mapping[str, Any]) -> Risk:
 
 
 def _refused_at_once(steps: list[Step]) -> bool:
-    """PVE said no to the first call before any work began, so nothing has happened yet."""
-    return steps[0].task is None and isinstance(steps[0].problem, Conflict)
+    """PVE said no to the first call before any work began, so nothing has happened yet.
+
+    An id that a guest of another node or type has taken is found out only by the task, which then has done nothing.
+    """
+    first = steps[0]
+    if first.task is None:
+        return isinstance(first.problem, Conflict)
+    return first.problem is not None and _ID_TAKEN.search(str(first.problem)) is not None
 
 
 def _single_failure(step: Step, problem: Problem) -> Problem:

@@ -68,6 +68,6 @@ def _next_step(plan: Plan, steps: list[Step]) -> str | None:
     running = next((step.task.text for step in steps if step.state == "running" and step.task), None)
     if running is None:
         return plan.next_step
-    rest = sum(step.state == "not tried" for step in steps)
-    after = f", then call again for the {rest} steps that were not begun" if rest else ""
+    rest = [step.call.says for step in steps if step.state == "not tried"]
+    after = f"; still to be done after it: {'; '.join(rest)}" if rest else ""
     return f"Follow it with task_wait task={running}{after}"

@@ -101,7 +101,7 @@ class PveClient:
         """One API call. Reads are tried again and on other nodes; a write is sent at most once."""
         raw = await (self._read(path, params or {}) if method == "GET" else self._write(method, path, params or {}))
         try:
-            return msgspec.json.decode(raw.body, type=Answer)
+            return msgspec.json.decode(raw.body, type=Answer, strict=False)
         except msgspec.DecodeError as error:
             raise self._not_pve(path, raw, str(error)) from None
 

@@ -219,10 +219,13 @@ def permission_missing(
 
 
 def grant_command(identity: str, path: str, privileges: list[str] | tuple[str, ...], any_of: bool = False) -> str:
-    """The `pveum` commands that give `identity` these privileges on `path`, and nothing else."""
+    """The `pveum` commands that give `identity` these privileges on `path`, and nothing else.
+
+    A token never has more than its user, so both get them; for a token without privilege separation the user's count.
+    """
     needed = privileges[:1] if any_of else privileges
     role = "Quorate-" + "-".join(sorted(needed))
-    holder = f"--tokens '{identity}'" if "!" in identity else f"--users '{identity}'"
+    holder = f"--users '{_user_of(identity)}'" + (f" --tokens '{identity}'" if "!" in identity else "")
     return f"pveum role add {role} --privs '{','.join(needed)}'; pveum acl modify {path} --roles {role} {holder}"
 
 

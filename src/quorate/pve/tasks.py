@@ -160,10 +160,6 @@ def last_percent(log: Iterable[str]) -> float | None:
     return None
 
 
-async def cancel(client: PveClient, upid: Upid) -> None:
-    await client.request("DELETE", upid.path)
-
-
 async def find_started(
     client: PveClient,
     node: str,

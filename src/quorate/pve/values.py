@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import itertools
 import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote, unquote
 
 _DEVICE = re.compile(r"^(?P<bus>scsi|virtio|sata|ide|efidisk|tpmstate|mp|net|ipconfig|unused)(?P<index>\d+)$|^rootfs$")
 DISKS = frozenset({"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "mp", "rootfs"})
+BOOTABLE = ("scsi", "virtio", "sata", "ide")
+NIC_MODELS = frozenset(
+    [
+        "e1000",
+        "e1000-82540em",
+        "e1000-82544gc",
+        "e1000-82545em",
+        "e1000e",
+        "i82551",
+        "i82557b",
+        "i82559er",
+        "ne2k_isa",
+        "ne2k_pci",
+        "pcnet",
+        "rtl8139",
+        "virtio",
+        "vmxnet3",
+    ]
+)
 
 
 def parse(text: str, default_key: str = "") -> dict[str, str]:
@@ -18,6 +42,32 @@ def parse(text: str, default_key: str = "") -> dict[str, str]:
         elif part:
             parts[default_key] = part.strip()
     return parts
+
+
+def build(parts: Mapping[str, str], default_key: str = "") -> str:
+    """The property string of these parts, in their order; the part of `default_key` is written without its key."""
+    return ",".join(value if key == default_key else f"{key}={value}" for key, value in parts.items())
+
+
+def merge(text: str, changes: Mapping[str, object], default_key: str = "") -> str:
+    """The property string with some parts changed and all others kept where they are; None takes a part out."""
+    parts = parse(text, default_key)
+    for key, value in changes.items():
+        if value is None:
+            parts.pop(key, None)
+        else:
+            parts[key] = str(int(value)) if isinstance(value, bool) else str(value)
+    return build(parts, default_key)
+
+
+def same(first: object, second: object) -> bool:
+    """Whether two values of an option mean the same: 1 and true, the same parts in another order."""
+    return _meaning(first) == _meaning(second)
+
+
+def _meaning(value: object) -> object:
+    text = str(int(value)) if isinstance(value, bool) else str(value).strip()
+    return parse(text) if "," in text else text
 
 
 def is_on(text: object) -> bool:
@@ -36,18 +86,94 @@ def is_disk(key: str, value: str) -> bool:
     return bus_of(key) in DISKS and parse(value, "volume").get("media") != "cdrom"
 
 
+def volume_of(text: str) -> str:
+    """The volume of a drive or mount point: `local-lvm:vm-100-disk-0` of `local-lvm:vm-100-disk-0,size=8G`."""
+    parts = parse(text, "volume")
+    return parts.get("volume") or parts.get("file", "")
+
+
+def is_cloudinit(text: str) -> bool:
+    """Whether a drive is the one that cloud-init reads."""
+    return re.search(r":(?:.*/)?(?:vm-\d+-)?cloudinit(?:\.\w+)?$", volume_of(text)) is not None
+
+
+def boot_devices(config: Mapping[str, object]) -> list[str]:
+    """The boot order, empty if the configuration has none in today's form."""
+    return [device for device in str(config.get("boot", "")).partition("order=")[2].split(";") if device]
+
+
+def boot_disk(config: Mapping[str, object], *, is_vm: bool) -> str | None:
+    """The disk that the guest starts from; for a VM without a boot order the first one there is."""
+    if not is_vm:
+        return "rootfs"
+    disks = {key for key, value in config.items() if bus_of(key) in BOOTABLE and is_disk(key, str(value))}
+    old_way = str(config.get("bootdisk", ""))
+    candidates = boot_devices(config) or ([old_way] if old_way else sorted(disks, key=_by_bus))
+    return next((key for key in candidates if key in disks), None)
+
+
+def _by_bus(key: str) -> tuple[int, int]:
+    return BOOTABLE.index(str(bus_of(key))), int(re.sub(r"\D", "", key))
+
+
+def parse_nic(text: str) -> dict[str, str]:
+    """A VM's network card: `virtio=MAC,bridge=vmbr0` with `model` and `macaddr` as parts of their own."""
+    parts: dict[str, str] = {}
+    for key, value in parse(text, "model").items():
+        if key in NIC_MODELS:
+            parts |= {"model": key, "macaddr": value}
+        else:
+            parts[key] = value
+    return parts
+
+
+def build_nic(parts: Mapping[str, str]) -> str:
+    """A VM's network card as PVE stores it: model and address in one part, then the rest."""
+    rest = {key: value for key, value in parts.items() if key not in ("model", "macaddr")}
+    model = parts.get("model", "virtio")
+    head = {model: parts["macaddr"]} if "macaddr" in parts else {"": model}
+    return build({**head, **rest})
+
+
+def decode_keys(stored: str) -> list[str]:
+    """The lines of cloud-init's `sshkeys`, which PVE keeps percent-encoded."""
+    return [line.strip() for line in unquote(stored).splitlines() if line.strip()]
+
+
+def encode_keys(keys: Iterable[str]) -> str:
+    """Keys as PVE wants them inside the value: percent-encoded, spaces too. The form encodes it once more."""
+    return quote("\n".join(keys) + "\n", safe="")
+
+
+def is_ssh_key(line: str) -> bool:
+    """A public key: options perhaps, then a type, then a blob that begins with the same type."""
+    words = line.split()
+    return any(_blob_says(blob, kind) for kind, blob in itertools.pairwise(words))
+
+
+def _blob_says(blob: str, kind: str) -> bool:
+    try:
+        decoded = base64.b64decode(blob, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    length = int.from_bytes(decoded[:4], "big")
+    return length > 0 and decoded[4 : 4 + length] == kind.encode()
+
+
 def agent_enabled(value: object) -> bool:
     """The `agent` option: `1`, `enabled=1,...` or absent."""
     return is_on(parse(str(value or "0"), "enabled").get("enabled", "0"))
 
 
-def addresses_in_config(config: dict[str, object]) -> list[str]:
-    """Static addresses that the configuration sets: containers in netN, cloud-init in ipconfigN."""
-    found: list[str] = []
+def addresses_in_config(config: Mapping[str, object]) -> dict[str, list[str]]:
+    """Static addresses that the configuration sets, by option: containers in netN, cloud-init in ipconfigN."""
+    found: dict[str, list[str]] = {}
     for key in sorted(config):
         if bus_of(key) in ("net", "ipconfig"):
             parts = parse(str(config[key]), "model")
-            found += [parts[name].partition("/")[0] for name in ("ip", "ip6") if _is_address(parts.get(name, ""))]
+            own = [parts[name].partition("/")[0] for name in ("ip", "ip6") if _is_address(parts.get(name, ""))]
+            if own:
+                found[key] = own
     return found
 
 

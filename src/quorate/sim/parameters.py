@@ -13,6 +13,7 @@ from quorate.pve.schema import Endpoint
 
 _PAIR_SEPARATOR = re.compile("[&;]")
 _NUMBERED = re.compile(r"^(.*?)\d+$")
+_BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 class MalformedBody(Exception):
@@ -41,10 +42,21 @@ def parse_json(body: bytes) -> dict[str, Any]:
     try:
         decoded = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise MalformedBody(f"malformed JSON string, {error}") from error
+        raise MalformedBody(_complaint_of_perl(body, str(error))) from error
     if not isinstance(decoded, dict):
-        raise MalformedBody("malformed JSON string, expected an object of parameters")
+        raise MalformedBody("Not a HASH reference")
     return decoded
+
+
+def _complaint_of_perl(body: bytes, told: str) -> str:
+    """What Perl's JSON reader says about the place where our own one gave up."""
+    match = _BYTE.search(told)
+    offset = int(match[1]) if match else len(body)
+    rest = body[offset : offset + 30].decode("utf-8", "replace") or "(end of string)"
+    return (
+        "malformed JSON string, neither tag, array, object, number, string or atom,"
+        f' at character offset {offset} (before "{rest}")'
+    )
 
 
 def typed(endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""Drawing: panels of lines over time as one PNG. Only this module knows matplotlib; it is imported for the first chart."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Told apart by people who see colours differently, too (Okabe and Ito), without the yellow that white paper swallows.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#333333")
+_GREY = "#777777"
+_DASHED = (0, (4, 1.6))
+
+_WIDTH, _PANEL_HEIGHT, _FRAME_HEIGHT, _DPI = 10.0, 2.3, 0.9, 100
+_STYLE = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so a chart looks the same everywhere
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "text.parse_math": False,  # names are names, also those with a dollar sign
+}
+_one_at_a_time = threading.Lock()  # matplotlib's settings are global
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    label: str
+    times: list[float]
+    values: list[float]
+    """In the panel's unit; not-a-number where nothing was measured, which leaves a gap."""
+    colour: int = 0
+    dashed: bool = False
+    in_legend: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    title: str
+    unit: str
+    lines: list[Line]
+    limit: tuple[str, float] | None = None
+    """A horizontal line with its name, such as the memory a guest was given."""
+    styles: tuple[str, str] | None = None
+    """What solid and dashed stand for, where both are drawn in one colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    title: str
+    panels: list[Panel]
+    zone: datetime.tzinfo
+    zone_label: str
+    span: tuple[float, float]
+    note: str = field(default="")
+
+
+def draw(chart: Chart) -> bytes:
+    """The chart as PNG."""
+    with _one_at_a_time, mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, _FRAME_HEIGHT + _PANEL_HEIGHT * len(chart.panels)), dpi=_DPI)
+        figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
+        figure.suptitle(chart.title, fontsize=12, fontweight="bold")
+        axes = figure.subplots(len(chart.panels), 1, sharex=True, squeeze=False)[:, 0]
+        for place, panel in zip(axes, chart.panels, strict=True):
+            _draw_panel(place, panel, chart.zone)
+        _time_axis(axes[-1], chart)
+        picture = io.BytesIO()
+        FigureCanvasAgg(figure).print_png(picture)
+        return picture.getvalue()
+
+
+def _draw_panel(axes: Axes, panel: Panel, zone: datetime.tzinfo) -> None:
+    for line in panel.lines:
+        axes.plot(
+            [datetime.datetime.fromtimestamp(time, zone) for time in line.times],  # type: ignore[arg-type]
+            line.values,
+            color=COLOURS[line.colour % len(COLOURS)],
+            linestyle=_DASHED if line.dashed else "-",
+            linewidth=1.3,
+            solid_joinstyle="round",
+        )
+    if panel.limit is not None:
+        axes.axhline(panel.limit[1], color=_GREY, linestyle=":", linewidth=1.1)
+    axes.set_title(panel.title, loc="left", fontsize=10)
+    axes.set_ylabel(panel.unit)
+    axes.set_ylim(bottom=0, top=None if _any_height(panel) else 1)
+    axes.margins(x=0.01)
+    _legend(axes, panel)
+
+
+def _any_height(panel: Panel) -> bool:
+    return panel.limit is not None or any(value > 0 for line in panel.lines for value in line.values)
+
+
+def _legend(axes: Axes, panel: Panel) -> None:
+    """Beside the panel, so that it never hides a line."""
+    handles = [
+        Line2D([], [], color=COLOURS[line.colour % len(COLOURS)], linestyle=_DASHED if line.dashed else "-")
+        for line in panel.lines
+        if line.in_legend
+    ]
+    labels = [line.label for line in panel.lines if line.in_legend]
+    if panel.limit is not None:
+        handles.append(Line2D([], [], color=_GREY, linestyle=":"))
+        labels.append(panel.limit[0])
+    if panel.styles is not None:
+        handles += [Line2D([], [], color=_GREY, linestyle=style) for style in ("-", _DASHED)]
+        labels += panel.styles
+    axes.legend(
+        handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, fontsize=8, handlelength=2.2
+    )
+
+
+def _time_axis(axes: Axes, chart: Chart) -> None:
+    locator = AutoDateLocator(tz=chart.zone, minticks=5, maxticks=11)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=chart.zone))
+    begin, end = (datetime.datetime.fromtimestamp(time, chart.zone) for time in chart.span)
+    axes.set_xlim(begin, end)  # type: ignore[arg-type]
+    axes.set_xlabel(chart.zone_label)

@@ -1,0 +1,121 @@
+"""One write to a guest's configuration, and what became of it: what is live and what waits for a restart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from quorate.operations.plan import Call, guest_call
+from quorate.operations.readiness import refuse_locked
+from quorate.pve import values
+from quorate.pve.cluster import Guest
+from quorate.pve.errors import BadArgument, Conflict
+
+Config = dict[str, Any]
+
+
+async def read_config(guest: Guest, digest: str | None = None) -> Config:
+    """The configuration with its pending changes in it, if the guest can be changed now.
+
+    `digest` is the caller's: what it has decided on must still be what is there.
+    """
+    config: Config = await guest.get("config")
+    refuse_locked(guest, config)
+    if digest is not None and digest != config.get("digest"):
+        raise Conflict(
+            f"The configuration of {guest} is not the one you have read",
+            why=f"Its digest is {config.get('digest')} now",
+            next_step="Read it again with guest_get detail=true and decide anew",
+        )
+    return config
+
+
+def write_config(
+    guest: Guest,
+    config: Config,
+    says: str,
+    *,
+    set: Mapping[str, Any] | None = None,
+    delete: Iterable[str] = (),
+    revert: Iterable[str] = (),
+    slow: bool = False,
+    force: bool = False,
+    settled: Callable[[], Awaitable[bool]] | None = None,
+) -> Call:
+    """The call that changes options, bound to the configuration that was read.
+
+    `slow` is for what makes disks or plugs devices: a VM then does it in a task. A container has no such way.
+    `force` destroys the volumes of deleted disks.
+    """
+    wanted, gone, dropped = dict(set or {}), list(delete), list(revert)
+
+    async def effect_is_there() -> bool:
+        now = await guest.get("config")
+        return all(is_set(name, value, now) for name, value in wanted.items()) and not any(name in now for name in gone)
+
+    params = {
+        **wanted,
+        "delete": ",".join(gone) or None,
+        "revert": ",".join(dropped) or None,
+        "digest": config.get("digest"),
+        "force": 1 if force else None,
+    }
+    method = "POST" if guest.is_vm and slow else "PUT"
+    sure = settled or (effect_is_there if wanted or gone else None)
+    return guest_call(guest, method, "config", says, settled=sure, **params)
+
+
+def is_set(name: str, value: Any, config: Mapping[str, Any]) -> bool:
+    """Whether the configuration has this value already, however it is written there."""
+    if name not in config:
+        return False
+    if name == "tags":
+        return sorted(split_tags(str(value))) == sorted(split_tags(str(config[name])))
+    return values.same(value, config[name])
+
+
+def split_tags(text: str) -> list[str]:
+    return [tag for tag in re.split(r"[,;\s]+", text) if tag]
+
+
+def live_and_waiting(guest: Guest, names: Iterable[str]) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+    """For Plan.after: which of the changed options hold now, and which wait until the guest was off."""
+    changed = list(names)
+
+    async def look() -> Mapping[str, Any]:
+        waiting = pending_changes(await guest.get("pending"))
+        late = {name: waiting[name] for name in changed if name in waiting}
+        told: dict[str, Any] = {"live": [name for name in changed if name not in waiting]}
+        if late:
+            told["waits_for_restart"] = late
+            told["next"] = "guest_power action=reboot applies what waits; a reboot from inside the guest does not"
+        return told
+
+    return look
+
+
+def pending_changes(entries: list[dict[str, Any]]) -> dict[str, str]:
+    """Changes that wait for a restart: option -> what it becomes."""
+    waiting = {entry["key"]: str(entry["pending"]) for entry in entries if "pending" in entry}
+    return waiting | {entry["key"]: "(removed)" for entry in entries if entry.get("delete")}
+
+
+def refuse_protected(guest: Guest, config: Config, what: str) -> None:
+    if values.is_on(config.get("protection", 0)):
+        raise Conflict(
+            f"{guest} is protected, so {what} cannot be removed",
+            next_step="Its owner can switch protection off with guest_configure protection=false",
+        )
+
+
+def number_of(device: int | str, bus: str) -> int:
+    """1 of net1 and of 1."""
+    text = str(device).strip().removeprefix(bus)
+    if not (text.isascii() and text.isdigit()):
+        raise BadArgument(f"{device!r} is no {bus} device", next_step=f"Write {bus}0, {bus}1 …")
+    return int(text)
+
+
+def first_free(config: Mapping[str, Any], bus: str, slots: int) -> str | None:
+    return next((f"{bus}{number}" for number in range(slots) if f"{bus}{number}" not in config), None)

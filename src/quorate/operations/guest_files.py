@@ -1,0 +1,116 @@
+"""The files that guests are made from: ISO images, container templates, disk images; found by name or volid."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Iterable
+
+import msgspec
+
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, NotFound
+
+NAMES_SHOWN = 6
+
+
+class File(msgspec.Struct, frozen=True):
+    """An entry of a storage's content."""
+
+    volid: str
+    content: str = ""
+    format: str = ""
+    size: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.volid.partition(":")[2].rpartition("/")[2]
+
+    @property
+    def storage(self) -> str:
+        return self.volid.partition(":")[0]
+
+
+class Library:
+    """What the nodes' storages hold. Every storage is read once, a shared one for all nodes together."""
+
+    def __init__(self, pve: Cluster) -> None:
+        self._pve = pve
+        self._read: dict[tuple[str, str, str], list[File]] = {}
+
+    async def on(self, node: str, content: str) -> list[File]:
+        """All files of this content that the node can use, by storage and name."""
+        places = [
+            row
+            for row in await self._pve.inventory.of_type("storage")
+            if row.node == node and row.status == "available" and content in row.content.split(",")
+        ]
+        shelves = await asyncio.gather(
+            *(self._shelf(node, row.storage, content, shared=bool(row.shared)) for row in places)
+        )
+        return sorted((file for shelf in shelves for file in shelf), key=lambda file: (file.storage, file.name))
+
+    async def _shelf(self, node: str, storage: str, content: str, *, shared: bool) -> list[File]:
+        key = ("" if shared else node, storage, content)
+        if key not in self._read:
+            rows = await self._pve.get(f"/nodes/{node}/storage/{storage}/content", content=content)
+            self._read[key] = msgspec.convert(rows or [], list[File], strict=False)
+        return self._read[key]
+
+    async def find(self, node: str, content: str, wanted: str, word: str) -> File:
+        """The one file that is meant by a volid, a file name or a part of it."""
+        files = await self.on(node, content)
+        found = matching(files, wanted)
+        if not found:
+            raise not_found(word, wanted, node, files)
+        if len(found) > 1:
+            raise several(word, wanted, [file.name for file in found])
+        return found[0]
+
+    async def volume(self, node: str, volid: str) -> File | None:
+        """A volume of whatever content, by its volid."""
+        storage = volid.partition(":")[0]
+        rows = await self._pve.inventory.of_type("storage")
+        if not any(row.storage == storage and row.node == node for row in rows):
+            raise NotFound(f"Node {node} has no storage {storage!r}", next_step="storage_list shows what there is")
+        rows = await self._pve.get(f"/nodes/{node}/storage/{storage}/content")
+        files = msgspec.convert(rows or [], list[File], strict=False)
+        return next((file for file in files if file.volid == volid), None)
+
+
+def matching(files: Iterable[File], wanted: str) -> list[File]:
+    """Files with this volid, else with this name, else with this in their name; each name once."""
+    everything = list(files)
+    lowered = wanted.lower()
+    for fits in (
+        lambda file: file.volid == wanted,
+        lambda file: file.name == wanted,
+        lambda file: ":" not in wanted and lowered in file.name.lower(),
+    ):
+        if found := [file for file in everything if fits(file)]:
+            return list({file.name: file for file in reversed(found)}.values())[::-1]
+    return []
+
+
+def not_found(word: str, wanted: str, node: str, files: Iterable[File]) -> NotFound:
+    names = sorted({file.name for file in files})
+    near = difflib.get_close_matches(wanted.rpartition("/")[2], names, 3, 0.5)
+    if near:
+        hint = f"Did you mean {' or '.join(near)}?"
+    elif names:
+        hint = f"There is {listed(names)}"
+    else:
+        hint = "None is there; download or upload one first"
+    return NotFound(f"The storages of {node} have no {word} {wanted!r}", next_step=hint)
+
+
+def several(word: str, wanted: str, names: Iterable[str]) -> BadArgument:
+    return BadArgument(
+        f"Several {word}s match {wanted!r}", why=f"They are {listed(names)}", next_step="Give more of the name"
+    )
+
+
+def listed(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    more = f" and {len(shown) - NAMES_SHOWN} more" if len(shown) > NAMES_SHOWN else ""
+    return ", ".join(shown[:NAMES_SHOWN]) + more

@@ -1,0 +1,246 @@
+"""Snapshots of guests: list, take, describe, go back, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import re
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.plan import Call, Plan, guest_call
+from quorate.operations.power import power_call, state_of
+from quorate.operations.readiness import (
+    data_volumes,
+    existing_snapshot,
+    has_feature,
+    only_for_vms,
+    refuse_locked,
+    snapshots_of,
+    storages_on,
+)
+from quorate.operations.registry import GuestRef, Risk, Table, operation, page
+from quorate.operations.units import duration, moment
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Conflict
+
+COLUMNS = ("snapshot", "level", "parent", "taken", "age", "ram", "description")
+LONGEST_NAME = 40
+_NAME = re.compile(r"[a-z][a-z0-9_-]+", re.I)
+_RESERVED = {"vm": ("current", "pending"), "ct": ("current", "vzdump")}
+
+
+@operation(toolset="snapshots", risk=Risk.READ)
+async def snapshot_list(pve: Cluster, guest: GuestRef) -> Table:
+    """The snapshots of a guest as a tree, each below its parent; ram: the memory was saved, too."""
+    found = await pve.guest(guest)
+    rows = await found.get("snapshot")
+    now = pve.clock.time() + pve.client.clock_skew
+    tree = _tree([row for row in rows if row.get("name") != "current"])
+    table = page(COLUMNS, [_shown(row, level, now) for row, level in tree], limit=len(tree) or 1, offset=0)
+    current: dict[str, Any] = next((row for row in rows if row.get("name") == "current"), {})
+    table.facts = {"guest": str(found), "now_after": current.get("parent", "")} if tree else {"guest": str(found)}
+    return table
+
+
+def _tree(rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """Depth first, older ones before newer ones; a snapshot whose parent is gone is a root."""
+    names = {row["name"] for row in rows}
+    children: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row.get("snaptime", 0), row["name"])):
+        parent = str(row.get("parent") or "")
+        children.setdefault(parent if parent in names else "", []).append(row)
+    ordered: list[tuple[dict[str, Any], int]] = []
+    waiting = [(row, 0) for row in reversed(children.get("", []))]
+    while waiting:
+        row, level = waiting.pop()
+        ordered.append((row, level))
+        waiting += [(child, level + 1) for child in reversed(children.get(row["name"], []))]
+    return ordered
+
+
+def _shown(row: dict[str, Any], level: int, now: float) -> list[Any]:
+    taken = row.get("snaptime", 0)
+    state = f" ({row['snapstate']})" if row.get("snapstate") else ""
+    return [
+        row["name"],
+        level,
+        row.get("parent", ""),
+        moment(taken) if taken else "",
+        duration(max(0, now - taken)) if taken else "",
+        "yes" if row.get("vmstate") else "",
+        (str(row.get("description") or "").strip() + state).strip(),
+    ]
+
+
+@operation(toolset="snapshots", risk=Risk.CHANGE)
+async def snapshot_create(
+    pve: Cluster,
+    guest: GuestRef,
+    snapshot: Annotated[str, Meta(description="Name; default: made from the time")] | None = None,
+    description: str | None = None,
+    ram: Annotated[bool, Meta(description="Save the memory of a running VM, too")] = False,
+) -> Plan:
+    """Take a snapshot of a guest."""
+    found = await pve.guest(guest)
+    only_for_vms(found, "ram", ram, "Leave it out; the memory of containers cannot be saved")
+    name = snapshot or name_from_time(pve)
+    call, warnings = await creation(found, name, description, ram=ram)
+    return Plan(call.says, (call,), facts={"snapshot": name}, warnings=tuple(warnings))
+
+
+def name_from_time(pve: Cluster) -> str:
+    now = datetime.datetime.fromtimestamp(pve.clock.time() + pve.client.clock_skew, datetime.UTC)
+    return now.strftime("auto-%Y%m%d-%H%M%S")
+
+
+async def creation(guest: Guest, name: str, description: str | None, *, ram: bool = False) -> tuple[Call, list[str]]:
+    """The call that takes a snapshot, and warnings; a Problem if PVE would not take it."""
+    check_name(guest.row.kind, name)
+    if guest.row.template:
+        raise Conflict(f"{guest} is a template, and those have no snapshots", next_step="It does not change anyway")
+    status, existing, able = await asyncio.gather(
+        guest.get("status/current"), snapshots_of(guest), has_feature(guest, "snapshot")
+    )
+    refuse_locked(guest, status)
+    if name in (row["name"] for row in existing):
+        raise Conflict(f"{guest} already has a snapshot {name!r}", next_step="Choose another name, or leave it out")
+    if not able:
+        raise await _unable(guest)
+    running = status.get("status") == "running"
+    warnings = [f"{guest} is not running, so there is no memory to save"] if ram and not running else []
+    says = f"Take snapshot {name} of {guest}" + (" with its memory" if ram and running else "")
+    call = guest_call(
+        guest,
+        "POST",
+        "snapshot",
+        says,
+        snapname=name,
+        description=description,
+        vmstate=1 if ram and running else None,
+    )
+    return call, warnings
+
+
+def check_name(kind: str, name: str) -> None:
+    rules = (
+        f"A name begins with a letter and goes on with letters, digits, - and _; it has 2 to {LONGEST_NAME} characters"
+    )
+    if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        near = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:LONGEST_NAME]
+        hint = f"{near!r} would do" if _NAME.fullmatch(near) else "Choose another, or leave it out"
+        raise BadArgument(f"{name!r} is no name for a snapshot", why=rules, next_step=hint)
+    if name in _RESERVED[kind]:
+        raise BadArgument(f"PVE keeps the name {name!r} for itself", next_step="Choose another name")
+
+
+async def _unable(guest: Guest) -> Conflict:
+    disks = ", ".join(str(one) for one in data_volumes(await guest.get("config")) if not one.is_cloudinit)
+    return Conflict(
+        f"The storage of {guest} cannot take snapshots",
+        why=f"It has {disks}" if disks else None,
+        next_step="Move the disks to a storage that can (ZFS, LVM-thin, Ceph, qcow2 files), or make a backup",
+    )
+
+
+@operation(toolset="snapshots", risk=Risk.CHANGE, idempotent=True)
+async def snapshot_update(pve: Cluster, guest: GuestRef, snapshot: str, description: str) -> Plan:
+    """Change the description of a snapshot."""
+    found = await pve.guest(guest)
+    row = existing_snapshot(found, await snapshots_of(found), snapshot)
+    says = f"Describe snapshot {snapshot} of {found}"
+    if str(row.get("description") or "").strip() == description.strip():
+        return Plan(says, unchanged=("It is described so already",))
+
+    async def described() -> bool:
+        now = existing_snapshot(found, await snapshots_of(found), snapshot)
+        return str(now.get("description") or "").strip() == description.strip()
+
+    call = guest_call(found, "PUT", f"snapshot/{snapshot}/config", says, settled=described, description=description)
+    return Plan(says, (call,))
+
+
+@operation(toolset="snapshots", risk=Risk.DESTROY)
+async def snapshot_rollback(
+    pve: Cluster,
+    guest: GuestRef,
+    snapshot: str,
+    start: Annotated[bool, Meta(description="Start it afterwards")] = False,
+) -> Plan:
+    """Set a guest back to a snapshot. All that changed since is lost; a running guest is stopped."""
+    found = await pve.guest(guest)
+    status, snapshots = await asyncio.gather(found.get("status/current"), snapshots_of(found))
+    row = existing_snapshot(found, snapshots, snapshot)
+    refuse_locked(found, status)
+    if row.get("snapstate"):
+        raise Conflict(
+            f"Snapshot {snapshot} of {found} is incomplete ({row['snapstate']})",
+            next_step="A task that was cut short left it behind; snapshot_delete removes it",
+        )
+    await _refuse_newer(pve, found, snapshots, row)
+    says = f"Set {found} back to snapshot {snapshot}"
+    calls = [guest_call(found, "POST", f"snapshot/{snapshot}/rollback", says)]
+    resumes = bool(row.get("vmstate"))
+    if start and not resumes:
+        starting = power_call(found, "start", "stopped", {})
+        assert starting is not None
+        calls.append(starting)
+    age = duration(max(0, pve.clock.time() + pve.client.clock_skew - row.get("snaptime", 0)))
+    return Plan(
+        says,
+        tuple(calls),
+        facts={"taken": moment(row.get("snaptime", 0)), "age": age},
+        warnings=tuple(_losses(found, await state_of(found), age, resumes=resumes, start=start)),
+    )
+
+
+def _losses(guest: Guest, state: str, age: str, *, resumes: bool, start: bool) -> list[str]:
+    found = [f"What was written in the last {age} is lost; take a snapshot of now first if it may be needed"]
+    if resumes:
+        found.append("The snapshot holds the memory: the VM runs on from that moment")
+    elif state != "stopped" and not start:
+        found.append(f"{guest} is {state}; it will be stopped and stay so, unless start=true")
+    return found
+
+
+async def _refuse_newer(pve: Cluster, guest: Guest, snapshots: list[dict[str, Any]], row: dict[str, Any]) -> None:
+    """ZFS can only go back to the newest snapshot of a disk."""
+    newer = [other for other in snapshots if other.get("snaptime", 0) > row.get("snaptime", 0)]
+    if not newer:
+        return
+    known = await storages_on(pve, guest.row.node)
+    zfs = {name for name, storage in known.items() if storage.plugintype == "zfspool"}
+    config, *later = await asyncio.gather(
+        *(guest.get(f"snapshot/{other['name']}/config") for other in (row, *newer)),
+    )
+    disks = {one.volid for one in data_volumes(config) if one.storage in zfs}
+    blocking = [
+        other["name"]
+        for other, kept in zip(newer, later, strict=True)
+        if disks & {one.volid for one in data_volumes(kept)}
+    ]
+    if blocking:
+        raise Conflict(
+            f"{guest} cannot go back to {row['name']}: ZFS only goes back to the newest snapshot",
+            why=f"Newer are {', '.join(blocking)}",
+            next_step="Delete those first with snapshot_delete, or clone the guest",
+        )
+
+
+@operation(toolset="snapshots", risk=Risk.DESTROY)
+async def snapshot_delete(pve: Cluster, guest: GuestRef, snapshot: str) -> Plan:
+    """Delete a snapshot. The guest stays as it is; snapshots made from it are kept."""
+    found = await pve.guest(guest)
+    status, snapshots = await asyncio.gather(found.get("status/current"), snapshots_of(found))
+    row = existing_snapshot(found, snapshots, snapshot)
+    refuse_locked(found, status)
+    children = [other["name"] for other in snapshots if other.get("parent") == snapshot]
+    says = f"Delete snapshot {snapshot} of {found}"
+    parent = f"come below {row['parent']}" if row.get("parent") else "become the first of their line"
+    return Plan(
+        says,
+        (guest_call(found, "DELETE", f"snapshot/{snapshot}", says),),
+        facts={"taken": moment(row.get("snaptime", 0)), "children": children},
+        warnings=(f"Its children {', '.join(children)} are kept and {parent}",) if children else (),
+    )
