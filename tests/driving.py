@@ -14,7 +14,7 @@ from mcp.types import CallToolResult
 
 from quorate.app import App, build, simulated_cluster
 from quorate.config import Access, ClusterSettings, Settings
-from quorate.pve.connection import Connection, Limits
+from quorate.pve.connection import Connection, Limits, Secret, Token
 from quorate.sim.clock import ManualClock
 from quorate.sim.cluster import SimulatedCluster
 
@@ -118,3 +118,20 @@ def pointed_at(sim: SimulatedCluster, **changes: Any) -> ClusterSettings:
     settings = simulated_cluster(sim)
     connection: Connection = replace(settings.connection, **changes)
     return replace(settings, connection=connection)
+
+
+@asynccontextmanager
+async def second_server(quorate: Rig, audit_file: Path, *, token: str | None = None) -> AsyncIterator[Rig]:
+    """Another server on the same simulated cluster, as an API token such as alice@pve!cli if one is given."""
+    target = simulated_cluster(quorate.sim)
+    if token is not None:
+        user, _, name = token.partition("!")
+        secret = quorate.sim.world.access.users[user].tokens[name].secret
+        target = pointed_at(quorate.sim, credentials=Token(token, Secret(secret)))
+    settings = Settings(clusters=(target,), access=Access.ADMIN, audit_file=audit_file, toolsets=("all",))
+    app = build(settings, clock=DrivenTime(quorate.clock))
+    try:
+        async with Client(app.server()) as client:
+            yield Rig(quorate.sim, app, client, audit_file)
+    finally:
+        await app.close()

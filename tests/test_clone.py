@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from quorate.sim.guests import Guest
 from tests.driving import rig
 
 pytestmark = pytest.mark.anyio
@@ -85,38 +84,38 @@ async def test_a_dry_run_shows_the_calls_and_clones_nothing(tmp_path):
         assert writes(quorate) == []
 
 
-async def test_an_id_that_is_taken_is_refused_with_its_owner_and_a_free_one(tmp_path):
+async def test_an_id_that_is_taken_is_refused_with_its_owner_and_the_way_out(tmp_path):
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("guest_clone", guest=9000, vmid=200)
-        assert "taken by pihole" in text
-        assert str(quorate.sim.world.next_free_vmid()) in text
+        assert "200 is taken" in text
+        assert "pihole" in text
+        assert "Leave vmid out" in text
         assert writes(quorate) == []
 
 
-@pytest.mark.parametrize("place", ["pve1", "pve2"])
-async def test_if_the_chosen_id_is_snatched_away_the_next_one_is_taken(tmp_path, place):
-    async with rig(tmp_path) as quorate:
-        world = quorate.sim.world
-        planned = await quorate.facts("guest_clone", guest=9000, dry_run=True)
-        snatched = planned["vmid"] + 1  # the first one stays reserved for the dry run
-
-        original = world.tasks.start
-        request = quorate.sim.requests
-
-        class Thief(list):
-            """Takes the id just before PVE handles the clone."""
-
-            def append(self, entry):
-                list.append(self, entry)
-                if entry[0] == "POST" and entry[1].endswith("/clone") and snatched not in world.guests:
-                    world.add_guest(Guest(snatched, "qemu", place, {"name": "thief"}))
-
-        quorate.sim.requests = Thief(request)
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "500:unable to create VM 110: config file already exists:POST:/nodes/*/clone",
+        "task-fails:qmclone:close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/110.conf' failed: File exists",
+        "task-fails:qmclone:CT 110 already exists on node 'pve2'",
+    ],
+)
+async def test_if_the_chosen_id_is_snatched_away_the_next_one_is_taken(tmp_path, refusal):
+    async with rig(tmp_path, faults=[f"{refusal};count=1"]) as quorate:
+        before = set(quorate.sim.world.guests)
         facts = await quorate.facts("guest_clone", guest=9000, name="mine")
-        assert world.tasks.start == original
         assert facts["result"] == "done"
-        assert world.guests[snatched].name == "thief"
-        assert world.guests[facts["vmid"]].name == "mine"
+        assert facts["vmid"] == 111
+        assert set(quorate.sim.world.guests) - before == {111}
+        assert len(writes(quorate)) == 2
+
+
+async def test_an_id_that_was_asked_for_is_never_replaced_by_another(tmp_path):
+    fault = "500:unable to create VM 300: config file already exists:POST:/nodes/*/clone;count=1"
+    async with rig(tmp_path, faults=[fault]) as quorate:
+        assert "already exists" in await quorate.refusal("guest_clone", guest=9000, vmid=300)
+        assert len(writes(quorate)) == 1
 
 
 async def test_many_clones_at_once_get_an_id_each(tmp_path):
@@ -146,6 +145,27 @@ async def test_a_clone_that_outlasts_the_wait_says_what_is_still_to_be_done(tmp_
         assert facts["result"] == "running"
         assert "task_wait" in facts["next"]
         assert f"Start vm {facts['vmid']}" in facts["next"]
+
+
+@pytest.mark.parametrize("version", ["8.4.1", "9.2.1"])
+@pytest.mark.parametrize("template", [9000, 9001])
+async def test_a_guest_lives_from_clone_to_deletion_on_every_version(tmp_path, version, template):
+    async with rig(tmp_path, version=version) as quorate:
+        vmid = (await quorate.facts("guest_clone", guest=template, name="short-lived", start=True))["vmid"]
+        guest = quorate.sim.world.guests[vmid]
+        await quorate.facts("snapshot_create", guest=vmid, snapshot="one")
+        await quorate.facts("snapshot_update", guest=vmid, snapshot="one", description="first")
+        await quorate.facts("snapshot_rollback", guest=vmid, snapshot="one", start=True)
+        assert guest.running
+        assert guest.snapshots["one"].description == "first"
+        await quorate.facts("snapshot_delete", guest=vmid, snapshot="one")
+        for action, more in (("tag", {"tags": ["x1"]}), ("backup", {"storage": "nas"}), ("shutdown", {})):
+            await quorate.facts("guest_bulk", action=action, guests=[vmid], **more)
+        assert not guest.running
+        await quorate.facts("guest_template", guest=vmid)
+        assert guest.template
+        await quorate.facts("guest_delete", guest=vmid, purge=True)
+        assert vmid not in quorate.sim.world.guests
 
 
 @pytest.mark.parametrize(
@@ -182,7 +202,7 @@ async def test_a_name_that_is_in_use_and_a_full_storage_are_warned_of(tmp_path):
     async with rig(tmp_path) as quorate:
         quorate.sim.world.guests[108].config["scsi0"] = "local-lvm:vm-108-disk-0,size=900G"
         facts = await quorate.facts("guest_clone", guest=108, name="docker01", dry_run=True)
-        assert "already has this name" in facts["warnings"][0]
+        assert "has the same name" in facts["warnings"][0]
         assert "local-lvm has" in facts["warnings"][1]
 
 

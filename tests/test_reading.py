@@ -95,7 +95,7 @@ async def test_guest_get_of_a_running_container_knows_its_addresses(tmp_path):
     async with rig(tmp_path) as quorate:
         container = next(guest for guest in quorate.sim.world.guests.values() if guest.kind == "lxc" and guest.running)
         facts = await quorate.facts("guest_get", guest=container.vmid)
-        assert set(facts["addresses"]) == {address.ip for address in container.addresses}
+        assert facts["addresses"] == {address.interface: address.ip for address in container.addresses}
 
 
 async def test_guest_get_of_a_vm_asks_its_agent_for_addresses(tmp_path):
@@ -107,7 +107,7 @@ async def test_guest_get_of_a_vm_asks_its_agent_for_addresses(tmp_path):
             if guest.kind == "qemu" and guest.agent_answers(now) and guest.addresses
         )
         facts = await quorate.facts("guest_get", guest=vm.vmid)
-        assert {address.ip for address in vm.addresses} <= set(facts["addresses"])
+        assert {address.ip for address in vm.addresses} <= set(facts["addresses"].values())
 
 
 async def test_guest_get_shows_what_waits_for_a_restart(tmp_path):

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     call.add_argument("tool", metavar="TOOL", help="its name; `quorate tools` lists them")
     call.add_argument("arguments", metavar="key=value", nargs="*", help="arguments; repeat a key for a list")
     call.add_argument("--json", action="store_true", help="print the structured answer")
+    call.add_argument("--output", metavar="FILE", type=Path, help="where a picture goes (default: a new TOOL.png)")
     _gate_options(call)
     _cluster_options(call)
 
@@ -164,10 +165,32 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
         if options.json
         else terminal.readable(result.data)
     )
+    if not _save(result.pictures, options.output, options.tool):
+        return FAILED
     if result.failed:
         return FAILED
     running = isinstance(result.data, dict) and result.data.get("result") == "running"
     return STILL_RUNNING if running else OK
+
+
+def _save(pictures: Sequence[bytes], wanted: Path | None, tool: str) -> bool:
+    """Write pictures to files and say where; a file is only written over if its name was given."""
+    if wanted is not None and not pictures:
+        print(f"quorate: {tool} drew no picture; {wanted} is not written", file=sys.stderr)
+    for number, picture in enumerate(pictures):
+        file = wanted.with_stem(f"{wanted.stem}-{number + 1}") if wanted and number else wanted or _unused(tool)
+        try:
+            file.write_bytes(picture)
+        except OSError as error:
+            print(f"quorate: the picture cannot be written to {file}: {error.strerror}", file=sys.stderr)
+            return False
+        print(f"quorate: picture written to {file}", file=sys.stderr)
+    return True
+
+
+def _unused(tool: str) -> Path:
+    names = (Path(f"{tool}.png"), *(Path(f"{tool}-{number}.png") for number in range(2, 10_000)))
+    return next(name for name in names if not name.exists())
 
 
 def _key_values(pairs: Sequence[str]) -> dict[str, Any]:

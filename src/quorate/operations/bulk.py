@@ -9,13 +9,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.operations.backups import NOTES_TEMPLATE, vzdump_call
 from quorate.operations.placement import pick_storage
-from quorate.operations.plan import Call, Plan, Target, guest_call
+from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.power import READS_AT_ONCE, plan_power
 from quorate.operations.readiness import refuse_locked
 from quorate.operations.registry import Risk, operation
 from quorate.operations.selection import Filter
 from quorate.operations.snapshots import check_name, creation, name_from_time
+from quorate.operations.stored import require
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import BadArgument, Conflict, NotFound, Problem
 from quorate.pve.tasks import gather_bounded
@@ -164,15 +166,16 @@ async def _snapshot_call(name: str, guest: Guest) -> Call:
 
 
 async def _backup_call(pve: Cluster, storage: str | None, guest: Guest) -> Call:
+    """One run for each guest, although PVE takes several: so each has an outcome of its own."""
     refuse_locked(guest, await guest.get("status/current"))
-    chosen = await pick_storage(pve, guest.row.node, "backup", wanted=storage)
-    target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
+    await require(pve, f"back up {guest}", f"/vms/{guest.vmid}", "VM.Backup")
+    chosen = (await pick_storage(pve, guest.row.node, "backup", wanted=storage)).storage
+    await require(pve, f"store backups on {chosen}", f"/storage/{chosen}", "Datastore.AllocateSpace")
     params = {
-        "vmid": str(guest.vmid),
-        "storage": chosen.storage,
+        "storage": chosen,
         "mode": "snapshot",
         "compress": "zstd",
+        "notes-template": NOTES_TEMPLATE,
         "remove": 0,  # this adds a backup and deletes none
     }
-    says = f"Back up {guest} to {chosen.storage}"
-    return Call(says, "POST", f"/nodes/{guest.row.node}/vzdump", params, target, task_unnamed=True)
+    return vzdump_call(guest.row.node, [guest], params)

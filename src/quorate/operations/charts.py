@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from quorate.operations import series, zones
+from quorate.operations.chart_parts import Chart, Line, Panel
 from quorate.operations.registry import GuestRefs, Illustrated, Risk, operation
 from quorate.operations.series import Consolidation, Series, Subject, Timeframe, Unit
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, NotConfigured
 from quorate.pve.tasks import gather_bounded
 
-if TYPE_CHECKING:
-    from quorate.charts import Chart, Line, Panel
-
 SUBJECTS_AT_MOST = 8
 READS_AT_ONCE = 8
+POINTS_DRAWN = 480  # more than this only blurs a line
+PAIRS_AT_MOST = 3  # subjects with a line for each direction
+LABEL_LENGTH, TITLE_LENGTH = 28, 60
 
 Metric = Literal["cpu", "memory", "disk", "diskio", "network"]
 Names = Annotated[str | list[str], Meta(description="One or several")]
 
-# For every metric: its name, the fields to draw (the first that a subject has of each group), and the limit's field.
+# Of the fields of a metric, the first that a subject has is drawn; of a pair, both, or in a large comparison their sum.
 _TITLES = {
-    "cpu": "CPU load",
+    "cpu": "CPU load, share of the cores",
     "memory": "Memory in use",
     "disk": "Disk space in use",
     "diskio": "Disk reads and writes",
     "network": "Network traffic",
 }
-_SINGLE = {"cpu": ("cpu",), "memory": ("mem", "memused"), "disk": ("used", "disk", "rootused")}
+_SINGLE = {
+    "cpu": ("cpu",),
+    "memory": ("mem", "memused"),
+    "disk": ("used", "disk", "rootused"),
+    "diskio": ("diskio",),
+    "network": ("network",),
+}
 _PAIRS = {"diskio": ("diskread", "diskwrite"), "network": ("netin", "netout")}
 _PAIR_NAMES = {"diskio": ("read", "written"), "network": ("in", "out")}
 _LIMITS = {"memory": ("maxmem", "memtotal"), "disk": ("total", "maxdisk", "roottotal")}
@@ -55,14 +62,14 @@ async def metrics_chart(
     guests: GuestRefs | None = None,
     nodes: Names | None = None,
     storages: Annotated[str | list[str], Meta(description="name or node/name, one or several")] | None = None,
-    show: Annotated[list[Metric], Meta(description="Default cpu and memory; disk for storages")] | None = None,
+    show: Annotated[Metric | list[Metric], Meta(description="Default cpu, memory; disk for storages")] | None = None,
     timeframe: Annotated[Timeframe, Meta(description="decade: nodes only")] = "day",
     cf: Consolidation = "AVERAGE",
     timezone: Annotated[str, Meta(description="Such as Europe/Berlin; default: the server's")] | None = None,
 ) -> Illustrated:
     """Draw load over time as a picture; several guests, nodes or storages are compared in one chart."""
     where = zones.zone(timezone)
-    drawing = _drawing()
+    draw = await asyncio.to_thread(_drawing)
     subjects = await _subjects(pve, guests, nodes, storages)
     found: list[Series] = await gather_bounded(
         READS_AT_ONCE, [partial(series.read, pve, subject, timeframe, cf) for subject in subjects]
@@ -70,29 +77,29 @@ async def metrics_chart(
     times = [row["time"] for one in found for row in one.rows]
     if not times:
         raise BadArgument(f"Nothing is recorded for the {_SPANS[timeframe]}", next_step="Take another timeframe")
-    metrics = list(dict.fromkeys(show or _default(subjects)))
-    panels = [panel for metric in metrics if (panel := _panel(metric, found)) is not None]
+    metrics = list(dict.fromkeys(_listed(show) or _default(subjects)))
+    panels = [panel for metric in metrics if (panel := _panel(metric, found, peaks=cf == "MAX")) is not None]
     if not panels:
         raise BadArgument(
             f"There is nothing to draw: {', '.join(metrics)} was not recorded for {_names(subjects)}",
             why="A stopped guest has no load, a VM does not tell how full its disk is, a storage has only disk",
             next_step="metrics_get shows which fields there are",
         )
-    span = (min(times), max(times))
-    chart = drawing.Chart(
+    span = (min(times), max(times) + (0 if len(set(times)) > 1 else 60))
+    chart = Chart(
         title=f"{_names(subjects)}: {_SPANS[timeframe]}" + (", peaks" if cf == "MAX" else ""),
         panels=panels,
         zone=where,
-        zone_label=f"Local time: {zones.label(where, *span)}" if timezone is None else zones.label(where, *span),
+        zone_label=f"Time in {zones.label(where, *span)}",
         span=span,
     )
-    return Illustrated(_facts(chart, metrics), (await asyncio.to_thread(drawing.draw, chart),))
+    return Illustrated(_facts(chart, metrics, subjects), (await asyncio.to_thread(draw, chart),))
 
 
-def _drawing() -> Any:
+def _drawing() -> Callable[[Chart], bytes]:
     """matplotlib is large and optional: it is imported for the first chart and never before."""
     try:
-        from quorate import charts
+        from quorate.charts import draw
     except ImportError as error:
         raise NotConfigured(
             "Charts need matplotlib, which is not installed beside Quorate",
@@ -100,7 +107,7 @@ def _drawing() -> Any:
             next_step="Install it with `pip install 'quorate[charts]'` and start Quorate anew; "
             "metrics_get gives the same history as numbers",
         ) from None
-    return charts
+    return draw
 
 
 async def _subjects(
@@ -130,43 +137,65 @@ def _default(subjects: list[Subject]) -> list[str]:
 
 
 def _names(subjects: list[Subject]) -> str:
-    labels = [subject.label for subject in subjects]
-    return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+    """As many names as a title has room for."""
+    told = _short(subjects[0].label)
+    for number, subject in enumerate(subjects[1:], start=1):
+        longer = f"{told}, {_short(subject.label)}"
+        if len(longer) > TITLE_LENGTH:
+            return f"{told} and {len(subjects) - number} more"
+        told = longer
+    return told
 
 
 # -- from series to lines ----------------------------------------------------------------------------------------------
 
 
-def _panel(metric: str, found: list[Series]) -> Panel | None:
-    drawn = list(_drawn(metric, found))
+def _panel(metric: str, found: list[Series], *, peaks: bool) -> Panel | None:
+    paired = metric in _PAIRS and len(found) <= PAIRS_AT_MOST
+    fields = _PAIRS[metric] if paired else _SINGLE[metric]
+    if metric in _PAIRS and not paired:
+        found = [_summed(one, metric) for one in found]
+    drawn = list(_drawn(found, fields, paired=paired))
     if not drawn:
         return None
-    largest = max(value for _, one, field, _ in drawn for _, value in one.points(field))
     limit = _limit(metric, found)
+    largest = max(value for _, one, field, _ in drawn for _, value in one.points(field))
     unit = series.unit_of(drawn[0][2], max(largest, limit or 0.0))
-    paired, alone = metric in _PAIRS, len(found) == 1
-    lines = [_line(index, one, field, second, unit, metric, alone) for index, one, field, second in drawn]
-    charts = _drawing()
-    panel: Panel = charts.Panel(
-        title=_TITLES[metric],
+    lines = []
+    for index, one, field, second in drawn:
+        names = [_short(one.subject.label)] if len(found) > 1 else []
+        names += [_PAIR_NAMES[metric][second]] if paired else [] if names else ["in use"]
+        colour, dashed = (index, second) if len(found) > 1 else (int(second), False)
+        lines.append(_line(" ".join(names), one, field, unit, colour=colour, dashed=dashed, peaks=peaks))
+    return Panel(
+        title=_TITLES[metric] + (f", {' + '.join(_PAIR_NAMES[metric])}" if metric in _PAIRS and not paired else ""),
         unit=unit.name,
         lines=lines,
+        legend_title=f"mean / max, {unit.name}",
         limit=None if limit is None else (f"given: {unit.of(limit):g} {unit.name}", limit / unit.size),
-        styles=_PAIR_NAMES[metric] if paired and not alone else None,
     )
-    return panel
 
 
-def _drawn(metric: str, found: list[Series]) -> Iterator[tuple[int, Series, str, bool]]:
+def _summed(one: Series, metric: str) -> Series:
+    """Both directions as one: a comparison of many would drown in lines otherwise."""
+    first, second = _PAIRS[metric]
+    rows = [
+        {"time": row["time"], metric: row[first] + row[second]}
+        if first in row and second in row
+        else {"time": row["time"]}
+        for row in one.rows
+    ]
+    return Series(one.subject, rows)
+
+
+def _drawn(found: list[Series], fields: tuple[str, ...], *, paired: bool) -> Iterator[tuple[int, Series, str, bool]]:
     """Every line of the panel: the number of its subject, its points, its field, whether it is a pair's second."""
     for index, one in enumerate(found):
-        if metric in _PAIRS:
-            for second, field in enumerate(_PAIRS[metric]):
-                if one.points(field):
-                    yield index, one, field, bool(second)
+        if paired:
+            yield from ((index, one, field, bool(second)) for second, field in enumerate(fields) if one.points(field))
             continue
-        field = _first(one, _SINGLE[metric])
-        if field and any(value for _, value in one.points(field)):
+        field = _first(one, fields)
+        if any(value for _, value in one.points(field)):
             yield index, one, field, False
 
 
@@ -181,29 +210,35 @@ def _limit(metric: str, found: list[Series]) -> float | None:
     return found[0].last(_first(found[0], _LIMITS[metric]))
 
 
-def _line(index: int, one: Series, field: str, second: bool, unit: Unit, metric: str, alone: bool) -> Line:
+def _short(label: str) -> str:
+    return label if len(label) <= LABEL_LENGTH else f"{label[: LABEL_LENGTH - 9]}…{label[-8:]}"
+
+
+def _line(name: str, one: Series, field: str, unit: Unit, *, colour: int, dashed: bool, peaks: bool) -> Line:
     numbers = series.statistics(one.points(field))
-    name = one.subject.label
-    if alone:
-        name = _PAIR_NAMES[metric][second] if metric in _PAIRS else "in use"
-    charts = _drawing()
-    line: Line = charts.Line(
-        label=f"{name}\nmean {unit.of(numbers.mean):g}, max {unit.of(numbers.max):g}",
-        times=[row["time"] for row in one.rows],
-        values=[row[field] / unit.size if field in row else math.nan for row in one.rows],
-        colour=int(second) if alone else index,
-        dashed=second and not alone,
-        in_legend=alone or not second,
+    rows = series.thinned(one.rows, POINTS_DRAWN, peak=peaks)
+    return Line(
+        label=f"{name}: {unit.of(numbers.mean):g} / {unit.of(numbers.max):g}",
+        times=[row["time"] for row in rows],
+        values=[row[field] / unit.size if field in row else math.nan for row in rows],
+        colour=colour,
+        dashed=dashed,
     )
-    return line
 
 
-def _facts(chart: Chart, metrics: list[str]) -> dict[str, Any]:
+def _facts(chart: Chart, metrics: list[str], subjects: list[Subject]) -> dict[str, Any]:
     """What the picture shows, for whoever cannot see it."""
     shown = {
-        f"{panel.title} ({panel.unit})": [line.label.replace("\n", ": ") for line in panel.lines if line.in_legend]
+        f"{panel.title} ({panel.legend_title})": dict(line.label.rsplit(": ", 1) for line in panel.lines)
         for panel in chart.panels
     }
-    missing = [_TITLES[metric] for metric in metrics if _TITLES[metric] not in {panel.title for panel in chart.panels}]
-    note = {"not_recorded": missing} if missing else {}
-    return {"chart": chart.title, "time_zone": chart.zone_label, "shown": shown, **note}
+    facts: dict[str, Any] = {"chart": chart.title, "time": chart.zone_label, "shown": shown}
+    titles = [panel.title for panel in chart.panels]
+    if missing := [metric for metric in metrics if not any(title.startswith(_TITLES[metric]) for title in titles)]:
+        facts["not_recorded"] = missing
+    drawn = {label for lines in shown.values() for label in lines}
+    if len(subjects) > 1 and (
+        quiet := [one.label for one in subjects if not any(label.startswith(_short(one.label)) for label in drawn)]
+    ):
+        facts["without_data"] = quiet
+    return facts

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.operations.new_guests import check_pool, choose_vmid, facts_after, namesake_warning, next_call, start_call
 from quorate.operations.placement import next_vmid, pick_storage
-from quorate.operations.plan import Call, Plan, Target, guest_call
+from quorate.operations.plan import Plan, Target, guest_call
 from quorate.operations.readiness import (
     Volume,
     data_volumes,
-    existing_pool,
     existing_snapshot,
     has_feature,
     online_node,
@@ -24,6 +24,7 @@ from quorate.operations.readiness import (
     volumes,
 )
 from quorate.operations.registry import GuestRef, Risk, operation
+from quorate.operations.stored import require
 from quorate.operations.units import size
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import BadArgument, Conflict
@@ -74,39 +75,39 @@ async def guest_clone(
         _refuse_running_container(source, status, snapshot)
     target = await online_node(pve, node or source.row.node)
     await _check_storages(pve, source, config, target, storage)
-    if pool is not None:
-        await existing_pool(pve, pool)
+    await check_pool(pve, pool)
     warnings = [
-        *await _name_warnings(pve, name),
+        *await namesake_warning(pve, name),
         *(await _room_warnings(pve, source, config, storage) if copies else ()),
         *_consistency_warnings(source, status, snapshot),
     ]
     wish = _Wish(source, name, copies, target, storage, format, snapshot, pool, description, start, tuple(warnings))
     if vmid is None:
         return await _plan_with_next_id(pve, wish)
-    await _refuse_taken(pve, vmid)
-    return _plan(wish, vmid)
+    return _plan(pve, wish, await choose_vmid(pve, vmid))
 
 
 async def _plan_with_next_id(pve: Cluster, wish: _Wish) -> Plan:
     """If somebody takes the id before PVE sees our call, the next one is tried."""
-    return _plan(wish, await next_vmid(pve), otherwise=partial(_plan_with_next_id, pve, wish))
+    return _plan(pve, wish, await next_vmid(pve), otherwise=partial(_plan_with_next_id, pve, wish))
 
 
-def _plan(wish: _Wish, vmid: int, otherwise: Any = None) -> Plan:
-    source, kind = wish.guest, wish.guest.row.kind
+def _plan(pve: Cluster, wish: _Wish, vmid: int, otherwise: Any = None) -> Plan:
+    source = wish.guest
     name = wish.name or f"Copy-of-{'VM' if source.is_vm else 'CT'}-{source.row.name}"
+    target = Target(source.row.kind, str(vmid), name, wish.node)
     mode = "full" if wish.full else "linked"
-    says = f"Clone {source} to {kind} {vmid} {name} on {wish.node} ({mode})"
+    says = f"Clone {source} to {target} on {wish.node} ({mode})"
     calls = [guest_call(source, "POST", "clone", says, **_clone_parameters(wish, vmid))]
     if wish.start:
-        calls.append(_start_call(wish, vmid, name))
+        calls.append(start_call(pve, target))
     return Plan(
         says,
         tuple(calls),
         facts={"vmid": vmid, "name": name, "node": wish.node, "mode": mode},
         warnings=wish.warnings,
-        next_step=None if wish.start else f"Start it with guest_power guest={vmid} action=start",
+        after=facts_after(pve, target),
+        next_step=next_call(target, started=wish.start),
         otherwise=otherwise,
     )
 
@@ -124,12 +125,6 @@ def _clone_parameters(wish: _Wish, vmid: int) -> dict[str, Any]:
         "pool": wish.pool,
         "description": wish.description,
     }
-
-
-def _start_call(wish: _Wish, vmid: int, name: str) -> Call:
-    row = wish.guest.row
-    path = f"/nodes/{wish.node}/{row.type}/{vmid}/status/start"
-    return Call(f"Start {row.kind} {vmid} {name}", "POST", path, {}, Target(row.kind, str(vmid), name, wish.node))
 
 
 # -- what PVE would refuse, and why ------------------------------------------------------------------------------------
@@ -173,6 +168,8 @@ async def _check_storages(
     content = "images" if source.is_vm else "rootdir"
     here = source.row.node
     chosen = await pick_storage(pve, here, content, wanted=storage) if storage else None
+    for name in sorted({storage or one.storage for one in data_volumes(config)}):
+        await require(pve, f"make disks on {name}", f"/storage/{name}", "Datastore.AllocateSpace")
     if target == here:
         return
     known = await storages_on(pve, here)
@@ -193,22 +190,7 @@ async def _check_storages(
         )
 
 
-async def _refuse_taken(pve: Cluster, vmid: int) -> None:
-    pve.inventory.forget()
-    owner = next((row for row in await pve.inventory.guests() if row.vmid == vmid), None)
-    if owner is not None:
-        free = await next_vmid(pve)
-        pve.reserved_vmids.discard(free)
-        raise Conflict(f"The id {vmid} is taken by {owner}", next_step=f"Leave vmid out; {free} is free")
-    pve.reserved_vmids.add(vmid)
-
-
 # -- what the caller should know ---------------------------------------------------------------------------------------
-
-
-async def _name_warnings(pve: Cluster, name: str | None) -> list[str]:
-    others = [row for row in await pve.inventory.guests() if name and row.name == name]
-    return [f"{others[0]} already has this name; tell them apart by vmid"] if others else []
 
 
 async def _room_warnings(pve: Cluster, source: Guest, config: dict[str, Any], storage: str | None) -> list[str]:

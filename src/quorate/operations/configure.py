@@ -39,8 +39,6 @@ _CLOUDINIT = frozenset(
 _PLUGGED = ("memory", "vcpus", "balloon", "usb", "hostpci", "virtiofs", "cdrom")
 _CD_SLOTS = ("ide2", "ide0", "ide1", "ide3", "sata0", "sata1", "sata2", "sata3", "sata4", "sata5")
 
-Texts = list[str] | str
-
 
 @operation(toolset="configure", risk=Risk.CHANGE, idempotent=True)
 async def guest_configure(
@@ -53,14 +51,14 @@ async def guest_configure(
     cpu: Annotated[str, Meta(description="CPU type such as host")] | None = None,
     name: str | None = None,
     description: str | None = None,
-    tags: Annotated[Texts, Meta(description="Replaces all")] | None = None,
-    add_tags: Texts | None = None,
-    remove_tags: Texts | None = None,
+    tags: Annotated[list[str], Meta(description="Replaces all")] | None = None,
+    add_tags: list[str] | None = None,
+    remove_tags: list[str] | None = None,
     onboot: bool | None = None,
     startup: Annotated[str, Meta(description="order=1,up=30,down=60")] | None = None,
     protection: bool | None = None,
     agent: Annotated[bool | str, Meta(description="QEMU guest agent")] | None = None,
-    boot: Annotated[Texts, Meta(description="Devices in order")] | None = None,
+    boot: Annotated[list[str], Meta(description="Devices in order")] | None = None,
     cdrom: Annotated[str, Meta(description="ISO volume to insert, or none")] | None = None,
     options: Annotated[dict[str, Any], Meta(description="Any other PVE option")] | None = None,
     unset: Annotated[list[str], Meta(description="Options to remove")] | None = None,
@@ -115,7 +113,8 @@ async def _plan(
         if not unchanged:
             raise BadArgument("Nothing to change is given", next_step="Name an option, such as cores=2")
         return Plan(summary, unchanged=tuple(unchanged))
-    _check_balloon({**config, **changed})
+    if {"memory", "balloon"} & changed.keys():
+        _check_balloon({**config, **changed})
     touched = [*changed, *removed, *revert]
     slow = guest.row.status == "running" and any(key.startswith(_PLUGGED) or _is_cd(key) for key in touched)
     says = f"Change {', '.join(touched)} of {guest}"
@@ -158,7 +157,7 @@ def _agent(config: Config, given: bool | str) -> str:
     return values.merge(str(config.get("agent", "")), {"enabled": on}, "enabled")
 
 
-def _tags(config: Config, given: Texts | None, add: Texts | None, remove: Texts | None) -> str | None:
+def _tags(config: Config, given: list[str] | None, add: list[str] | None, remove: list[str] | None) -> str | None:
     if given is None and add is None and remove is None:
         return None
     if given is not None and (add is not None or remove is not None):
@@ -169,13 +168,12 @@ def _tags(config: Config, given: Texts | None, add: Texts | None, remove: Texts 
     return ";".join(dict.fromkeys(tags))
 
 
-def _as_tags(given: Texts | None) -> list[str]:
-    return split_tags(given if isinstance(given, str) else " ".join(given or ()))
+def _as_tags(given: list[str] | None) -> list[str]:
+    return split_tags(" ".join(given or ()))
 
 
-def _boot(guest: Guest, config: Config, given: Texts) -> str:
-    text = given if isinstance(given, str) else ";".join(given)
-    devices = [device for device in re.split(r"[,;\s]+", text.removeprefix("order=")) if device]
+def _boot(guest: Guest, config: Config, given: list[str]) -> str:
+    devices = [device for device in re.split(r"[,;\s]+", ";".join(given).removeprefix("order=")) if device]
     bootable = [key for key in config if values.bus_of(key) in (*values.BOOTABLE, "net") or key.startswith("hostpci")]
     for device in devices:
         if device not in bootable:

@@ -40,8 +40,8 @@ async def find_template(pve: Cluster, library: Library, node: str, wanted: str) 
     """The template that is meant by a volid, a file name or a part of it; the newest if only versions differ."""
     files = await library.on(node, "vztmpl")
     if found := matching(files, wanted):
-        name = _newest(wanted, [file.name for file in found])
-        return Template(name, next(file.volid for file in found if file.name == name))
+        newest = _newest(wanted, [file.name for file in found])
+        return Template(newest, next(file.volid for file in found if file.name == newest))
     rows: list[dict[str, Any]] = await pve.get(f"/nodes/{node}/aplinfo") or []
     name = _appliance(wanted, rows)
     if name is None:

@@ -11,20 +11,18 @@ from msgspec import Meta
 from quorate.operations.container_templates import Template, find_template
 from quorate.operations.guest_files import Library, matching
 from quorate.operations.new_cloudinit import public_keys
-from quorate.operations.new_disks import DiskWish, PlacedDisk, mount, parse_disk, place_disks
+from quorate.operations.new_disks import DiskWish, chosen_storage, mount, parse_disk, place_disks
 from quorate.operations.new_guests import (
     MEBIBYTE,
     Amount,
     Parts,
-    VmId,
-    as_list,
     check_name,
     check_pool,
     check_rights,
-    choose_vmid,
     extra_options,
     facts_after,
     first_fitting,
+    free_vmid,
     mebibytes,
     namesake_warning,
     next_call,
@@ -32,7 +30,7 @@ from quorate.operations.new_guests import (
     start_call,
     tag_list,
 )
-from quorate.operations.new_networks import Card, connect, container_card, parse_cards
+from quorate.operations.new_networks import Card, chosen_bridge, connect, container_card, name_servers, parse_cards
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.pve import values
@@ -69,27 +67,28 @@ class _Draft:
 @operation(toolset="provision", risk=Risk.CHANGE)
 async def container_create(
     pve: Cluster,
-    template: Annotated[str, Meta(description="File name, part of it (debian-13), or volid; downloaded if missing")],
+    template: Annotated[str, Meta(description="File name, part of it, or volid; downloaded if missing")],
     hostname: str | None = None,
     node: str | None = None,
-    vmid: VmId | None = None,
-    cores: Annotated[int, Meta(ge=1)] = 1,
+    vmid: int | None = None,
+    cores: int = 1,
     memory: Annotated[Amount, Meta(description="1G, or MiB")] = 512,
-    swap: Amount = 512,
-    rootfs: Annotated[Amount, Meta(description="8G or local-lvm:8G")] = ROOT,
-    storage: Annotated[str, Meta(description="For disks that name none")] | None = None,
+    swap: Amount | None = None,
+    rootfs: Annotated[str, Meta(description="8G or local-lvm:8G")] = ROOT,
+    storage: Annotated[str, Meta(description="Default for disks")] | None = None,
     mounts: Annotated[Parts, Meta(description="local-lvm:8G,mp=/data or {size,storage,path,ro,backup}")] | None = None,
     networks: Annotated[
-        Parts, Meta(description="vmbr0,ip=10.0.0.5/24,gw=10.0.0.1 or {bridge,ip,gateway,ip6,gateway6,tag,firewall}; DHCP")
+        Parts,
+        Meta(description="vmbr0,ip=10.0.0.5/24,gw=10.0.0.1 or {bridge,ip,gateway,ip6,gateway6,tag,firewall}; DHCP"),
     ]
     | None = None,
-    dns: str | list[str] | None = None,
+    dns: str | None = None,
     search_domain: str | None = None,
-    password: Annotated[str, Meta(min_length=5)] | None = None,
-    ssh_keys: str | list[str] | None = None,
+    password: str | None = None,
+    ssh_keys: list[str] | None = None,
     features: Annotated[str, Meta(description="nesting=1,keyctl=1")] | None = None,
     unprivileged: bool = True,
-    tags: str | list[str] | None = None,
+    tags: list[str] | None = None,
     pool: str | None = None,
     description: str | None = None,
     onboot: bool | None = None,
@@ -99,30 +98,30 @@ async def container_create(
     """Create a container. What is left out is chosen from the cluster and shown: vmid, node, storage, bridge."""
     check_name(hostname, "hostname")
     await check_pool(pve, pool)
-    settings = {
+    given: dict[str, Any] = {
         "hostname": hostname,
         "cores": cores,
         "memory": mebibytes("memory", memory),
-        "swap": mebibytes("swap", swap, least=0),
+        "swap": None if swap is None else mebibytes("swap", swap, least=0),
         "unprivileged": int(unprivileged),
         "features": _features(pve, features, unprivileged=unprivileged),
-        "nameserver": " ".join(as_list(dns)) or None,
+        "nameserver": name_servers(dns) if dns else None,
         "searchdomain": search_domain,
         "password": password,
         "ssh-public-keys": "\n".join(public_keys(ssh_keys)) if ssh_keys else None,
         "tags": tag_list(tags),
         "description": description,
-        "onboot": onboot,
+        "onboot": None if onboot is None else int(onboot),
         "pool": pool,
     }
-    settings = {key: value for key, value in settings.items() if value is not None}
+    settings = {key: value for key, value in given.items() if value is not None}
     endpoint = (await pve.facts()).endpoint("POST", "/nodes/{node}/lxc")
     settings |= extra_options(endpoint, options, settings)
     wish = _Wish(
         template,
         settings,
         root=parse_disk(rootfs, storage),
-        mounts=[_mount_wish(pve, one, storage) for one in mounts or ()],
+        mounts=[_mount_wish(one, storage) for one in mounts or ()],
         cards=parse_cards(networks),
         warnings=(*await namesake_warning(pve, hostname), *_login_warning(settings)),
     )
@@ -142,7 +141,7 @@ def _features(pve: Cluster, given: str | None, *, unprivileged: bool) -> str | N
     if pve.client.identity != "root@pam" and (parts.keys() - {"nesting"} or not unprivileged):
         raise PermissionMissing(
             f"{pve.client.identity} may not set features={given}",
-            why="PVE lets only root@pam itself, and no token, set features other than nesting of an unprivileged container",
+            why="PVE lets only root@pam itself, no token, set more than nesting of an unprivileged container",
             next_step="Create it without, then set them with `pct set` on the node",
         )
     return values.build(parts) or None
@@ -154,7 +153,7 @@ def _login_warning(settings: Mapping[str, Any]) -> list[str]:
     return ["Neither password nor ssh_keys is given: only `pct enter` on the node gets in"]
 
 
-def _mount_wish(pve: Cluster, given: str | Mapping[str, Any], storage: str | None) -> DiskWish:
+def _mount_wish(given: str | Mapping[str, Any], storage: str | None) -> DiskWish:
     """One mount point; `path` and PVE's `mp` both say where it goes."""
     if isinstance(given, Mapping):
         parts = {"mp" if key == "path" else str(key): value for key, value in given.items()}
@@ -162,9 +161,9 @@ def _mount_wish(pve: Cluster, given: str | Mapping[str, Any], storage: str | Non
     else:
         parts, source = {}, given
     if source.startswith("/"):
-        raise PermissionMissing(
-            "A directory of the node cannot be mounted here",
-            why=f"PVE lets only root@pam itself do that, and no token; this is {pve.client.identity}",
+        raise BadArgument(
+            f"{source.partition(',')[0]} is a directory of the node, and mounts makes new volumes",
+            why="PVE lets only root@pam itself, no token, mount directories of the node",
             next_step="Use `pct set` on the node afterwards, or a mount point on a storage",
         )
     wish = parse_disk(parts or source, storage)
@@ -197,22 +196,13 @@ async def _draft(pve: Cluster, library: Library, wish: _Wish, node: str) -> _Dra
         template,
         {**wish.settings, **devices},
         tuple(disk.storage.storage for disk in placed),
-        _chosen(wish, template, placed, connected),
+        {"template": template.name, **chosen_storage(placed), **chosen_bridge(wish.cards, connected)},
         (*wish.warnings, *warnings),
     )
 
 
-def _chosen(wish: _Wish, template: Template, placed: list[PlacedDisk], connected: list[Card]) -> dict[str, Any]:
-    chosen: dict[str, Any] = {"template": template.name}
-    if unnamed := [disk for disk in placed if disk.wish.storage is None]:
-        chosen["storage"] = unnamed[0].storage.storage
-    if bridges := [there["bridge"] for asked, there in zip(wish.cards, connected, strict=True) if "bridge" not in asked]:
-        chosen["bridge"] = bridges[0]
-    return chosen
-
-
 async def _plan(pve: Cluster, draft: _Draft, wanted: int | None, *, start: bool) -> Plan:
-    vmid = await choose_vmid(pve, wanted)
+    vmid, number_warnings = await free_vmid(pve, wanted)
     target = Target("ct", str(vmid), str(draft.params.get("hostname", "")), draft.node)
     says = f"Create {target} on {draft.node}"
     await check_rights(pve, says[:1].lower() + says[1:], vmid, draft.params.get("pool"), draft.storages)
@@ -232,8 +222,8 @@ async def _plan(pve: Cluster, draft: _Draft, wanted: int | None, *, start: bool)
         tuple(calls),
         next_step=next_call(target, started=start),
         facts={"vmid": vmid, "node": draft.node, "chosen": draft.chosen},
-        warnings=draft.warnings,
+        warnings=(*number_warnings, *draft.warnings),
         after=facts_after(pve, target),
-        otherwise=with_another_number if wanted is None else None,
+        otherwise=with_another_number,
         contested=int(template.missing),
     )

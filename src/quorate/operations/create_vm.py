@@ -14,6 +14,7 @@ from quorate.operations.new_cloudinit import cloudinit_options
 from quorate.operations.new_disks import (
     DiskWish,
     Slots,
+    chosen_storage,
     drive,
     efi_drive,
     parse_disk,
@@ -24,15 +25,14 @@ from quorate.operations.new_guests import (
     MEBIBYTE,
     Amount,
     Parts,
-    VmId,
     as_list,
     check_name,
     check_pool,
     check_rights,
-    choose_vmid,
     extra_options,
     facts_after,
     first_fitting,
+    free_vmid,
     mebibytes,
     namesake_warning,
     next_call,
@@ -40,10 +40,11 @@ from quorate.operations.new_guests import (
     start_call,
     tag_list,
 )
-from quorate.operations.new_networks import Card, connect, parse_cards, vm_card
+from quorate.operations.new_networks import Card, chosen_bridge, connect, parse_cards, vm_card
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
+from quorate.operations.units import parse_size
 from quorate.operations.units import size as readable
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
@@ -99,18 +100,18 @@ async def vm_create(
     pve: Cluster,
     name: str | None = None,
     node: str | None = None,
-    vmid: VmId | None = None,
-    cores: Annotated[int, Meta(ge=1)] = 2,
-    sockets: Annotated[int, Meta(ge=1)] = 1,
+    vmid: int | None = None,
+    cores: int = 2,
+    sockets: int | None = None,
     cpu: str | None = None,
     memory: Annotated[Amount, Meta(description="4G, or MiB")] = 2048,
-    balloon: Annotated[Amount, Meta(description="0: off")] | None = None,
+    balloon: Amount | None = None,
     disks: Annotated[
-        list[int | str | dict[str, Any]],
-        Meta(description="32G, local-lvm:32G or {size,storage,bus,format,import_from,ssd..}; import_from: image file"),
+        Parts,
+        Meta(description="32G, local-lvm:32G or {size,storage,bus,format,import_from}"),
     ]
     | None = None,
-    storage: Annotated[str, Meta(description="For disks that name none")] | None = None,
+    storage: Annotated[str, Meta(description="Default for disks")] | None = None,
     iso: Annotated[str | list[str], Meta(description="File name or volid")] | None = None,
     networks: Annotated[Parts, Meta(description="vmbr0,tag=20 or {bridge,model,tag,firewall,mac,rate,mtu}")]
     | None = None,
@@ -123,7 +124,7 @@ async def vm_create(
         dict[str, Any], Meta(description="user,password,ssh_keys,ip,gateway,ip6,gateway6,dns,search_domain,upgrade")
     ]
     | None = None,
-    tags: str | list[str] | None = None,
+    tags: list[str] | None = None,
     pool: str | None = None,
     description: str | None = None,
     onboot: bool | None = None,
@@ -149,7 +150,7 @@ async def vm_create(
         "agent": None if agent is None else int(agent),
         "tags": tag_list(tags),
         "description": description,
-        "onboot": onboot,
+        "onboot": None if onboot is None else int(onboot),
         "pool": pool,
         **(cloudinit_options(cloud_init) if cloud_init is not None else {}),
     }
@@ -170,15 +171,15 @@ async def vm_create(
         wish.chosen["disk"] = DISK
     if ostype is None:
         wish.chosen["ostype"] = system.ostype
+    if system.uefi and bios is None:
+        wish.chosen["bios"] = "ovmf"
     library = Library(pve)
     nodes = await possible_nodes(pve, node, memory=settings["memory"] * MEBIBYTE)
     draft = await first_fitting(nodes, lambda place: _draft(pve, library, wish, place))
     return await _plan(pve, draft, vmid, start=start)
 
 
-def _system(
-    ostype: str | None, bios: str | None, tpm: bool | None, machine: str | None, isos: list[str]
-) -> _System:
+def _system(ostype: str | None, bios: str | None, tpm: bool | None, machine: str | None, isos: list[str]) -> _System:
     """Linux has virtio drivers; Windows has them only with their CD, and Windows 11 insists on UEFI and a TPM."""
     kind = ostype or _guessed(isos)
     drivers = kind == "l26" or any("virtio-win" in iso.lower() for iso in isos)
@@ -219,31 +220,27 @@ async def _draft(pve: Cluster, library: Library, wish: _Wish, node: str) -> _Dra
     """Everything that depends on the node: files, storages, bridges, drives."""
     files = [await library.find(node, "iso", iso, "ISO image") for iso in wish.isos]
     placed, warnings = await place_disks(pve, node, wish.disks, "images", library)
+    connected = await connect(pve, node, wish.cards)
     home = placed[0].storage if placed else await _home(pve, node, wish)
     slots = Slots(wish.settings)
     cds = {slots.take("ide", CD_ORDER): f"{file.volid},media=cdrom" for file in files}
     disks = {slots.take(disk.wish.bus or wish.system.bus): disk for disk in placed}
-    devices = {**cds, **{key: drive(disk, bus=str(values.bus_of(key))) for key, disk in disks.items()}}
-    devices |= _special_drives(wish, home, slots)
-    connected = await connect(pve, node, wish.cards)
     cards = {f"net{number}": vm_card(card, wish.system.model) for number, card in enumerate(connected)}
-    for key in (*devices, *cards):
-        if key in wish.settings:
-            raise BadArgument(f"{key!r} is given twice", next_step="Leave it out of options, or set networks=[]")
+    if twice := [key for key in cards if key in wish.settings]:
+        raise BadArgument(f"{twice[0]!r} is given twice", next_step="Leave it out of options, or set networks=[]")
+    devices = {
+        **cds,
+        **{key: drive(disk, bus=str(values.bus_of(key))) for key, disk in disks.items()},
+        **_special_drives(wish, home, slots),
+        **cards,
+    }
     boot = {} if "boot" in wish.settings else _boot([*disks, *cds, *list(cards)[:1]])
-    chosen = dict(wish.chosen)
-    if placed and any(disk.wish.storage is None for disk in placed):
-        chosen["storage"] = next(disk.storage.storage for disk in placed if disk.wish.storage is None)
-    if any("bridge" not in card for card in wish.cards):
-        chosen["bridge"] = next(
-            there["bridge"] for asked, there in zip(wish.cards, connected, strict=True) if "bridge" not in asked
-        )
     return _Draft(
         node,
-        {**wish.settings, **devices, **cards, **boot},
+        {**wish.settings, **devices, **boot},
         {key: disk.grows_to for key, disk in disks.items() if disk.grows_to is not None},
         tuple(disk.storage.storage for disk in placed) + ((home.storage,) if home else ()),
-        chosen,
+        {**wish.chosen, **chosen_storage(placed), **chosen_bridge(wish.cards, connected)},
         (*wish.warnings, *warnings, *await _too_many_cores(pve, node, wish.settings)),
     )
 
@@ -272,14 +269,14 @@ def _boot(devices: list[str]) -> dict[str, str]:
 
 
 async def _too_many_cores(pve: Cluster, node: str, settings: Mapping[str, Any]) -> list[str]:
-    wanted, there = settings["cores"] * settings["sockets"], (await pve.inventory.node(node)).maxcpu
+    wanted, there = settings["cores"] * settings.get("sockets", 1), (await pve.inventory.node(node)).maxcpu
     if not there or wanted <= there:
         return []
     return [f"{wanted} cores are more than the {there:g} of {node}; PVE will refuse to start the VM"]
 
 
 async def _plan(pve: Cluster, draft: _Draft, wanted: int | None, *, start: bool) -> Plan:
-    vmid = await choose_vmid(pve, wanted)
+    vmid, number_warnings = await free_vmid(pve, wanted)
     target = Target("vm", str(vmid), str(draft.params.get("name", "")), draft.node)
     says = f"Create {target} on {draft.node}"
     await check_rights(pve, says[:1].lower() + says[1:], vmid, draft.params.get("pool"), draft.storages)
@@ -298,9 +295,9 @@ async def _plan(pve: Cluster, draft: _Draft, wanted: int | None, *, start: bool)
         tuple(calls),
         next_step=next_call(target, started=start),
         facts={"vmid": vmid, "node": draft.node, **({"chosen": draft.chosen} if draft.chosen else {})},
-        warnings=draft.warnings,
+        warnings=(*number_warnings, *draft.warnings),
         after=facts_after(pve, target),
-        otherwise=with_another_number if wanted is None else None,
+        otherwise=with_another_number,
     )
 
 
@@ -309,7 +306,7 @@ def _grow(pve: Cluster, target: Target, key: str, whole: int) -> Call:
 
     async def grown() -> bool:
         stored = values.parse(str((await pve.get(f"{path}/config")).get(key, "")), "file")
-        return stored.get("size") == readable(whole)
+        return parse_size(stored.get("size", "0"), unit="") >= whole
 
     says = f"Grow {key} of {target} to {readable(whole)}"
     return Call(says, "PUT", f"{path}/resize", {"disk": key, "size": f"{whole // MEBIBYTE}M"}, target, settled=grown)

@@ -166,11 +166,13 @@ async def storage_of(pve: Cluster, guest: Guest, volume: str) -> Resource:
     )
 
 
-def require_room(row: Resource, needed: int, *, force: bool) -> None:
+def require_room(row: Resource, needed: int, *, force: bool | None = None) -> None:
+    """`force` is None where the tool cannot overcommit."""
     if row.maxdisk and row.maxdisk - row.disk < needed and not force:
+        way_out = "" if force is None else "; where disks are thin, force=true overcommits"
         raise Conflict(
             f"Storage {row.storage} on {row.node} has {shown(row.maxdisk - row.disk)} free, not {shown(needed)}",
-            next_step="Choose another storage or less, or make room; where disks are thin, force=true overcommits",
+            next_step=f"Choose another storage or less, or make room{way_out}",
         )
 
 

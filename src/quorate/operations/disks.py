@@ -163,7 +163,7 @@ async def disk_move(
     row = await storage_with_room(pve, found, storage, 0, force=True)
     if volume.partition(":")[0] == storage and format in (None, format_of(volume)):
         return Plan(summary, unchanged=(f"{key} of {found} is on {storage} already",))
-    require_room(row, size_of(str(config[key])), force=False)
+    require_room(row, size_of(str(config[key])))
     if not found.is_vm and found.row.status == "running":
         raise Conflict(
             f"{found} is running, and PVE moves only the volumes of stopped containers",
@@ -238,7 +238,7 @@ async def disk_attach(
         says,
         (call,),
         facts={"disk": target, "volume": volume},
-        next_step=None if boots else f"To boot from it: guest_configure boot={target}",
+        next_step=None if boots else f"To boot from it: guest_configure boot=[{target}]",
         after=_state_of(found, target),
     )
 
@@ -303,11 +303,11 @@ def _comes_to_be(pve: Cluster, guest: Guest, there: Callable[[Config], bool]) ->
     """A container's mount point is made within the call itself, which may go on after its answer was lost."""
 
     async def look() -> bool:
-        for _ in range(1 if guest.is_vm else MAKING_LOOKS):
+        for _ in range(0 if guest.is_vm else MAKING_LOOKS):
             if there(await guest.get("config")):
                 return True
             await pve.clock.sleep(MAKING_INTERVAL)
-        return False
+        return there(await guest.get("config"))
 
     return look
 

@@ -14,6 +14,10 @@ from quorate.pve.errors import BadArgument, NotFound
 NAMES_SHOWN = 6
 
 
+class Ambiguous(BadArgument):
+    """Only the caller can say which is meant; that another node has fewer to choose from proves nothing."""
+
+
 class File(msgspec.Struct, frozen=True):
     """An entry of a storage's content."""
 
@@ -100,12 +104,12 @@ def not_found(word: str, wanted: str, node: str, files: Iterable[File]) -> NotFo
     elif names:
         hint = f"There is {listed(names)}"
     else:
-        hint = "None is there; download or upload one first"
+        hint = "None is there; image_download and image_upload bring one"
     return NotFound(f"The storages of {node} have no {word} {wanted!r}", next_step=hint)
 
 
-def several(word: str, wanted: str, names: Iterable[str]) -> BadArgument:
-    return BadArgument(
+def several(word: str, wanted: str, names: Iterable[str]) -> Ambiguous:
+    return Ambiguous(
         f"Several {word}s match {wanted!r}", why=f"They are {listed(names)}", next_step="Give more of the name"
     )
 

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.operations.config_change import pending_changes
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.selection import Filter
-from quorate.operations.units import duration, percent, size, used_of
+from quorate.operations.units import duration, moment, percent, size, used_of
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import Problem
@@ -74,59 +75,137 @@ def _row(row: Resource) -> list[Any]:
 
 
 @operation(toolset="guests", risk=Risk.READ)
-async def guest_get(pve: Cluster, guest: GuestRef) -> dict[str, Any]:
+async def guest_get(
+    pve: Cluster,
+    guest: GuestRef,
+    detail: Annotated[bool, Meta(description="Also OS, file systems, running tasks, digest")] = False,
+) -> dict[str, Any]:
     """One guest: state, load, hardware, disks, networks, addresses, snapshots, changes that wait for a restart."""
     found = await pve.guest(guest)
-    status, pending, snapshots, addresses = await asyncio.gather(
-        found.get("status/current"), found.get("pending"), found.get("snapshot"), _addresses(found)
+    # A locked guest's snapshots may be changing just now, and its task is what the caller needs to know.
+    locked = bool(found.row.lock)
+    status, pending, addresses, snapshots, tasks, inside = await asyncio.gather(
+        found.get("status/current"),
+        found.get("pending"),
+        _addresses(found),
+        found.get("snapshot") if detail or not locked else _nothing(),
+        _running_tasks(pve, found) if detail or locked else _nothing(),
+        _inside(found) if detail else _nothing(),
     )
     config = {entry["key"]: entry["value"] for entry in pending if "value" in entry}
+    waiting = pending_changes(pending)
     return {
         **_identity(found, status),
         **_load(status),
+        **(inside or {}),
         "hardware": _hardware(config, found.is_vm),
         "disks": {key: str(value) for key, value in sorted(config.items()) if values.is_disk(key, str(value))},
+        "detached": {key: str(value) for key, value in sorted(config.items()) if values.bus_of(key) == "unused"},
         "networks": {key: str(value) for key, value in sorted(config.items()) if values.bus_of(key) == "net"},
-        "addresses": addresses or values.addresses_in_config(config),
+        "addresses": _joined(addresses or values.addresses_in_config(config)),
         "options": _options(config),
         "notes": str(config.get("description", ""))[:NOTES_SHOWN],
-        "snapshots": sum(snapshot.get("name") != "current" for snapshot in snapshots),
-        "pending": _pending(pending),
+        "snapshots": None if snapshots is None else sum(row.get("name") != "current" for row in snapshots),
+        "pending": waiting,
+        "tasks": [_task_line(task) for task in tasks or []],
+        **({"digest": config.get("digest")} if detail else {}),
+        "next": _next_steps(found, status, tasks, waiting),
     }
 
 
-async def _addresses(guest: Guest) -> list[str]:
+async def _nothing() -> None:
+    return None
+
+
+async def _addresses(guest: Guest) -> dict[str, list[str]]:
     """What the guest itself says. A stopped guest or one without agent has nothing to say; that is no error here."""
     if guest.row.status != "running":
-        return []
+        return {}
+    listed = await _asked(guest, "agent/network-get-interfaces" if guest.is_vm else "interfaces")
+    found = {str(interface.get("name", "?")): _addresses_of(interface) for interface in listed}
+    return {name: own for name, own in found.items() if own}
+
+
+async def _asked(guest: Guest, what: str) -> list[dict[str, Any]]:
+    """A list from inside the guest, empty if it cannot be had: the agent's own error stands in place of the list."""
     try:
-        if guest.is_vm:
-            answer = await guest.get("agent/network-get-interfaces")
-            return _agent_addresses(answer.get("result"))
-        return _container_addresses(await guest.get("interfaces"))
+        answer = await guest.get(what)
     except Problem:
         return []
+    listed = answer.get("result") if isinstance(answer, dict) else answer
+    return listed if isinstance(listed, list) else []
 
 
-def _agent_addresses(interfaces: Any) -> list[str]:
-    if not isinstance(interfaces, list):  # the agent's own error stands in place of the list
-        return []
-    return [
-        address["ip-address"]
-        for interface in interfaces
-        for address in interface.get("ip-addresses", [])
-        if _is_useful(address["ip-address"])
-    ]
+def _addresses_of(interface: dict[str, Any]) -> list[str]:
+    """The agent and newer PVE give a list, older PVE the first address of each family of a container."""
+    listed = [str(one.get("ip-address", "")) for one in interface.get("ip-addresses") or []]
+    first = [str(interface.get(key) or "").partition("/")[0] for key in ("inet", "inet6")]
+    return [address for address in listed or first if _is_useful(address)]
 
 
-def _container_addresses(interfaces: Any) -> list[str]:
-    found: list[str] = []
-    for interface in interfaces or []:
-        for key in ("inet", "inet6"):
-            address = str(interface.get(key) or "").partition("/")[0]
-            if _is_useful(address):
-                found.append(address)
-    return found
+def _joined(addresses: dict[str, list[str]]) -> dict[str, str]:
+    return {name: ", ".join(own) for name, own in addresses.items()}
+
+
+async def _inside(guest: Guest) -> dict[str, Any]:
+    """What only the agent of a running VM knows."""
+    if not guest.is_vm or guest.row.status != "running":
+        return {}
+    system, volumes = await asyncio.gather(_os(guest), _asked(guest, "agent/get-fsinfo"))
+    return {"os": system, "filesystems": _usage(volumes)}
+
+
+async def _os(guest: Guest) -> str:
+    try:
+        result = (await guest.get("agent/get-osinfo")).get("result") or {}
+    except Problem:
+        return ""
+    kernel = f", kernel {result['kernel-release']}" if result.get("kernel-release") else ""
+    return f"{result.get('pretty-name') or result.get('name', '')}{kernel}"
+
+
+def _usage(volumes: list[dict[str, Any]]) -> dict[str, str]:
+    """Mount point -> used of whole; what has no size, such as a mounted snap, tells nothing."""
+    return {
+        str(volume.get("mountpoint", "?")): f"{used_of(volume.get('used-bytes', 0), volume['total-bytes'])}"
+        f" {volume.get('type', '')}".rstrip()
+        for volume in volumes
+        if volume.get("total-bytes")
+    }
+
+
+async def _running_tasks(pve: Cluster, guest: Guest) -> list[dict[str, Any]] | None:
+    """None if we may not see them."""
+    try:
+        rows = await pve.get(f"/nodes/{guest.row.node}/tasks", vmid=guest.vmid, source="active")
+    except Problem:
+        return None
+    return [row for row in rows or [] if "endtime" not in row]
+
+
+def _task_line(task: dict[str, Any]) -> str:
+    return f"{task.get('type')} since {moment(task.get('starttime', 0))} by {task.get('user')}: {task.get('upid')}"
+
+
+def _next_steps(
+    guest: Guest, status: dict[str, Any], tasks: list[dict[str, Any]] | None, waiting: dict[str, str]
+) -> str:
+    lock = str(status.get("lock") or "")
+    if tasks:
+        return f"A task is at work on it: task_wait task={tasks[0].get('upid')}"
+    if lock == "suspended":
+        return "It sleeps on disk: guest_power action=resume wakes it"
+    if lock and tasks is None:
+        return f"It is locked ({lock}): task_list shows the task that holds it"
+    if lock:
+        unlock = f"{'qm' if guest.is_vm else 'pct'} unlock {guest.vmid}"
+        return (
+            f"It is locked ({lock}) and no running task of it is to be seen: see task_list; "
+            f"a lock left behind goes with `{unlock}` on {guest.row.node}"
+        )
+    if waiting and status.get("status") == "running":
+        return "guest_power action=reboot applies what is pending; guest_configure revert drops it"
+    return ""
 
 
 def _is_useful(address: str) -> bool:
@@ -156,6 +235,7 @@ def _load(status: dict[str, Any]) -> dict[str, Any]:
         "uptime": duration(status.get("uptime", 0)),
         "cpu": f"{percent(status.get('cpu', 0))} of {status.get('cpus', '?')}",
         "memory": used_of(status.get("mem", 0), status.get("maxmem", 0)),
+        "rootfs": used_of(status["disk"], status.get("maxdisk", 0)) if status.get("disk") else "",
     }
 
 
@@ -202,9 +282,3 @@ def _options(config: dict[str, Any]) -> dict[str, Any]:
         and values.bus_of(key) not in ("net", "unused")
         and key != "sshkeys"
     }
-
-
-def _pending(entries: list[dict[str, Any]]) -> dict[str, str]:
-    """Changes that wait for a restart: key -> what it becomes."""
-    waiting = {entry["key"]: str(entry["pending"]) for entry in entries if "pending" in entry}
-    return waiting | {entry["key"]: "(removed)" for entry in entries if entry.get("delete")}

@@ -14,6 +14,7 @@ from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument
 
 COLUMNS = ("field", "unit", "min", "mean", "p95", "max", "last", "trend")
+FORESEEABLE_DAYS = 1000
 FILLING = {"used": "total", "rootused": "roottotal", "disk": "maxdisk"}
 """What may run full, and the field that says how large it is."""
 
@@ -26,13 +27,13 @@ async def metrics_get(
     storage: Annotated[str, Meta(description="Name, or node/name")] | None = None,
     timeframe: Annotated[Timeframe, Meta(description="decade: nodes only")] = "hour",
     cf: Consolidation = "AVERAGE",
-    fields: Annotated[list[str], Meta(description="Only these, such as cpu, mem, netin")] | None = None,
+    fields: Annotated[str | list[str], Meta(description="Only these, such as cpu, mem, netin")] | None = None,
     points: Annotated[int, Meta(ge=0, le=300, description="Also this many points, thinned")] = 0,
 ) -> Table:
     """Load of a guest, node or storage over time: min, mean, p95, max, last, trend (change over the time) per field."""
     subject = await _subject(pve, guest, node, storage)
     found = await series.read(pve, subject, timeframe, cf)
-    chosen = _chosen(found, fields)
+    chosen = _chosen(found, [fields] if isinstance(fields, str) else fields)
     numbers = {name: series.statistics(found.points(name)) for name in chosen}
     units = {name: series.unit_of(name, numbers[name].max) for name in chosen}
     rows = [_row(name, units[name], numbers[name]) for name in chosen]
@@ -100,8 +101,8 @@ def _forecast(found: Series, numbers: dict[str, Statistics]) -> dict[str, Any]:
     for name, whole in FILLING.items():
         if name in numbers:
             left = series.seconds_until_full(numbers[name], found.points(name), found.last(whole))
-            if left is not None:
-                told[name] = f"full in about {duration(left)} at this pace"
+            if left is not None and left < FORESEEABLE_DAYS * 86400:
+                told[name] = f"full in about {left / 86400:.0f} days at this pace"
     return {"forecast": told} if told else {}
 
 

@@ -52,6 +52,8 @@ async def guest_migrate(
     await _refuse_unreachable(pve, found, node, volumes(config), mapping)
     await _refuse_snapshots(pve, found, node, local, mode)
     _refuse_uncopied(found, local, mode, with_local_disks=with_local_disks)
+    if mode != "live":
+        await _refuse_untransferable(pve, found, node, local, mapping)
 
     async def arrived() -> bool:
         pve.inventory.forget()
@@ -178,8 +180,9 @@ async def _local_volumes(pve: Cluster, guest: Guest, config: dict[str, Any]) -> 
 async def _refuse_unreachable(
     pve: Cluster, guest: Guest, node: str, attached: list[Volume], mapping: dict[str, str]
 ) -> None:
-    there = await storages_on(pve, node)
-    lacking = {one.storage for one in attached if one.on_storage and one.storage not in there}
+    here, there = await storages_on(pve, guest.row.node), await storages_on(pve, node)
+    used = {one.storage for one in attached if one.on_storage}
+    lacking = {name for name in used if name in here and name not in there}  # what we cannot see, PVE will judge
     lacking -= lacking if "" in mapping else set(mapping)
     if lacking:
         content = "images" if guest.is_vm else "rootdir"
@@ -219,6 +222,22 @@ def _refuse_uncopied(guest: Guest, local: list[Volume], mode: Mode, *, with_loca
             why=f"{size(sum(one.size for one in data))} would be copied while it runs",
             next_step="Give with_local_disks=true to copy them, or move them to a shared storage first",
         )
+
+
+async def _refuse_untransferable(
+    pve: Cluster, guest: Guest, node: str, local: list[Volume], mapping: dict[str, str]
+) -> None:
+    """Disks of a guest that stands still are sent as streams, and those of ZFS only fit ZFS."""
+    here, there = await storages_on(pve, guest.row.node), await storages_on(pve, node)
+    for one in local:
+        goal = mapping.get(one.storage, mapping.get("", one.storage))
+        types = {row.plugintype for row in (here[one.storage], there.get(goal)) if row is not None}
+        if "zfspool" in types and len(types) > 1:
+            way = "start it and use mode=live with_local_disks=true, " if guest.is_vm else ""
+            raise Conflict(
+                f"{one} of {guest} cannot be sent from {one.storage} to {goal}: ZFS disks only go to ZFS",
+                next_step=f"To move it, {way}choose a storage of the same type, or move the disk here first",
+            )
 
 
 def _warnings(guest: Guest, mode: Mode, verdict: dict[str, Any]) -> list[str]:

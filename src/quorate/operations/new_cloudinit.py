@@ -7,22 +7,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorate.operations.new_guests import as_list, refuse_unknown
-from quorate.operations.new_networks import address_parts
+from quorate.operations.new_networks import address_parts, name_servers
 from quorate.pve import values
 from quorate.pve.errors import BadArgument
 
-_PLAIN = {"user": "ciuser", "password": "cipassword", "type": "citype", "custom": "cicustom"}
-_LISTS = {"dns": "nameserver", "search_domain": "searchdomain"}
+_PLAIN = {
+    "user": "ciuser",
+    "password": "cipassword",
+    "type": "citype",
+    "custom": "cicustom",
+    "search_domain": "searchdomain",
+}
 _ADDRESS = {"ip": "ip", "gateway": "gw", "ip6": "ip6", "gateway6": "gw6"}
 _NUMBERED = re.compile(r"ipconfig\d+")
-KEYS = (*_PLAIN, "ssh_keys", *_ADDRESS, *_LISTS, "upgrade", "ipconfig0")
+KEYS = (*_PLAIN, "ssh_keys", *_ADDRESS, "dns", "upgrade", "ipconfig0")
 
 
 def cloudinit_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """PVE's options; ip and gateway are those of the first card, ipconfigN say it for the others."""
     refuse_unknown("cloud_init", (key for key in given if not _NUMBERED.fullmatch(key)), KEYS)
     options: dict[str, Any] = {_PLAIN[key]: str(given[key]) for key in _PLAIN if given.get(key)}
-    options |= {_LISTS[key]: " ".join(as_list(given[key])) for key in _LISTS if given.get(key)}
+    if given.get("dns"):
+        options["nameserver"] = name_servers(given["dns"])
     options |= {key: str(value) for key, value in given.items() if _NUMBERED.fullmatch(key)}
     if given.get("ssh_keys"):
         options["sshkeys"] = values.encode_keys(public_keys(given["ssh_keys"]))

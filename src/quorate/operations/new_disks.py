@@ -55,7 +55,9 @@ def parse_disk(given: int | str | Mapping[str, Any], storage: str | None = None)
         raise BadArgument(f"There is no bus {bus!r}", next_step=f"Valid are {', '.join(SLOTS)}")
     import_from = parts.pop("import_from", None) or parts.pop("import-from", None)
     if wanted in (None, "0", "") and not import_from:
-        raise BadArgument(f"The disk {given!r} has no size", next_step='Write "32G", "local-lvm:32G" or {"size": "32G"}')
+        raise BadArgument(
+            f"The disk {given!r} has no size", next_step='Write "32G", "local-lvm:32G" or {"size": "32G"}'
+        )
     if "discard" in parts:
         parts["discard"] = "on" if values.is_on(parts["discard"]) else "ignore"
     return DiskWish(
@@ -114,11 +116,10 @@ async def _source(pve: Cluster, node: str, wish: DiskWish, library: Library) -> 
         if pve.client.identity != "root@pam":
             raise PermissionMissing(
                 "Only root@pam itself may import a disk from a path",
-                next_step="Put the image on a storage with content import, then give its name",
+                next_step="Put it on a storage with image_upload, as content import, then give its name",
             )
         return File(wanted)
-    found = await library.volume(node, wanted) if ":" in wanted else None
-    source = found or await _import_file(node, wanted, library)
+    source = await _volume(node, wanted, library) or await _import_file(node, wanted, library)
     if source.content not in _IMPORTABLE:
         raise _wrong_content(source)
     if wish.bytes is not None and wish.bytes < source.size:
@@ -127,6 +128,16 @@ async def _source(pve: Cluster, node: str, wish: DiskWish, library: Library) -> 
             next_step="A disk cannot shrink: ask for more, or leave size out",
         )
     return source
+
+
+async def _volume(node: str, wanted: str, library: Library) -> File | None:
+    """An image by its volid; a disk inside an appliance archive stands below the archive that is listed."""
+    if ":" not in wanted:
+        return None
+    archive, inside, _ = wanted.partition(".ova/")
+    if not inside:
+        return await library.volume(node, wanted)
+    return File(wanted, "import") if await library.volume(node, f"{archive}.ova") else None
 
 
 async def _import_file(node: str, wanted: str, library: Library) -> File:
@@ -142,7 +153,7 @@ def _wrong_content(file: File) -> BadArgument:
     return BadArgument(
         f"PVE does not import disks from {file.volid}",
         why=f"It is kept as {file.content}; disks come from content import (.qcow2, .raw, .vmdk, .ova) or images",
-        next_step="Download or upload it again with content import",
+        next_step="Get it again with image_download or image_upload, as content import",
     )
 
 
@@ -168,6 +179,11 @@ def _check_room(node: str, placed: Sequence[PlacedDisk], rooms: Sequence[int]) -
             raise Conflict(text, next_step="Choose another storage or a smaller size; storage_list shows the others")
         warnings.append(f"{text}: full disks would not fit")
     return warnings
+
+
+def chosen_storage(placed: Iterable[PlacedDisk]) -> dict[str, str]:
+    """The storage of the disks that named none, for the answer."""
+    return next(({"storage": disk.storage.storage} for disk in placed if disk.wish.storage is None), {})
 
 
 # -- how PVE wants them ------------------------------------------------------------------------------------------------

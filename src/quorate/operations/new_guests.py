@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from msgspec import Meta
-
+from quorate.operations.guest_files import Ambiguous
 from quorate.operations.placement import next_vmid, pick_node
 from quorate.operations.plan import Call, Target
 from quorate.operations.units import parse_size
@@ -19,18 +18,33 @@ from quorate.pve.schema import Endpoint
 
 MEBIBYTE = 1024**2
 LEAST_MEMORY = 16
+LOWEST_VMID, HIGHEST_VMID = 100, 999_999_999
 
-VmId = Annotated[int, Meta(ge=100, le=999_999_999)]
 Amount = int | str
 Parts = list[str | dict[str, Any]]
 
 _LABEL = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 _TAG = re.compile(r"[a-z0-9_][a-z0-9_\-+.]*", re.I)
+_NUMBER = re.compile(r"\d+$")
 _SEPARATORS = re.compile(r"[,;\s]+")
 
 # Parameters of PVE's create call that say what the call does, not what the guest is. Some would make it a restore.
 _NOT_OPTIONS = frozenset(
-    {"node", "vmid", "archive", "restore", "force", "unique", "live-restore", "start", "pool", "lock", "ostemplate"}
+    [
+        "node",
+        "vmid",
+        "archive",
+        "restore",
+        "force",
+        "unique",
+        "live-restore",
+        "start",
+        "pool",
+        "lock",
+        "ostemplate",
+        "storage",
+        "template",
+    ]
 )
 
 Built = TypeVar("Built")
@@ -51,18 +65,16 @@ def check_name(name: str | None, word: str = "name") -> None:
     )
 
 
-def tag_list(tags: str | list[str] | None) -> str | None:
+def tag_list(tags: list[str] | None) -> str | None:
     """The `tags` option, after PVE's rules for a tag."""
-    if tags is None:
-        return None
-    given = [tag for tag in _SEPARATORS.split(tags) if tag] if isinstance(tags, str) else [tag.strip() for tag in tags]
+    given = [tag for tag in _SEPARATORS.split(" ".join(tags or ())) if tag]
     for tag in given:
         if not _TAG.fullmatch(tag):
             raise BadArgument(
                 f"{tag!r} cannot be a tag",
                 why="A tag is made of letters, digits and _ - + . and begins with a letter, a digit or _",
             )
-    return ";".join(dict.fromkeys(tag.lower() for tag in given)) or None
+    return ";".join(dict.fromkeys(given)) or None
 
 
 def mebibytes(word: str, amount: Amount, *, least: int = LEAST_MEMORY) -> int:
@@ -89,16 +101,18 @@ def refuse_unknown(word: str, given: Iterable[str], known: Collection[str]) -> N
 
 def extra_options(endpoint: Endpoint, options: Mapping[str, Any] | None, taken: Collection[str]) -> dict[str, Any]:
     """Options that have no argument of their own, as PVE's parameters; each must exist and be given once."""
-    spelled: dict[str, Any] = {}
-    for name, value in (options or {}).items():
-        if name in _NOT_OPTIONS:
-            raise BadArgument(f"options cannot hold {name!r}", why="It is no option of a new guest")
+    known = endpoint.parameters.keys() - _NOT_OPTIONS
+    for name in options or {}:
         if name in taken:
-            raise BadArgument(f"{name!r} is given twice", next_step="Leave it out of options, or use options alone")
-        refuse_unknown("options", [re.sub(r"\d+$", "[n]", name) if name not in endpoint.parameters else name],
-                       endpoint.parameters)
-        spelled[name] = _option(name, value)
-    return spelled
+            raise BadArgument(f"{name!r} is given twice", next_step="Leave it out of options")
+        if name in ("archive", "restore", "force"):
+            raise BadArgument(f"A new guest has no option {name!r}", next_step="backup_restore restores a backup")
+        if name not in known and _NUMBER.sub("[n]", name) not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.6)
+            raise BadArgument(
+                f"A new guest has no option {name!r}", next_step=f"Did you mean {near[0]!r}?" if near else None
+            )
+    return {name: _option(name, value) for name, value in (options or {}).items()}
 
 
 def _option(name: str, value: Any) -> Any:
@@ -110,7 +124,9 @@ def _option(name: str, value: Any) -> Any:
 
 def part_text(key: str, value: Any) -> str:
     """One part of a property string."""
-    text = ";".join(map(str, value)) if isinstance(value, list) else str(int(value) if isinstance(value, bool) else value)
+    text = (
+        ";".join(map(str, value)) if isinstance(value, list) else str(int(value) if isinstance(value, bool) else value)
+    )
     if "," in text or isinstance(value, Mapping):
         raise BadArgument(f"{text!r} cannot be the value of {key!r}", why="A comma would begin another part")
     return text.strip()
@@ -134,10 +150,12 @@ async def first_fitting(nodes: list[str], build: Callable[[str], Awaitable[Built
     for node in nodes:
         try:
             return await build(node)
+        except Ambiguous:
+            raise
         except (BadArgument, NotFound, Conflict) as objection:
             objections.append(objection)
-    if len(objections) > 1:
-        objections[0].facts["nodes_tried"] = nodes
+    if len(objections) > 1 and all(isinstance(objection, NotFound) for objection in objections):
+        objections[0].why = objections[0].why or f"Nor do the other nodes: {', '.join(nodes[1:])}."
     raise objections[0]
 
 
@@ -148,6 +166,8 @@ async def choose_vmid(pve: Cluster, wanted: int | None) -> int:
     """The wanted number if it is free, else the next free one."""
     if wanted is None:
         return await next_vmid(pve)
+    if not LOWEST_VMID <= wanted <= HIGHEST_VMID:
+        raise BadArgument(f"{wanted} cannot be a vmid", next_step=f"It is {LOWEST_VMID} to {HIGHEST_VMID}")
     try:
         await pve.get("/cluster/nextid", vmid=wanted)
     except ParameterRejected:
@@ -158,6 +178,15 @@ async def choose_vmid(pve: Cluster, wanted: int | None) -> int:
             next_step="Leave vmid out to get the next free one, or give another",
         ) from None
     return wanted
+
+
+async def free_vmid(pve: Cluster, wanted: int | None) -> tuple[int, tuple[str, ...]]:
+    """The wanted number, or the next free one with a warning that says who has the wanted one."""
+    try:
+        return await choose_vmid(pve, wanted), ()
+    except Conflict as taken:
+        vmid = await next_vmid(pve)
+        return vmid, (f"{taken.what} {taken.why or ''} {vmid}, the next free one, is used instead.".replace("  ", " "),)
 
 
 async def check_pool(pve: Cluster, pool: str | None) -> None:

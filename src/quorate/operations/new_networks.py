@@ -40,6 +40,12 @@ async def connect(pve: Cluster, node: str, cards: Sequence[Card]) -> list[Card]:
     return [{**card, "bridge": found[card.get("bridge")]} for card in cards]
 
 
+def chosen_bridge(asked: Sequence[Card], connected: Sequence[Card]) -> dict[str, str]:
+    """The bridge of the cards that named none, for the answer."""
+    pairs = zip(asked, connected, strict=True)
+    return next(({"bridge": there["bridge"]} for wish, there in pairs if "bridge" not in wish), {})
+
+
 def vm_card(card: Card, model: str) -> str:
     """netN of a VM: `virtio=<mac>,bridge=vmbr0,tag=20`."""
     chosen = card.get("model", model)
@@ -77,7 +83,8 @@ def address_parts(given: Mapping[str, str]) -> dict[str, str]:
         if gateway := given.get(key):
             if "/" not in parts.get(address, ""):
                 raise BadArgument(
-                    f"The gateway {gateway} needs a static {address} beside it", next_step=f"Give {address} with its prefix"
+                    f"The gateway {gateway} needs a static {address} beside it",
+                    next_step=f"Give {address} with its prefix",
                 )
             parts[key] = _gateway(gateway, version)
     return parts
@@ -96,6 +103,17 @@ def _address(text: str, version: int) -> str:
     if "/" not in text:
         raise BadArgument(f"The address {text} lacks its prefix", next_step=f"Write it like {example}")
     return text
+
+
+def name_servers(given: str | list[str]) -> str:
+    """DNS servers as both kinds of guest take them: addresses, separated by blanks."""
+    servers = " ".join([given] if isinstance(given, str) else given).replace(",", " ").replace(";", " ").split()
+    for server in servers:
+        try:
+            ipaddress.ip_address(server)
+        except ValueError:
+            raise BadArgument(f"The DNS server {server!r} is no address", next_step="Write it like 1.1.1.1") from None
+    return " ".join(servers)
 
 
 def _gateway(text: str, version: int) -> str:

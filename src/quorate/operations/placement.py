@@ -11,8 +11,9 @@ from quorate.pve.inventory import Resource
 async def next_vmid(pve: Cluster) -> int:
     """PVE's next free id that no other call of ours has just taken for itself."""
     vmid = int(await pve.get("/cluster/nextid"))
-    taken = {row.vmid for row in await pve.inventory.guests()} | pve.reserved_vmids
-    while vmid in taken:
+    guests = {row.vmid for row in await pve.inventory.guests()}
+    pve.reserved_vmids -= guests
+    while vmid in guests | pve.reserved_vmids:
         vmid += 1
     pve.reserved_vmids.add(vmid)
     return vmid

@@ -32,8 +32,10 @@ class Call:
     path: str
     params: Mapping[str, Any] = field(default_factory=dict)
     target: Target | None = None
-    upload: Path | None = None
-    """A local file that is sent along; the call is then a multipart form with `params` before it."""
+    upload: Path | bytes | None = None
+    """A local file, or its content, that is sent along; the call is then a multipart form with `params` before it."""
+    task_id: str | None = None
+    """The id its task will carry where that is no vmid, so that the task can be found if PVE's answer is lost."""
     settled: Callable[[], Awaitable[bool]] | None = None
     """Whether the effect is there: asked after a lost answer, and after tasks that only tell the HA manager."""
     task_unnamed: bool = False
@@ -57,7 +59,9 @@ class Plan:
     from_answers: Callable[[list[Any]], Mapping[str, Any]] | None = None
     """Facts from what PVE answered to each call, shown once and recorded nowhere: how a new secret is handed over."""
     otherwise: Callable[[], Awaitable[Plan]] | None = None
-    """Another plan, if PVE refuses the first call at once because of a conflict (an id that was taken meanwhile)."""
+    """Another plan, if PVE refuses the contested call at once for a conflict (an id that was taken meanwhile)."""
+    contested: int = 0
+    """Which of the calls that is. What was done before it stays done, and the other plan does not repeat it."""
 
 
 def guest_call(

@@ -96,14 +96,6 @@ async def online_node(pve: Cluster, name: str) -> str:
     return name
 
 
-async def existing_pool(pve: Cluster, name: str) -> str:
-    """The pool, if it is there or we may not look."""
-    known = sorted(str(row["poolid"]) for row in await pve.get("/pools"))
-    if name not in known and await pve.may(f"/pool/{name}", "Pool.Audit"):
-        raise NotFound(f"There is no pool {name!r}", next_step=f"There are {', '.join(known)}" if known else None)
-    return name
-
-
 async def snapshots_of(guest: Guest) -> list[dict[str, Any]]:
     """The guest's snapshots, oldest first, without the row for how it is now."""
     rows = [row for row in await guest.get("snapshot") if row.get("name") != "current"]

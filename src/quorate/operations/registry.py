@@ -62,11 +62,12 @@ class Operation:
     idempotent: bool
     risk_of: Callable[[Mapping[str, Any]], Risk] | None = None
     """The risk of one call by its arguments, where it varies; `risk` is then the worst."""
+    least: Risk | None = None
 
     @property
     def least_risk(self) -> Risk:
         """What decides whether it is listed."""
-        return self.risk if self.risk_of is None else Risk.READ
+        return self.least or (self.risk if self.risk_of is None else Risk.READ)
 
     @property
     def changes(self) -> bool:
@@ -97,8 +98,12 @@ def operation(
     risk: Risk,
     idempotent: bool | None = None,
     risk_of: Callable[[Mapping[str, Any]], Risk] | None = None,
+    least: Risk | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare an operation. Its first parameter is the cluster; one annotated `Report` receives progress."""
+    """Declare an operation. Its first parameter is the cluster; one annotated `Report` receives progress.
+
+    Where the risk varies by `risk_of`, `risk` is the worst and `least` the mildest of it (READ unless given).
+    """
     assert toolset in TOOLSETS, toolset
 
     def register(function: Function) -> Function:
@@ -116,6 +121,7 @@ def operation(
             wants_report=wants_report,
             idempotent=not changes if idempotent is None else idempotent,
             risk_of=risk_of,
+            least=least,
         )
         return function
 

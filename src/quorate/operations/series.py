@@ -24,7 +24,7 @@ _BYTES = frozenset(
         "roottotal", "rootused", "arcsize", "total", "used",
     }
 )  # fmt: skip
-_RATES = frozenset({"netin", "netout", "diskread", "diskwrite"})
+_RATES = frozenset({"netin", "netout", "network", "diskread", "diskwrite", "diskio"})
 
 STEADY = 0.05
 """A change of less than this part of the mean is no trend."""
@@ -158,7 +158,7 @@ def trend(found: Statistics, unit: Unit) -> str:
     """ "steady", or how much it went up or down over the whole time; "restless" when no line describes it."""
     if abs(found.change) < STEADY * abs(found.mean) or not found.change:
         return "steady"
-    if found.fit < 0.2:
+    if found.fit < 0.3:
         return "restless"
     return f"{unit.of(found.change):+g}"
 

@@ -24,12 +24,22 @@ def zone(name: str | None) -> datetime.tzinfo:
 
 
 def label(where: datetime.tzinfo, begin: float, end: float) -> str:
-    """The zone as a reader needs it: its name, and the abbreviations that held in this time."""
-    moments = [datetime.datetime.fromtimestamp(each, where) for each in (begin, end)]
-    short = "/".join(dict.fromkeys(str(each.tzname()) for each in moments))
-    offset = "/".join(dict.fromkeys(f"UTC{each:%:z}".removesuffix(":00").replace("UTC+00", "UTC") for each in moments))
-    name = getattr(where, "key", None) or short
-    return ", ".join(dict.fromkeys((name, short, offset)))
+    """The zone as a reader needs it: its name, and what was in force in this time: "Europe/Berlin (CET, UTC+1)"."""
+    moments = [datetime.datetime.fromtimestamp(begin + (end - begin) * part / 12, where) for part in range(13)]
+    in_force = dict.fromkeys((str(each.tzname()), _offset(each)) for each in moments)
+    name = getattr(where, "key", "")
+    if all(offset == "UTC" for _, offset in in_force):
+        return "UTC" if name in ("", "UTC", "Etc/UTC") else f"{name} (UTC)"
+    told = " / ".join(", ".join(dict.fromkeys(each)) for each in in_force)
+    return f"{name} ({told})" if name else told
+
+
+def _offset(when: datetime.datetime) -> str:
+    minutes = int((when.utcoffset() or datetime.timedelta()).total_seconds() // 60)
+    if not minutes:
+        return "UTC"
+    hours, rest = divmod(abs(minutes), 60)
+    return f"UTC{'-' if minutes < 0 else '+'}{hours}" + (f":{rest:02}" if rest else "")
 
 
 def _local() -> datetime.tzinfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from quorate.pve.tasks import Report, TaskState, Upid, find_started, follow, gat
 CALLS_AT_ONCE = 8
 LOG_LINES_ON_FAILURE = 5
 SETTLE_INTERVAL = 1.0
+UPLOAD_SHARE = 0.9  # of the progress of an upload; the rest is PVE's copying
 
 
 @dataclass(slots=True)
@@ -71,10 +73,11 @@ def _job(cluster: Cluster, step: Step, deadline: float, report: Report | None) -
 async def _run(cluster: Cluster, step: Step, deadline: float, report: Report | None) -> None:
     begun = cluster.clock.monotonic()
     try:
-        await _send(cluster, step)
+        sending, following = (None, report) if step.call.upload is None else _split(report, UPLOAD_SHARE)
+        await _send(cluster, step, sending)
         if step.task is not None:
             state = await follow(
-                cluster.client, step.task, clock=cluster.clock, wait=max(0.0, deadline - begun), report=report
+                cluster.client, step.task, clock=cluster.clock, wait=max(0.0, deadline - begun), report=following
             )
             _judge(step, state)
             if step.state == "done" and step.task.type.startswith("ha"):
@@ -88,17 +91,27 @@ async def _run(cluster: Cluster, step: Step, deadline: float, report: Report | N
     step.seconds = cluster.clock.monotonic() - begun
 
 
-async def _send(cluster: Cluster, step: Step) -> None:
+async def _send(cluster: Cluster, step: Step, report: Report | None) -> None:
     """One write, once. If its answer is lost, the task it started is looked for; it is never sent again."""
     call, sent_at = step.call, cluster.clock.time()
     try:
-        answer = await cluster.client.request(call.method, call.path, call.params)
+        answer = await (
+            cluster.client.request(call.method, call.path, call.params)
+            if call.upload is None
+            else cluster.client.upload(call.path, call.params, call.upload, report)
+        )
     except OutcomeUnknown as unknown:
         await _find_out(cluster, step, sent_at, unknown)
         return
     step.answer = answer.data
     if Upid.looks_like(answer.data):
         step.task = Upid.parse(answer.data)
+    elif answer.data == "OK" and call.path.endswith("/vzdump"):  # what PVE says when it backs up nothing
+        raise Conflict(
+            "PVE backed up nothing",
+            why="None of the guests is on that node any more",
+            next_step="They have moved meanwhile; call again",
+        )
     elif call.task_unnamed:
         step.task = await _unnamed_task(cluster, call, sent_at)
     if step.task is not None:
@@ -131,18 +144,35 @@ async def _lost_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | Non
     if match is None or not match.endpoint.worker_types or "node" not in match.values:
         return None
     types = {*match.endpoint.worker_types, *(f"ha{word}" for word in ("start", "stop", "migrate"))}
+    ids = {str(one) for one in (match.values.get("vmid"), call.params.get("vmid"), "") if one is not None}
+    if call.task_id is not None:
+        ids = {call.task_id}
+
+    async def look(node: str) -> Upid | None:
+        try:
+            return await find_started(
+                cluster.client,
+                node,
+                types=types,
+                ids=ids,
+                since=sent_at,
+                clock=cluster.clock,
+                known=cluster.own_tasks,
+            )
+        except Problem:
+            return None  # the node is still away; the caller is told that the fate is unknown
+
+    found = await asyncio.gather(*(look(node) for node in await _workplaces(cluster, call, match.values["node"])))
+    return next((task for task in found if task is not None), None)
+
+
+async def _workplaces(cluster: Cluster, call: Call, node: str) -> list[str]:
+    """Where the task of a call may run: an upload is worked on by the node that received it, whichever that was."""
     try:
-        return await find_started(
-            cluster.client,
-            match.values["node"],
-            types=types,
-            ids={str(one) for one in (match.values.get("vmid"), call.params.get("vmid"), "") if one is not None},
-            since=sent_at,
-            clock=cluster.clock,
-            known=cluster.own_tasks,
-        )
+        rows = [] if call.upload is None else await cluster.inventory.of_type("node")
     except Problem:
-        return None  # the node is still away; the caller is told that the fate is unknown
+        rows = []
+    return [row.node for row in rows if row.status == "online"] or [node]
 
 
 def _judge(step: Step, state: TaskState) -> None:
@@ -181,6 +211,20 @@ async def confirm_identity(cluster: Cluster, plan: Plan) -> None:
                 f"{target} has become {now} meanwhile",
                 next_step="Nothing was done; look again and decide anew",
             )
+
+
+def _split(report: Report | None, share: float) -> tuple[Report | None, Report | None]:
+    """One bar for two stages, of which the first takes `share` of it."""
+    if report is None:
+        return None, None
+
+    async def first(done: float, whole: float | None, line: str) -> None:
+        await report(share * done / (whole or 100.0), 1.0, line)
+
+    async def second(done: float, whole: float | None, line: str) -> None:
+        await report(share + (1 - share) * done / (whole or 100.0), 1.0, line)
+
+    return first, second
 
 
 class _Progress:

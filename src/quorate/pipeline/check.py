@@ -18,10 +18,13 @@ async def check(cluster: Cluster, plan: Plan) -> None:
     if not plan.calls:
         return
     facts = await cluster.facts()
+    pools: dict[str, str] = {}
     for call in plan.calls:
         endpoint, values = _endpoint(facts, call)
         _check_parameters(call, endpoint, values)
-        await _check_rights(cluster, call, endpoint, values)
+        await _check_rights(cluster, call, endpoint, values, pools)
+        if new := call.params.get("pool") and (call.params.get("newid") or call.params.get("vmid")):
+            pools[f"/vms/{new}"] = f"/pool/{call.params['pool']}"  # from then on the pool's rights are the guest's
 
 
 def _endpoint(facts: Facts, call: Call) -> tuple[Endpoint, dict[str, Any]]:
@@ -43,7 +46,9 @@ def _check_parameters(call: Call, endpoint: Endpoint, values: Mapping[str, Any])
         )
 
 
-async def _check_rights(cluster: Cluster, call: Call, endpoint: Endpoint, values: Mapping[str, Any]) -> None:
+async def _check_rights(
+    cluster: Cluster, call: Call, endpoint: Endpoint, values: Mapping[str, Any], pools: Mapping[str, str]
+) -> None:
     identity = cluster.client.identity
     asked = call.says[:1].lower() + call.says[1:]
     if cluster.client.is_token and (root_only(endpoint.permission) or not endpoint.allow_token):
@@ -54,7 +59,11 @@ async def _check_rights(cluster: Cluster, call: Call, endpoint: Endpoint, values
             else "No token may",
         )
     wanted = [(need.path, privilege) for need in needs(endpoint.permission, values) for privilege in need.privileges]
-    held = dict(zip(wanted, await asyncio.gather(*(cluster.may(*one) for one in wanted)), strict=True))
+
+    async def may(path: str, privilege: str) -> bool:
+        return await cluster.may(path, privilege) or (path in pools and await cluster.may(pools[path], privilege))
+
+    held = dict(zip(wanted, await asyncio.gather(*(may(*one) for one in wanted)), strict=True))
     lacking = missing(endpoint.permission, values, lambda path, privilege: held.get((path, privilege), False))
     if lacking:
         need = lacking[0]

@@ -11,6 +11,9 @@ from quorate.operations.units import moment
 from quorate.pipeline.apply import Step
 from quorate.pipeline.telling import call_line, overall
 
+LONGEST_TEXT = 4096
+KEPT_TEXT = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -52,7 +55,7 @@ class Record:
             "tool": self.tool,
             "risk": self.risk,
             "access": access,
-            "arguments": dict(self.arguments),
+            "arguments": _shortened(dict(self.arguments)),
             "decision": self.decision,
             "dry_run": self.dry_run,
             "plan": self.plan,
@@ -62,3 +65,12 @@ class Record:
             "error": self.error,
             "seconds": round(seconds, 3),
         }
+
+
+def _shortened(value: Any) -> Any:
+    """The same structure without the bulk of long texts, such as a file that was sent along."""
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        return f"{value[:KEPT_TEXT]}… ({len(value)} characters)"
+    if isinstance(value, dict):
+        return {name: _shortened(one) for name, one in value.items()}
+    return [_shortened(one) for one in value] if isinstance(value, list) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -12,15 +13,28 @@ SHORTEST = 6  # a shorter "secret" would blank out ordinary words
 SECRET_KEYS = frozenset(
     {"password", "cipassword", "secret", "token_secret", "ticket", "csrfpreventiontoken", "sshkeys-private"}
 )
+# Parameters of the raw API that hold credentials; elsewhere such names are too common to mean that.
+SECRET_PARAMETERS = SECRET_KEYS | {
+    "token", "key", "client-key", "certkey", "encryption-key", "keyring", "eab-hmac-key", "target-endpoint", "data",
+    "confirmation-password",
+}  # fmt: skip
+
+# Given by mistake where a public key is wanted.
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S)
 
 
-def secrets_in(value: Any, key: str = "") -> list[str]:
+def secrets_in(value: Any, key: str = "", names: frozenset[str] = SECRET_KEYS) -> list[str]:
     """The secrets among a caller's arguments, by the names that hold them, at any depth."""
     if isinstance(value, Mapping):
-        return [secret for name, one in value.items() for secret in secrets_in(one, str(name))]
+        names = _names_under(key, names)
+        return [secret for name, one in value.items() for secret in secrets_in(one, str(name), names)]
     if isinstance(value, (list, tuple)):
-        return [secret for one in value for secret in secrets_in(one, key)]
-    return [str(value)] if key.lower() in SECRET_KEYS and value else []
+        return [secret for one in value for secret in secrets_in(one, key, names)]
+    return [str(value)] if key.lower() in names and value else []
+
+
+def _names_under(key: str, names: frozenset[str]) -> frozenset[str]:
+    return SECRET_PARAMETERS if key == "params" else names
 
 
 class Redactor:
@@ -46,16 +60,17 @@ class Redactor:
         for secret in sorted(self._hidden, key=len, reverse=True):
             if secret in text:
                 text = text.replace(secret, HIDDEN)
-        return text
+        return _PRIVATE_KEY.sub(HIDDEN, text) if "PRIVATE KEY" in text else text
 
-    def value(self, value: Any, key: str = "") -> Any:
+    def value(self, value: Any, key: str = "", names: frozenset[str] = SECRET_KEYS) -> Any:
         """The same structure, with secrets hidden wherever they stand and whatever a secret's key holds."""
-        if key.lower() in SECRET_KEYS and value not in (None, ""):
+        if key.lower() in names and value not in (None, ""):
             return HIDDEN
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {name: self.value(one, str(name)) for name, one in value.items()}
+            names = _names_under(key, names)
+            return {name: self.value(one, str(name), names) for name, one in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.value(one) for one in value]
         return value

@@ -26,6 +26,8 @@ from quorate.pve.tasks import Report
 from quorate.state.audit import AuditTrail
 
 OTHER_PLANS = 20  # how often an id may be snatched away before we give up
+# A lock or a running guest would meet the next plan as well; an id that was taken or a guest that moved would not.
+_OVERTAKEN = re.compile(r"already exists|backed up nothing")
 _ID_TAKEN = re.compile(r"\.conf' failed: File exists|(?:VM|CT) \d+ already exists on node")
 
 
@@ -120,6 +122,14 @@ class Pipeline:
         cluster = self._reachable()
         plan: Plan = await operation.run(cluster, **arguments)
         record.planned(plan)
+        try:
+            return await self._act_on(cluster, plan, risk, wait, record, report)
+        finally:  # an id that was only planned is free again; one that has become a guest PVE itself knows
+            cluster.reserved_vmids -= {call.params.get(key) for call in plan.calls for key in ("vmid", "newid")}
+
+    async def _act_on(
+        self, cluster: Cluster, plan: Plan, risk: Risk, wait: float | None, record: Record, report: Report | None
+    ) -> Result:
         await check(cluster, plan)
         if record.dry_run:
             record.outcome = "dry run"
@@ -138,7 +148,7 @@ class Pipeline:
     ) -> tuple[Plan, list[Step]]:
         steps = await apply(cluster, plan, wait=wait, report=report)
         for _ in range(OTHER_PLANS):
-            if plan.otherwise is None or not _refused_at_once(steps):
+            if plan.otherwise is None or not _refused_at_once(steps[plan.contested]):
                 break
             plan = await plan.otherwise()
             record.planned(plan)
@@ -211,15 +221,14 @@ def _risk(operation: Operation, given: Mapping[str, Any]) -> Risk:
     return operation.risk if operation.risk_of is None else operation.risk_of(decode(operation, given))
 
 
-def _refused_at_once(steps: list[Step]) -> bool:
-    """PVE said no to the first call before any work began, so nothing has happened yet.
+def _refused_at_once(contested: Step) -> bool:
+    """PVE said no to the call before any work began, so nothing has happened yet.
 
     An id that a guest of another node or type has taken is found out only by the task, which then has done nothing.
     """
-    first = steps[0]
-    if first.task is None:
-        return isinstance(first.problem, Conflict)
-    return first.problem is not None and _ID_TAKEN.search(str(first.problem)) is not None
+    if contested.task is None:
+        return isinstance(contested.problem, Conflict) and _OVERTAKEN.search(str(contested.problem)) is not None
+    return contested.problem is not None and _ID_TAKEN.search(str(contested.problem)) is not None
 
 
 def _single_failure(step: Step, problem: Problem) -> Problem:

@@ -6,12 +6,12 @@ from typing import Any
 
 from quorate.operations.plan import Call, Plan
 from quorate.pipeline.apply import Step
-from quorate.pipeline.redact import HIDDEN, SECRET_KEYS
+from quorate.pipeline.redact import HIDDEN, SECRET_PARAMETERS
 
 
 def call_line(call: Call) -> str:
     """A call on one line, without secrets: `POST /nodes/pve1/qemu vmid=100 cores=2`."""
-    shown = " ".join(f"{name}={HIDDEN if name in SECRET_KEYS else value}" for name, value in call.params.items())
+    shown = " ".join(f"{name}={HIDDEN if name in SECRET_PARAMETERS else value}" for name, value in call.params.items())
     return f"{call.method} {call.path} {shown}".strip()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import email.utils
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -18,6 +19,7 @@ from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.connection import Connection, Password, Token
 from quorate.pve.errors import (
     AuthenticationFailed,
+    BadArgument,
     NodeOffline,
     OutcomeUnknown,
     Problem,
@@ -26,6 +28,8 @@ from quorate.pve.errors import (
     Unreachable,
     from_answer,
 )
+from quorate.pve.tasks import Report
+from quorate.pve.uploads import Upload, UploadBody
 
 T = TypeVar("T")
 
@@ -42,6 +46,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     data: Any = None
     total: int | None = None
+    changes: str | None = None
+    """What waits to be applied, as a patch; only the networks of nodes have it."""
 
 
 class _Ticket(msgspec.Struct, frozen=True):
@@ -100,6 +106,15 @@ class PveClient:
     async def request(self, method: str, path: str, params: Mapping[str, Any] | None = None) -> Answer:
         """One API call. Reads are tried again and on other nodes; a write is sent at most once."""
         raw = await (self._read(path, params or {}) if method == "GET" else self._write(method, path, params or {}))
+        return self._decoded(path, raw)
+
+    async def upload(
+        self, path: str, params: Mapping[str, Any], source: Path | bytes, report: Report | None = None
+    ) -> Answer:
+        """Send a file, which goes out as fast as PVE takes it. It may take any time, but not stand still."""
+        return self._decoded(path, await self._write("POST", path, params, Upload(source, report)))
+
+    def _decoded(self, path: str, raw: _Raw) -> Answer:
         try:
             return msgspec.json.decode(raw.body, type=Answer, strict=False)
         except msgspec.DecodeError as error:
@@ -129,32 +144,36 @@ class PveClient:
             await self._clock.sleep(pause)
             pause *= 3
 
-    async def _write(self, method: str, path: str, params: Mapping[str, Any]) -> _Raw:
+    async def _write(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None) -> _Raw:
         try:
-            return await self._call(method, path, params)
+            return await self._call(method, path, params, upload)
         except (NodeOffline, Unreachable) as problem:
             if problem.facts.get("status") in NEVER_SENT:
                 raise
             raise _fate_unknown(method, path, str(problem.what)) from None
 
-    async def _call(self, method: str, path: str, params: Mapping[str, Any]) -> _Raw:
+    async def _call(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None) -> _Raw:
         """Send to the first endpoint that takes the connection; a ticket that ran out is renewed once."""
-        raw = await self._first_reachable(method, path, params)
+        raw = await self._first_reachable(method, path, params, upload)
         if raw.status == 401 and not self.is_token and path != "/access/ticket":
             self._ticket = None  # a 401 means that nothing was done, so asking again is safe for writes too
-            raw = await self._first_reachable(method, path, params)
+            raw = await self._first_reachable(method, path, params, upload)
         if raw.status >= 400:
             raise from_answer(method, path, raw.status, raw.reason, _error_body(raw.body), identity=self.identity)
         return raw
 
-    async def _first_reachable(self, method: str, path: str, params: Mapping[str, Any]) -> _Raw:
+    async def _first_reachable(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None) -> _Raw:
         headers = await self._credentials(method, path)
         endpoints = self._connection.endpoints
         last: Problem | None = None
         for step in range(len(endpoints)):
             endpoint = endpoints[(self._preferred + step) % len(endpoints)]
             try:
-                raw = await self._exchange(endpoint, method, path, params, headers)
+                raw = await (
+                    self._exchange(endpoint, method, path, params, headers)
+                    if upload is None
+                    else self._send_file(endpoint, path, params, headers, upload)
+                )
             except Unreachable as problem:
                 last = problem
                 continue
@@ -178,6 +197,40 @@ class PveClient:
             raise await self._explain(endpoint, method, path, sent.error) from None
         except (aiohttp.ClientError, OSError) as error:
             raise await self._explain(endpoint, method, path, error) from None
+
+    async def _send_file(
+        self, endpoint: str, path: str, params: Mapping[str, Any], headers: Mapping[str, str], upload: Upload
+    ) -> _Raw:
+        """PVE acts on an upload only when it has all of it, so one that was cut short has no unknown fate."""
+        url, _ = _address(endpoint, "GET", path, {})
+        loop, silence = asyncio.get_running_loop(), self._connection.limits.request_seconds
+        limit = asyncio.timeout(silence)
+
+        async def moved(sent: int, size: int) -> None:
+            if not limit.expired():
+                limit.reschedule(loop.time() + silence)
+            if upload.report:
+                await upload.report(sent, size, f"{sent >> 20} of {size >> 20} MiB sent")
+
+        body = UploadBody(params, upload.source, moved)
+        try:
+            async with (
+                limit,
+                self._open().post(
+                    url,
+                    data=body.pieces(),
+                    headers={**headers, **body.headers},
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+                ) as response,
+            ):
+                content = await response.read()
+                self._note_time(response.headers.get("Date"))
+                return _Raw(response.status, response.reason or "", content)
+        except (_SentOnce, aiohttp.ClientError, OSError) as error:
+            cause = error.error if isinstance(error, _SentOnce) else error
+            problem = await self._explain(endpoint, "POST", path, cause)
+            raise _cut_short(body, problem) if isinstance(problem, OutcomeUnknown) else problem from None
 
     async def _explain(self, endpoint: str, method: str, path: str, error: Exception) -> Problem:
         """Why there is no answer: the order matters, aiohttp's errors are kinds of each other."""
@@ -338,6 +391,18 @@ def _broken(method: str, path: str, error: Exception) -> Problem:
         return _fate_unknown(method, path, f"The connection broke: {why}")
     return TimedOut(
         f"The connection broke during GET {path}", why=why, next_step="Try again; if it stays, see node_list"
+    )
+
+
+def _cut_short(body: UploadBody, problem: OutcomeUnknown) -> Problem:
+    if body.fault is not None:
+        return BadArgument("The file could not be read to its end", why=str(body.fault), next_step="Nothing was stored")
+    if body.complete:
+        return problem
+    return TimedOut(
+        f"The upload broke off after {body.sent >> 20} of {body.size >> 20} MiB",
+        why=f"{problem.why} PVE keeps nothing of an upload that is cut short",
+        next_step="Nothing was stored; try again. If it stays, the node may be out of space in /var/tmp",
     )
 
 

@@ -118,7 +118,8 @@ _CONFLICT = re.compile(
     r"already running|not running|is running|is locked|already exists|already defined|already used|is paused"
     r"|protection mode|checksum mismatch|detected modified configuration|got timeout|got lock request timeout"
     r"|without --online|still in use|is not empty|can't overwrite running|already at specified size"
-    r"|if it's a template|contains snapshots|convert a template|is already a|purge parameter not set",
+    r"|if it's a template|contains snapshots|convert a template|is already a|purge parameter not set"
+    r"|clone feature|only possible from a snapshot|there is a replication job",
     re.I,
 )
 _NOT_FOUND = re.compile(r"does not exist|no such |unable to find configuration file|hostname lookup '", re.I)
@@ -271,6 +272,7 @@ def conflict_advice(text: str) -> str | None:
     """What to do about a state conflict, by PVE's own words (from an HTTP answer or a failed task)."""
     lowered = text.lower()
     for words, advice in (
+        ("powerdown failed", "The guest's OS did not react; look inside, give it more time, or use guest_stop"),
         ("is locked", "A task holds the guest: find it with task_list, wait with task_wait, then try again"),
         ("got timeout", "Another task holds the lock: see task_list, then try again"),
         ("already running", "It runs already; nothing was changed"),
@@ -282,6 +284,15 @@ def conflict_advice(text: str) -> str | None:
         ("checksum mismatch", "Someone changed it meanwhile; read it again and decide anew"),
         ("detected modified configuration", "Someone changed it meanwhile; read it again and decide anew"),
         ("already exists", "Choose another name or id"),
+        ("already used", "Choose another name"),
+        ("without --online", "It was started meanwhile; call again"),
+        ("purge parameter not set", "Give purge=true to take it out of HA and replication as well"),
+        ("there is a replication job", "Remove the job first, or give purge=true"),
+        ("still in use by linked clone", "Delete the guests that were cloned from it first"),
+        ("contains snapshots", "Delete them first with snapshot_delete"),
+        ("snapshot feature is not available", "Its storage cannot take snapshots; make a backup or move its disks"),
+        ("clone feature", "Ask for full=true, or clone a template or a snapshot"),
+        ("only possible from a snapshot", "Take one with snapshot_create and clone that"),
     ):
         if words in lowered:
             return advice

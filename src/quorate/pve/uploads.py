@@ -7,10 +7,14 @@ with its disposition; and it wants to know the length beforehand.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from quorate.pve.tasks import Report
 
 FIELDS = ("content", "checksum-algorithm", "checksum")
 PIECE = 512 * 1024
@@ -20,11 +24,19 @@ class FileChanged(Exception):
     """The file became shorter while it was sent."""
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What is to be sent, and who wants to hear how far it is."""
+
+    source: Path | bytes
+    report: Report | None = None
+
+
 class UploadBody:
-    """One sending of a file; a second attempt needs a new one."""
+    """One sending of a file; a second attempt needs a new one. `moved` is awaited with each piece that goes out."""
 
     def __init__(
-        self, params: Mapping[str, object], source: Path | bytes, *, moved: Callable[[], None] = lambda: None
+        self, params: Mapping[str, object], source: Path | bytes, moved: Callable[[int, int], Awaitable[None]]
     ) -> None:
         self._source = source
         self._moved = moved
@@ -51,13 +63,12 @@ class UploadBody:
         yield self._head
         try:
             async for piece in self._file():
-                self._moved()
                 yield piece
                 self.sent += len(piece)
+                await self._moved(self.sent, self.size)
         except (OSError, FileChanged) as error:
             self.fault = error
             raise
-        self._moved()
         self.complete = True
         yield self._tail
 
@@ -69,6 +80,7 @@ class UploadBody:
         )
 
     def _file_header(self, filename: str) -> bytes:
+        filename = re.sub(r'[\x00-\x1f"]', "_", filename)
         return (
             f'--{self._boundary}\r\nContent-Disposition: form-data; name="filename"; filename="{filename}"\r\n'
             "Content-Type: application/octet-stream\r\n\r\n"

@@ -94,10 +94,23 @@ class Change:
                 self._apply(key, value)
             elif key in self._modified and hotplug.sets_live(self._world, guest, key, value):
                 self._apply_live(key, value, errors)
+        self._drop_reused()
         guest.touch()
         if errors:
             raise bad_parameters(errors)
         self._notice_inside()
+
+    def _drop_reused(self) -> None:
+        """A volume that is a drive again, be it only pending, is no longer listed as unused."""
+        guest = self._guest
+        listed = [
+            *guest_volumes.volumes_in(guest.config, guest.kind),
+            *guest_volumes.volumes_in(guest.pending, guest.kind),
+        ]
+        used = {volid for key, volid in listed if not UNUSED.fullmatch(key)}
+        for key, volid in list(guest_volumes.volumes_in(guest.config, guest.kind)):
+            if UNUSED.fullmatch(key) and volid in used:
+                del guest.config[key]
 
     def _drive(self, key: str, text: str) -> str:
         guest = self._guest

@@ -26,6 +26,10 @@ _BOUNDARY = re.compile(r"boundary\s*=\s*\"?([^\s\";,]+)")
 class BadUpload(Exception):
     """A body that PVE's HTTP server gives up on, with HTTP 501."""
 
+    def __init__(self, reason: str, status: int = 501) -> None:
+        super().__init__(reason)
+        self.status = status
+
 
 class _Hash(Protocol):
     def update(self, data: bytes, /) -> None: ...
@@ -130,7 +134,7 @@ class Upload:
         _check_sort(match["sort"])
         name = match["name"].decode("utf-8", "replace")
         if name != "filename":
-            raise BadUpload(f"wrong field name '{name}' for file upload, expected 'filename'")
+            raise BadUpload(f"wrong field name '{name}' for file upload, expected 'filename'", status=500)
         self.fields["filename"] = match["file"].decode("utf-8", "replace").strip()
         algorithm = self.fields.get("checksum-algorithm", "")
         if algorithm in _ALGORITHMS:

@@ -29,7 +29,7 @@ def text(data: dict[str, Any] | Table) -> str:
         return "\n".join(_lines(structured(data), ""))
     lines = ["\t".join(data.columns)] if data.rows else []
     lines += ["\t".join(_cell(value) for value in row) for row in data.rows]
-    return "\n".join([*lines, _footer(data)])
+    return "\n".join([*lines, _footer(data), *_lines(data.facts, "")])
 
 
 def _footer(table: Table) -> str:
@@ -48,7 +48,9 @@ def _cell(value: Any) -> str:
 def _lines(values: dict[str, Any], indent: str) -> list[str]:
     lines: list[str] = []
     for key, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value.keys() == {"columns", "rows"}:
+            lines += [f"{indent}{key}:", *("\t".join(map(_cell, row)) for row in (value["columns"], *value["rows"]))]
+        elif isinstance(value, dict):
             lines.append(f"{indent}{key}:")
             lines += _lines(value, indent + "  ") or [f"{indent}  none"]
         elif isinstance(value, list):

@@ -7,6 +7,7 @@ from typing import Any
 
 from quorate.sim.networks import Networks, NodeNetwork
 from quorate.sim.routing import Answer, Call, route
+from quorate.sim.sdn import Sdn
 from quorate.sim.tasks import TaskContext
 
 _BASE = "/nodes/{node}/network"
@@ -29,6 +30,19 @@ def _may_see(call: Call, name: str, kind: str) -> bool:
     return kind in _BRIDGES and call.allowed(f"/sdn/zones/localnetwork/{name}", "SDN.Audit", "SDN.Use")
 
 
+def _vnets(call: Call) -> list[dict[str, Any]]:
+    """The vnets that SDN has brought to the node; guests use them like bridges."""
+    sdn = call.world.part(Sdn)
+    rows: list[dict[str, Any]] = []
+    for name, vnet in sorted(sdn.running("vnets").items()):
+        zone = sdn.running("zones").get(str(vnet["zone"]), {})
+        only = str(zone.get("nodes") or call.node).split(",")
+        visible = call.is_root or call.allowed(f"/sdn/zones/{vnet['zone']}/{name}", "SDN.Audit", "SDN.Use")
+        if call.node in only and visible:
+            rows.append({"iface": name, "type": "vnet", "active": "1", "comments": str(vnet.get("alias", ""))})
+    return rows
+
+
 @route(f"GET {_BASE}")
 def interfaces(call: Call) -> Answer:
     network, wanted = _network(call), call.params.get("type")
@@ -39,6 +53,8 @@ def interfaces(call: Call) -> Answer:
         matches = wanted in (None, "include_sdn", kind) or bridges_wanted
         if matches and _may_see(call, name, kind):
             rows.append({"iface": name, **settings})
+    if wanted in ("any_bridge", "include_sdn", "vnet"):
+        rows += _vnets(call)
     return Answer(rows, changes=network.changes())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from quorate.sim import storage_plugins, volume_names
+from quorate.sim import archives, storage_plugins, volume_names
 from quorate.sim.refusals import bad_parameters, failure
 from quorate.sim.routing import Call, route
 from quorate.sim.storages import Storage, Volume
@@ -103,7 +103,7 @@ def _volume_row(storage: Storage, volume: Volume) -> dict[str, Any]:
         "content": volume.content,
         "format": volume.format,
         "size": volume.size,
-        "ctime": volume.ctime,
+        "ctime": archives.made_at(volume) if volume.content == "backup" else volume.ctime,
     }
     if volume.vmid is not None:
         row["vmid"] = volume.vmid

@@ -58,7 +58,7 @@ async def _receive(call: Call) -> Upload | None:
             received.feed(piece)
         received.finish()
     except BadUpload as error:
-        raise ServerRefusal(501, str(error)) from error
+        raise ServerRefusal(error.status, str(error)) from error
     return received
 
 

@@ -1,0 +1,58 @@
+"""Findings of a health check: what is wrong or could not be looked at, how bad it is, and the call that leads on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import PermissionMissing, Problem
+
+CHECK_SECONDS = 20.0
+NAMES_SHOWN = 8
+
+Severity = Literal["critical", "warning", "info", "unchecked"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "unchecked", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    area: str
+    what: str
+    next_call: str
+
+
+async def guarded(area: str, next_call: str, check: Awaitable[list[Finding]]) -> list[Finding]:
+    """What a check finds; a check that cannot be done is itself a finding and never hides the others."""
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return await check
+    except TimeoutError:
+        return [Finding("unchecked", area, f"It took longer than {CHECK_SECONDS:g} s to look", next_call)]
+    except Problem as problem:
+        return [unchecked(area, problem, next_call)]
+
+
+def unchecked(area: str, problem: Problem, next_call: str, where: str = "") -> Finding:
+    """Why it could not be looked at; a missing privilege comes with the command that grants it."""
+    why = f" {problem.why}" if problem.why else ""
+    grant = f" {problem.next_step}" if isinstance(problem, PermissionMissing) and problem.next_step else ""
+    return Finding("unchecked", area, f"Could not look{where}: {problem.what}{why}{grant}", next_call)
+
+
+def names(all_of_them: Iterable[str]) -> str:
+    listed = list(all_of_them)
+    more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
+    return ", ".join(listed[:NAMES_SHOWN]) + more
+
+
+def counted(count: int, one: str, several: str) -> str:
+    return f"1 {one}" if count == 1 else f"{count} {several}"
+
+
+def time_there(pve: Cluster) -> float:
+    """What PVE's clock says, as of its latest answer."""
+    return pve.clock.time() + pve.client.clock_skew

@@ -1,0 +1,116 @@
+"""Files that PVE takes as images: their names, their kinds, their checksums, and where they go."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from quorate.operations import stored
+from quorate.operations.placement import pick_node, pick_storage
+from quorate.operations.stored import Volume
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, Conflict
+from quorate.pve.inventory import Resource
+
+ImageContent = Annotated[Literal["iso", "vztmpl", "import"], Meta(description="Default: by the file's ending")]
+
+ENDINGS = {
+    "iso": (".iso", ".img"),
+    "vztmpl": (".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2", ".tar"),
+    "import": (".qcow2", ".raw", ".vmdk", ".ova"),
+}
+LONGEST_NAME = 255
+PIECE = 1024 * 1024
+
+_ALGORITHMS = {32: "md5", 40: "sha1", 56: "sha224", 64: "sha256", 96: "sha384", 128: "sha512"}
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_.\-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    algorithm: str
+    digest: str
+
+    @property
+    def params(self) -> dict[str, str]:
+        return {"checksum-algorithm": self.algorithm, "checksum": self.digest}
+
+
+def parse_checksum(text: str) -> Checksum:
+    """`sha256:ab12…`, or the digits alone: their number tells the algorithm."""
+    named, colon, digits = text.strip().lower().rpartition(":")
+    algorithm = _ALGORITHMS.get(len(digits))
+    if algorithm is None or not re.fullmatch(r"[0-9a-f]+", digits) or (colon and named != algorithm):
+        raise BadArgument(
+            f"{text!r} is not a checksum",
+            next_step="Give the hex digits of md5, sha1, sha224, sha256, sha384 or sha512, such as sha256:9f86d0…",
+        )
+    return Checksum(algorithm, digits)
+
+
+def checksum_of(source: Path | bytes, algorithm: str = "sha256") -> Checksum:
+    """Of a whole file, read piece by piece."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    if isinstance(source, bytes):
+        digest.update(source)
+    else:
+        with source.open("rb") as file:
+            while piece := file.read(PIECE):
+                digest.update(piece)
+    return Checksum(algorithm, digest.hexdigest())
+
+
+def stored_name(name: str) -> str:
+    """The name that PVE gives a file: no folder, and nothing but letters, digits, _ . and -."""
+    return _ILLEGAL.sub("_", name.replace("\\", "/").rpartition("/")[2])
+
+
+def content_for(name: str, wanted: str | None) -> str:
+    """What the file is to PVE, by its ending; a wish that its ending contradicts is refused."""
+    fitting = [content for content, endings in ENDINGS.items() if name.lower().endswith(endings)]
+    if len(name) > LONGEST_NAME:
+        raise BadArgument(f"A file name of {len(name)} characters is too long", next_step=f"At most {LONGEST_NAME}")
+    if wanted is None:
+        if fitting:
+            return fitting[0]
+        every = " ".join(ending for endings in ENDINGS.values() for ending in endings)
+        raise BadArgument(f"{name!r} does not end like an image", next_step=f"PVE takes {every}; filename= renames it")
+    if wanted not in fitting:
+        raise BadArgument(
+            f"{name!r} cannot be stored as {wanted}",
+            why=f"PVE wants it to end in {' or '.join(ENDINGS[wanted])}",
+            next_step="Give filename= with the right ending, if the file is of that kind",
+        )
+    return wanted
+
+
+async def place_for(pve: Cluster, content: str, *, storage: str | None, node: str | None, room: int) -> Resource:
+    """Where an image goes: as wished, else the default node's or the roomiest storage for it."""
+    if node is not None:
+        return await pick_storage(pve, await pick_node(pve, node), content, room=room, wanted=storage)
+    online = {row.node for row in await pve.inventory.of_type("node") if row.status == "online"}
+    places = [
+        place
+        for place in await stored.places(pve, storages=[storage] if storage else None, content=[content])
+        if place.node in online
+    ]
+    preferred = [place for place in places if place.node == pve.defaults.node]
+    preferred = [place for place in preferred if place.storage == pve.defaults.storage] or preferred
+    best = max(preferred or places, key=lambda place: (place.maxdisk - place.disk, place.storage), default=None)
+    where = best.node if best else await pick_node(pve)
+    return await pick_storage(pve, where, content, room=room, wanted=best.storage if best else storage)
+
+
+async def present(pve: Cluster, place: Resource, content: str, name: str) -> Volume | None:
+    """The file of that name that the storage holds already."""
+    volumes, _ = await stored.read(pve, [place], content=content)
+    return next((volume for volume in volumes if volume.name == f"{content}/{name}"), None)
+
+
+def already_there(volume: Volume, way_out: str) -> Conflict:
+    return Conflict(f"{volume} exists already", why=f"It has {stored.describe(volume)}", next_step=way_out)

@@ -1,0 +1,105 @@
+"""How much room nodes and storages have: what is used now, and what has been promised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.operations.units import size
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import Problem
+from quorate.pve.inventory import Resource
+
+# Storages that hand out room only as it is written to, so that they can promise more than they have.
+THIN = frozenset({"lvmthin", "zfspool", "rbd", "btrfs", "dir", "nfs", "cifs", "cephfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One node that is online."""
+
+    node: str
+    cores: float
+    load: float
+    memory: int
+    memory_used: int
+    memory_given: int
+    """To running guests; ballooning and sharing aside, they may all use it."""
+    guests_use: int
+    cores_given: float
+
+    @property
+    def memory_free(self) -> int:
+        return max(0, self.memory - self.memory_used)
+
+    @property
+    def memory_ungiven(self) -> int:
+        """What is left if every running guest uses all it was given, and the node itself what it uses now.
+
+        Below 0 the node has promised more than it has.
+        """
+        own = max(0, self.memory_used - self.guests_use)
+        return self.memory - own - self.memory_given
+
+
+def rooms_of(rows: list[Resource]) -> list[Room]:
+    return [_room(row, rows) for row in rows if row.type == "node" and row.status == "online" and row.maxmem]
+
+
+def _room(node: Resource, rows: list[Resource]) -> Room:
+    running = [row for row in rows if row.is_guest and row.node == node.node and row.status == "running"]
+    return Room(
+        node=node.node,
+        cores=node.maxcpu,
+        load=node.cpu,
+        memory=node.maxmem,
+        memory_used=node.mem,
+        memory_given=sum(row.maxmem for row in running),
+        guests_use=sum(row.mem for row in running),
+        cores_given=sum(row.maxcpu for row in running),
+    )
+
+
+@dataclass(slots=True)
+class StorageRoom:
+    """One storage as a node sees it."""
+
+    name: str
+    node: str
+    thin: bool
+    total: int
+    free: int
+    promised: int = 0
+    """The full size of all volumes; 0 where that is not known or nothing can be promised twice."""
+
+    async def read_promises(self, pve: Cluster) -> None:
+        if not self.thin:
+            return
+        try:
+            volumes = await pve.get(f"/nodes/{self.node}/storage/{self.name}/content")
+        except Problem:
+            return  # then only what is used can be told
+        self.promised = sum(int(each.get("size") or 0) for each in volumes)
+
+    def holds(self, disk: int) -> bool:
+        """Whether there is room for it even when everything promised is written to."""
+        return self.free >= disk and self.promised + disk <= self.total
+
+    def __str__(self) -> str:
+        promised = f", {size(self.promised)} promised" if self.promised else ""
+        return f"{self.name}: {size(self.free)} of {size(self.total)} free{promised}"
+
+
+def storages_of(rows: list[Resource], content: str) -> dict[str, list[StorageRoom]]:
+    """For every node its storages for this content; a shared one is the same for all."""
+    found: dict[str, list[StorageRoom]] = {}
+    known: dict[tuple[str, str], StorageRoom] = {}
+    for row in rows:
+        if row.type == "storage" and row.status == "available" and content in row.content.split(","):
+            free = max(0, row.maxdisk - row.disk)
+            place = StorageRoom(row.storage, row.node, row.plugintype in THIN, row.maxdisk, free)
+            found.setdefault(row.node, []).append(known.setdefault((row.storage, _seen_by(row)), place))
+    return found
+
+
+def _seen_by(row: Resource) -> str:
+    return "" if row.shared else row.node

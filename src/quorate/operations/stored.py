@@ -1,0 +1,168 @@
+"""What the storages hold: reading it from all of them at once, and finding one volume by its id."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from quorate.operations.units import duration, moment, size
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, NotFound, Problem, permission_missing
+from quorate.pve.inventory import Resource
+from quorate.pve.tasks import gather_bounded
+
+READS_AT_ONCE = 16
+NAMES_SHOWN = 6
+
+
+class Volume(msgspec.Struct, frozen=True):
+    """A row of a storage's content list, and where it was found."""
+
+    volid: str
+    content: str = ""
+    format: str = ""
+    size: int = 0
+    ctime: int = 0
+    vmid: int | None = None
+    notes: str | None = None
+    protected: int = 0
+    subtype: str | None = None
+    verification: dict[str, Any] | None = None
+    node: str = ""
+    """A node from which it can be reached."""
+    shared: bool = False
+
+    @property
+    def storage(self) -> str:
+        return self.volid.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        """The part after the storage's name."""
+        return self.volid.partition(":")[2]
+
+    @property
+    def path(self) -> str:
+        return f"/nodes/{self.node}/storage/{self.storage}/content/{self.volid}"
+
+    @property
+    def is_container(self) -> bool:
+        """Of a backup: whether it is one of a container."""
+        if self.subtype:
+            return self.subtype == "lxc"
+        return bool(re.search(r"vzdump-(lxc|openvz)-|^backup/ct/", self.name)) or self.format == "pbs-ct"
+
+    @property
+    def verified(self) -> str:
+        """What a backup server found when it last checked the backup."""
+        return str((self.verification or {}).get("state", ""))
+
+    def __str__(self) -> str:
+        return self.volid if self.shared else f"{self.volid} on {self.node}"
+
+
+def age(volume: Volume, now: float) -> str:
+    return duration(max(0.0, now - volume.ctime)) if volume.ctime else ""
+
+
+def describe(volume: Volume) -> str:
+    return f"{size(volume.size)}, made {moment(volume.ctime)}" if volume.ctime else size(volume.size)
+
+
+async def places(
+    pve: Cluster,
+    *,
+    storages: Collection[str] | None = None,
+    node: str | None = None,
+    content: Collection[str] = (),
+) -> list[Resource]:
+    """Storages as seen from one node each: a shared one once, a local one for every node that has it.
+
+    An unknown storage or node is an error, a storage that is not available is left out.
+    """
+    if node is not None:
+        await pve.inventory.node(node)
+    rows = await pve.inventory.of_type("storage")
+    _refuse_unknown(storages, rows, node)
+    chosen: dict[tuple[str, str], Resource] = {}
+    for row in sorted(rows, key=lambda row: (row.storage, row.node)):
+        if (
+            row.status == "available"
+            and (node is None or row.node == node)
+            and (storages is None or row.storage in storages)
+            and (not content or set(content) & set(row.content.split(",")))
+        ):
+            chosen.setdefault((row.storage, "" if row.shared else row.node), row)
+    return list(chosen.values())
+
+
+def _refuse_unknown(storages: Collection[str] | None, rows: list[Resource], node: str | None) -> None:
+    known = sorted({row.storage for row in rows if node is None or row.node == node})
+    for name in storages or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            where = f"Node {node} has" if node else "There is"
+            hint = f"Did you mean {near[0]!r}?" if near else f"There is {', '.join(known)}"
+            raise NotFound(f"{where} no storage {name!r}", next_step=hint)
+
+
+async def read(
+    pve: Cluster, where: list[Resource], *, content: str | None = None, vmid: int | None = None
+) -> tuple[list[Volume], list[str]]:
+    """The volumes in all of these places, and which places could not be read, with the reason."""
+    given: dict[str, Any] = {"content": content, "vmid": vmid}
+    answers = await gather_bounded(READS_AT_ONCE, [partial(_read_place, pve, place, given) for place in where])
+    trouble = [
+        f"{place.storage} on {place.node}: {answer.what}"
+        for place, answer in zip(where, answers, strict=True)
+        if isinstance(answer, Problem)
+    ]
+    if trouble and len(trouble) == len(where):
+        raise next(answer for answer in answers if isinstance(answer, Problem))
+    return [volume for answer in answers if not isinstance(answer, Problem) for volume in answer], trouble
+
+
+async def _read_place(pve: Cluster, place: Resource, given: dict[str, Any]) -> list[Volume] | Problem:
+    params = {key: value for key, value in given.items() if value is not None}
+    try:
+        rows = await pve.client.get_as(list[Volume], f"/nodes/{place.node}/storage/{place.storage}/content", **params)
+    except Problem as problem:
+        return problem
+    return [msgspec.structs.replace(row, node=place.node, shared=bool(place.shared)) for row in rows]
+
+
+async def find(pve: Cluster, volid: str, node: str | None = None) -> Volume:
+    """One volume by its id; a file that several nodes have under the same id needs the node as well."""
+    storage, colon, name = volid.partition(":")
+    if not colon or not storage or not name:
+        raise BadArgument(
+            f"{volid!r} is not a volume",
+            why="A volume is written storage:name, such as local:iso/debian.iso",
+            next_step="volume_list shows the volumes, backup_list the backups",
+        )
+    where = await places(pve, storages=[storage], node=node)
+    if not where:
+        raise NotFound(f"Storage {storage} is not available", next_step="storage_list shows what is wrong with it")
+    volumes, _ = await read(pve, where)
+    found = [volume for volume in volumes if volume.volid == volid]
+    if not found:
+        near = difflib.get_close_matches(volid, [volume.volid for volume in volumes], 2)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "volume_list shows what is there"
+        raise NotFound(f"There is no volume {volid!r}", next_step=hint)
+    if len(found) > 1:
+        nodes = ", ".join(volume.node for volume in found[:NAMES_SHOWN])
+        raise BadArgument(f"Several nodes have a volume {volid}", why=f"It is on {nodes}", next_step="Say which: node=")
+    return found[0]
+
+
+async def require(pve: Cluster, what: str, path: str, *privileges: str) -> None:
+    """What PVE checks only in its code, so that the facts do not tell: say what is missing before PVE does."""
+    lacking = [privilege for privilege in privileges if not await pve.may(path, privilege)]
+    if lacking:
+        pve.forget_rights()
+        raise permission_missing(what, pve.client.identity, path, lacking)
