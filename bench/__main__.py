@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from quorate.app import App, build
 from quorate.config import Access, ClusterSettings, Settings
-from quorate.operations.registry import operations
+from quorate.operations.registry import DEFAULT_TOOLSETS, TOOLSETS, operations
 from quorate.pve.connection import Connection, Secret, Token, Trust
 from quorate.surfaces.native import as_json, describe
 
@@ -184,13 +185,48 @@ async def upstream_requests() -> None:
             await app.close()
 
 
+# -- a large upload ------------------------------------------------------------------------------------------------
+
+
+async def large_upload() -> None:
+    """The most memory that this process has ever held is compared, so it comes before what takes much of it."""
+    with simulated() as ready, tempfile.TemporaryDirectory() as folder:
+        app = application(ready, folder)
+        sparse = Path(folder) / "large.iso"
+
+        async def upload(size: int) -> None:
+            with sparse.open("wb") as file:
+                file.truncate(size)
+            given = {"file": str(sparse), "filename": f"{size}.iso", "storage": "nas"}
+            answer = await client.call_tool("image_upload", given)
+            assert not answer.is_error, answer.content
+
+        async with Client(app.server()) as client:
+            await upload(1024**2)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            await upload(2 * 1024**3)
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        show("additional memory for the upload of a 2 GiB file", grown / 1024, 64, "MiB")
+        await app.close()
+
+
 def tool_bytes() -> None:
-    tools = as_json([describe(operation) for operation in operations().values()])
-    show(f"tools/list with all {len(tools)} tools", len(json.dumps(tools, separators=(",", ":")).encode()), 9000, "B")
+    sizes = {
+        one.name: len(json.dumps(as_json([describe(one)])[0], separators=(",", ":"))) + 1
+        for one in operations().values()
+    }
+    show("tools with everything on", len(sizes), 100)
+    default = [one.name for one in operations().values() if one.toolset in DEFAULT_TOOLSETS]
+    show("tools of the default surface", len(default), 30)
+    show("tools/list of the default surface", sum(sizes[name] for name in default), 24_000, "B")
+    for toolset in TOOLSETS:
+        names = [one.name for one in operations().values() if one.toolset == toolset]
+        sys.stdout.write(f"  toolset {toolset:<12} {len(names):>3} tools {sum(sizes[name] for name in names):>6} B\n")
 
 
 async def main() -> int:
     tool_bytes()
+    await large_upload()
     await upstream_requests()
     await large_list()
     await overlap()

@@ -45,24 +45,24 @@ class Rig:
     audit_file: Path
     progress: list[tuple[float, float | None, str | None]] = field(default_factory=list)
 
-    async def call(self, tool: str, **arguments: Any) -> CallToolResult:
+    async def call(self, tool: str, /, **arguments: Any) -> CallToolResult:
         async def note(progress: float, total: float | None, message: str | None) -> None:
             self.progress.append((progress, total, message))
 
         return await self.client.call_tool(tool, arguments, progress_callback=note)
 
-    async def facts(self, tool: str, **arguments: Any) -> dict[str, Any]:
+    async def facts(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """The structured answer of a call that must succeed."""
         answer = await self.call(tool, **arguments)
         assert not answer.is_error, text_of(answer)
         facts: dict[str, Any] = answer.structured_content
         return facts
 
-    async def rows(self, tool: str, **arguments: Any) -> list[dict[str, Any]]:
+    async def rows(self, tool: str, /, **arguments: Any) -> list[dict[str, Any]]:
         facts = await self.facts(tool, **arguments)
         return [dict(zip(facts["columns"], row, strict=True)) for row in facts["rows"]]
 
-    async def refusal(self, tool: str, **arguments: Any) -> str:
+    async def refusal(self, tool: str, /, **arguments: Any) -> str:
         """The text of a call that must fail."""
         answer = await self.call(tool, **arguments)
         assert answer.is_error, answer.structured_content

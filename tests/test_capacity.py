@@ -2,7 +2,6 @@
 
 import pytest
 
-from quorate.sim.replication import Replication
 from tests.driving import rig, second_server
 
 pytestmark = pytest.mark.anyio
@@ -106,9 +105,7 @@ async def test_a_guest_on_shared_disks_without_ha_has_to_be_started_by_hand(tmp_
 
 async def test_a_replicated_guest_is_not_lost(tmp_path):
     async with rig(tmp_path) as quorate:
-        job = {"id": "102-0", "type": "local", "target": "pve2"}
         await quorate.facts("replication_set", guest=102, target="pve2")
-        assert quorate.sim.world.part(Replication), job
         _, nodes = await by_node(quorate, fails="pve1")
         assert "docker01" not in nodes["pve1"]["only_from_backup"]
         assert "docker01" in nodes["pve1"]["start_by_hand"]
@@ -155,3 +152,12 @@ async def test_without_the_right_to_see_numbers_the_right_is_named(tmp_path):
         second_server(quorate, tmp_path / "alice.jsonl", token="alice@pve!ci") as alice,
     ):
         assert "Sys.Audit" in await alice.refusal("capacity_plan", memory="1G")
+
+
+async def test_promises_that_are_hidden_from_us_are_not_taken_for_none(tmp_path):
+    async with (
+        rig(tmp_path) as quorate,
+        second_server(quorate, tmp_path / "bob.jsonl", token="bob@pve!monitor") as bob,
+    ):
+        _, nodes = await by_node(bob, disk=10)
+        assert all("what it has promised is not shown to us" in row["storage"] for row in nodes.values())

@@ -40,7 +40,8 @@ async def test_rules_come_with_options_and_whether_they_count(tmp_path):
         assert facts["in_force"] in text_of(answer)
         firewalls(quorate).guest(102).options["enable"] = 1
         firewalls(quorate).cluster.options["enable"] = 1
-        quorate.sim.world.guests[102].config["net0"] += ",firewall=1"
+        config = quorate.sim.world.guests[102].config
+        config["net0"] = f"{config['net0']},firewall=1"
         assert (await quorate.facts("firewall_get", scope="guest", of=102))["in_force"] == "yes"
 
 
@@ -151,13 +152,15 @@ async def test_rules_that_changed_meanwhile_are_not_touched(tmp_path):
         file.rules = [accept(22), accept(80)]
         seen = (await quorate.facts("firewall_get", scope="guest", of=102))["digest"]
         file.rules.insert(0, accept(443))
-        for tool in ("firewall_rule_set", "firewall_rule_delete"):
-            more = {"enable": False} if tool == "firewall_rule_set" else {}
-            text = await quorate.refusal(tool, scope="guest", of=102, pos=0, digest=seen, **more)
+        for tool, more in (
+            ("firewall_rule_set", {"pos": 0, "enable": False}),
+            ("firewall_delete", {"kind": "rule", "item": 0}),
+        ):
+            text = await quorate.refusal(tool, scope="guest", of=102, digest=seen, **more)
             assert "have changed since they were read" in text
         assert len(file.rules) == 3
         seen = (await quorate.facts("firewall_get", scope="guest", of=102))["digest"]
-        facts = await quorate.facts("firewall_rule_delete", scope="guest", of=102, pos=0, digest=seen)
+        facts = await quorate.facts("firewall_delete", scope="guest", of=102, kind="rule", item=0, digest=seen)
         assert facts["rule"]["dport"] == "443"
         assert in_short(file.rules) == [("ACCEPT", "22", 1), ("ACCEPT", "80", 1)]
 
@@ -212,9 +215,10 @@ async def test_enabling_the_cluster_firewall_says_who_still_gets_in(tmp_path):
         cluster = firewalls(quorate).cluster
         cluster.ipsets["management"] = [{"cidr": "10.9.0.0/16"}]
         facts = await quorate.facts("firewall_options_set", scope="cluster", enable=True, dry_run=True)
+        only = "is open only from the nodes' local network; 10.9.0.0/16"
         assert facts["warnings"] == [
-            "pve1, pve2, pve3: the web interface and API (8006) is open only from the nodes' local network; 10.9.0.0/16",
-            "pve1, pve2, pve3: SSH (22) is open only from the nodes' local network; 10.9.0.0/16",
+            f"pve1, pve2, pve3: the web interface and API (8006) {only}",
+            f"pve1, pve2, pve3: SSH (22) {only}",
         ]
         assert not cluster.options.get("enable")
         await quorate.facts("firewall_options_set", scope="cluster", enable=True)
@@ -230,6 +234,18 @@ async def test_rules_that_let_everyone_in_make_the_warning_go_away(tmp_path):
         ]
         facts = await quorate.facts("firewall_options_set", scope="cluster", enable=True)
         assert "warnings" not in facts
+
+
+async def test_a_nodes_rules_come_before_the_clusters_and_those_that_are_off_do_not_count(tmp_path):
+    async with rig(tmp_path) as quorate:
+        for node in ("pve1", "pve2"):
+            firewalls(quorate).node(node).rules = [{**DROP_ALL, "enable": 0}, accept(8006), accept("ssh")]
+        firewalls(quorate).node("pve3").options["enable"] = 0
+        firewalls(quorate).cluster.rules = [{"type": "in", "action": "REJECT", "enable": 1}]
+        assert "warnings" not in await quorate.facts("firewall_options_set", scope="cluster", enable=True)
+        text = await quorate.refusal("firewall_options_set", scope="node", of="pve3", enable=True)
+        assert "lock everyone out of pve3" in text
+        assert "rule 0 of the cluster (REJECT)" in text
 
 
 async def test_a_firewall_that_would_lock_everyone_out_is_not_switched_on(tmp_path):
@@ -253,7 +269,7 @@ async def test_a_rule_that_would_lock_everyone_out_is_not_added(tmp_path):
         text = await quorate.refusal("firewall_rule_set", scope="cluster", type="in", action="DROP")
         assert "lock everyone out of pve1" in text
         await quorate.facts("firewall_rule_set", scope="cluster", type="in", action="DROP", move_to=1)
-        text = await quorate.refusal("firewall_rule_delete", scope="cluster", pos=0)
+        text = await quorate.refusal("firewall_delete", scope="cluster", kind="rule", item=0)
         assert "lock everyone out" in text
         assert in_short(cluster.rules) == [("ACCEPT", "8006", 1), ("DROP", None, 1)]
 
@@ -302,27 +318,31 @@ async def test_an_alias_is_made_changed_renamed_and_deleted(tmp_path):
         await quorate.facts("firewall_object_set", **on, name="lan", rename="house")
         assert set(aliases) == {"house"}
         firewalls(quorate).cluster.rules = [accept(22, source="house")]
-        text = await quorate.refusal("firewall_object_delete", **on, name="house")
+        text = await quorate.refusal("firewall_delete", **on, item="house")
         assert "is used by rule 0 of the cluster" in text
         firewalls(quorate).cluster.rules = []
-        await quorate.facts("firewall_object_delete", **on, name="house")
+        await quorate.facts("firewall_delete", **on, item="house")
         assert not aliases
 
 
 async def test_an_ip_set_gets_and_loses_members(tmp_path):
     async with rig(tmp_path) as quorate:
         ipsets = firewalls(quorate).guest(102).ipsets
-        on = {"scope": "guest", "of": 102, "kind": "ipset", "name": "friends"}
-        await quorate.facts("firewall_object_set", **on, add=["10.0.0.0/8", "!10.0.0.66"], comment="mine")
+        on = {"scope": "guest", "of": 102, "kind": "ipset"}
+        await quorate.facts(
+            "firewall_object_set", **on, name="friends", add=["10.0.0.0/8", "!10.0.0.66"], comment="mine"
+        )
         assert {(one["cidr"], one.get("nomatch", 0)) for one in ipsets["friends"]} == {
             ("10.0.0.0/8", 0),
             ("10.0.0.66", 1),
         }
-        facts = await quorate.facts("firewall_object_set", **on, add=["10.0.0.66"], remove=["10.0.0.0/8", "10.1.1.1"])
+        facts = await quorate.facts(
+            "firewall_object_set", **on, name="friends", add=["10.0.0.66"], remove=["10.0.0.0/8", "10.1.1.1"]
+        )
         assert [(one["cidr"], one.get("nomatch", 0)) for one in ipsets["friends"]] == [("10.0.0.66", 0)]
         assert facts["unchanged"] == ["10.1.1.1 is not in friends"]
-        assert "has 1 members" in await quorate.refusal("firewall_object_delete", **on)
-        facts = await quorate.facts("firewall_object_delete", **on, force=True)
+        assert "has 1 members" in await quorate.refusal("firewall_delete", **on, item="friends")
+        facts = await quorate.facts("firewall_delete", **on, item="friends", force=True)
         assert facts["members"] == ["10.0.0.66"]
         assert not ipsets
 
@@ -340,8 +360,8 @@ async def test_taking_addresses_out_of_the_management_set_says_who_still_gets_in
 async def test_a_security_group_with_rules_is_made_used_and_deleted(tmp_path):
     async with rig(tmp_path) as quorate:
         cluster = firewalls(quorate).cluster
-        on = {"scope": "cluster", "kind": "group", "name": "web"}
-        await quorate.facts("firewall_object_set", **on, comment="http")
+        on = {"scope": "cluster", "kind": "group"}
+        await quorate.facts("firewall_object_set", **on, name="web", comment="http")
         for port in ("80", "443"):
             await quorate.facts(
                 "firewall_rule_set", scope="group", of="web", type="in", action="ACCEPT", proto="tcp", dport=port
@@ -349,8 +369,8 @@ async def test_a_security_group_with_rules_is_made_used_and_deleted(tmp_path):
         assert in_short(cluster.groups["web"]) == [("ACCEPT", "443", 1), ("ACCEPT", "80", 1)]
         await quorate.facts("firewall_rule_set", scope="guest", of=201, type="group", action="web")
         assert firewalls(quorate).guest(201).rules[0]["action"] == "web"
-        assert "has 2 rules" in await quorate.refusal("firewall_object_delete", **on)
-        await quorate.facts("firewall_object_delete", **on, force=True)
+        assert "has 2 rules" in await quorate.refusal("firewall_delete", **on, item="web")
+        await quorate.facts("firewall_delete", **on, item="web", force=True)
         assert not cluster.groups
 
 
@@ -380,4 +400,16 @@ async def test_both_versions_of_pve_take_the_calls(tmp_path, version):
             await quorate.facts("firewall_rule_set", scope=scope, **rule, **more)
             await quorate.facts("firewall_rule_set", scope=scope, pos=0, comment="x", **more)
             await quorate.facts("firewall_options_set", scope=scope, enable=True, **more)
-            await quorate.facts("firewall_rule_delete", scope=scope, pos=0, **more)
+            await quorate.facts("firewall_delete", scope=scope, kind="rule", item=0, **more)
+
+
+async def test_what_cannot_be_deleted_is_explained(tmp_path):
+    async with rig(tmp_path) as quorate:
+        on = {"scope": "cluster"}
+        assert "has no rule 3" in await quorate.refusal("firewall_delete", **on, kind="rule", item=3)
+        assert "is not a position" in await quorate.refusal("firewall_delete", **on, kind="rule", item="first")
+        assert "There is no alias 'lan'" in await quorate.refusal("firewall_delete", **on, kind="alias", item="lan")
+        text = await quorate.refusal("firewall_delete", **on, kind="alias", item="lan", digest="0" * 40)
+        assert "It is for rules" in text
+        text = await quorate.refusal("firewall_delete", scope="node", of="pve1", kind="ipset", item="set")
+        assert "Use scope=cluster or guest" in text

@@ -123,3 +123,14 @@ async def test_a_template_of_ones_own_is_listed_as_well(tmp_path):
         quorate.sim.world.storages["nas"].add("pve1", own)
         rows = await quorate.rows("template_list", show="present", storage="nas")
         assert [(row["template"], row["present_on"]) for row in rows] == [("own.tar.gz", "nas")]
+
+
+@pytest.mark.parametrize("version", ["8.4.1", "9.2.3"])
+async def test_images_come_by_every_way_on_both_major_versions(tmp_path, version):
+    async with rig(tmp_path, version=version) as quorate:
+        got = await quorate.facts("image_download", url=ALPINE, storage="nas", verify_certificates=False)
+        assert volume(quorate, got["volume"]) is not None
+        sent = await quorate.facts("image_upload", data="aGVsbG8=", filename="hello.iso", storage="nas")
+        assert volume(quorate, sent["volume"]).size == 5
+        made = await quorate.facts("template_download", template="alpine-3.22-default", storage="nas")
+        assert volume(quorate, made["volume"]) is not None

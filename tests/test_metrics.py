@@ -170,6 +170,14 @@ async def test_a_guest_that_cannot_be_asked_does_not_hide_the_others(tmp_path):
         assert facts["no_answer_for"] == ["105"]
 
 
+async def test_in_a_large_cluster_only_the_likeliest_are_asked_and_the_rest_is_counted(tmp_path):
+    async with rig(tmp_path, nodes=2, guests=300) as quorate:
+        facts = await quorate.facts("metrics_top", by="diskio", limit=3)
+        running = sum(guest.running for guest in quorate.sim.world.guests.values())
+        assert facts["left_out"].startswith(f"{running - 200} guests")
+        assert sum(path.endswith("/rrddata") for _, path in quorate.sim.requests) == 200
+
+
 async def test_the_top_by_disk_tells_used_from_given(tmp_path):
     async with rig(tmp_path) as quorate:
         rows = {row["vmid"]: row for row in await quorate.rows("metrics_top", by="disk", limit=50)}

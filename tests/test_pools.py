@@ -43,8 +43,8 @@ async def test_nested_pools_work(tmp_path):
         assert "needs the pool deep around it" in await quorate.refusal("pool_set", pool="deep/er")
         await quorate.facts("pool_set", pool="lab/inner", add_guests=[207])
         assert pools["lab/inner"].vms == {207}
-        assert "holds other pools: lab/inner" in await quorate.refusal("pool_delete", pool="lab")
-        await quorate.facts("pool_delete", pool="lab/inner", remove_members=True)
+        assert "holds other pools: lab/inner" in await quorate.refusal("access_delete", kind="pool", name="lab")
+        await quorate.facts("access_delete", kind="pool", name="lab/inner", remove_members=True)
         assert "lab/inner" not in pools
 
 
@@ -71,9 +71,9 @@ async def test_members_bring_rights_so_they_need_admin_while_a_new_pool_does_not
 
 async def test_a_pool_with_members_is_deleted_only_when_they_may_be_taken_out(tmp_path):
     async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("pool_delete", pool="lab")
+        text = await quorate.refusal("access_delete", kind="pool", name="lab")
         assert "is not empty: it has 5 guests and 1 storages" in text
-        facts = await quorate.facts("pool_delete", pool="lab", remove_members=True)
+        facts = await quorate.facts("access_delete", kind="pool", name="lab", remove_members=True)
         assert "lab" not in quorate.sim.world.access.pools
         assert 108 in quorate.sim.world.guests
         assert "alice@pve PVEVMAdmin" in facts["roles_lost"]
@@ -84,5 +84,7 @@ async def test_what_a_pool_cannot_have_is_explained(tmp_path):
         assert "is not a pool name" in await quorate.refusal("pool_set", pool="my pool")
         assert "There is no storage 'nass'" in await quorate.refusal("pool_set", pool="lab", add_storages=["nass"])
         assert "There is no guest" in await quorate.refusal("pool_set", pool="lab", add_guests=["nothere"])
+        text = await quorate.refusal("access_delete", kind="user", name="bob@pve", remove_members=True)
+        assert "It is for pools" in text
         same = await quorate.facts("pool_set", pool="lab", comment="play here")
         assert same["result"] == "nothing to do"

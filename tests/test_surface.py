@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.operations.registry import operations
+from quorate.operations.registry import DEFAULT_TOOLSETS, operations
 from quorate.surfaces.native import as_json, describe
 from tests.driving import rig
 
@@ -20,9 +20,38 @@ def test_every_tool_has_a_schema_snapshot_that_is_up_to_date():
     assert current == saved, "run `make docs` and look at the difference"
 
 
-def test_the_whole_list_of_tools_stays_small():
-    tools = as_json([describe(operation) for operation in operations().values()])
-    assert len(json.dumps(tools, separators=(",", ":")).encode()) < 9000
+FIRST_SLICE = (
+    "cluster_status",
+    "guest_get",
+    "guest_list",
+    "guest_power",
+    "guest_stop",
+    "node_get",
+    "node_list",
+    "storage_list",
+    "task_get",
+    "task_list",
+    "task_wait",
+)
+
+
+def size_of(chosen):
+    tools = as_json([describe(operation) for operation in chosen])
+    return len(json.dumps(tools, separators=(",", ":")).encode())
+
+
+def test_the_tools_for_looking_around_and_power_stay_small():
+    assert size_of([operations()[name] for name in FIRST_SLICE]) < 9000
+
+
+def test_the_default_tools_are_at_most_thirty_and_24_kilobytes():
+    chosen = [operation for operation in operations().values() if operation.toolset in DEFAULT_TOOLSETS]
+    assert len(chosen) <= 30
+    assert size_of(chosen) <= 24_000
+
+
+def test_there_are_at_most_a_hundred_tools_in_all():
+    assert len(operations()) <= 100
 
 
 def test_all_four_hints_are_explicit_on_every_tool():

@@ -63,6 +63,10 @@ def _section(operation: Operation) -> str:
     rows = [_row(name, part, name in required) for name, part in schema["properties"].items()]
     table = "| argument | type | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
     risk = f"Risk: {operation.risk.value}; needs access `{NEEDED[operation.risk].value}`."
+    if operation.risk_of is not None:
+        least = operation.least_risk
+        risk = f"Risk: {least.value} to {operation.risk.value}, by the arguments; needs access `{NEEDED[least].value}` "
+        risk += f"to `{NEEDED[operation.risk].value}`."
     return (
         f"\n### {operation.name}\n\n{operation.summary}\n\n{risk}\n\n{table if rows else 'No arguments.'}".rstrip()
         + "\n"

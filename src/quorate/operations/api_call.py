@@ -15,8 +15,10 @@ from quorate.operations.registry import Risk, Table, operation
 from quorate.operations.settling import same
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, Conflict, NotFound, ParameterRejected, Refused
-from quorate.pve.schema import NEWEST, OLDEST, Match, facts
+from quorate.pve.schema import NEWEST, OLDEST, Endpoint, Match, facts
 from quorate.pve.tasks import Upid
+
+_TASK_UNNAMED = "/nodes/{node}/lxc/{vmid}/template"  # PVE starts a task here, but answers with nothing
 
 
 def _risk(arguments: Mapping[str, Any]) -> Risk:
@@ -73,17 +75,26 @@ async def _plan(pve: Cluster, match: Match, path: str, params: Mapping[str, Any]
     endpoint = match.endpoint
     says = f"{endpoint.method} {path}"
     call = Call(
-        says, endpoint.method, path, params, await _target(pve, match, path), settled=_settled(pve, match, path, params)
+        says,
+        endpoint.method,
+        path,
+        params,
+        await _target(pve, match, path),
+        settled=_settled(pve, match, path, params),
+        task_unnamed=endpoint.template == _TASK_UNNAMED,
     )
 
     def from_answers(answers: list[Any]) -> dict[str, Any]:
-        """What PVE answered; a new token's secret is among it, and shown only here."""
-        answer = answers[0]
-        if answer is None or Upid.looks_like(answer):
-            return {}
-        return {"answer": cut(hide_secrets(endpoint.template, answer))}
+        return _answer(endpoint, answers[0])
 
     return Plan(says, (call,), from_answers=from_answers)
+
+
+def _answer(endpoint: Endpoint, answer: Any) -> dict[str, Any]:
+    """What PVE answered; a new token's secret is among it, and shown only here."""
+    if answer is None or Upid.looks_like(answer):
+        return {}
+    return {"answer": cut(hide_secrets(endpoint.template, answer))}
 
 
 async def _target(pve: Cluster, match: Match, path: str) -> Target:

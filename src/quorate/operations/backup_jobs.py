@@ -119,7 +119,7 @@ async def backup_job_set(
     compress: Compress | None = None,
     keep: Keep | None = None,
     notes: Notes | None = None,
-    node: Annotated[str, Meta(description="Only guests on this node")] | None = None,
+    node: Annotated[str, Meta(description="Only guests on this node; empty: on any")] | None = None,
     enabled: bool | None = None,
     comment: str | None = None,
 ) -> Plan:
@@ -183,11 +183,11 @@ async def _vmids(pve: Cluster, refs: int | str | list[int | str] | None) -> str 
 
 
 async def _check_places(pve: Cluster, storage: str | None, node: str | None) -> None:
-    if node is not None:
+    if node:
         await pve.inventory.node(node)
     if storage is None:
         return
-    if not await places(pve, storages=[storage], node=node, content=["backup"]):
+    if not await places(pve, storages=[storage], node=node or None, content=["backup"]):
         raise BadArgument(
             f"Storage {storage} does not hold backups", next_step="storage_list content=backup shows those that do"
         )
@@ -202,7 +202,8 @@ def _creation(pve: Cluster, job: str, given: dict[str, Any], warnings: tuple[str
                 why=f"There is no job {job!r} yet",
                 next_step=f"Give {needed}=; backup_job_list shows the jobs that exist",
             )
-    params = {"id": job, "mode": "snapshot", "compress": "zstd", "notes-template": "{{guestname}}", **given}
+    usual = {"id": job, "mode": "snapshot", "compress": "zstd", "notes-template": "{{guestname}}"}
+    params = {key: value for key, value in {**usual, **given}.items() if value != ""}
 
     async def exists() -> bool:
         return any(one["id"] == job for one in await read_jobs(pve))
@@ -222,7 +223,10 @@ def _alteration(pve: Cluster, old: dict[str, Any], given: dict[str, Any], warnin
         return all(_text(now.get(key)) == _text(value) for key, value in given.items())
 
     says = f"Change backup job {job}: {', '.join(sorted(given))}"
-    call = Call(says, "PUT", f"{JOBS}/{job}", given, Target("backup job", job), settled=settled)
+    cleared = [key for key, value in given.items() if value == "" and key in old]
+    params = {key: value for key, value in given.items() if value != ""}
+    params |= {"delete": ",".join(cleared)} if cleared else {}
+    call = Call(says, "PUT", f"{JOBS}/{job}", params, Target("backup job", job), settled=settled)
     return Plan(says, (call,), facts={"job": job}, warnings=warnings, after=lambda: _next_run(pve, job))
 
 

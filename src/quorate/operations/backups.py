@@ -151,7 +151,7 @@ async def backup_create(
         "mode": mode,
         "compress": "0" if compress == "none" else compress,
         "notes-template": notes.replace("\\", "\\\\").replace("\n", "\\n"),
-        "protected": int(protected),
+        **({"protected": 1} if protected else {}),
         "remove": 0,  # this adds backups and deletes none
     }
     calls = [vzdump_call(node, here, {**options, "storage": where[node]}) for node, here in by_node.items()]

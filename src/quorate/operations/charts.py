@@ -74,8 +74,7 @@ async def metrics_chart(
     found: list[Series] = await gather_bounded(
         READS_AT_ONCE, [partial(series.read, pve, subject, timeframe, cf) for subject in subjects]
     )
-    times = [row["time"] for one in found for row in one.rows]
-    if not times:
+    if not any(len(row) > 1 for one in found for row in one.rows):
         raise BadArgument(f"Nothing is recorded for the {_SPANS[timeframe]}", next_step="Take another timeframe")
     metrics = list(dict.fromkeys(_listed(show) or _default(subjects)))
     panels = [panel for metric in metrics if (panel := _panel(metric, found, peaks=cf == "MAX")) is not None]
@@ -85,7 +84,7 @@ async def metrics_chart(
             why="A stopped guest has no load, a VM does not tell how full its disk is, a storage has only disk",
             next_step="metrics_get shows which fields there are",
         )
-    span = (min(times), max(times) + (0 if len(set(times)) > 1 else 60))
+    span = _span(found)
     chart = Chart(
         title=f"{_names(subjects)}: {_SPANS[timeframe]}" + (", peaks" if cf == "MAX" else ""),
         panels=panels,
@@ -94,6 +93,16 @@ async def metrics_chart(
         span=span,
     )
     return Illustrated(_facts(chart, metrics, subjects), (await asyncio.to_thread(draw, chart),))
+
+
+def _span(found: list[Series]) -> tuple[float, float]:
+    """All of the time, unless most of it is empty because the recording began late."""
+    times = [row["time"] for one in found for row in one.rows]
+    first = min(row["time"] for one in found for row in one.rows if len(row) > 1)
+    begin, end = min(times), max(times)
+    if first - begin > (end - begin) / 2:
+        begin = first
+    return begin, max(end, begin + 60)
 
 
 def _drawing() -> Callable[[Chart], bytes]:
@@ -172,7 +181,7 @@ def _panel(metric: str, found: list[Series], *, peaks: bool) -> Panel | None:
         unit=unit.name,
         lines=lines,
         legend_title=f"mean / max, {unit.name}",
-        limit=None if limit is None else (f"given: {unit.of(limit):g} {unit.name}", limit / unit.size),
+        limit=None if limit is None else (f"limit: {unit.of(limit):g} {unit.name}", limit / unit.size),
     )
 
 

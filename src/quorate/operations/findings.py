@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import PermissionMissing, Problem
+from quorate.pve.errors import PermissionMissing, Problem, TimedOut
 
-CHECK_SECONDS = 20.0
+CHECK_SECONDS = 30.0
+READ_SECONDS = 10.0
 NAMES_SHOWN = 8
 
 Severity = Literal["critical", "warning", "info", "unchecked"]
@@ -34,6 +35,15 @@ async def guarded(area: str, next_call: str, check: Awaitable[list[Finding]]) ->
         return [Finding("unchecked", area, f"It took longer than {CHECK_SECONDS:g} s to look", next_call)]
     except Problem as problem:
         return [unchecked(area, problem, next_call)]
+
+
+async def patient(read: Awaitable[Any]) -> Any:
+    """One of many reads: a node that hangs must not use up the time of all others."""
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            return await read
+    except TimeoutError:
+        raise TimedOut(f"No answer came within {READ_SECONDS:g} s") from None
 
 
 def unchecked(area: str, problem: Problem, next_call: str, where: str = "") -> Finding:

@@ -120,7 +120,8 @@ def rule_row(rule: dict[str, Any]) -> list[Any]:
 
 async def options_of(pve: Cluster, place: Place) -> dict[str, Any]:
     """The options that count, defaults included."""
-    return {**DEFAULTS[place.scope], **await pve.get(f"{place.base}/options")}
+    options = {**DEFAULTS[place.scope], **await pve.get(f"{place.base}/options")}
+    return options | {"enable": int(options["enable"])}
 
 
 async def not_in_force(pve: Cluster, place: Place, options: dict[str, Any]) -> list[str]:
@@ -132,7 +133,7 @@ async def not_in_force(pve: Cluster, place: Place, options: dict[str, Any]) -> l
         everywhere = await pve.get(f"{CLUSTER}/options")
     except Problem:
         return reasons  # who may see a guest need not be allowed to see the cluster's firewall
-    if not everywhere.get("enable"):
+    if not int(everywhere.get("enable", 0)):
         reasons.append("no: the firewall of the cluster is off, and with it all others")
     if place.guest is not None:
         config = await place.guest.get("config")

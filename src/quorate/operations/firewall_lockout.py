@@ -39,7 +39,7 @@ class Firewall:
     management: tuple[str, ...] = ()
 
     def is_on(self, node: str) -> bool:
-        return bool(self.options.get("enable")) and bool(self.node_options[node].get("enable", 1))
+        return bool(int(self.options.get("enable", 0))) and bool(int(self.node_options[node].get("enable", 1)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ async def firewall_object_set(
     comment: str | None = None,
 ) -> Plan:
     """Create or change an alias, an IP set or a security group; rules of a group: firewall_rule_set scope=group."""
-    place = await _place(pve, scope, of, kind)
+    place = await place_for(pve, scope, of, kind)
     _check_arguments(kind, cidr, add, remove)
     known = await _known(pve, place, kind)
     present = known.get(_folded(kind, name))
@@ -70,17 +70,8 @@ async def _way_in(pve: Cluster, place: Place, kind: str, name: str, leaving: lis
     )
 
 
-@operation(toolset="firewall", risk=Risk.DESTROY)
-async def firewall_object_delete(
-    pve: Cluster,
-    scope: ObjectScope,
-    kind: Kind,
-    name: str,
-    of: Of | None = None,
-    force: Annotated[bool, Meta(description="With its members or rules")] = False,
-) -> Plan:
+async def plan_object_deletion(pve: Cluster, place: Place, kind: str, name: str, *, force: bool) -> Plan:
     """Delete an alias, an IP set or a security group that no rule uses."""
-    place = await _place(pve, scope, of, kind)
     known = await _known(pve, place, kind)
     present = known.get(_folded(kind, name))
     if present is None:
@@ -107,15 +98,18 @@ async def firewall_object_delete(
 
     says = f"Delete {_word(kind)} {name} of {place.label}"
     calls.append(Call(says, "DELETE", path, params, place.target, settled=settled))
-    warnings = () if scope == "guest" else ("The rules of single guests were not searched for it",)
+    warnings = () if place.scope == "guest" else ("The rules of single guests were not searched for it",)
     return Plan(says, tuple(calls), facts=_lost(kind, present, held), warnings=warnings)
 
 
-async def _place(pve: Cluster, scope: str, of: int | str | None, kind: str) -> Place:
+async def place_for(pve: Cluster, scope: str, of: int | str | None, kind: str) -> Place:
+    """The cluster or a guest: only they have names of their own, and groups only the cluster."""
     if kind == "group" and scope != "cluster":
         raise BadArgument(
             "Security groups belong to the cluster", next_step="Use scope=cluster; guests' rules can name them"
         )
+    if scope not in ("cluster", "guest"):
+        raise BadArgument(f"A {scope} has no aliases and IP sets of its own", next_step="Use scope=cluster or guest")
     return await place_of(pve, scope, of)
 
 

@@ -14,8 +14,6 @@ from quorate.operations.registry import Risk, operation
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, Conflict, NotFound
 
-Position = Annotated[int, Meta(ge=0)]
-
 RULE_KEYS = (
     "type", "action", "macro", "proto", "source", "sport", "dest", "dport", "icmp-type", "iface", "log", "comment",
     "enable",
@@ -65,12 +63,7 @@ async def firewall_rule_set(
     return await _change(pve, place, rules, pos, given, move_to)
 
 
-@operation(toolset="firewall", risk=Risk.DESTROY)
-async def firewall_rule_delete(
-    pve: Cluster, scope: Scope, pos: Position, of: Of | None = None, digest: Digest | None = None
-) -> Plan:
-    """Delete the firewall rule at a position; the answer shows it, so that it can be added again."""
-    place = await place_of(pve, scope, of)
+async def plan_rule_deletion(pve: Cluster, place: Place, pos: int, digest: str | None) -> Plan:
     rules = await read_rules(pve, place, digest)
     rule = _at(place, rules, pos)
     left = [one for one in rules if one is not rule]

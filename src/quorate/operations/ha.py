@@ -41,6 +41,7 @@ async def ha_status(pve: Cluster) -> dict[str, Any]:
         "manager": {row["id"]: row["status"] for row in current if row["type"] != "service"},
         "resources": [_resource(row, services.get(row["sid"], {})) for row in resources[:ROWS_SHOWN]],
         kind: [_without_bookkeeping(row) for row in limits[:ROWS_SHOWN]],
+        "resources_in_all": len(resources) if len(resources) > ROWS_SHOWN else "",
         "next": "" if resources else "No guest is under HA; ha_set adds one",
     }
 
@@ -121,21 +122,7 @@ def _plan(pve: Cluster, guest: Guest, says: str, method: str, path: str, params:
             "next": "The HA manager is still at it; see ha_status",
         }
 
-    return Plan(says, (Call(says, method, path, params, _target(guest), settled=settled),), after=after)
-
-
-@operation(toolset="ha", risk=Risk.CHANGE, idempotent=True)
-async def ha_remove(pve: Cluster, guest: GuestRef) -> Plan:
-    """Take a guest out of HA; it keeps running, and leaves the HA rules that name it."""
-    found = await pve.guest(guest)
-    sid, says = sid_of(found), f"Take {found} out of HA"
-    if sid not in await managed(pve):
-        return Plan(says, unchanged=(f"{found} is not under HA",))
-
-    async def settled() -> bool:
-        return sid not in await managed(pve)
-
-    return Plan(says, (Call(says, "DELETE", f"{RESOURCES}/{sid}", {}, _target(found), settled=settled),))
+    return Plan(says, (Call(says, method, path, params, target_of(guest), settled=settled),), after=after)
 
 
 @operation(toolset="ha", risk=Risk.CHANGE)
@@ -162,12 +149,16 @@ async def ha_relocate(
         pve.inventory.forget()
         return (await pve.inventory.guest(found.vmid)).node == node
 
+    async def at_rest() -> bool:
+        """A relocated guest has arrived before it is started again."""
+        return await arrived() and await _state(pve, sid_of(found)) in set().union(*_REACHED.values())
+
     async def after() -> dict[str, Any]:
-        if await comes_true(pve, arrived):
+        if await comes_true(pve, at_rest):
             return {"node": node}
         return {"result": "running", "next": "The HA manager is still at it; see ha_status"}
 
-    call = Call(says, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, _target(found), settled=arrived)
+    call = Call(says, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, target_of(found), settled=arrived)
     return Plan(says, (call,), after=after, from_answers=_company)
 
 
@@ -233,12 +224,13 @@ async def _refuse_against_rules(pve: Cluster, guest: Guest, node: str) -> None:
         if sid not in members or rule.get("disable"):
             continue
         nodes = {one.partition(":")[0] for one in str(rule.get("nodes", "")).split(",") if one}
-        if nodes and node not in nodes:
+        apart = rule.get("affinity") == "negative"
+        if nodes and (node in nodes) == apart:
             raise Conflict(
-                f"The HA rule {rule['rule']} keeps {guest} on {', '.join(sorted(nodes))}",
-                next_step="Choose one of these, or change the rule with ha_rule_set",
+                f"The HA rule {rule['rule']} keeps {guest} {'off' if apart else 'on'} {', '.join(sorted(nodes))}",
+                next_step="Choose another node, or change the rule with ha_rule_set",
             )
-        if rule.get("affinity") == "negative" and not nodes:
+        if apart and not nodes:
             await _refuse_company(pve, guest, node, [one for one in members if one != sid], rule["rule"])
 
 
@@ -252,7 +244,7 @@ async def _refuse_company(pve: Cluster, guest: Guest, node: str, others: list[st
             )
 
 
-def _target(guest: Guest) -> Target:
+def target_of(guest: Guest) -> Target:
     return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.ha import RULES, has_rules, managed, sid_of
+from quorate.operations.ha import RESOURCES, RULES, has_rules, managed, sid_of, target_of
 from quorate.operations.plan import Call, Plan, Target
-from quorate.operations.registry import GuestRefs, Risk, operation
-from quorate.pve.cluster import Cluster
+from quorate.operations.registry import GuestRef, GuestRefs, Risk, operation
+from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import BadArgument, Conflict
 
 _TYPES = {"nodes": "node-affinity", "together": "resource-affinity", "apart": "resource-affinity"}
@@ -45,14 +45,33 @@ async def ha_rule_set(
     if known["type"] != params["type"]:
         raise Conflict(
             f"The HA rule {rule} is of type {known['type']}, which cannot change",
-            next_step="Remove it with ha_rule_remove, or choose another name",
+            next_step="Remove it with ha_remove, or choose another name",
         )
     return _plan(pve, rule, f"Change the HA rule {rule}", "PUT", f"{RULES}/{rule}", params)
 
 
 @operation(toolset="ha", risk=Risk.CHANGE, idempotent=True)
-async def ha_rule_remove(pve: Cluster, rule: str) -> Plan:
-    """Remove an HA rule; the guests stay under HA."""
+async def ha_remove(pve: Cluster, guest: GuestRef | None = None, rule: str | None = None) -> Plan:
+    """Take a guest out of HA and its rules; it keeps running. Or remove an HA rule; its guests stay under HA."""
+    if (guest is None) == (rule is None):
+        raise BadArgument("Give either guest or rule", next_step="ha_status shows both")
+    if guest is not None:
+        return await _remove_guest(pve, await pve.guest(guest))
+    return await _remove_rule(pve, str(rule))
+
+
+async def _remove_guest(pve: Cluster, guest: Guest) -> Plan:
+    sid, says = sid_of(guest), f"Take {guest} out of HA"
+    if sid not in await managed(pve):
+        return Plan(says, unchanged=(f"{guest} is not under HA",))
+
+    async def settled() -> bool:
+        return sid not in await managed(pve)
+
+    return Plan(says, (Call(says, "DELETE", f"{RESOURCES}/{sid}", {}, target_of(guest), settled=settled),))
+
+
+async def _remove_rule(pve: Cluster, rule: str) -> Plan:
     await _refuse_without_rules(pve)
     says = f"Remove the HA rule {rule}"
     known = await _rules(pve)

@@ -38,7 +38,7 @@ async def cluster_health(
         "storage": ("storage_list", _storages(rows, storage_percent / 100)),
         "tasks": ("task_list status=failed", node_health.failed_tasks(pve, rows)),
         "backups": ("backup_coverage", backup_health.backups(pve, rows, backup_days)),
-        "snapshots": ("snapshot_list", backup_health.old_snapshots(pve, rows, snapshot_days)),
+        "snapshots": ("guest_list", backup_health.old_snapshots(pve, rows, snapshot_days)),
         "updates": ("node_list", node_health.updates(pve, rows)),
         "certificates": ("node_list", node_health.certificates(pve, rows)),
         "ha": ("ha_status", _ha(pve)),

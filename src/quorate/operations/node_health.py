@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from quorate.operations.findings import Finding, counted, names, time_there, unchecked
+from quorate.operations.findings import Finding, counted, names, patient, time_there, unchecked
 from quorate.operations.units import moment
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import Problem
@@ -27,7 +27,7 @@ async def _of_every_node(
 
     async def one(node: str) -> tuple[str, Any]:
         try:
-            return node, await read(node)
+            return node, await patient(read(node))
         except Problem as problem:
             return node, problem
 

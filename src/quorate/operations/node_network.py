@@ -129,6 +129,7 @@ async def _set(
 
 async def _kept(pve: Cluster, known: Mapping[str, Any], edits: Mapping[str, Any], remove: list[str]) -> dict[str, Any]:
     """What is there and is sent again: PVE takes an address that is not repeated as one to be dropped."""
+    given_otherwise = {_SPELLED_TWICE.get(key) for key in edits}
     accepted = (await pve.facts()).endpoint("PUT", "/nodes/{node}/network/{iface}").parameters
     return {
         key: value
@@ -137,6 +138,7 @@ async def _kept(pve: Cluster, known: Mapping[str, Any], edits: Mapping[str, Any]
         and key not in ("iface", "node", *remove, *edits)
         and value != ""
         and not (_SPELLED_TWICE.get(key) in known or _SPELLED_TWICE.get(key) in edits)
+        and key not in given_otherwise
     }
 
 

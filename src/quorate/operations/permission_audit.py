@@ -24,6 +24,7 @@ READS_AT_ONCE = 8
 PATHS_AT_ONCE = 50
 GUESTS_AT_ONCE = 20
 ROOT = "root@pam"
+READS_LOCAL_FILES = frozenset({"image_upload"})
 
 Rights = dict[str, dict[str, int]]
 """Path -> privilege -> whether it also holds below."""
@@ -176,14 +177,14 @@ async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[st
     chosen = operations().get(tool)
     if chosen is None or chosen.name == "permission_audit":
         raise BadArgument(f"There is no tool {tool!r} to look at", next_step=f"There are {', '.join(operations())}")
-    if chosen.risk is Risk.LOOK_INSIDE:
-        raise BadArgument(f"{tool} cannot be tried without looking inside a guest", next_step="Ask for level=operate")
+    given = _decoded(chosen, arguments)
+    _refuse_to_try(chosen, given)
     observed = ObservedCluster(pve)
     facts = await pve.facts()
     stopped: PermissionMissing | None = None
     plan: Plan | None = None
     try:
-        result = await chosen.run(observed, **_decoded(chosen, arguments))
+        result = await chosen.run(observed, **given)
         plan = result if isinstance(result, Plan) else None
     except PermissionMissing as problem:
         stopped = problem  # our own rights end here; what was asked for up to here is known
@@ -201,6 +202,21 @@ async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[st
     if stopped is not None:
         answer["note"] = f"Quorate's own rights end before the whole call is known: {stopped.what}"
     return {"plan": plan.summary if plan else "", **answer}
+
+
+def _refuse_to_try(chosen: Operation, given: Mapping[str, Any]) -> None:
+    """This is a read for everyone: it must not reach further than reads of the cluster do, not even to plan."""
+    risk = chosen.risk if chosen.risk_of is None else chosen.risk_of(given)
+    if risk is Risk.LOOK_INSIDE:
+        reason = "looking inside a guest"
+    elif chosen.name in READS_LOCAL_FILES:
+        reason = "reading a file"
+    else:
+        return
+    raise BadArgument(
+        f"{chosen.name} cannot be tried without {reason}",
+        next_step=f"Ask for level=operate toolsets={chosen.toolset}",
+    )
 
 
 def _decoded(chosen: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:

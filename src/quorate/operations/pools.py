@@ -105,12 +105,7 @@ async def pool_set(
     return Plan(f"Set pool {pool}", tuple(calls), unchanged, facts=facts, after=after)
 
 
-@operation(toolset="access", risk=Risk.DESTROY)
-async def pool_delete(
-    pve: Cluster,
-    pool: str,
-    remove_members: Annotated[bool, Meta(description="Take its members out first; they stay as they are")] = False,
-) -> Plan:
+async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -> Plan:
     """Delete a pool, with the roles that were given on it. Guests and storages stay."""
     found = await _existing(pve, pool)
     nested = sorted(name for name in await _pools(pve) if name.startswith(f"{pool}/"))

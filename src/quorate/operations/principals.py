@@ -23,6 +23,7 @@ from quorate.operations.access import (
     users,
 )
 from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.pools import plan_pool_deletion
 from quorate.operations.registry import Risk, operation
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, Conflict
@@ -249,10 +250,15 @@ async def _holders_of(pve: Cluster, role: str) -> dict[str, Any]:
 @operation(toolset="access", risk=Risk.DESTROY)
 async def access_delete(
     pve: Cluster,
-    kind: Literal["user", "group", "role", "token"],
+    kind: Literal["user", "group", "role", "token", "pool"],
     name: Annotated[str, Meta(description="A token as user@realm!name")],
+    remove_members: Annotated[bool, Meta(description="Of a pool: take them out first; they stay as they are")] = False,
 ) -> Plan:
-    """Delete a user (with its tokens), a group, a role or an API token, and the ACL entries that name it."""
+    """Delete a user (with its tokens), group, role, API token or pool, and the ACL entries that name it."""
+    if remove_members and kind != "pool":
+        raise BadArgument(f"remove_members does not go with kind={kind}", next_step="It is for pools")
+    if kind == "pool":
+        return await plan_pool_deletion(pve, name, remove_members=remove_members)
     known = await _known(pve, kind)
     if name not in known:
         raise unknown(kind, name, known)

@@ -17,7 +17,7 @@ from quorate.operations.registry import Risk, operation
 from quorate.operations.stored import Volume, require
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict, Problem
+from quorate.pve.errors import BadArgument, Conflict, NotFound, Problem
 from quorate.pve.inventory import Resource
 
 
@@ -59,7 +59,7 @@ async def backup_restore(
         raise BadArgument("overwrite needs a vmid", next_step="Say which guest is to be replaced: vmid=")
     guests = {row.vmid: row for row in await pve.inventory.guests()}
     taken = guests.get(vmid or 0)
-    found = await find_backup(pve, backup, node if node or taken is None else await _sees(pve, backup, taken.node))
+    found = await _find(pve, backup, taken.node if taken else node)
     if taken is not None:
         return await _over(pve, found, taken, overwrite, node, storage, name, bool(unique), start)
     original = guests.get(found.vmid or 0)
@@ -71,23 +71,39 @@ async def backup_restore(
     return _plan(wish, vmid)
 
 
-async def _sees(pve: Cluster, backup: str, node: str) -> str | None:
-    """The guest's node, if it has the backup's storage: several nodes may have a storage of that name."""
+async def _find(pve: Cluster, backup: str, near: str | None) -> Volume:
+    """The backup; of several nodes that have one of this name, the node that needs it comes first."""
+    if near is not None:
+        try:
+            return await find_backup(pve, backup, near)
+        except NotFound:  # then it is elsewhere, which may still be an answer, or an explanation
+            pass
+    return await find_backup(pve, backup)
+
+
+async def _readers(pve: Cluster, backup: Volume) -> list[str]:
+    """The nodes that can read the backup."""
+    if not backup.shared:
+        return [backup.node]
     rows = await pve.inventory.of_type("storage")
-    return node if any(row.node == node and row.storage == backup.partition(":")[0] for row in rows) else None
+    return [row.node for row in rows if row.storage == backup.storage and row.status == "available"]
 
 
 async def _node_for(pve: Cluster, backup: Volume, wanted: str | None, original: Resource | None) -> str:
-    if not backup.shared:
-        if wanted not in (None, backup.node):
+    """As wished, else where the original is, else the best node that can read the backup."""
+    readers = await _readers(pve, backup)
+    if wanted is not None:
+        if wanted not in readers:
+            await pve.inventory.node(wanted)
             raise BadArgument(
-                f"Node {wanted} cannot read {backup}", next_step=f"Leave node out, or restore on {backup.node}"
+                f"Node {wanted} cannot read {backup}",
+                next_step=f"Leave node out, or choose {', '.join(sorted(readers))}",
             )
-        return await pick_node(pve, backup.node)
-    if wanted is None and original is not None:
-        online = {row.node for row in await pve.inventory.of_type("node") if row.status == "online"}
-        wanted = original.node if original.node in online else None
-    return await pick_node(pve, wanted)
+        return await pick_node(pve, wanted)
+    if original is not None and original.node in readers:
+        return original.node
+    best = await pick_node(pve) if backup.shared else backup.node
+    return best if best in readers else await pick_node(pve, backup.node)
 
 
 async def _wish(
@@ -165,7 +181,7 @@ async def _over(
             f"{guest} exists already",
             next_step="Leave vmid out to restore beside it, or give overwrite=true to replace it (needs access admin)",
         )
-    await _refuse_wrong(guest, backup, node)
+    await _refuse_wrong(guest, backup, node, await _readers(pve, backup))
     wish = await _wish(pve, backup, guest.row.node, storage, name, unique, start)
     warnings = [f"{guest} as it is now is lost, with its disks and snapshots"]
     if backup.vmid != guest.vmid:
@@ -173,16 +189,16 @@ async def _over(
     return _plan(wish, guest.vmid, replaces=guest, warnings=tuple(warnings))
 
 
-async def _refuse_wrong(guest: Guest, backup: Volume, node: str | None) -> None:
+async def _refuse_wrong(guest: Guest, backup: Volume, node: str | None, readers: list[str]) -> None:
     if guest.is_vm == backup.is_container:
         kind = "container" if backup.is_container else "VM"
         raise Conflict(f"{guest} cannot be replaced by a {kind}", next_step="Choose another vmid, or leave it out")
     if node not in (None, guest.row.node):
         raise BadArgument(f"{guest} is on {guest.row.node}, not on {node}", next_step="Leave node out")
-    if not backup.shared and backup.node != guest.row.node:
+    if guest.row.node not in readers:
         raise Conflict(
             f"{guest} is on {guest.row.node}, which cannot read {backup}",
-            next_step=f"Restore to a new vmid on {backup.node}, or migrate the guest there first",
+            next_step=f"Restore to a new vmid on {readers[0]}, or migrate the guest there first",
         )
     status = await guest.get("status/current")
     refuse_locked(guest, status)

@@ -70,14 +70,18 @@ class StorageRoom:
     free: int
     promised: int = 0
     """The full size of all volumes; 0 where that is not known or nothing can be promised twice."""
+    hidden: bool = False
+    """What it has promised is not shown to us."""
 
     async def read_promises(self, pve: Cluster) -> None:
+        """Without Datastore.Allocate PVE leaves volumes out of the list, and a part of the promises misleads."""
         if not self.thin:
             return
         try:
-            volumes = await pve.get(f"/nodes/{self.node}/storage/{self.name}/content")
+            self.hidden = not await pve.may(f"/storage/{self.name}", "Datastore.Allocate")
+            volumes = [] if self.hidden else await pve.get(f"/nodes/{self.node}/storage/{self.name}/content")
         except Problem:
-            return  # then only what is used can be told
+            self.hidden, volumes = True, []
         self.promised = sum(int(each.get("size") or 0) for each in volumes)
 
     def holds(self, disk: int) -> bool:
@@ -86,6 +90,8 @@ class StorageRoom:
 
     def __str__(self) -> str:
         promised = f", {size(self.promised)} promised" if self.promised else ""
+        if self.hidden:
+            promised = ", what it has promised is not shown to us"
         return f"{self.name}: {size(self.free)} of {size(self.total)} free{promised}"
 
 

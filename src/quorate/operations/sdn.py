@@ -65,8 +65,9 @@ async def _can_roll_back(pve: Cluster) -> bool:
 
 
 @operation(toolset="network", risk=Risk.CHANGE, idempotent=True)
-async def sdn_set(
+async def sdn_change(
     pve: Cluster,
+    action: Annotated[Literal["set", "delete"], Meta(description="set: make or change")],
     kind: Kind,
     name: Annotated[
         str, Meta(description="Zone or vnet (at most 8 letters and digits), or subnet such as 10.0.0.0/24")
@@ -84,7 +85,9 @@ async def sdn_set(
     | None = None,
     remove: Annotated[list[str], Meta(description="Options to remove")] | None = None,
 ) -> Plan:
-    """Make or change an SDN zone, vnet or subnet. Nothing becomes real before sdn_apply."""
+    """Make, change or delete an SDN zone, vnet or subnet. Nothing becomes real before sdn_apply."""
+    if action == "delete":
+        return await _delete(pve, kind, name, vnet)
     given = {"type": type, "zone": zone, "tag": tag, "gateway": gateway}
     edits = {key: value for key, value in given.items() if value is not None} | (options or {})
     if kind == "subnet":
@@ -127,14 +130,7 @@ def _plan(
     return Plan(says, (call,), next_step=NEXT)
 
 
-@operation(toolset="network", risk=Risk.CHANGE, idempotent=True)
-async def sdn_delete(
-    pve: Cluster,
-    kind: Kind,
-    name: str,
-    vnet: Annotated[str, Meta(description="Of a subnet")] | None = None,
-) -> Plan:
-    """Prepare the removal of an SDN zone, vnet or subnet. It goes with sdn_apply."""
+async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
     says = f"Prepare the removal of {kind} {name}"
     if kind == "subnet" and vnet is None:
         raise BadArgument("A subnet needs its vnet", next_step="Give vnet=; sdn_list shows them")
@@ -205,7 +201,7 @@ def _refuse_misplaced(kind: str, **given: Any) -> None:
 
 async def _refuse_unknown_zone(pve: Cluster, vnet: str, zone: str | None) -> None:
     zones = sorted(row["zone"] for row in await pve.get(f"{ROOT}/zones"))
-    there = f"There is {', '.join(zones)}" if zones else "There is none yet; make one with sdn_set kind=zone"
+    there = f"There is {', '.join(zones)}" if zones else "There is none yet; make one with sdn_change kind=zone"
     if zone is None:
         raise BadArgument(f"The new vnet {vnet} needs its zone", next_step=there)
     if zone not in zones:

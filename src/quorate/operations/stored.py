@@ -18,6 +18,7 @@ from quorate.pve.tasks import gather_bounded
 
 READS_AT_ONCE = 16
 NAMES_SHOWN = 6
+FOLDERS = frozenset({"iso", "vztmpl", "backup", "snippets", "import"})
 
 
 class Volume(msgspec.Struct, frozen=True):
@@ -148,7 +149,9 @@ async def find(pve: Cluster, volid: str, node: str | None = None) -> Volume:
     where = await places(pve, storages=[storage], node=node)
     if not where:
         raise NotFound(f"Storage {storage} is not available", next_step="storage_list shows what is wrong with it")
-    volumes, _ = await read(pve, where)
+    # Listing disk images can be slow, as PVE looks into each; the names of other kinds tell that they are none.
+    folder = name.partition("/")[0]
+    volumes, _ = await read(pve, where, content=folder if folder in FOLDERS else None)
     found = [volume for volume in volumes if volume.volid == volid]
     if not found:
         near = difflib.get_close_matches(volid, [volume.volid for volume in volumes], 2)

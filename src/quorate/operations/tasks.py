@@ -28,6 +28,7 @@ async def task_list(
     guest: GuestRef | None = None,
     status: Literal["running", "failed", "ok"] | None = None,
     type: Annotated[str, Meta(description="Task type, such as qmstart or vzdump")] | None = None,
+    user: str | None = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 20,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
@@ -42,7 +43,11 @@ async def task_list(
     else:
         vmid = {"vmid": wanted.vmid} if wanted else {}
         rows = await pve.get(f"/nodes/{node}/tasks", source="all", limit=500, **vmid)
-    chosen = [row for row in rows if (type is None or row["type"] == type) and status in (None, _outcome(row))]
+    chosen = [
+        row
+        for row in rows
+        if type in (None, row["type"]) and (user is None or _is_by(user, row)) and status in (None, _outcome(row))
+    ]
     chosen.sort(key=lambda row: -row["starttime"])
     return page(COLUMNS, (_row(row) for row in chosen), limit=limit, offset=offset)
 
@@ -52,6 +57,12 @@ def _outcome(row: dict[str, Any]) -> str:
     if not row.get("endtime"):
         return "running"
     return "ok" if status == "OK" or str(status).startswith("WARNINGS") else "failed"
+
+
+def _is_by(user: str, row: dict[str, Any]) -> bool:
+    """The user itself or one of its tokens, which PVE names within `user` or beside it."""
+    who = f"{row['user']}!{row['tokenid']}" if row.get("tokenid") else str(row["user"])
+    return who == user or who.startswith(f"{user}!")
 
 
 def _row(row: dict[str, Any]) -> list[Any]:

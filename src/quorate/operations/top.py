@@ -74,9 +74,13 @@ def _share(by: str, wanted: list[Resource], rows: list[list[Any]]) -> dict[str, 
 
 async def _by_rate(pve: Cluster, running: list[Resource], by: str, limit: int) -> Table:
     """From the recorded hour: the counters in the inventory only tell what came together since a guest's start."""
-    asked = sorted(running, key=lambda row: -(row.netin + row.netout) / max(row.uptime, 1))[:HISTORIES_AT_MOST]
-    found: list[Series | None] = await gather_bounded(READS_AT_ONCE, [partial(_hour, pve, row) for row in asked])
     first, second = _RATES[by]
+
+    def since_start(row: Resource) -> float:
+        return float(getattr(row, first) + getattr(row, second)) / max(row.uptime, 1)
+
+    asked = sorted(running, key=since_start, reverse=True)[:HISTORIES_AT_MOST]
+    found: list[Series | None] = await gather_bounded(READS_AT_ONCE, [partial(_hour, pve, row) for row in asked])
     means = [
         (_mean(one, first), _mean(one, second), row)
         for row, one in zip(asked, found, strict=True)
@@ -88,11 +92,9 @@ async def _by_rate(pve: Cluster, running: list[Resource], by: str, limit: int) -
         for one, other, row in means[:limit]
     ]
     names = ("read", "written") if by == "diskio" else ("in", "out")
-    facts: dict[str, Any] = {"of": f"{len(means)} running guests", "over": "the last hour, on average"}
+    facts: dict[str, Any] = {"of": f"{len(running)} running guests", "over": "the last hour, on average"}
     if len(running) > len(asked):
-        facts["left_out"] = (
-            f"{len(running) - len(asked)} guests with little traffic since their start; narrow with node"
-        )
+        facts["left_out"] = f"{len(running) - len(asked)} guests that did little since their start; narrow with node"
     if silent := [str(row.vmid) for row, one in zip(asked, found, strict=True) if one is None]:
         facts["no_answer_for"] = silent[:20]
     return Table(("vmid", "name", "type", "node", *names, "together"), rows, len(rows), facts=facts)

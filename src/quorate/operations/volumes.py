@@ -183,7 +183,8 @@ async def _refuse_attached(pve: Cluster, volume: Volume) -> None:
 
 def _deletion(pve: Cluster, volume: Volume) -> Call:
     async def gone() -> bool:
-        left, _ = await stored.read(pve, await stored.places(pve, storages=[volume.storage], node=volume.node))
+        where = await stored.places(pve, storages=[volume.storage], node=volume.node)
+        left, _ = await stored.read(pve, where, content=volume.content)
         return all(one.volid != volume.volid for one in left)
 
     task_id = volume.storage if volume.vmid is None else f"{volume.vmid}@{volume.storage}"

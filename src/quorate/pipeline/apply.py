@@ -179,7 +179,8 @@ def _judge(step: Step, state: TaskState) -> None:
     step.state = {"running": "running", "ok": "done", "warnings": "warnings", "failed": "failed"}[state.outcome]
     if state.outcome == "failed":
         step.problem = Problem(f"The task failed: {state.exit}", next_step=conflict_advice(state.exit or ""))
-        step.log = state.log[-LOG_LINES_ON_FAILURE:]
+        earlier = [line for line in state.log[:-LOG_LINES_ON_FAILURE] if line.startswith("ERROR")]  # of one among many
+        step.log = [*earlier[-LOG_LINES_ON_FAILURE:], *state.log[-LOG_LINES_ON_FAILURE:]]
     elif state.outcome == "warnings":
         step.note = state.exit
         step.log = [line for line in state.log if "warn" in line.lower()][-LOG_LINES_ON_FAILURE:]

@@ -46,6 +46,8 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
     maxdisk: int = 0
     netin: int = 0
     netout: int = 0
+    diskread: int = 0
+    diskwrite: int = 0
     level: str = ""
 
     @property

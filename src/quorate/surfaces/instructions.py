@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quorate.config import Access
 from quorate.operations.registry import Operation
 from quorate.pipeline.gate import Gate
 
@@ -22,7 +23,7 @@ def instructions(gate: Gate, visible: Sequence[Operation]) -> str:
         lines.append(
             "Start with cluster_status or guest_list; lists are pages (limit, offset): narrow them by filters."
         )
-    if any(operation.changes for operation in visible):
+    if _can_change(gate, visible):
         lines.append(
             "Changes follow their task to the end; 'done' means done. One that outlasts wait= hands its task back: "
             "go on with task_wait. dry_run=true shows the plan and checks parameters and privileges without acting."
@@ -35,6 +36,11 @@ def instructions(gate: Gate, visible: Sequence[Operation]) -> str:
 
 
 def _level(gate: Gate, visible: Sequence[Operation]) -> str:
-    if not any(operation.changes for operation in visible):
+    if not _can_change(gate, visible):
         return "Nothing can be changed; tools for changes are not listed. Only the operator can raise it (--access)."
     return "Only the operator can raise it." if gate.access.value != "admin" else "All tools are available."
+
+
+def _can_change(gate: Gate, visible: Sequence[Operation]) -> bool:
+    """A tool that both reads and changes may be listed at a level that only lets it read."""
+    return gate.access.allows(Access.OPERATE) and any(operation.changes for operation in visible)
