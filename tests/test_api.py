@@ -5,9 +5,9 @@ import re
 import pytest
 
 from quorate.config import Access
-from quorate.operations.api_answers import bounded, cut
-from quorate.operations.api_paths import objection
-from quorate.operations.api_risk import judge, refusal, risk_of
+from quorate.operations.api.answers import bounded, cut
+from quorate.operations.api.paths import objection
+from quorate.operations.api.risk import judge, refusal, risk_of
 from quorate.operations.registry import Risk, Table
 from quorate.pve.schema import facts
 from quorate.sim.routing import all_routes

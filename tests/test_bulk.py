@@ -3,7 +3,7 @@
 import pytest
 
 from quorate.operations.plan import Call, Plan
-from quorate.pipeline.apply import apply
+from quorate.pipeline.apply import Step, apply
 from tests.driving import rig
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +107,8 @@ async def test_a_backup_that_pve_accepts_but_does_not_begin_is_no_success(tmp_pa
         cluster = quorate.app.cluster
         elsewhere = {"vmid": "107", "storage": "nas"}  # 107 is on pve2 by now: PVE answers "OK" and does nothing
         call = Call("Back up vm 107", "POST", "/nodes/pve1/vzdump", elsewhere)
-        (step,) = await apply(cluster, Plan("Back up", (call,)), wait=5, report=None)
+        step = Step(call)
+        await apply(cluster, Plan("Back up", (call,)), [step], wait=5, report=None)
         assert step.answer == "OK"
         assert step.state == "failed"
         assert "backed up nothing" in str(step.problem)

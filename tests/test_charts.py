@@ -11,7 +11,7 @@ import pytest
 from mcp.types import ImageContent
 from PIL import Image
 
-from quorate.operations import zones
+from quorate.operations.metrics import zones
 from tests.driving import rig
 
 pytestmark = pytest.mark.anyio

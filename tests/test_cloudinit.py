@@ -181,7 +181,7 @@ async def test_a_private_key_is_refused_and_not_repeated(tmp_path):
 
 
 def test_secrets_in_a_custom_file_are_hidden_and_the_rest_is_not():
-    from quorate.operations.cloudinit import without_secrets
+    from quorate.operations.configure.cloudinit import without_secrets
 
     text = (
         "user: bob\npassword: $6$aa$bb\n  - passwd: plain\nchpasswd:\n  list: |\n    bob:$y$j9T$x$y\napi_token: abc\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.operations import series
+from quorate.operations.metrics import series
 from quorate.sim import rrd
 from tests.driving import rig
 

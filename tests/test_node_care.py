@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorate.operations.node_care import describe_ceph
+from quorate.operations.nodes.care import describe_ceph
 from quorate.sim.services import Services
 from tests.driving import rig
 

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from quorate.config import Access
-from quorate.operations.permission_needs import CALLS, IN_CODE, LEVELS
+from quorate.operations.access.permission_needs import CALLS, IN_CODE, LEVELS
 from quorate.operations.registry import TOOLSETS
 from quorate.pve.schema import facts
 from quorate.sim.access import Token, User

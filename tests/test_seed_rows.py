@@ -29,9 +29,9 @@ def test_no_row_is_missing_and_none_is_there_twice():
 
 
 def test_the_rows_that_belong_to_a_later_issue_are_counted():
-    assert COUNTS == {
+    assert {
         system: (len(part.ROWS) + len(part.LATER), len(part.ROWS), len(part.LATER)) for system, part in TABLE.items()
-    }
+    } == COUNTS
 
 
 @pytest.mark.parametrize(("system", "row"), MAPPED, ids=[f"{system}-{row.tool}" for system, row in MAPPED])

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from quorate.operations.chart_parts import Chart, Panel
+from quorate.operations.metrics.chart_parts import Chart, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,7 +21,7 @@ OK, FAILED, USAGE, STILL_RUNNING = 0, 1, 2, 3
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    options = _parser().parse_args(arguments)
+    options = _parse(_parser(), arguments)
     try:
         code = options.run(options)
     except ConfigError as error:
@@ -32,6 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         code = FAILED
     sys.exit(code)
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """As usual, but `key=value` pairs of a call may also stand after options."""
+    options, rest = parser.parse_known_args(arguments)
+    stray = [one for one in rest if one.startswith("-") or not hasattr(options, "arguments")]
+    if stray:
+        parser.error(f"unrecognized arguments: {' '.join(stray)}")
+    if rest:
+        options.arguments += rest
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     sim.add_argument("--guests", metavar="N", type=int, help="and this many guests")
     sim.add_argument("--seed", metavar="N", type=int, default=0, help="which of the possible clusters (default 0)")
     sim.add_argument("--pve", metavar="VERSION", default="9.1.8", help="the PVE version to behave as (default 9.1.8)")
+    sim.add_argument("--endpoints", metavar="N", type=int, default=1, help="addresses of the cluster (default 1)")
+    sim.add_argument("--speed", metavar="X", type=float, default=1.0, help="how much faster time goes (default 1)")
+    sim.add_argument("--ssh", action="store_true", help="let the nodes answer SSH as well, on loopback")
     sim.add_argument("--fault", metavar="FAULT", action="append", default=[], help="a fault to inject; may be repeated")
 
     _command(commands, "demo", _demo, "a guided tour on a simulated cluster; needs nothing, ends by itself")
@@ -70,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(commands: Any, name: str, run: Any, summary: str) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=summary[:1].upper() + summary[1:] + "."
+    )
     command.set_defaults(run=run)
     return command
 
@@ -107,7 +123,12 @@ async def _run_server(settings: Settings, demo: bool, address: tuple[str, int] |
             else:
                 from quorate.surfaces.http import serve
 
-                await serve(app.server("http"), *address)
+                try:
+                    await serve(app.server("http"), *address)
+                except OSError as error:
+                    raise ConfigError(
+                        f"Quorate cannot listen on {address[0]}:{address[1]}: {error.strerror}."
+                    ) from None
         finally:
             await app.close()
 
@@ -244,6 +265,9 @@ def _sim(options: argparse.Namespace) -> int:
         seed=options.seed,
         faults=options.fault,
         version=options.pve,
+        endpoints=options.endpoints,
+        speed=options.speed,
+        ssh=options.ssh,
     )
     try:
         asyncio.run(run(chosen))

@@ -18,6 +18,9 @@ def version_is_told(done: Done) -> None:
     assert done.facts["data"]["version"] == done.world.version
 
 
+GET = native("guest_get", {"guest": "vmid"})
+STOP = native("guest_stop", {"guest": "vmid"})
+
 ROWS = [
     row("get_cluster_status", {}, native("cluster_status"), looks.cluster_is_told),
     row("list_nodes", {}, native("node_list"), looks.nodes_are_listed),
@@ -29,8 +32,8 @@ ROWS = [
         native("guest_list", {"node": "node"}, type="vm"),
         looks.is_listed(kind="qemu", node="pve1"),
     ),
-    row("get_vm_status", {"node": "pve2", "vmid": 104}, native("guest_get", {"guest": "vmid"}), looks.is_described),
-    row("get_vm_config", {"node": "pve1", "vmid": 102}, native("guest_get", {"guest": "vmid"}), looks.is_described),
+    row("get_vm_status", {"node": "pve2", "vmid": 104}, GET, looks.is_described),
+    row("get_vm_config", {"node": "pve1", "vmid": 102}, GET, looks.is_described),
     row(
         "start_vm",
         {"node": "pve2", "vmid": 107},
@@ -38,7 +41,7 @@ ROWS = [
         looks.is_running,
         without={"timeout": "the start is followed to its end"},
     ),
-    row("stop_vm", {"node": "pve2", "vmid": 104}, native("guest_stop", {"guest": "vmid"}), looks.is_stopped, without=HARD),
+    row("stop_vm", {"node": "pve2", "vmid": 104}, STOP, looks.is_stopped, without=HARD),
     row(
         "reboot_vm",
         {"node": "pve2", "vmid": 104, "timeout": 60},
@@ -98,15 +101,15 @@ ROWS = [
         native("guest_list", {"node": "node"}, type="ct"),
         looks.is_listed(kind="lxc", node="pve3"),
     ),
-    row("get_container_status", {"node": "pve3", "vmid": 204}, native("guest_get", {"guest": "vmid"}), looks.is_described),
-    row("get_container_config", {"node": "pve2", "vmid": 202}, native("guest_get", {"guest": "vmid"}), looks.is_described),
+    row("get_container_status", {"node": "pve3", "vmid": 204}, GET, looks.is_described),
+    row("get_container_config", {"node": "pve2", "vmid": 202}, GET, looks.is_described),
     row(
         "start_container",
         {"node": "pve3", "vmid": 206},
         native("guest_power", {"guest": "vmid"}, action="start"),
         looks.is_running,
     ),
-    row("stop_container", {"node": "pve3", "vmid": 204}, native("guest_stop", {"guest": "vmid"}), looks.is_stopped),
+    row("stop_container", {"node": "pve3", "vmid": 204}, STOP, looks.is_stopped),
     row(
         "create_container",
         {

@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 from quorate.sim.access import Pool
-from quorate.sim.firewall import Firewalls
 from quorate.sim.world import World
 from tests.coverage import looks
 from tests.coverage.brynnjocelyn import ISO, KEY, OLD_BACKUP, TEMPLATE
@@ -40,19 +39,11 @@ def definitions_are_listed(done: Done) -> None:
     assert found == {storage.id: (storage.type, set(storage.content)) for storage in done.world.storages.values()}
 
 
-def configured(**wanted):
-    return looks.config_has(**wanted)
-
-
 def cloud_init_is_set(done: Done) -> None:
     config = done.guest().effective_config()
     looks.has(config, ipconfig0="ip=10.9.0.8/24,gw=10.9.0.1", ciuser="me")
     assert unquote(str(config["sshkeys"])).strip() == KEY
     assert config["cipassword"]
-
-
-def firewall_of(done: Done):
-    return done.world.part(Firewalls).of_guest(done.guest().vmid)
 
 
 async def firewall_is_told(done: Done) -> None:
@@ -255,7 +246,7 @@ ROWS = [
         "proxmox-configure-vm",
         of(107, params={"hotplug": "disk,network", "tablet": 0}, dry_run=False),
         native("guest_configure", {**ON, "options": "params", **DRY}),
-        configured(hotplug="disk,network", tablet=0),
+        looks.config_has(hotplug="disk,network", tablet=0),
         without=PATIENCE,
     ),
     row(
@@ -288,7 +279,7 @@ ROWS = [
         "proxmox-configure-lxc",
         of(206, params={"cpuunits": 200, "timezone": "host"}, dry_run=False),
         native("guest_configure", {**ON, "options": "params", **DRY}),
-        configured(cpuunits=200, timezone="host"),
+        looks.config_has(cpuunits=200, timezone="host"),
         without=PATIENCE,
     ),
     row(
@@ -303,7 +294,7 @@ ROWS = [
         "proxmox-vm-nic-add",
         of(102, bridge="vmbr1", model="virtio", vlan=40, dry_run=False),
         native("nic_set", {**ON, "bridge": "bridge", "model": "model", "vlan": "vlan", **DRY}),
-        configured(net1=looks.holds("virtio=", "bridge=vmbr1", "tag=40")),
+        looks.config_has(net1=looks.holds("virtio=", "bridge=vmbr1", "tag=40")),
     ),
     row(
         "proxmox-vm-nic-remove",

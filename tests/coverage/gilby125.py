@@ -30,7 +30,14 @@ BACKUP = native("backup_create", {"guest": "vmid", "storage": "storage", "mode":
 RESTORE = native("backup_restore", {"node": "node", "vmid": "vmid", "backup": "archive", "storage": "storage"})
 GROW = native("disk_resize", {"guest": "vmid", "disk": "disk", "size": "size"})
 MOVE = native("disk_move", {"guest": "vmid", "disk": "disk", "storage": "storage", "delete": "delete"})
-VM_NIC = {"guest": "vmid", "bridge": "bridge", "model": "model", "mac": "macaddr", "vlan": "vlan", "firewall": "firewall"}
+VM_NIC = {
+    "guest": "vmid",
+    "bridge": "bridge",
+    "model": "model",
+    "mac": "macaddr",
+    "vlan": "vlan",
+    "firewall": "firewall",
+}
 CT_NIC = {"guest": "vmid", "bridge": "bridge", "ip": "ip", "gateway": "gw", "firewall": "firewall"}
 NO_NIC = native("nic_remove", {"guest": "vmid", "nic": "net"})
 
@@ -205,9 +212,19 @@ ROWS = [
         looks.is_detached("mp0"),
         prepare=looks.with_second_disk(206),
     ),
-    row("proxmox_move_disk_vm", on(104, disk="scsi0", storage="tank", delete=True), MOVE, looks.disk_was_moved("scsi0")),
-    row("proxmox_move_disk_lxc", on(206, disk="rootfs", storage="nas", delete=True), MOVE,
-        looks.disk_was_moved("rootfs"), prepare=looks.nas_takes_containers),
+    row(
+        "proxmox_move_disk_vm",
+        on(104, disk="scsi0", storage="tank", delete=True),
+        MOVE,
+        looks.disk_was_moved("scsi0"),
+    ),
+    row(
+        "proxmox_move_disk_lxc",
+        on(206, disk="rootfs", storage="nas", delete=True),
+        MOVE,
+        looks.disk_was_moved("rootfs"),
+        prepare=looks.nas_takes_containers,
+    ),
     row(
         "proxmox_add_network_vm",
         on(102, net="net1", bridge="vmbr1", model="e1000", macaddr="BC:24:11:00:00:07", vlan=20, firewall=True),

@@ -198,7 +198,9 @@ def changed_since(vmid: int, snapshot: str) -> Callable[[World], None]:
     def prepare(world: World) -> None:
         guest = world.guests[vmid]
         if snapshot not in guest.snapshots:
-            guest.snapshots[snapshot] = Snapshot(snapshot, int(world.clock.now()) - 60, dict(guest.config), "", None, False)
+            guest.snapshots[snapshot] = Snapshot(
+                snapshot, int(world.clock.now()) - 60, dict(guest.config), "", None, False
+            )
             guest.config["parent"] = snapshot
         guest.config["tags"] = "changed"
 
@@ -451,7 +453,9 @@ def disk_on_nas(vmid: int) -> Callable[[World], None]:
     def prepare(world: World) -> None:
         guest = world.guests[vmid]
         volid = f"nas:{vmid}/vm-{vmid}-disk-0.raw"
-        world.storages["nas"].add(guest.node, Volume(volid, "images", "raw", 8 * GIB, GIB, int(world.clock.now()), vmid))
+        world.storages["nas"].add(
+            guest.node, Volume(volid, "images", "raw", 8 * GIB, GIB, int(world.clock.now()), vmid)
+        )
         old = str(guest.config["scsi0"]).split(",")[0]
         world.storages["local-lvm"].remove(guest.node, old)
         guest.config["scsi0"] = f"{volid},size=8G"

@@ -178,7 +178,9 @@ async def run(rig: Rig, chosen: Row) -> None:
     world = rig.sim.world
     if chosen.prepare is not None:
         chosen.prepare(world)
-    done = Done(rig, dict(chosen.given), {v: (g.running, g.started_at) for v, g in world.guests.items()}, volumes(world))
+    done = Done(
+        rig, dict(chosen.given), {v: (g.running, g.started_at) for v, g in world.guests.items()}, volumes(world)
+    )
     if callable(chosen.calls):
         await chosen.calls(done)
     else:

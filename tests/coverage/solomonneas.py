@@ -6,6 +6,8 @@ from tests.coverage.brynnjocelyn import ISO, KEY, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
 GET = native("guest_get", {"guest": "vmid"})
+SNAPSHOTS = native("snapshot_list", {"guest": "vmid"})
+STOP = native("guest_stop", {"guest": "vmid"})
 SURE = {"confirm": True, "destructive": True}
 
 
@@ -137,7 +139,7 @@ ROWS = [
         uses=("node", "storage", "kind"),
     ),
     row("proxmox_list_storage", {"node": "pve3"}, native("storage_list", {"node": "node"}), looks.storages_are_listed),
-    row("proxmox_list_snapshots", {"vmid": 108}, native("snapshot_list", {"guest": "vmid"}), looks.snapshots_are_listed),
+    row("proxmox_list_snapshots", {"vmid": 108}, SNAPSHOTS, looks.snapshots_are_listed),
     row("proxmox_guest_network", {"vmid": 102}, GET, addresses_are_told),
     row("proxmox_wait_task", {"upid": looks.PAST_TASK}, native("task_wait", {"task": "upid"}), looks.task_is_told),
     row("proxmox_next_vmid", {}, native("api_call", method="GET", path="/cluster/nextid"), looks.next_id_is_free),
@@ -267,7 +269,7 @@ ROWS = [
         native("snapshot_delete", {"guest": "vmid", "snapshot": "snapname"}),
         looks.lacks_snapshot,
     ),
-    row("proxmox_force_stop_resource", {"vmid": 104, **SURE}, native("guest_stop", {"guest": "vmid"}), looks.is_stopped),
+    row("proxmox_force_stop_resource", {"vmid": 104, **SURE}, STOP, looks.is_stopped),
     row("proxmox_get_task_status", {"upid": looks.PAST_TASK}, native("task_get", {"task": "upid"}), looks.task_is_told),
     row(
         "proxmox_get_task_log",

@@ -4,7 +4,6 @@ from tests.coverage import looks
 from tests.coverage.brynnjocelyn import ISO, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
-
 LISTS = {"vm": ("guest_list", {"type": "vm"}), "lxc": ("guest_list", {"type": "ct"}), "node": ("node_list", {}),
          "storage": ("storage_list", {}), "pool": ("pool_list", {})}  # fmt: skip
 

@@ -14,7 +14,7 @@ from tests.sim.talking import run, talking
 TEXT = DOCUMENT.read_text()
 FAULTS = [
     re.sub(r"\[.*?\]", "", fault).replace("TYPE", "qmstart").replace("VMID", "102").replace("LOCK", "backup")
-    for row in re.findall(r"^\| (`[a-z0-9-]+[:\[`].*?) \|", TEXT, re.MULTILINE)
+    for row in re.findall(r"^\| (`[a-z0-9][a-z0-9-]*[:\[`].*?) \|", TEXT, re.MULTILINE)
     for fault in re.findall(r"`([^`]+)`", row)
 ]
 

@@ -44,7 +44,10 @@ def _token(found: Found, warnings: list[str]) -> Token:
         raise ConfigError(f"{given.neighbour('token_secret')} is missing: {given.label} needs its secret.")
     user = found["user"][0] if "user" in found else None
     token_id = agreed(found["token"], lambda given: _token_id(given, user))
-    return Token(token_id, _secret(found["token_secret"], warnings))
+    secret = _secret(found["token_secret"], warnings)
+    if not secret.reveal().isprintable():  # it goes into a header
+        raise ConfigError(f"{found['token_secret'][0].label} holds a line break: put only the secret there.")
+    return Token(token_id, secret)
 
 
 def _token_id(given: Given, user: Given | None) -> str:

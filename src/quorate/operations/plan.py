@@ -37,7 +37,9 @@ class Call:
     task_id: str | None = None
     """The id its task will carry where that is no vmid, so that the task can be found if PVE's answer is lost."""
     settled: Callable[[], Awaitable[bool]] | None = None
-    """Whether the effect is there: asked after a lost answer, and after tasks that only tell the HA manager."""
+    """Whether the effect is there, asked after a lost answer. None where before and after look the same."""
+    arrived: Callable[[], Awaitable[bool]] | None = None
+    """What is waited for after tasks that only hand the work on (to the HA manager, to a reboot); else `settled`."""
     task_unnamed: bool = False
     """PVE does this in a task but may answer without naming it: the task is looked for and followed all the same."""
 
@@ -48,6 +50,8 @@ class Plan:
     calls: tuple[Call, ...] = ()
     unchanged: tuple[str, ...] = ()
     """What needs no call, and why: "vm 100 web01 is already running"."""
+    failures: tuple[str, ...] = ()
+    """Targets that cannot be acted on, and why. The others are, but the call as a whole has not succeeded."""
     independent: bool = False
     """The calls do not build on each other: run them side by side, and go on when one fails."""
     next_step: str | None = None
@@ -71,9 +75,11 @@ def guest_call(
     says: str,
     *,
     settled: Callable[[], Awaitable[bool]] | None = None,
+    arrived: Callable[[], Awaitable[bool]] | None = None,
     task_unnamed: bool = False,
     **params: Any,
 ) -> Call:
     given = {name: value for name, value in params.items() if value is not None}
     target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
-    return Call(says, method, guest.path(sub), given, target, settled=settled, task_unnamed=task_unnamed)
+    path = guest.path(sub)
+    return Call(says, method, path, given, target, settled=settled, arrived=arrived, task_unnamed=task_unnamed)

@@ -9,7 +9,7 @@ import pkgutil
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any
 
 import msgspec
@@ -19,11 +19,12 @@ from quorate.pve.tasks import Report
 
 TOOLSETS = {
     "cluster": "the cluster and its nodes",
-    "guests": "finding guests, switching them on and off",
+    "guests": "finding guests, switching them on and off, changing their options",
     "provision": "creating, cloning, migrating, deleting guests",
-    "configure": "options, disks, networks, cloud-init of guests",
+    "configure": "disks, networks, cloud-init of guests",
     "snapshots": "snapshots of guests",
-    "storage": "storages, images, templates, volumes",
+    "storage": "storages and the volumes on them",
+    "images": "images and templates: upload, download",
     "backups": "backups, restore, backup jobs",
     "metrics": "history of load as numbers and charts",
     "access": "users, groups, roles, tokens, permissions, pools",
@@ -35,6 +36,7 @@ TOOLSETS = {
     "api": "the whole PVE API",
     "tasks": "what PVE is doing and has done",
 }
+"""A toolset is a module or a folder of this package; its operations are those declared in it."""
 DEFAULT_TOOLSETS = frozenset({"cluster", "guests", "provision", "snapshots", "storage", "tasks"})
 
 GuestRef = Annotated[int | str, Meta(description="vmid or name")]
@@ -50,31 +52,57 @@ class Risk(enum.Enum):
     DESTROY = "destroy"
 
 
-@dataclass(frozen=True, slots=True)
 class Operation:
-    name: str
-    toolset: str
-    risk: Risk
-    summary: str
-    run: Callable[..., Awaitable[Any]]
-    arguments: type[msgspec.Struct]
-    wants_report: bool
-    idempotent: bool
-    risk_of: Callable[[Mapping[str, Any]], Risk] | None = None
-    """The risk of one call by its arguments, where it varies; `risk` is then the worst."""
-    least: Risk | None = None
+    """A declared function and what follows from it; schema and types are worked out when they are first needed."""
+
+    def __init__(
+        self,
+        function: Callable[..., Awaitable[Any]],
+        *,
+        risk: Risk,
+        idempotent: bool | None,
+        risk_of: Callable[[Mapping[str, Any]], Risk] | None,
+        least: Risk | None,
+    ) -> None:
+        self.run = function
+        self.name = function.__name__
+        self.toolset = function.__module__.removeprefix("quorate.operations.").partition(".")[0]
+        self.risk = risk
+        self.risk_of = risk_of
+        self.least_risk = least or (risk if risk_of is None else Risk.READ)
+        self.changes = risk in (Risk.CHANGE, Risk.DESTROY)
+        self.idempotent = not self.changes if idempotent is None else idempotent
+
+    @cached_property
+    def summary(self) -> str:
+        return " ".join(inspect.cleandoc(self.run.__doc__ or "").split())
+
+    @cached_property
+    def arguments(self) -> type[msgspec.Struct]:
+        fields = [field for name, field in self._parameters.items() if name not in self._reports]
+        return msgspec.defstruct(self.name, [*fields, *(CHANGE_ARGUMENTS if self.changes else ())], kw_only=True)
 
     @property
-    def least_risk(self) -> Risk:
-        """What decides whether it is listed."""
-        return self.least or (self.risk if self.risk_of is None else Risk.READ)
-
-    @property
-    def changes(self) -> bool:
-        return self.risk in (Risk.CHANGE, Risk.DESTROY)
+    def wants_report(self) -> bool:
+        return bool(self._reports)
 
     def schema(self) -> dict[str, Any]:
         return _schema(self.arguments)
+
+    @cached_property
+    def _parameters(self) -> dict[str, tuple[Any, ...]]:
+        """Name -> name, type and default, if any; without the cluster, which comes first."""
+        hints = typing.get_type_hints(self.run, include_extras=True)
+        given = list(inspect.signature(self.run).parameters.values())[1:]
+        return {one.name: (one.name, hints[one.name], *_default(one)) for one in given}
+
+    @cached_property
+    def _reports(self) -> frozenset[str]:
+        return frozenset(name for name, field in self._parameters.items() if field[1] == Report)
+
+
+def _default(parameter: inspect.Parameter) -> tuple[Any, ...]:
+    return () if parameter.default is inspect.Parameter.empty else (parameter.default,)
 
 
 _operations: dict[str, Operation] = {}
@@ -94,7 +122,6 @@ CHANGE_ARGUMENTS: tuple[tuple[str, Any, Any], ...] = (
 
 def operation(
     *,
-    toolset: str,
     risk: Risk,
     idempotent: bool | None = None,
     risk_of: Callable[[Mapping[str, Any]], Risk] | None = None,
@@ -102,53 +129,33 @@ def operation(
 ) -> Callable[[Function], Function]:
     """Declare an operation. Its first parameter is the cluster; one annotated `Report` receives progress.
 
-    Where the risk varies by `risk_of`, `risk` is the worst and `least` the mildest of it (READ unless given).
+    Where the risk of a call varies by its arguments (`risk_of`), `risk` is the worst and `least` the mildest of it,
+    READ unless given; `least` decides whether the operation is listed.
     """
-    assert toolset in TOOLSETS, toolset
 
     def register(function: Function) -> Function:
-        name = function.__name__
-        assert name not in _operations, f"two operations are called {name}"
-        changes = risk in (Risk.CHANGE, Risk.DESTROY)
-        parameters, wants_report = _parameters(function)
-        _operations[name] = Operation(
-            name=name,
-            toolset=toolset,
-            risk=risk,
-            summary=" ".join(inspect.cleandoc(function.__doc__ or "").split()),
-            run=function,
-            arguments=msgspec.defstruct(name, [*parameters, *(CHANGE_ARGUMENTS if changes else ())], kw_only=True),
-            wants_report=wants_report,
-            idempotent=not changes if idempotent is None else idempotent,
-            risk_of=risk_of,
-            least=least,
-        )
+        declared = Operation(function, risk=risk, idempotent=idempotent, risk_of=risk_of, least=least)
+        assert declared.name not in _operations, f"two operations are called {declared.name}"
+        assert declared.toolset in TOOLSETS, declared.toolset
+        _operations[declared.name] = declared
         return function
 
     return register
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[list[Any], bool]:
-    hints = typing.get_type_hints(function, include_extras=True)
-    fields: list[Any] = []
-    wants_report = False
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
-        hint = hints[parameter.name]
-        if hint == Report:
-            wants_report = True
-        elif parameter.default is inspect.Parameter.empty:
-            fields.append((parameter.name, hint))
-        else:
-            fields.append((parameter.name, hint, parameter.default))
-    return fields, wants_report
+def operations(toolsets: Iterable[str] = TOOLSETS) -> Mapping[str, Operation]:
+    """The operations of these toolsets, by name. Only their modules are imported: start-up pays for nothing else."""
+    wanted = frozenset(toolsets)
+    for toolset in wanted:
+        _load(toolset)
+    return {name: _operations[name] for name in sorted(_operations) if _operations[name].toolset in wanted}
 
 
 @cache
-def operations() -> Mapping[str, Operation]:
-    """All operations, by name."""
-    for module in pkgutil.iter_modules(importlib.import_module("quorate.operations").__path__):
-        importlib.import_module(f"quorate.operations.{module.name}")
-    return dict(sorted(_operations.items()))
+def _load(toolset: str) -> None:
+    module = importlib.import_module(f"quorate.operations.{toolset}")
+    for part in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        importlib.import_module(f"{module.__name__}.{part.name}")
 
 
 # -- schemas on a diet -------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.operations.guests.power import power_call, state_of
 from quorate.operations.plan import Call, Plan, guest_call
-from quorate.operations.power import power_call, state_of
 from quorate.operations.readiness import (
     data_volumes,
     existing_snapshot,
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]+", re.I)
 _RESERVED = {"vm": ("current", "pending"), "ct": ("current", "vzdump")}
 
 
-@operation(toolset="snapshots", risk=Risk.READ)
+@operation(risk=Risk.READ)
 async def snapshot_list(pve: Cluster, guest: GuestRef) -> Table:
     """The snapshots of a guest as a tree, each below its parent; ram: the memory was saved, too."""
     found = await pve.guest(guest)
@@ -74,7 +74,7 @@ def _shown(row: dict[str, Any], level: int, now: float) -> list[Any]:
     ]
 
 
-@operation(toolset="snapshots", risk=Risk.CHANGE)
+@operation(risk=Risk.CHANGE)
 async def snapshot_create(
     pve: Cluster,
     guest: GuestRef,
@@ -144,7 +144,7 @@ async def _unable(guest: Guest) -> Conflict:
     )
 
 
-@operation(toolset="snapshots", risk=Risk.CHANGE, idempotent=True)
+@operation(risk=Risk.CHANGE, idempotent=True)
 async def snapshot_update(pve: Cluster, guest: GuestRef, snapshot: str, description: str) -> Plan:
     """Change the description of a snapshot."""
     found = await pve.guest(guest)
@@ -161,7 +161,7 @@ async def snapshot_update(pve: Cluster, guest: GuestRef, snapshot: str, descript
     return Plan(says, (call,))
 
 
-@operation(toolset="snapshots", risk=Risk.DESTROY)
+@operation(risk=Risk.DESTROY)
 async def snapshot_rollback(
     pve: Cluster,
     guest: GuestRef,
@@ -228,7 +228,7 @@ async def _refuse_newer(pve: Cluster, guest: Guest, snapshots: list[dict[str, An
         )
 
 
-@operation(toolset="snapshots", risk=Risk.DESTROY)
+@operation(risk=Risk.DESTROY)
 async def snapshot_delete(pve: Cluster, guest: GuestRef, snapshot: str) -> Plan:
     """Delete a snapshot. The guest stays as it is; snapshots made from it are kept."""
     found = await pve.guest(guest)

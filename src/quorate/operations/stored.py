@@ -12,7 +12,7 @@ import msgspec
 
 from quorate.operations.units import duration, moment, size
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotFound, Problem, permission_missing
+from quorate.pve.errors import BadArgument, NotFound, Problem
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
 
@@ -168,4 +168,4 @@ async def require(pve: Cluster, what: str, path: str, *privileges: str) -> None:
     lacking = [privilege for privilege in privileges if not await pve.may(path, privilege)]
     if lacking:
         pve.forget_rights()
-        raise permission_missing(what, pve.client.identity, path, lacking)
+        raise await pve.refusal(what, path, lacking)

@@ -21,7 +21,7 @@ TaskRef = Annotated[str, Meta(description="Task id (UPID)")]
 LogLines = Annotated[int, Meta(ge=0, le=500, description="Last lines of the log")]
 
 
-@operation(toolset="tasks", risk=Risk.READ)
+@operation(risk=Risk.READ)
 async def task_list(
     pve: Cluster,
     node: Annotated[str, Meta(description="Only this node; reaches further back")] | None = None,
@@ -79,7 +79,7 @@ def _row(row: dict[str, Any]) -> list[Any]:
     ]
 
 
-@operation(toolset="tasks", risk=Risk.READ)
+@operation(risk=Risk.READ)
 async def task_get(pve: Cluster, task: TaskRef, log_lines: LogLines = 20) -> dict[str, Any]:
     """State and end of the log of one task."""
     upid = Upid.parse(task)
@@ -88,7 +88,7 @@ async def task_get(pve: Cluster, task: TaskRef, log_lines: LogLines = 20) -> dic
     return _describe(state, total)
 
 
-@operation(toolset="tasks", risk=Risk.READ)
+@operation(risk=Risk.READ)
 async def task_wait(
     pve: Cluster,
     task: TaskRef,
@@ -98,12 +98,11 @@ async def task_wait(
 ) -> dict[str, Any]:
     """Follow a task until it ends; call again if it still runs."""
     state = await follow(pve.client, Upid.parse(task), clock=pve.clock, wait=wait, report=report)
-    total = len(state.log)
     state.log = state.log[-log_lines:] if log_lines else []
-    return _describe(state, total)
+    return _describe(state, state.lines_seen)
 
 
-@operation(toolset="tasks", risk=Risk.CHANGE, idempotent=True)
+@operation(risk=Risk.CHANGE, idempotent=True)
 async def task_stop(pve: Cluster, task: TaskRef) -> Plan:
     """Interrupt a running task. What it had begun may be left half done."""
     upid = Upid.parse(task)
@@ -137,5 +136,6 @@ def _describe(state: TaskState, log_total: int) -> dict[str, Any]:
         **({"percent": state.percent} if state.percent is not None and state.running else {}),
         "log": state.log,
         **({"log_lines_in_all": log_total} if log_total > len(state.log) else {}),
+        **({"trouble": str(state.trouble)} if state.trouble else {}),
         **({"next": "task_wait follows it further"} if state.running else {}),
     }

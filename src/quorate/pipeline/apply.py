@@ -10,12 +10,21 @@ from typing import Any
 from quorate.operations.plan import Call, Plan
 from quorate.operations.units import duration
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import Conflict, NotFound, OutcomeUnknown, PermissionMissing, Problem, conflict_advice
+from quorate.pve.errors import (
+    Conflict,
+    NotFound,
+    OutcomeUnknown,
+    PermissionMissing,
+    Problem,
+    TaskFailed,
+    conflict_advice,
+)
 from quorate.pve.tasks import Report, TaskState, Upid, find_started, follow, gather_bounded
 
 CALLS_AT_ONCE = 8
 LOG_LINES_ON_FAILURE = 5
 SETTLE_INTERVAL = 1.0
+HANDING_ON = ("ha", "qmreboot")  # qmreboot ends when the VM has stopped; another service starts it again
 UPLOAD_SHARE = 0.9  # of the progress of an upload; the rest is PVE's copying
 
 
@@ -25,7 +34,7 @@ class Step:
 
     call: Call
     state: str = "not tried"
-    """done, warnings, running, failed or not tried"""
+    """done, warnings, running, failed, unknown (sent, and no answer came back) or not tried"""
     task: Upid | None = None
     problem: Problem | None = None
     note: str | None = None
@@ -45,9 +54,11 @@ class Step:
         }
 
 
-async def apply(cluster: Cluster, plan: Plan, *, wait: float, report: Report | None) -> list[Step]:
-    """Run the plan's calls: side by side if they are independent, else in order up to the first that is not done."""
-    steps = [Step(call) for call in plan.calls]
+async def apply(cluster: Cluster, plan: Plan, steps: list[Step], *, wait: float, report: Report | None) -> None:
+    """Run the plan's calls: side by side if they are independent, else in order up to the first that is not done.
+
+    What becomes of them is written into `steps` as it happens, so that it is known even if this is interrupted.
+    """
     progress = _Progress(len(steps), report)
     deadline = cluster.clock.monotonic() + wait
     try:
@@ -63,7 +74,6 @@ async def apply(cluster: Cluster, plan: Plan, *, wait: float, report: Report | N
                     break
     finally:
         cluster.inventory.forget()
-    return steps
 
 
 def _job(cluster: Cluster, step: Step, deadline: float, report: Report | None) -> Callable[[], Any]:
@@ -80,12 +90,12 @@ async def _run(cluster: Cluster, step: Step, deadline: float, report: Report | N
                 cluster.client, step.task, clock=cluster.clock, wait=max(0.0, deadline - begun), report=following
             )
             _judge(step, state)
-            if step.state == "done" and step.task.type.startswith("ha"):
+            if step.state == "done" and step.task.type.startswith(HANDING_ON):
                 await _settle(cluster, step, deadline)
         else:
             step.state = "done"
     except Problem as problem:
-        step.state, step.problem = "failed", problem
+        step.state, step.problem = "unknown" if isinstance(problem, OutcomeUnknown) else "failed", problem
         if isinstance(problem, PermissionMissing):
             cluster.forget_rights()
     step.seconds = cluster.clock.monotonic() - begun
@@ -176,9 +186,12 @@ async def _workplaces(cluster: Cluster, call: Call, node: str) -> list[str]:
 
 
 def _judge(step: Step, state: TaskState) -> None:
+    if state.trouble is not None:
+        step.note = f"It was begun; how it stands is not known. {state.trouble}"
     step.state = {"running": "running", "ok": "done", "warnings": "warnings", "failed": "failed"}[state.outcome]
     if state.outcome == "failed":
-        step.problem = Problem(f"The task failed: {state.exit}", next_step=conflict_advice(state.exit or ""))
+        advice = conflict_advice(state.exit or "") or f"task_get task={state.upid.text} shows its whole log"
+        step.problem = TaskFailed(f"The task failed: {state.exit}", next_step=advice)
         earlier = [line for line in state.log[:-LOG_LINES_ON_FAILURE] if line.startswith("ERROR")]  # of one among many
         step.log = [*earlier[-LOG_LINES_ON_FAILURE:], *state.log[-LOG_LINES_ON_FAILURE:]]
     elif state.outcome == "warnings":
@@ -187,14 +200,11 @@ def _judge(step: Step, state: TaskState) -> None:
 
 
 async def _settle(cluster: Cluster, step: Step, deadline: float) -> None:
-    """A HA task only tells the HA manager what is wanted; wait until it has been done."""
-    settled = step.call.settled
-    while settled is not None and not await settled():
+    """The task has only told someone else what is wanted, the HA manager or the end of a VM; wait until it is done."""
+    there = step.call.arrived or step.call.settled
+    while there is not None and not await there():
         if cluster.clock.monotonic() >= deadline:
-            step.state, step.note = (
-                "running",
-                "The HA manager has taken it over and is still at it; see guest_get.",
-            )
+            step.state, step.note = "running", "PVE has taken it over and is still at it; see guest_get."
             return
         await cluster.clock.sleep(SETTLE_INTERVAL)
 

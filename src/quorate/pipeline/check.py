@@ -8,7 +8,7 @@ from typing import Any
 
 from quorate.operations.plan import Call, Plan
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import ParameterRejected, PermissionMissing, permission_missing
+from quorate.pve.errors import ParameterRejected, PermissionMissing
 from quorate.pve.privileges import missing, needs, root_only
 from quorate.pve.schema import Endpoint, Facts
 
@@ -67,5 +67,4 @@ async def _check_rights(
     lacking = missing(endpoint.permission, values, lambda path, privilege: held.get((path, privilege), False))
     if lacking:
         need = lacking[0]
-        cluster.forget_rights()  # so that a grant made now is seen at the next try
-        raise permission_missing(asked, identity, need.path, need.privileges, any_of=need.any_of)
+        raise await cluster.refusal(asked, need.path, need.privileges, any_of=need.any_of)

@@ -35,17 +35,17 @@ class Record:
     dry_run: bool = False
     plan: str = ""
     calls: list[str] = field(default_factory=list)
-    tasks: list[str] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     outcome: str = "interrupted"
     error: str = ""
 
     def planned(self, plan: Plan) -> None:
         self.plan, self.calls = plan.summary, [call_line(call) for call in plan.calls]
+        self.steps = [Step(call) for call in plan.calls]
 
-    def applied(self, steps: list[Step]) -> None:
-        self.tasks = [step.task.text for step in steps if step.task]
-        self.outcome = overall(steps)
-        self.error = "; ".join(str(step.problem) for step in steps if step.problem)
+    def applied(self) -> None:
+        self.outcome = overall(self.steps)
+        self.error = "; ".join(str(step.problem) for step in self.steps if step.problem)
 
     def entry(self, *, now: float, seconds: float, cluster: str, access: str) -> dict[str, Any]:
         return {
@@ -60,7 +60,7 @@ class Record:
             "dry_run": self.dry_run,
             "plan": self.plan,
             "calls": self.calls,
-            "tasks": self.tasks,
+            "tasks": [step.task.text for step in self.steps if step.task],
             "outcome": self.outcome,
             "error": self.error,
             "seconds": round(seconds, 3),

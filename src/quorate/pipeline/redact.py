@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 HIDDEN = "***"
-SHORTEST = 6  # a shorter "secret" would blank out ordinary words
+SHORTEST = 5  # a shorter "secret" would blank out ordinary words
 SECRET_KEYS = frozenset(
     {"password", "cipassword", "secret", "token_secret", "ticket", "csrfpreventiontoken", "sshkeys-private"}
 )

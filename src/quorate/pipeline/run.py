@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from quorate.pipeline.redact import Redactor, secrets_in
 from quorate.pipeline.sanitise import clean
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict, NotConfigured, Problem
+from quorate.pve.errors import BadArgument, Conflict, NotConfigured, Problem, TaskFailed
 from quorate.pve.tasks import Report
 from quorate.state.audit import AuditTrail
 
@@ -59,12 +59,16 @@ class Pipeline:
         self._redactor = Redactor()
 
     def visible(self) -> list[Operation]:
-        return [operation for operation in operations().values() if self.gate.objection(operation) is None]
+        return [
+            operation for operation in operations(self.gate.toolsets).values() if self.gate.objection(operation) is None
+        ]
 
     async def run(self, name: str, given: Mapping[str, Any], caller: Caller, report: Report | None = None) -> Result:
         """Run one operation. Raises Problem, already without secrets, when there is no answer to give."""
+        self._redactor.add(secrets_in(given))
+        report = self._presentable_report(report)
         try:
-            operation = _find(name)
+            operation = operations(self.gate.toolsets).get(name) or _find(name)
             risk = _risk(operation, given)
             if risk in (Risk.CHANGE, Risk.DESTROY):
                 return await self._change(operation, risk, given, caller, report)
@@ -100,9 +104,9 @@ class Pipeline:
         try:
             return await self._decide(operation, risk, given, record, report)
         except Problem as problem:
-            if record.outcome == "interrupted":
+            if record.outcome not in ("refused", "unknown"):
                 record.outcome = "failed"
-            record.error = str(problem)
+            record.error = record.error or str(problem)
             raise
         finally:
             self._write(record, self._clock.monotonic() - begun)
@@ -116,7 +120,6 @@ class Pipeline:
             record.decision, record.outcome = "refused", "refused"
             raise
         arguments = decode(operation, given)
-        self._redactor.add(secrets_in(given))
         record.dry_run, wait = arguments.pop("dry_run"), arguments.pop("wait")
         self._audit.ensure_writable()
         cluster = self._reachable()
@@ -136,38 +139,39 @@ class Pipeline:
             return Result(self._leaving(telling.dry_run(plan)))
         if not plan.calls:
             record.outcome = "nothing to do"
-            return Result(self._leaving(telling.nothing_to_do(plan)))
+            return Result(self._leaving(telling.nothing_to_do(plan)), failed=bool(plan.failures))
         if risk is Risk.DESTROY:
             await confirm_identity(cluster, plan)
-        plan, steps = await self._carry_out(cluster, plan, record, self._wait_seconds if wait is None else wait, report)
-        record.applied(steps)
-        return await self._outcome(plan, steps)
+        plan = await self._carry_out(cluster, plan, record, self._wait_seconds if wait is None else wait, report)
+        record.applied()
+        return await self._outcome(plan, record.steps)
 
     async def _carry_out(
         self, cluster: Cluster, plan: Plan, record: Record, wait: float, report: Report | None
-    ) -> tuple[Plan, list[Step]]:
-        steps = await apply(cluster, plan, wait=wait, report=report)
+    ) -> Plan:
+        """Apply the plan, or the one that takes its place; the record knows the steps as they happen."""
+        await apply(cluster, plan, record.steps, wait=wait, report=report)
         for _ in range(OTHER_PLANS):
-            if plan.otherwise is None or not _refused_at_once(steps[plan.contested]):
+            if plan.otherwise is None or not _refused_at_once(record.steps[plan.contested]):
                 break
             plan = await plan.otherwise()
             record.planned(plan)
             await check(cluster, plan)
-            steps = await apply(cluster, plan, wait=wait, report=report)
-        return plan, steps
+            await apply(cluster, plan, record.steps, wait=wait, report=report)
+        return plan
 
     async def _outcome(self, plan: Plan, steps: list[Step]) -> Result:
         """A single call that failed is told as the error it is; otherwise every step is listed with its state."""
-        if len(steps) == 1 and steps[0].problem is not None:
+        if len(steps) == 1 and steps[0].problem is not None and not plan.failures:
             raise _single_failure(steps[0], steps[0].problem)
         told = telling.outcome(plan, steps)
         done = all(step.state in ("done", "warnings") for step in steps)
         if plan.after and done:
-            told |= await plan.after()
+            told |= await _read_back(plan.after)
         facts = self._leaving(told)
         if plan.from_answers and done:  # not redacted: a new secret is shown here, once, and nowhere else
             facts |= clean(plan.from_answers([step.answer for step in steps]))
-        return Result(facts, failed=any(step.state == "failed" for step in steps))
+        return Result(facts, failed=bool(plan.failures) or any(step.state in ("failed", "unknown") for step in steps))
 
     def _write(self, record: Record, seconds: float) -> None:
         cluster = self._cluster.name if self._cluster else ""
@@ -190,6 +194,16 @@ class Pipeline:
             self._redactor.add(self._cluster.client.secrets())
         return self._redactor.value(value)
 
+    def _presentable_report(self, report: Report | None) -> Report | None:
+        """Progress, too, leaves only clean and without secrets: its lines come from logs."""
+        if report is None:
+            return None
+
+        async def tell(done: float, whole: float | None, line: str) -> None:
+            await report(done, whole, self._leaving(line))
+
+        return tell
+
     def _leaving(self, data: Any) -> Any:
         if isinstance(data, Table):
             data.rows = clean(self._without_secrets(data.rows))
@@ -206,6 +220,7 @@ class Pipeline:
 
 
 def _find(name: str) -> Operation:
+    """An operation of any toolset, so that one that is switched off is refused with the reason."""
     found = operations().get(name)
     if found is None:
         near = difflib.get_close_matches(name, operations(), 1)
@@ -231,8 +246,22 @@ def _refused_at_once(contested: Step) -> bool:
     return contested.problem is not None and _ID_TAKEN.search(str(contested.problem)) is not None
 
 
+async def _read_back(after: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
+    """Facts for the answer. The calls are done: if these cannot be read, that is a remark and no failure.
+
+    A TaskFailed is the finding itself: what the calls set in motion went wrong.
+    """
+    try:
+        return await after()
+    except TaskFailed:
+        raise
+    except Problem as problem:
+        return {"note": f"It is done, but reading the result failed: {problem}"}
+
+
 def _single_failure(step: Step, problem: Problem) -> Problem:
-    problem.what = f"{step.call.says}: not done. {problem.what}"
+    fate = "" if step.state == "unknown" else "not done. "
+    problem.what = f"{step.call.says}: {fate}{problem.what}"
     problem.facts |= {"task": step.task.text} if step.task else {}
     problem.facts |= {"log": step.log} if step.log else {}
     return problem

@@ -27,7 +27,7 @@ def dry_run(plan: Plan) -> dict[str, Any]:
 
 
 def nothing_to_do(plan: Plan) -> dict[str, Any]:
-    return {"result": "nothing to do", "plan": plan.summary, **_remarks(plan)}
+    return {"result": "failed" if plan.failures else "nothing to do", "plan": plan.summary, **_remarks(plan)}
 
 
 def outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
         body = {"steps": described}
     next_step = _next_step(plan, steps)
     return {
-        "result": overall(steps),
+        "result": overall(steps) if not plan.failures else _part(steps, len(plan.failures)),
         "plan": plan.summary,
         **body,
         **_remarks(plan),
@@ -51,9 +51,13 @@ def overall(steps: list[Step]) -> str:
     states = [step.state for step in steps]
     if len(set(states)) == 1:
         return "done with warnings" if states[0] == "warnings" else states[0]
-    if "failed" in states:
-        return f"{sum(state in ('done', 'warnings') for state in states)} of {len(states)} done"
+    if "failed" in states or "unknown" in states:
+        return _part(steps)
     return "running" if "running" in states else "done with warnings"
+
+
+def _part(steps: list[Step], more: int = 0) -> str:
+    return f"{sum(step.state in ('done', 'warnings') for step in steps)} of {len(steps) + more} done"
 
 
 def _remarks(plan: Plan) -> dict[str, Any]:
@@ -61,6 +65,7 @@ def _remarks(plan: Plan) -> dict[str, Any]:
         **plan.facts,
         **({"warnings": list(plan.warnings)} if plan.warnings else {}),
         **({"unchanged": list(plan.unchanged)} if plan.unchanged else {}),
+        **({"failures": list(plan.failures)} if plan.failures else {}),
     }
 
 

@@ -128,6 +128,16 @@ class PveClient:
     # -- reads and writes ------------------------------------------------------------------------------------------
 
     async def _read(self, path: str, params: Mapping[str, Any]) -> _Raw:
+        total = self._connection.limits.total_seconds
+        try:
+            async with asyncio.timeout(total):
+                return await self._read_with_retries(path, params)
+        except TimeoutError:
+            raise TimedOut(
+                f"PVE did not answer GET {path} within {total:g} s", next_step="See node_list, or raise total_seconds"
+            ) from None
+
+    async def _read_with_retries(self, path: str, params: Mapping[str, Any]) -> _Raw:
         deadline = self._clock.monotonic() + self._connection.limits.total_seconds
         pause = FIRST_PAUSE
         attempts_left = READ_ATTEMPTS

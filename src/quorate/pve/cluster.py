@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.connection import Connection
-from quorate.pve.errors import NotFound
+from quorate.pve.errors import NotFound, PermissionMissing, permission_missing
 from quorate.pve.inventory import Inventory, Resource
 from quorate.pve.schema import Facts, facts
 
@@ -98,6 +98,14 @@ class Cluster:
         if path not in rights:
             rights[path] = (await self.get("/access/permissions", path=path)).get(path, {})
         return privilege in rights[path]
+
+    async def refusal(
+        self, asked: str, path: str, privileges: list[str] | tuple[str, ...], *, any_of: bool = False
+    ) -> PermissionMissing:
+        """What to tell when our credentials lack `privileges` on `path`: which, and the command that grants them."""
+        held = (await self.get("/access/permissions", path=path)).get(path, {})
+        self.forget_rights()  # so that a grant made now is seen at the next try
+        return permission_missing(asked, self.client.identity, path, privileges, any_of=any_of, held=held)
 
     def forget_rights(self) -> None:
         self._rights_read_at = float("-inf")

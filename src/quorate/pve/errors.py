@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 
@@ -208,26 +208,39 @@ def permission_missing(
     privileges: list[str] | tuple[str, ...],
     *,
     any_of: bool = False,
+    held: Collection[str] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> PermissionMissing:
+    """`held` is what the identity has on the path already; None if that is not known."""
     joined = (" or " if any_of else " and ").join(privileges)
     return PermissionMissing(
         f"{identity} may not {asked}",
         why=f"It needs the privilege {joined} on {path}",
-        next_step=f"An administrator can grant it on a node: `{grant_command(identity, path, privileges, any_of)}`",
+        next_step=f"To grant it, on a node: `{grant_command(identity, path, privileges, any_of, held)}`"
+        + ("" if held is not None else f" (a role given on {path} replaces what is inherited there: keep that in it)"),
         facts={**(facts or {}), "path": path, "privileges": list(privileges)},
     )
 
 
-def grant_command(identity: str, path: str, privileges: list[str] | tuple[str, ...], any_of: bool = False) -> str:
-    """The `pveum` commands that give `identity` these privileges on `path`, and nothing else.
+def grant_command(
+    identity: str,
+    path: str,
+    privileges: list[str] | tuple[str, ...],
+    any_of: bool = False,
+    held: Collection[str] | None = None,
+) -> str:
+    """The `pveum` commands that give `identity` these privileges on `path` and take nothing away.
 
-    A token never has more than its user, so both get them; for a token without privilege separation the user's count.
+    A role on a path replaces all that is inherited there, so it has to hold what is `held` as well. A token never has
+    more than its user, so both get it; for a token without privilege separation the user's counts.
     """
-    needed = privileges[:1] if any_of else privileges
-    role = "Quorate-" + "-".join(sorted(needed))
+    needed = ",".join(sorted({*(privileges[:1] if any_of else privileges), *(held or ())}))
+    role = "Quorate" + (path if path != "/" else "/all").replace("/", "-")
     holder = f"--users '{_user_of(identity)}'" + (f" --tokens '{identity}'" if "!" in identity else "")
-    return f"pveum role add {role} --privs '{','.join(needed)}'; pveum acl modify {path} --roles {role} {holder}"
+    return (
+        f"pveum role add {role} --privs '{needed}' || pveum role modify {role} --privs '{needed}'; "
+        f"pveum acl modify {path} --roles {role} {holder}"
+    )
 
 
 def _user_of(identity: str) -> str:
@@ -276,6 +289,7 @@ def conflict_advice(text: str) -> str | None:
         ("is locked", "A task holds the guest: find it with task_list, wait with task_wait, then try again"),
         ("got timeout", "Another task holds the lock: see task_list, then try again"),
         ("already running", "It runs already; nothing was changed"),
+        ("agent is not running", "Install and start qemu-guest-agent inside the guest, then try again"),
         ("not running", "Start it first with guest_power action=start"),
         ("is running", "Shut it down first with guest_power action=shutdown"),
         ("is paused", "Resume it first with guest_power action=resume"),

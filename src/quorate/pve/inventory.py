@@ -74,22 +74,20 @@ class Inventory:
         self._rows: list[Resource] = []
         self._read_at = float("-inf")
         self._reading: asyncio.Task[list[Resource]] | None = None
+        self._generation = 0
 
     async def rows(self) -> list[Resource]:
         """All resources, at most LIFE_SECONDS old; callers that come together share one request."""
         if self._clock.monotonic() - self._read_at < LIFE_SECONDS:
             return self._rows
         if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read())
-        reading = self._reading
-        try:
-            return await asyncio.shield(reading)  # one caller's cancellation must not fail the others
-        finally:
-            if reading.done() and self._reading is reading:
-                self._reading = None
+            self._reading = asyncio.ensure_future(self._read(self._generation))
+            self._reading.add_done_callback(self._done_reading)
+        return await asyncio.shield(self._reading)  # one caller's cancellation must not fail the others
 
     def forget(self) -> None:
-        """What was read is out of date: something was changed."""
+        """What was read, or is being read now, is out of date: something was changed."""
+        self._generation += 1
         self._read_at = float("-inf")
         self._reading = None
 
@@ -119,10 +117,18 @@ class Inventory:
         names = sorted(row.node for row in nodes)
         raise NotFound(f"There is no node {name!r}", next_step=f"The nodes are {', '.join(names)}")
 
-    async def _read(self) -> list[Resource]:
+    async def _read(self, generation: int) -> list[Resource]:
+        begun = self._clock.monotonic()
         rows = await self._client.get_as(list[Resource], "/cluster/resources")
-        self._rows, self._read_at = rows, self._clock.monotonic()
+        if generation == self._generation:
+            self._rows, self._read_at = rows, begun
         return rows
+
+    def _done_reading(self, reading: asyncio.Task[list[Resource]]) -> None:
+        if self._reading is reading:
+            self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # its callers were told; if they are gone, nobody else needs to be
 
     async def _look_closer(self, node: str | None, key: str) -> list[Resource]:
         """A guest made seconds ago is missing or nameless in the cluster's view; its node knows it at once."""

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 FIRST_INTERVAL = 0.2
 LONGEST_INTERVAL = 3.0
 GROWTH = 1.5
+LONGEST_SILENCE = 120.0  # a node that stays away for longer is not waited for
+LEAST_LOOK = 5.0  # seconds that even the last look may take
 LOG_PAGE = 500
+LOG_KEPT = 1000
 EMPTY_LOG = "no content"  # PVE's line for a log that has none yet
 
 Report = Callable[[float, float | None, str], Awaitable[None]]
@@ -71,7 +74,11 @@ class TaskState:
     ended: int | None = None
     percent: float | None = None
     log: list[str] = field(default_factory=list)
+    """The last lines."""
+    lines_seen: int = 0
     seconds_followed: float = 0.0
+    trouble: Problem | None = None
+    """Why the last look failed, if it did."""
 
     @property
     def outcome(self) -> str:
@@ -111,40 +118,60 @@ async def follow(
 ) -> TaskState:
     """Ask until the task has ended or `wait` seconds are over, at growing intervals; pass progress on.
 
-    A node that stops answering meanwhile is asked on: a task outlives a bad connection.
+    A node that stops answering meanwhile is asked on for a while: a task outlives a bad connection. If it stays away,
+    the state says so (`trouble`), and the task counts as running: nobody knows better.
     """
     begun = clock.monotonic()
     interval = FIRST_INTERVAL
-    log: list[str] = []
-    trouble: Problem | None = None
     state = TaskState(upid, running=True)
+    heard_of = begun
     while True:
         try:
-            state, fresh = await _look(client, upid, len(log))
-            trouble = None
-            log += fresh
+            left = wait - (clock.monotonic() - begun)
+            fresh = await _look(client, state, None if left == float("inf") else max(left, LEAST_LOOK))
+            heard_of = clock.monotonic()
         except (NodeOffline, TimedOut, Unreachable) as problem:
-            trouble, fresh = problem, []
-        state.log, state.percent = log, last_percent(log)
+            state.trouble, fresh = problem, [f"no answer: {problem.what}"]
         state.seconds_followed = clock.monotonic() - begun
         if report and (fresh or not state.running):
-            await report(100.0 if not state.running else (state.percent or 0.0), 100.0, _line(upid, fresh or log))
-        if not state.running:
-            return state
-        if state.seconds_followed >= wait:
-            if trouble:
-                trouble.facts["task"] = upid.text
-                raise trouble
+            await report(100.0 if not state.running else (state.percent or 0.0), 100.0, _line(upid, fresh or state.log))
+        silent = clock.monotonic() - heard_of > LONGEST_SILENCE
+        if not state.running or state.seconds_followed >= wait or silent:
             return state
         await clock.sleep(min(interval, max(0.05, wait - state.seconds_followed)))
         interval = min(interval * GROWTH, LONGEST_INTERVAL)
 
 
-async def _look(client: PveClient, upid: Upid, seen: int) -> tuple[TaskState, list[str]]:
-    """Status first, then the log: the log of a task that has ended is then complete."""
-    state = await read_state(client, upid)
-    lines, _ = await read_log(client, upid, start=seen)
-    return state, lines
+async def _look(client: PveClient, state: TaskState, seconds: float | None) -> list[str]:
+    """Bring `state` up to date within so many seconds and return the new lines.
+
+    Status first, then the log: the log of a task that has ended is then complete.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            now = await read_state(client, state.upid)
+            fresh = await _new_lines(client, state)
+    except TimeoutError:
+        raise TimedOut(f"Node {state.upid.node} did not answer in time") from None
+    state.running, state.exit, state.trouble = now.running, now.exit, None
+    state.log = [*state.log, *fresh][-LOG_KEPT:]
+    state.lines_seen += len(fresh)
+    state.percent = last_percent(state.log)
+    return fresh
+
+
+async def _new_lines(client: PveClient, state: TaskState) -> list[str]:
+    """All lines since the last look; of very many only the last, the others counted."""
+    lines, total = await read_log(client, state.upid, start=state.lines_seen)
+    while state.lines_seen + len(lines) < total:
+        if total - state.lines_seen - len(lines) > LOG_KEPT:
+            state.lines_seen = total - LOG_KEPT
+            lines = []
+        more, total = await read_log(client, state.upid, start=state.lines_seen + len(lines))
+        if not more:
+            break
+        lines += more
+    return lines
 
 
 def _line(upid: Upid, lines: Iterable[str]) -> str:

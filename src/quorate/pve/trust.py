@@ -28,7 +28,14 @@ def ssl_setting(trust: Trust) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
         return aiohttp.Fingerprint(fingerprint_bytes(trust.fingerprint))
     if not trust.verify:
         return False
-    context = ssl.create_default_context(cafile=trust.ca_file)
+    try:
+        context = ssl.create_default_context(cafile=trust.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise UntrustedCertificate(
+            f"The CA file {trust.ca_file} cannot be used",
+            why=error.strerror or str(error),
+            next_step="It has to be a certificate in PEM form, such as /etc/pve/pve-root-ca.pem of a node",
+        ) from None
     # Python 3.13 turns on strict RFC 5280 checks, which the CA that PVE makes for itself does not pass.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import shutil
 import signal
 import sys
@@ -32,6 +33,7 @@ from quorate.sim.scaled_world import build_scaled_world
 from quorate.sim.ssh import SshFront
 from quorate.sim.world import World
 
+_VERSION = re.compile(r"[89]\.\d+(\.\d+)*")
 _DEFAULT_NODES = 3
 _DEFAULT_GUESTS = 20
 _TOKEN_NAME = "quorate"  # noqa: S105
@@ -59,6 +61,8 @@ class SimulatedCluster:
         build: Callable[[World], None] | None = None,
         ssh: bool = False,
     ) -> None:
+        if not _VERSION.fullmatch(version):
+            raise ValueError(f"'{version}' is not a version of PVE that can be simulated: 8.x or 9.x, such as 9.1.8")
         self.clock: Clock = clock or RealClock()
         self._facts = facts(version)
         self.world = World(
@@ -203,6 +207,7 @@ class RunOptions:
     faults: Sequence[str] = ()
     version: str = "9.1.8"
     speed: float = 1.0
+    ssh: bool = False
 
 
 async def run(options: RunOptions) -> None:
@@ -220,12 +225,13 @@ async def run(options: RunOptions) -> None:
         faults=options.faults,
         version=options.version,
         clock=RealClock(options.speed),
+        ssh=options.ssh,
     )
     async with cluster:
-        ready = {
-            name: getattr(cluster, name)
-            for name in ("url", "ca_file", "fingerprint", "token_id", "token_secret", "node")
-        }
+        told = ["url", "ca_file", "fingerprint", "token_id", "token_secret", "node"]
+        told += ["urls"] if options.endpoints > 1 else []
+        told += ["ssh_ports", "ssh_key_file", "ssh_known_hosts"] if options.ssh else []
+        ready = {name: getattr(cluster, name) for name in told}
         sys.stdout.write(json.dumps(ready) + "\n")
         sys.stdout.flush()
         await ended.wait()

@@ -99,7 +99,9 @@ class Faults:
             guest.touch()
 
     def lock(self, vmid: int, lock: str) -> None:
-        guest = self._world.guests[vmid]
+        guest = self._world.guests.get(vmid)
+        if guest is None:
+            raise ValueError(f"there is no guest {vmid} to lock")
         guest.config["lock"] = lock
         guest.touch()
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from quorate.sim.guests import Guest, Kind
 from quorate.sim.starting import require_parts
 from quorate.sim.storages import Storage, StorageFull, Volume
-from quorate.sim.tasks import TaskContext, TaskError, Work
+from quorate.sim.tasks import Task, TaskContext, TaskError, Work
 from quorate.sim.world import World, missing_config
 
 # Believable, but short enough to watch.
 SECONDS = {"qemu": {"start": 1.5, "stop": 0.7, "shutdown": 3.0}, "lxc": {"start": 1.0, "stop": 0.5, "shutdown": 2.0}}
 AGENT_TIMEOUT = 3.0
 DEFAULT_SHUTDOWN_TIMEOUT = 60
+SECONDS_TO_NOTICE_AN_END = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,10 @@ def _shutdown_timeout(guest: Guest) -> int:
 
 
 def reboot(address: GuestAddress, *, timeout: int | None) -> Work:
-    """Shut down and start again, which also applies the pending changes."""
+    """Shut down and start again, which also applies the pending changes.
+
+    The task of a VM ends with its process; a service that watches for that end starts the VM again a moment later.
+    """
 
     async def work(context: TaskContext) -> None:
         guest = address.load()
@@ -165,9 +170,21 @@ def reboot(address: GuestAddress, *, timeout: int | None) -> Work:
             if guest.running:
                 guest.check_lock()
                 await _ask_to_shut_down(context, guest, timeout=timeout, force_stop=False)
-            await _boot(context, address.world, guest)
+            if guest.kind == "lxc":
+                await _boot(context, address.world, guest)
+        if guest.kind == "qemu":
+            unseen = TaskContext(Task(context.task.upid), context.clock)
+            address.world.tasks.in_background(_boot_again(unseen, address.world, guest))
 
     return work
+
+
+async def _boot_again(context: TaskContext, world: World, guest: Guest) -> None:
+    await context.sleep(SECONDS_TO_NOTICE_AN_END)
+    with contextlib.suppress(TaskError):  # what is missing to start it shows only in the node's journal
+        async with context.config_lock(guest):
+            if not guest.running and world.guests.get(guest.vmid) is guest:
+                await _boot(context, world, guest)
 
 
 def reset(address: GuestAddress, *, skiplock: bool = False) -> Work:

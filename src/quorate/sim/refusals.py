@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 

@@ -1,0 +1,333 @@
+"""What a user or token may do, what it still needs for a tool or an access level, and the commands that grant it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from quorate.operations.access.acl import checked_path
+from quorate.operations.access.listing import PLAIN_ID, acl, holder, roles
+from quorate.operations.access.permission_needs import Wanted, calls_of_level, lacking, only_for_root, paths_of
+from quorate.operations.plan import Plan
+from quorate.operations.registry import TOOLSETS, GuestRefs, Operation, Risk, operation, operations
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, PermissionMissing, Problem
+from quorate.pve.observing import ObservedCluster
+from quorate.pve.tasks import gather_bounded
+
+READS_AT_ONCE = 8
+PATHS_AT_ONCE = 50
+GUESTS_AT_ONCE = 20
+ROOT = "root@pam"
+READS_LOCAL_FILES = frozenset({"image_upload"})
+
+Rights = dict[str, dict[str, int]]
+"""Path -> privilege -> whether it also holds below."""
+
+
+@operation(risk=Risk.READ)
+async def permission_audit(
+    pve: Cluster,
+    who: Annotated[str, Meta(description="user@realm or user@realm!token; default: Quorate's own")] | None = None,
+    paths: Annotated[list[str], Meta(description="/vms/100, /storage/local …")] | None = None,
+    guests: GuestRefs | None = None,
+    privileges: Annotated[list[str], Meta(description="Are these held on the paths?")] | None = None,
+    tool: Annotated[str, Meta(description="What would this tool need?")] | None = None,
+    arguments: Annotated[dict[str, Any], Meta(description="The tool's arguments")] | None = None,
+    level: Annotated[Literal["read", "operate", "admin"], Meta(description="What would this access level need?")]
+    | None = None,
+    toolsets: Annotated[list[str], Meta(description="For level; default: all but api")] | None = None,
+) -> dict[str, Any]:
+    """What a user or token may do on paths and guests; what it lacks for a tool call (planned, not run) or an
+    access level, with the pveum commands that grant it."""
+    identity = who or pve.client.identity
+    if tool and level:
+        raise BadArgument("tool and level do not go together", next_step="Ask for one at a time")
+    asked = await _paths(pve, paths or [], guests)
+    rights = await _Rights.of(pve, identity)
+    answer: dict[str, Any] = {"who": identity}
+    if tool:
+        return answer | await _for_tool(pve, rights, tool, arguments or {})
+    if level:
+        return answer | await _for_level(pve, rights, level, toolsets, asked)
+    if arguments or toolsets:
+        raise BadArgument("arguments go with tool, toolsets with level")
+    held = await rights.on(asked) if asked else await rights.everywhere()
+    answer |= {"rights": await _shown(pve, held)}
+    if privileges:
+        answer |= await _for_privileges(pve, rights, privileges, asked)
+    return answer
+
+
+async def _paths(pve: Cluster, paths: list[str], guests: Any) -> list[str]:
+    refs = guests if isinstance(guests, list) else [] if guests is None else [guests]
+    if len(paths) > PATHS_AT_ONCE or len(refs) > GUESTS_AT_ONCE:
+        raise BadArgument(
+            "Too many at once", next_step=f"Give at most {PATHS_AT_ONCE} paths and {GUESTS_AT_ONCE} guests"
+        )
+    found = [checked_path(path) for path in paths]
+    found += [f"/vms/{(await pve.guest(ref)).vmid}" for ref in refs]
+    return list(dict.fromkeys(found))
+
+
+@dataclass(slots=True)
+class _Rights:
+    """Effective rights of one user or token, read when needed."""
+
+    pve: Cluster
+    who: str
+    known: Rights = field(default_factory=dict)
+
+    @classmethod
+    async def of(cls, pve: Cluster, who: str) -> _Rights:
+        rights = cls(pve, who)
+        await rights.on(["/"])  # an unknown user is told at once
+        return rights
+
+    async def on(self, paths: Iterable[str]) -> Rights:
+        wanted = list(dict.fromkeys(paths))
+        fresh = [path for path in wanted if path not in self.known]
+        found = await gather_bounded(READS_AT_ONCE, [partial(self._read, path=path) for path in fresh])
+        self.known |= {path: one.get(path, {}) for path, one in zip(fresh, found, strict=True)}
+        return {path: self.known[path] for path in wanted}
+
+    async def everywhere(self) -> Rights:
+        found = await self._read()
+        return dict(sorted(found.items())[:PATHS_AT_ONCE])
+
+    async def _read(self, **params: str) -> Rights:
+        if self.who != self.pve.client.identity:
+            params["userid"] = self.who
+        found: Rights = await self.pve.get("/access/permissions", **params)
+        return found
+
+    def has(self, path: str, privilege: str) -> bool:
+        """Held on the path, and below it where the path stands for all objects below."""
+        held = self.known.get(path, {}).get(privilege)
+        return held is not None and (bool(held) or path.count("/") > 1)
+
+
+async def _shown(pve: Cluster, held: Rights) -> list[dict[str, Any]]:
+    """Paths with the same rights together; a set of privileges that is a role is named so."""
+    by_set = {
+        frozenset(filter(None, role.get("privs", "").split(","))): name for name, role in (await roles(pve)).items()
+    }
+    together: dict[frozenset[str], list[str]] = {}
+    for path, found in held.items():
+        together.setdefault(frozenset(found), []).append(path)
+    return [
+        {
+            "paths": paths,
+            "may": f"all of role {by_set[found]}"
+            if found and found in by_set
+            else ", ".join(sorted(found)) or "nothing",
+        }
+        for found, paths in together.items()
+    ]
+
+
+# -- what is lacking ---------------------------------------------------------------------------------------------------
+
+
+async def _for_privileges(pve: Cluster, rights: _Rights, wanted: list[str], paths: list[str]) -> dict[str, Any]:
+    known = (await pve.facts()).privileges
+    for name in wanted:
+        if name not in known:
+            raise BadArgument(f"There is no privilege {name!r}", next_step=f"There are {', '.join(known)}")
+    on = paths or ["/"]
+    await rights.on(on)
+    missing: dict[str, dict[str, list[str]]] = {
+        path: {name: [] for name in wanted if not rights.has(path, name)}
+        for path in on
+        if any(not rights.has(path, name) for name in wanted)
+    }
+    return await _verdict(pve, rights, missing, "custom")
+
+
+async def _for_level(
+    pve: Cluster, rights: _Rights, level: str, toolsets: list[str] | None, paths: list[str]
+) -> dict[str, Any]:
+    for name in toolsets or []:
+        if name not in TOOLSETS:
+            raise BadArgument(f"There is no toolset {name!r}", next_step=f"There are {', '.join(TOOLSETS)}")
+    places = [_place(path) for path in paths] or [{}]
+    wanted = calls_of_level(level, toolsets or [name for name in TOOLSETS if name != "api"], places)
+    facts = await pve.facts()
+    await rights.on(paths_of(facts, wanted, rights.who))
+    return await _verdict(pve, rights, lacking(facts, wanted, rights.who, rights.has), level)
+
+
+def _place(path: str) -> dict[str, str]:
+    """The values that a path gives for the paths of calls."""
+    kind, _, name = path.strip("/").partition("/")
+    key = {"vms": "vmid", "nodes": "node", "storage": "storage", "pool": "poolid"}.get(kind)
+    if key is None or not name:
+        raise BadArgument(
+            f"{path} does not narrow an access level", next_step="Give guests, or paths as /vms/100, /nodes/pve1"
+        )
+    return {key: name}
+
+
+async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    chosen = operations().get(tool)
+    if chosen is None or chosen.name == "permission_audit":
+        raise BadArgument(f"There is no tool {tool!r} to look at", next_step=f"There are {', '.join(operations())}")
+    given = _decoded(chosen, arguments)
+    _refuse_to_try(chosen, given)
+    observed = ObservedCluster(pve)
+    facts = await pve.facts()
+    stopped: PermissionMissing | None = None
+    plan: Plan | None = None
+    try:
+        result = await chosen.run(observed, **given)
+        plan = result if isinstance(result, Plan) else None
+    except PermissionMissing as problem:
+        stopped = problem  # our own rights end here; what was asked for up to here is known
+    calls = [("GET", path, params) for path, params in observed.reads]
+    calls += [(call.method, call.path, dict(call.params)) for call in plan.calls] if plan else []
+    wanted = []
+    for method, path, params in calls:
+        match = facts.find(method, path)
+        if match is not None:
+            wanted.append(Wanted(method, match.endpoint.template, {**match.values, **params}))
+    await rights.on(paths_of(facts, wanted, rights.who))
+    answer = await _verdict(pve, rights, lacking(facts, wanted, rights.who, rights.has), tool)
+    if root := only_for_root(facts, wanted):
+        answer["only_root"] = root
+    if stopped is not None:
+        answer["note"] = f"Quorate's own rights end before the whole call is known: {stopped.what}"
+    return {"plan": plan.summary if plan else "", **answer}
+
+
+def _refuse_to_try(chosen: Operation, given: Mapping[str, Any]) -> None:
+    """This is a read for everyone: it must not reach further than reads of the cluster do, not even to plan."""
+    risk = chosen.risk if chosen.risk_of is None else chosen.risk_of(given)
+    if risk is Risk.LOOK_INSIDE:
+        reason = "looking inside a guest"
+    elif chosen.name in READS_LOCAL_FILES:
+        reason = "reading a file"
+    else:
+        return
+    raise BadArgument(
+        f"{chosen.name} cannot be tried without {reason}",
+        next_step=f"Ask for level=operate toolsets={chosen.toolset}",
+    )
+
+
+def _decoded(chosen: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    known = chosen.arguments.__struct_fields__
+    for name in arguments:
+        if name not in known:
+            raise BadArgument(f"{chosen.name} has no argument {name!r}", next_step=f"It takes {', '.join(known)}")
+    try:
+        decoded = msgspec.convert(dict(arguments), chosen.arguments, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadArgument(
+            f"With these arguments {chosen.name} cannot be planned",
+            why=str(error),
+            next_step="Give them as for the tool itself, in arguments",
+        ) from None
+    values = {name: getattr(decoded, name) for name in known if name not in ("dry_run", "wait")}
+    return values | ({"report": None} if chosen.wants_report else {})
+
+
+async def _verdict(
+    pve: Cluster, rights: _Rights, missing: Mapping[str, Mapping[str, list[str]]], label: str
+) -> dict[str, Any]:
+    if not missing:
+        return {"allowed": True}
+    listed = [
+        {
+            "path": path,
+            "privileges": sorted(found),
+            "for": sorted({call for calls in found.values() for call in calls})[:5],
+        }
+        for path, found in sorted(missing.items())
+    ]
+    return {
+        "allowed": False,
+        "missing": [{key: value for key, value in one.items() if value} for one in listed],
+        **await _commands(pve, rights, {path: set(found) for path, found in missing.items()}, label),
+    }
+
+
+# -- how to grant it ---------------------------------------------------------------------------------------------------
+
+
+async def _commands(pve: Cluster, rights: _Rights, missing: Mapping[str, set[str]], label: str) -> dict[str, Any]:
+    """For a token with rights of its own, those of its user bound it: both may need more."""
+    user, _, token = rights.who.partition("!")
+    notes: list[str] = []
+    holders = [rights]
+    if token:
+        separate = await _is_separate(pve, user, token)
+        if separate is None:
+            notes.append(f"If the token was made with privsep=0, grant to {user} instead")
+        if separate is False:
+            holders = []
+        if user != ROOT:
+            try:
+                owner = await _Rights.of(pve, user)
+                await owner.on(missing)
+                holders.insert(0, owner)
+            except Problem:
+                notes.append(f"{user} has to hold the same, or the token's grant stays without effect")
+    commands: list[str] = []
+    taken = {name: set(filter(None, role.get("privs", "").split(","))) for name, role in (await roles(pve)).items()}
+    entries = await acl(pve)
+    for one in holders:
+        commands += _grants(one, missing, f"Quorate-{label}", taken, entries)
+    notes.append("An entry replaces what is inherited on its path, so the roles repeat what is held there now")
+    return {"commands": commands, "notes": notes}
+
+
+async def _is_separate(pve: Cluster, user: str, token: str) -> bool | None:
+    """Whether the token has rights of its own; None if we may not know."""
+    try:
+        return bool(int((await pve.get(f"/access/users/{user}/token/{token}")).get("privsep", 1)))
+    except Problem:
+        return None
+
+
+def _grants(
+    rights: _Rights,
+    missing: Mapping[str, set[str]],
+    name: str,
+    taken: dict[str, set[str]],
+    entries: list[dict[str, Any]],
+) -> list[str]:
+    """Commands for a shell on a node. What is held now and would be replaced goes into the role as well."""
+    option = "--tokens" if "!" in rights.who else "--users"
+    commands: list[str] = []
+    for path, found in sorted(missing.items()):
+        held = rights.known.get(path, {})
+        if not found - held.keys():
+            continue
+        wanted = found | {privilege for privilege, below in held.items() if below}
+        role, fresh = _role_for(wanted, name if PLAIN_ID.fullmatch(name) else "Quorate", taken)
+        if fresh:
+            commands.append(f"pveum role add {role} --privs '{','.join(sorted(wanted))}'")
+        denied = any(
+            entry["path"] == path and holder(entry) == rights.who and entry["roleid"] == "NoAccess" for entry in entries
+        )
+        if denied:
+            commands.append(f"pveum acl delete {path} --roles NoAccess {option} '{rights.who}'")
+        commands.append(f"pveum acl modify {path} --roles {role} {option} '{rights.who}'")
+    return commands
+
+
+def _role_for(wanted: set[str], name: str, taken: dict[str, set[str]]) -> tuple[str, bool]:
+    """A role that holds exactly this: one of ours that does already, else a new one under a free name."""
+    for known, held in taken.items():
+        if known.startswith("Quorate-") and held == wanted:
+            return known, False
+    number = 1
+    while (free := name if number == 1 else f"{name}-{number}") in taken:
+        number += 1
+    taken[free] = set(wanted)
+    return free, True

@@ -1,0 +1,226 @@
+"""Which privileges calls need: as the API's facts declare it, and for what PVE decides in its code, as listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quorate.pve.privileges import Has, Need, fill_in, missing, needs, root_only
+from quorate.pve.schema import Facts
+
+LEVELS: Final = ("read", "operate", "admin")
+
+_GUEST: Final = "/nodes/{node}/qemu/{vmid}"
+_STORAGE: Final = "/nodes/{node}/storage/{storage}"
+_ALL_CONFIG: Final = (
+    "/vms/{vmid} VM.Config.CDROM VM.Config.CPU VM.Config.Cloudinit VM.Config.Disk VM.Config.HWType VM.Config.Memory"
+    " VM.Config.Network VM.Config.Options"
+)
+
+# Calls that stand for what each toolset does at each level. The privileges follow from the facts of the version.
+CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "cluster": {"read": ("GET /cluster/status", "GET /nodes/{node}/status")},
+    "guests": {
+        "read": (f"GET {_GUEST}/status/current", f"GET {_GUEST}/agent/network-get-interfaces"),
+        "operate": (f"POST {_GUEST}/status/start", f"PUT {_GUEST}/config"),
+        "admin": (f"POST {_GUEST}/status/stop",),
+    },
+    "provision": {
+        "operate": (
+            "POST /nodes/{node}/qemu",
+            "POST /nodes/{node}/lxc",
+            f"POST {_GUEST}/clone",
+            f"POST {_GUEST}/migrate",
+            f"POST {_GUEST}/template",
+        ),
+        "admin": (f"DELETE {_GUEST}",),
+    },
+    "configure": {
+        "operate": (f"PUT {_GUEST}/config", f"PUT {_GUEST}/resize", f"POST {_GUEST}/move_disk"),
+        "admin": (f"PUT {_GUEST}/unlink",),
+    },
+    "snapshots": {
+        "read": (f"GET {_GUEST}/snapshot",),
+        "operate": (f"POST {_GUEST}/snapshot",),
+        "admin": (f"POST {_GUEST}/snapshot/{{snapname}}/rollback", f"DELETE {_GUEST}/snapshot/{{snapname}}"),
+    },
+    "storage": {
+        "read": (f"GET {_STORAGE}/content", f"GET {_STORAGE}/status"),
+        "operate": (f"PUT {_STORAGE}/content/{{volume}}",),
+        "admin": (f"DELETE {_STORAGE}/content/{{volume}}",),
+    },
+    "images": {
+        "read": ("GET /nodes/{node}/aplinfo",),
+        "operate": (f"POST {_STORAGE}/upload", f"POST {_STORAGE}/download-url", "POST /nodes/{node}/aplinfo"),
+    },
+    "backups": {
+        "read": (f"GET {_STORAGE}/content", "GET /cluster/backup", "GET /cluster/backup-info/not-backed-up"),
+        "operate": ("POST /nodes/{node}/vzdump", "POST /cluster/backup"),
+        "admin": ("POST /nodes/{node}/qemu", f"DELETE {_STORAGE}/content/{{volume}}"),
+    },
+    "metrics": {"read": (f"GET {_GUEST}/rrddata", "GET /nodes/{node}/rrddata", f"GET {_STORAGE}/rrddata")},
+    "access": {
+        "read": ("GET /access/users", "GET /access/permissions", "GET /pools"),
+        "operate": ("POST /pools",),
+        "admin": ("POST /access/users", "POST /access/groups", "POST /access/roles", "PUT /access/acl", "PUT /pools"),
+    },
+    "firewall": {
+        "read": ("GET /cluster/firewall/rules", "GET /nodes/{node}/firewall/rules", f"GET {_GUEST}/firewall/rules"),
+        "operate": (f"POST {_GUEST}/firewall/rules",),
+        "admin": ("PUT /cluster/firewall/options", "POST /nodes/{node}/firewall/rules"),
+    },
+    "ha": {
+        "read": ("GET /cluster/ha/status/current", "GET /cluster/replication"),
+        "operate": ("POST /cluster/ha/resources", "POST /nodes/{node}/replication/{id}/schedule_now"),
+        "admin": ("DELETE /cluster/ha/resources/{sid}", "DELETE /cluster/replication/{id}"),
+    },
+    "network": {
+        "read": ("GET /nodes/{node}/network", "GET /cluster/sdn/zones"),
+        "operate": ("POST /nodes/{node}/network", "POST /cluster/sdn/zones"),
+        "admin": ("PUT /nodes/{node}/network", "PUT /cluster/sdn"),
+    },
+    "nodes": {
+        "read": ("GET /nodes/{node}/services", "GET /nodes/{node}/disks/smart", "GET /nodes/{node}/syslog"),
+        "operate": ("POST /nodes/{node}/services/{service}/restart", "POST /nodes/{node}/apt/update"),
+        "admin": ("POST /nodes/{node}/status",),
+    },
+    "reports": {"read": ("GET /cluster/status", "GET /cluster/backup-info/not-backed-up", "GET /nodes/{node}/tasks")},
+    "tasks": {"read": ("GET /nodes/{node}/tasks",), "operate": ("DELETE /nodes/{node}/tasks/{upid}",)},
+    # What the whole API needs depends on the call: ask with tool=api_call and its arguments.
+    "api": {},
+}
+
+# The API declares these as open to every user; what is allowed or shown is decided in PVE's code.
+IN_CODE: Final[Mapping[str, tuple[str, ...]]] = {
+    "POST /nodes/{node}/qemu": (
+        "/vms/{vmid} VM.Allocate",
+        "/storage/{storage} Datastore.AllocateSpace",
+        "/sdn/zones SDN.Use",
+        _ALL_CONFIG,
+    ),
+    "POST /nodes/{node}/lxc": (
+        "/vms/{vmid} VM.Allocate",
+        "/storage/{storage} Datastore.AllocateSpace",
+        "/sdn/zones SDN.Use",
+    ),
+    f"POST {_GUEST}/clone": ("/storage/{storage} Datastore.AllocateSpace", "/sdn/zones SDN.Use"),
+    "POST /nodes/{node}/lxc/{vmid}/clone": ("/storage/{storage} Datastore.AllocateSpace", "/sdn/zones SDN.Use"),
+    f"POST {_GUEST}/move_disk": ("/storage/{storage} Datastore.AllocateSpace",),
+    f"DELETE {_STORAGE}/content/{{volume}}": ("/storage/{storage} Datastore.Allocate",),
+    "POST /nodes/{node}/vzdump": ("/vms/{vmid} VM.Backup", "/storage/{storage} Datastore.AllocateSpace"),
+    "GET /access/users": ("/access/groups Sys.Audit",),
+    "GET /access/permissions": ("/access Sys.Audit",),
+    "GET /pools": ("/pool/{poolid} Pool.Audit",),
+    "PUT /pools": ("/vms/{vmid} Permissions.Modify", "/storage/{storage} Permissions.Modify"),
+    "GET /cluster/replication": ("/vms/{vmid} VM.Audit",),
+    "POST /nodes/{node}/replication/{id}/schedule_now": ("/vms/{vmid} VM.Replicate",),
+    "DELETE /cluster/replication/{id}": ("/vms/{vmid} VM.Replicate",),
+    "POST /cluster/replication": ("/vms/{vmid} VM.Replicate",),
+    "GET /cluster/sdn/zones": ("/sdn/zones SDN.Audit",),
+    "GET /nodes/{node}/tasks": ("/nodes/{node} Sys.Audit",),
+    "DELETE /nodes/{node}/tasks/{upid}": ("/nodes/{node} Sys.Modify",),
+}
+_WHOLE_CONFIG: Final = f"PUT {_GUEST}/config"
+"""PVE lets anyone with one of the VM.Config privileges in, then checks each option: for all options all are needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One call that shall be allowed."""
+
+    method: str
+    template: str
+    values: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.template}"
+
+
+def calls_of_level(level: str, toolsets: Iterable[str], places: Sequence[Mapping[str, Any]]) -> list[Wanted]:
+    """Representative calls of a level and those below it, for each of the places (values for paths)."""
+    names = {
+        name
+        for toolset in toolsets
+        for one in LEVELS[: LEVELS.index(level) + 1]
+        for name in CALLS[toolset].get(one, ())
+    }
+    split = [name.partition(" ") for name in sorted(names)]
+    return [Wanted(method, template, values) for method, _, template in split for values in places]
+
+
+def paths_of(facts: Facts, wanted: Iterable[Wanted], who: str) -> set[str]:
+    """Every path on which something has to be known."""
+    return {widened(need.path) for one in wanted for need in _all_needs(facts, one, who)}
+
+
+def lacking(facts: Facts, wanted: Iterable[Wanted], who: str, has: Has) -> dict[str, dict[str, list[str]]]:
+    """What has to be granted: path -> privilege -> the calls that need it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for one in wanted:
+        for need in _missing(facts, one, who, has):
+            granted = need.privileges[:1] if need.any_of else need.privileges
+            for privilege in granted:
+                calls = found.setdefault(widened(need.path), {}).setdefault(privilege, [])
+                if one.name not in calls:
+                    calls.append(one.name)
+    return found
+
+
+def only_for_root(facts: Facts, wanted: Iterable[Wanted]) -> list[str]:
+    endpoints = ((one, facts.endpoint(one.method, one.template)) for one in wanted)
+    return sorted({one.name for one, endpoint in endpoints if root_only(endpoint.permission)})
+
+
+def widened(path: str) -> str:
+    """Where a path names no object, the path of all such objects: a grant there holds for each."""
+    return path[: path.index("/-")] or "/" if "/-" in path else path
+
+
+def _all_needs(facts: Facts, one: Wanted, who: str) -> list[Need]:
+    permission = facts.endpoint(one.method, one.template).permission
+    return [*needs(permission, one.values), *_beyond(facts, one, who)]
+
+
+def _missing(facts: Facts, one: Wanted, who: str, has: Has) -> list[Need]:
+    permission = facts.endpoint(one.method, one.template).permission
+    declared = missing(permission, one.values, lambda path, privilege: has(widened(path), privilege))
+    beyond = []
+    for need in _beyond(facts, one, who):
+        lacked = tuple(name for name in need.privileges if not has(widened(need.path), name))
+        if lacked and (not need.any_of or len(lacked) == len(need.privileges)):
+            beyond.append(need if need.any_of else Need(need.path, lacked, any_of=False))
+    return [*declared, *beyond]
+
+
+def _beyond(facts: Facts, one: Wanted, who: str) -> list[Need]:
+    """What the declared privileges do not tell: checks in PVE's code, and those that depend on a user."""
+    listed = IN_CODE.get(one.name, ())
+    listed += (_ALL_CONFIG,) if one.name == _WHOLE_CONFIG and not one.values.keys() - {"node", "vmid"} else ()
+    found = []
+    for line in listed:
+        template, *privileges = line.split()
+        known = tuple(name for name in privileges if name in facts.privileges)
+        if known:
+            found.append(Need(fill_in(template, one.values), known, any_of=False))
+    check = (facts.endpoint(one.method, one.template).permission or {}).get("check")
+    return found + (_about_user(check, one.values, who) if check else [])
+
+
+def _about_user(check: Sequence[Any], values: Mapping[str, Any], who: str) -> list[Need]:
+    """Checks on the user that a call is about, at their widest: rights on all groups, on the user's realm."""
+    user = str(values.get("userid", ""))
+    match check[0]:
+        case "and":
+            return [need for part in check[1:] for need in _about_user(part, values, who)]
+        case "or":
+            if any(part == ["userid-param", "self"] for part in check[1:]) and user == who:
+                return []
+            return [need for part in check[1:] for need in _about_user(part, values, who)]
+        case "userid-group":
+            return [Need("/access/groups", tuple(check[1]), any_of=True)]
+        case "userid-param" if check[1] != "self":
+            realm = user.rpartition("@")[2]
+            return [Need(f"/access/realm/{realm}" if realm else "/access/realm", (check[1],), any_of=False)]
+    return []

@@ -1,0 +1,253 @@
+"""Pools: named sets of guests and storages that roles can be given on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.access.listing import acl, holder, unknown
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Conflict
+
+MEMBERS_AT_ONCE = 100
+
+_POOL_ID = re.compile(r"[A-Za-z0-9.\-_]+(/[A-Za-z0-9.\-_]+){0,2}")
+
+Refs = list[int | str]
+
+
+@operation(risk=Risk.READ)
+async def pool_list(
+    pve: Cluster,
+    pool: Annotated[str, Meta(description="Show its members")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """List the pools, or the guests and storages in one of them."""
+    if pool is None:
+        counts: dict[str, int] = {}
+        for row in await pve.inventory.guests():
+            counts[row.pool] = counts.get(row.pool, 0) + 1
+        rows = [[name, counts.get(name, 0), one.get("comment", "")] for name, one in (await _pools(pve)).items()]
+        return page(("pool", "guests", "comment"), rows, limit=limit, offset=offset)
+    found = await _existing(pve, pool)
+    table = page(
+        ("type", "id", "name", "node", "status"),
+        [_member_row(member) for member in found.get("members", [])],
+        limit=limit,
+        offset=offset,
+    )
+    rights = await _rights_on(pve, pool)
+    table.facts = {"comment": found.get("comment", ""), "rights": rights} if rights or found.get("comment") else {}
+    return table
+
+
+def _member_row(member: Mapping[str, Any]) -> list[Any]:
+    if member["type"] == "storage":
+        return ["storage", member["storage"], "", member.get("node", ""), member.get("status", "")]
+    kind = "vm" if member["type"] == "qemu" else "ct"
+    return [kind, member["vmid"], member.get("name", ""), member.get("node", ""), member.get("status", "")]
+
+
+def _risk_of(arguments: Mapping[str, Any]) -> Risk:
+    """Whoever holds a role on a pool holds it on every member, so a new member is a grant and a lost one a
+    revocation. An empty pool and a comment give nobody anything."""
+    moves = ("add_guests", "remove_guests", "add_storages", "remove_storages")
+    return Risk.DESTROY if any(arguments.get(name) for name in moves) else Risk.CHANGE
+
+
+@operation(risk=Risk.DESTROY, risk_of=_risk_of, least=Risk.CHANGE)
+async def pool_set(
+    pve: Cluster,
+    pool: Annotated[str, Meta(description="Made if there is none")],
+    comment: str | None = None,
+    add_guests: Refs | None = None,
+    remove_guests: Refs | None = None,
+    add_storages: list[str] | None = None,
+    remove_storages: list[str] | None = None,
+    move: Annotated[bool, Meta(description="Also take guests out of their present pool")] = False,
+) -> Plan:
+    """Create a pool, change its comment, or its members: roles on the pool hold for every member."""
+    if not _POOL_ID.fullmatch(pool):
+        raise BadArgument(f"{pool!r} is not a pool name", next_step="Use letters, digits, dot, dash and underscore")
+    if sum(len(one or []) for one in (add_guests, remove_guests, add_storages, remove_storages)) > MEMBERS_AT_ONCE:
+        raise BadArgument("Too many members for one call", next_step=f"Give at most {MEMBERS_AT_ONCE}")
+    known = await _pools(pve)
+    present = await _existing(pve, pool) if pool in known else None
+    if present is None:
+        _check_parent(pool, known)
+    joining = await _joining(pve, pool, add_guests or [], move)
+    leaving = await _guests(pve, remove_guests or [])
+    storages = await _check_storages(pve, add_storages or [])
+    now = _members(present or {})
+    add = {"vms": _fresh([str(one.vmid) for one in joining], now[0]), "storage": _fresh(storages, now[1])}
+    take = {
+        "vms": [str(one.vmid) for one in leaving if str(one.vmid) in now[0]],
+        "storage": [one for one in remove_storages or [] if one in now[1]],
+    }
+    calls = _creating(pve, pool, comment) if present is None else _commenting(pve, pool, present, comment)
+    calls += _moving(pve, pool, add, joins=True, move=move) + _moving(pve, pool, take, joins=False)
+    unchanged = _already(pool, now, joining, leaving, storages, remove_storages or [])
+    if not calls and not unchanged:
+        unchanged = (f"pool {pool} is so already",)
+    rights = await _rights_on(pve, pool) if any(add.values()) or any(take.values()) else []
+
+    async def after() -> dict[str, Any]:
+        pve.forget_rights()
+        return {}
+
+    facts = {"rights_on_pool": rights} if rights else {}
+    return Plan(f"Set pool {pool}", tuple(calls), unchanged, facts=facts, after=after)
+
+
+async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -> Plan:
+    """Delete a pool, with the roles that were given on it. Guests and storages stay."""
+    found = await _existing(pve, pool)
+    nested = sorted(name for name in await _pools(pve) if name.startswith(f"{pool}/"))
+    if nested:
+        raise Conflict(f"Pool {pool} holds other pools: {', '.join(nested)}", next_step="Delete those first")
+    vms, storages = _members(found)
+    if (vms or storages) and not remove_members:
+        listed = ", ".join([*vms[:10], *storages[:5]])
+        raise Conflict(
+            f"Pool {pool} is not empty: it has {len(vms)} guests and {len(storages)} storages",
+            why=f"Among them {listed}",
+            next_step="Give remove_members=true, or take them out with pool_set",
+        )
+    rights = await _rights_on(pve, pool)
+
+    async def settled() -> bool:
+        return pool not in await _pools(pve)
+
+    calls = _moving(pve, pool, {"vms": vms, "storage": storages}, joins=False)
+    calls.append(Call(f"Delete pool {pool}", "DELETE", "/pools", {"poolid": pool}, _target(pool), settled=settled))
+    return Plan(f"Delete pool {pool}", tuple(calls), facts={"roles_lost": rights} if rights else {})
+
+
+async def _pools(pve: Cluster) -> dict[str, dict[str, Any]]:
+    return {row["poolid"]: row for row in sorted(await pve.get("/pools"), key=lambda row: str(row["poolid"]))}
+
+
+async def _existing(pve: Cluster, pool: str) -> dict[str, Any]:
+    known = await _pools(pve)
+    if pool not in known:
+        raise unknown("pool", pool, known)
+    # Nested pools have a slash in their name, which only the parameter can carry.
+    found: list[dict[str, Any]] = await pve.get("/pools", poolid=pool)
+    return found[0]
+
+
+def _members(pool: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    members = pool.get("members", [])
+    return (
+        [str(one["vmid"]) for one in members if one["type"] in ("qemu", "lxc")],
+        sorted({str(one["storage"]) for one in members if one["type"] == "storage"}),
+    )
+
+
+async def _rights_on(pve: Cluster, pool: str) -> list[str]:
+    return [
+        f"{holder(entry)} {entry['roleid']}"
+        for entry in await acl(pve)
+        if entry["path"] == f"/pool/{pool}" or (entry["path"] == "/pool" and entry.get("propagate", 1))
+    ]
+
+
+def _check_parent(pool: str, known: Mapping[str, Any]) -> None:
+    parent = pool.rpartition("/")[0]
+    if parent and parent not in known:
+        raise BadArgument(f"Pool {pool} needs the pool {parent} around it", next_step=f"Create {parent} first")
+
+
+async def _guests(pve: Cluster, refs: Refs) -> list[Guest]:
+    found = [await pve.guest(ref) for ref in refs]
+    return list({guest.vmid: guest for guest in found}.values())
+
+
+async def _joining(pve: Cluster, pool: str, refs: Refs, move: bool) -> list[Guest]:
+    guests = await _guests(pve, refs)
+    for guest in guests:
+        if guest.row.pool not in ("", pool) and not move:
+            raise Conflict(
+                f"{guest} is in pool {guest.row.pool}",
+                why="A guest is in one pool at most",
+                next_step="Give move=true to take it out of there",
+            )
+    return guests
+
+
+async def _check_storages(pve: Cluster, names: list[str]) -> list[str]:
+    known = {row.storage for row in await pve.inventory.of_type("storage")} if names else set()
+    for name in names:
+        if name not in known:
+            raise unknown("storage", name, known)
+    return names
+
+
+def _fresh(wanted: list[str], present: list[str]) -> list[str]:
+    return [one for one in dict.fromkeys(wanted) if one not in present]
+
+
+def _creating(pve: Cluster, pool: str, comment: str | None) -> list[Call]:
+    async def settled() -> bool:
+        return pool in await _pools(pve)
+
+    params = {"poolid": pool, **({"comment": comment} if comment else {})}
+    return [Call(f"Create pool {pool}", "POST", "/pools", params, _target(pool), settled=settled)]
+
+
+def _commenting(pve: Cluster, pool: str, present: Mapping[str, Any], comment: str | None) -> list[Call]:
+    if comment is None or comment == present.get("comment", ""):
+        return []
+
+    async def settled() -> bool:
+        return bool((await _pools(pve))[pool].get("comment", "") == comment)
+
+    params = {"poolid": pool, "comment": comment}
+    return [Call(f"Change the comment of pool {pool}", "PUT", "/pools", params, _target(pool), settled=settled)]
+
+
+def _moving(
+    pve: Cluster, pool: str, members: Mapping[str, list[str]], *, joins: bool, move: bool = False
+) -> list[Call]:
+    """One call for all that comes, one for all that goes; none if nobody does."""
+    given = {name: ",".join(ids) for name, ids in members.items() if ids}
+    if not given:
+        return []
+
+    async def settled() -> bool:
+        vms, storages = _members(await _existing(pve, pool))
+        return all((one in vms) == joins for one in members["vms"]) and all(
+            (one in storages) == joins for one in members["storage"]
+        )
+
+    params: dict[str, Any] = {"poolid": pool, **given}
+    params |= ({"allow-move": 1} if move and members["vms"] else {}) if joins else {"delete": 1}
+    listed = ", ".join([*members["vms"], *members["storage"]])
+    says = f"Add {listed} to pool {pool}" if joins else f"Take {listed} out of pool {pool}"
+    return [Call(says, "PUT", "/pools", params, _target(pool), settled=settled)]
+
+
+def _already(
+    pool: str,
+    now: tuple[list[str], list[str]],
+    joining: list[Guest],
+    leaving: list[Guest],
+    storages: list[str],
+    leaving_storages: list[str],
+) -> tuple[str, ...]:
+    return (
+        *(f"{guest} is already in {pool}" for guest in joining if str(guest.vmid) in now[0]),
+        *(f"{guest} is not in {pool}" for guest in leaving if str(guest.vmid) not in now[0]),
+        *(f"storage {name} is already in {pool}" for name in storages if name in now[1]),
+        *(f"storage {name} is not in {pool}" for name in leaving_storages if name not in now[1]),
+    )
+
+
+def _target(pool: str) -> Target:
+    return Target("pool", pool)

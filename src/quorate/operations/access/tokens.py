@@ -1,0 +1,99 @@
+"""API tokens. A new secret goes to the caller once, and is written down nowhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.access.listing import TOKEN_ID, Expire, parse_expiry, tokens_in, unknown, users
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import Risk, operation
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, Conflict
+
+_ONE = "/access/users/{userid}/token/{tokenid}"
+
+
+@operation(risk=Risk.DESTROY)
+async def token_create(
+    pve: Cluster,
+    token: Annotated[str, Meta(description="user@realm!name")],
+    privsep: Annotated[bool, Meta(description="false: all rights of its user")] = True,
+    expire: Expire | None = None,
+    comment: str | None = None,
+    regenerate: Annotated[bool, Meta(description="New secret for an existing token (PVE 9.1+)")] = False,
+) -> Plan:
+    """Create an API token. The answer holds its secret, this once only."""
+    parts = TOKEN_ID.fullmatch(token)
+    if parts is None:
+        raise BadArgument(f"{token!r} is not a token id", next_step="Write user@realm!name, such as alice@pve!backup")
+    known = await users(pve)
+    if parts["user"] not in known:
+        raise unknown("user", parts["user"], known)
+    path = f"/access/users/{parts['user']}/token/{parts['name']}"
+    exists = token in tokens_in(known)
+    if regenerate:
+        return await _renewal(pve, token, path, exists)
+    if exists:
+        raise Conflict(
+            f"Token {token} is there already",
+            why="PVE never shows its secret again",
+            next_step="Give regenerate=true for a new secret, or choose another name",
+        )
+    return _creation(pve, token, path, privsep=privsep, expire=expire, comment=comment)
+
+
+def _creation(
+    pve: Cluster, token: str, path: str, *, privsep: bool, expire: str | int | None, comment: str | None
+) -> Plan:
+    async def settled() -> bool:
+        return token in tokens_in(await users(pve))
+
+    params: dict[str, Any] = {"privsep": int(privsep)}
+    params |= {} if expire is None else {"expire": parse_expiry(pve, expire)}
+    params |= {"comment": comment} if comment else {}
+    call = Call(f"Create token {token}", "POST", path, params, Target("token", token), settled=settled)
+    warnings = [] if privsep else [f"It can do all that {token.partition('!')[0]} can do"]
+    if not params.get("expire"):
+        warnings.append("It never expires by itself")
+    return Plan(
+        call.says,
+        (call,),
+        warnings=tuple(warnings),
+        next_step="It may do nothing yet; give it roles with acl_set" if privsep else None,
+        from_answers=lambda answers: _handed_over(token, answers),
+    )
+
+
+async def _renewal(pve: Cluster, token: str, path: str, exists: bool) -> Plan:
+    if not exists:
+        raise unknown("token", token, tokens_in(await users(pve)))
+    if token == pve.client.identity:
+        raise Conflict(
+            f"Quorate itself works with {token} and would be locked out",
+            next_step="Renew it on a node, with its config",
+        )
+    facts = await pve.facts()
+    if "regenerate" not in facts.endpoint("PUT", _ONE).parameters:
+        raise BadArgument(
+            f"PVE {facts.version} cannot renew a secret",
+            next_step="Delete the token with access_delete and create it anew",
+        )
+    call = Call(f"Give token {token} a new secret", "PUT", path, {"regenerate": 1}, Target("token", token))
+    return Plan(
+        call.says,
+        (call,),
+        warnings=("Whatever uses the old secret is refused from now on",),
+        from_answers=lambda answers: _handed_over(token, answers),
+    )
+
+
+def _handed_over(token: str, answers: list[Any]) -> dict[str, Any]:
+    answer = answers[0]
+    if not isinstance(answer, dict) or "value" not in answer:
+        return {
+            "token": token,
+            "secret_lost": "PVE's answer with the secret was lost; delete the token and create it anew",
+        }
+    return {"token": token, "secret": answer["value"], "note": "Store it now: neither PVE nor Quorate shows it again"}

@@ -1,0 +1,1 @@
+"""Backups, restore, backup jobs."""

@@ -1,0 +1,312 @@
+"""Backups: finding them, looking into them, making and pruning them."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations import stored
+from quorate.operations.placement import pick_storage
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import GuestRef, GuestRefs, Risk, Table, operation, page
+from quorate.operations.storage.volumes import OnNode, StorageNames, names, shortened, totals, vmid_of
+from quorate.operations.stored import Volume, require
+from quorate.operations.units import moment, size
+from quorate.pve import values
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Conflict, NotFound, ServerFailed
+
+COLUMNS = ("backup", "guest", "name", "type", "size", "age", "made", "protected", "verified", "notes")
+GUESTS_AT_ONCE = 100
+REMOVALS_SHOWN = 50
+NOTES_TEMPLATE = "{{guestname}}"  # what PVE's own web page uses
+
+Mode = Annotated[
+    Literal["snapshot", "suspend", "stop"],
+    Meta(description="snapshot: goes on running; stop: consistent, with downtime"),
+]
+Compress = Literal["zstd", "gzip", "lzo", "none"]
+Notes = Annotated[str, Meta(description="May hold {{guestname}}, {{vmid}}, {{node}}, {{cluster}}")]
+Keep = Annotated[str, Meta(description="Retention: last=3,daily=7,weekly=4,monthly=6,yearly=1, or all")]
+
+_KEEP_PARTS = ("last", "hourly", "daily", "weekly", "monthly", "yearly")
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@operation(risk=Risk.READ)
+async def backup_list(
+    pve: Cluster,
+    guest: GuestRef | None = None,
+    storage: StorageNames | None = None,
+    node: str | None = None,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Backups on all storages, newest first. Delete with volume_delete, protect or annotate with volume_update."""
+    vmid = None if guest is None else await vmid_of(pve, guest)
+    where = await stored.places(pve, storages=names(storage), node=node, content=["backup"])
+    found, trouble = await stored.read(pve, where, content="backup", vmid=vmid)
+    found.sort(key=lambda backup: (-backup.ctime, backup.volid))
+    known = {row.vmid: row.name for row in await pve.inventory.guests()}
+    now = pve.clock.time()
+    table = page(COLUMNS, (_row(backup, known, now) for backup in found), limit=limit, offset=offset)
+    table.facts = totals(found, trouble)
+    if table.next_offset is not None:
+        table.note = "narrow with guest, storage or node"
+    return table
+
+
+def _row(backup: Volume, known: dict[int, str], now: float) -> list[Any]:
+    return [
+        backup.volid,
+        backup.vmid,
+        known.get(backup.vmid or 0, ""),
+        "ct" if backup.is_container else "vm",
+        size(backup.size),
+        stored.age(backup, now),
+        moment(backup.ctime) if backup.ctime else "",
+        "yes" if backup.protected else "",
+        backup.verified,
+        shortened(backup.notes or ""),
+    ]
+
+
+@operation(risk=Risk.READ)
+async def backup_show(
+    pve: Cluster, backup: Annotated[str, Meta(description="As in backup_list")], node: OnNode | None = None
+) -> dict[str, Any]:
+    """What a backup holds: the guest's configuration, disks and networks at that time."""
+    found = await find_backup(pve, backup, node)
+    config = await archived_config(pve, found)
+    options = {key: value for key, value in config.items() if key not in _SECRET}
+    disks = {key: options.pop(key) for key in sorted(options) if values.is_disk(key, options[key])}
+    networks = {key: options.pop(key) for key in sorted(options) if values.bus_of(key) == "net"}
+    return {
+        "backup": found.volid,
+        "guest": found.vmid,
+        "name": options.pop("name", None) or options.pop("hostname", ""),
+        "type": "ct" if found.is_container else "vm",
+        "made": moment(found.ctime),
+        "age": stored.age(found, pve.clock.time()),
+        "size": size(found.size),
+        "protected": bool(found.protected),
+        "verified": found.verified or "unknown",
+        "notes": found.notes or "",
+        "disks": disks,
+        "networks": networks,
+        "options": options,
+    }
+
+
+_SECRET = frozenset({"cipassword", "digest"})
+
+
+async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> Volume:
+    found = await stored.find(pve, volid, node)
+    if found.content != "backup":
+        raise BadArgument(f"{found} is no backup but {found.content}", next_step="backup_list shows the backups")
+    return found
+
+
+async def archived_config(pve: Cluster, backup: Volume) -> dict[str, str]:
+    """The guest's configuration as it lies in the backup, without its snapshots and remarks."""
+    try:
+        text = await pve.get(f"/nodes/{backup.node}/vzdump/extractconfig", volume=backup.volid)
+    except ServerFailed as problem:
+        raise Conflict(f"{backup} cannot be looked into", why=problem.what) from None
+    head = re.split(r"^\[", str(text), maxsplit=1, flags=re.M)[0]
+    pairs = (line.partition(": ") for line in head.splitlines() if not line.startswith("#"))
+    return {key: value for key, colon, value in pairs if colon}
+
+
+# -- making ------------------------------------------------------------------------------------------------------------
+
+
+@operation(risk=Risk.CHANGE)
+async def backup_create(
+    pve: Cluster,
+    guest: GuestRefs,
+    storage: Annotated[str, Meta(description="Default: the roomiest for backups")] | None = None,
+    mode: Mode = "snapshot",
+    compress: Compress = "zstd",
+    notes: Notes = NOTES_TEMPLATE,
+    protected: Annotated[bool, Meta(description="Against deletion and pruning")] = False,
+) -> Plan:
+    """Back up guests now. Nothing older is pruned."""
+    guests = await _guests(pve, guest)
+    for one in guests:
+        await require(pve, f"back up {one}", f"/vms/{one.vmid}", "VM.Backup")
+    by_node: dict[str, list[Guest]] = {}
+    for one in sorted(guests, key=lambda one: one.vmid):
+        by_node.setdefault(one.row.node, []).append(one)
+    where = await _storages(pve, list(by_node), storage)
+    for name in sorted(set(where.values())):
+        await require(pve, f"store backups on {name}", f"/storage/{name}", "Datastore.AllocateSpace")
+    options = {
+        "mode": mode,
+        "compress": "0" if compress == "none" else compress,
+        "notes-template": notes.replace("\\", "\\\\").replace("\n", "\\n"),
+        **({"protected": 1} if protected else {}),
+        "remove": 0,  # this adds backups and deletes none
+    }
+    calls = [vzdump_call(node, here, {**options, "storage": where[node]}) for node, here in by_node.items()]
+    return Plan(
+        f"Back up {_listed(guests)}",
+        tuple(calls),
+        independent=True,
+        facts={"storage": ", ".join(sorted(set(where.values())))},
+        after=partial(_made, pve, guests, where, pve.clock.time() + pve.client.clock_skew),
+    )
+
+
+async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
+    wanted = refs if isinstance(refs, list) else [refs]
+    if not wanted or len(wanted) > GUESTS_AT_ONCE:
+        raise BadArgument(f"{len(wanted)} guests are given", next_step=f"Give between 1 and {GUESTS_AT_ONCE}")
+    found = [await pve.guest(ref) for ref in wanted]
+    return list({guest.vmid: guest for guest in found}.values())
+
+
+def _listed(guests: list[Guest]) -> str:
+    return ", ".join(str(guest) for guest in guests[:5]) + (f" and {len(guests) - 5} more" if len(guests) > 5 else "")
+
+
+async def _storages(pve: Cluster, nodes: list[str], wanted: str | None) -> dict[str, str]:
+    """Where each node's backups go: as wished, else one storage for all if there is one."""
+    if wanted is None:
+        rows = [
+            row
+            for row in await pve.inventory.of_type("storage")
+            if row.status == "available" and "backup" in row.content.split(",")
+        ]
+        common = [row for row in rows if row.shared and all(_has(rows, node, row.storage) for node in nodes)]
+        best = max(common, key=lambda row: (row.maxdisk - row.disk, row.storage), default=None)
+        defaults = pve.defaults.storage
+        wanted = best.storage if best and not all(_has(rows, node, defaults or "") for node in nodes) else defaults
+    return {node: (await pick_storage(pve, node, "backup", wanted=wanted)).storage for node in nodes}
+
+
+def _has(rows: list[Any], node: str, storage: str) -> bool:
+    return any(row.node == node and row.storage == storage for row in rows)
+
+
+def vzdump_call(node: str, guests: list[Guest], params: dict[str, Any]) -> Call:
+    """One run of PVE's backup program, which only sees the guests of its own node."""
+    only = guests[0] if len(guests) == 1 else None
+    return Call(
+        f"Back up {_listed(guests)} on {node} to {params['storage']}",
+        "POST",
+        f"/nodes/{node}/vzdump",
+        {"vmid": ",".join(str(guest.vmid) for guest in guests), **params},
+        Target(only.row.kind, str(only.vmid), only.row.name, node) if only else Target("node", node, node=node),
+        task_id=str(only.vmid) if only else "",
+    )
+
+
+async def _made(pve: Cluster, guests: list[Guest], where: dict[str, str], since: float) -> dict[str, Any]:
+    """The new backups, by guest."""
+    made: dict[str, str] = {}
+    for node, storage in where.items():
+        here = await stored.places(pve, storages=[storage], node=node)
+        volumes, _ = await stored.read(pve, here, content="backup")
+        for volume in sorted(volumes, key=lambda volume: volume.ctime):
+            if volume.ctime >= since - 1 and volume.vmid in {one.vmid for one in guests if one.row.node == node}:
+                made[str(volume.vmid)] = f"{volume.volid} ({size(volume.size)})"
+    return {"backups": made}
+
+
+# -- pruning -----------------------------------------------------------------------------------------------------------
+
+
+@operation(risk=Risk.DESTROY)
+async def backup_prune(
+    pve: Cluster,
+    storage: str,
+    keep: Annotated[Keep, Meta(description="last=3,daily=7,weekly=4 …; default: the storage's own")] | None = None,
+    guest: GuestRef | None = None,
+    type: Literal["vm", "ct"] | None = None,
+    node: Annotated[str, Meta(description="Of a storage that is not shared: only this node's")] | None = None,
+) -> Plan:
+    """Delete old backups by a retention rule. A dry run lists what would go; protected ones always stay."""
+    where = await stored.places(pve, storages=[storage], node=node, content=["backup"])
+    if not where:
+        raise NotFound(
+            f"Storage {storage} holds no backups", next_step="storage_list content=backup shows those that do"
+        )
+    vmid = None if guest is None else await vmid_of(pve, guest)
+    await _may_prune(pve, storage, vmid)
+    params = {
+        "prune-backups": retention(keep),
+        "vmid": vmid,
+        "type": None if type is None else {"vm": "qemu", "ct": "lxc"}[type],
+    }
+    given = {key: value for key, value in params.items() if value is not None}
+    calls: list[Call] = []
+    marks: dict[str, str] = {}
+    for place in where:
+        path = f"/nodes/{place.node}/storage/{storage}/prunebackups"
+        preview = await _preview(pve, storage, path, given)
+        marks |= {f"{row['volid']}" + ("" if place.shared else f" on {place.node}"): row["mark"] for row in preview}
+        going = [row for row in preview if row["mark"] == "remove"]
+        if going:
+            task_id = storage if vmid is None else f"{vmid}@{storage}"
+            says = f"Delete {len(going)} of {len(preview)} backups on {storage}, seen from {place.node}"
+            calls.append(
+                Call(says, "DELETE", path, given, Target("storage", storage, node=place.node), task_id=task_id)
+            )
+    going_names = sorted(name for name, mark in marks.items() if mark == "remove")
+    return Plan(
+        f"Prune backups on {storage}",
+        tuple(calls),
+        unchanged=() if calls else (f"No backup on {storage} is beyond the retention",),
+        independent=True,
+        facts={
+            "keeps": sum(mark != "remove" for mark in marks.values()),
+            "removes": going_names[:REMOVALS_SHOWN],
+            **({"more": len(going_names) - REMOVALS_SHOWN} if len(going_names) > REMOVALS_SHOWN else {}),
+        },
+    )
+
+
+async def _may_prune(pve: Cluster, storage: str, vmid: int | None) -> None:
+    if vmid is None:
+        await require(pve, f"prune {storage}", f"/storage/{storage}", "Datastore.Allocate")
+    else:
+        await require(pve, f"prune {storage}", f"/storage/{storage}", "Datastore.AllocateSpace")
+        await require(pve, f"prune backups of {vmid}", f"/vms/{vmid}", "VM.Backup")
+
+
+async def _preview(pve: Cluster, storage: str, path: str, given: dict[str, Any]) -> list[dict[str, Any]]:
+    try:
+        return list(await pve.get(path, **given))
+    except ServerFailed as problem:
+        if "no prune-backups options" not in problem.what:
+            raise
+        raise BadArgument(
+            f"Storage {storage} has no retention of its own", next_step="Say what to keep, such as keep=last=3,daily=7"
+        ) from None
+
+
+def retention(keep: str | None) -> str | None:
+    """PVE's prune-backups setting from `last=3,daily=7`; the full words (keep-last) do as well."""
+    if keep is None:
+        return None
+    if keep.strip().lower() in ("all", "keep-all=1", "all=1"):
+        return "keep-all=1"
+    kept: list[str] = []
+    for part in filter(None, re.split(r"[,\s]+", keep.strip())):
+        name, _, count = part.partition("=")
+        word = name.removeprefix("keep-")
+        if word not in _KEEP_PARTS or not count.isdigit():
+            raise BadArgument(
+                f"{part!r} is not a retention", next_step=f"Use {', '.join(_KEEP_PARTS)}, as in last=3,daily=7; or all"
+            )
+        kept.append(f"keep-{word}={int(count)}")
+    if not any(not part.endswith("=0") for part in kept):
+        raise BadArgument("A retention that keeps nothing is not allowed", next_step="Keep at least one: last=1")
+    return ",".join(kept)

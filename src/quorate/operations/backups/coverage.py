@@ -1,0 +1,96 @@
+"""Which guests are safe, and which nobody has thought of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations import stored
+from quorate.operations.backups.jobs import guests_of, is_enabled, read_jobs
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.operations.stored import Volume
+from quorate.operations.units import duration
+from quorate.pve.cluster import Cluster
+from quorate.pve.inventory import Resource
+
+COLUMNS = ("vmid", "name", "type", "node", "jobs", "backups", "newest", "where", "trouble")
+DAY = 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """One guest, the enabled jobs that take it along, and its backups, newest first."""
+
+    guest: Resource
+    jobs: tuple[str, ...]
+    backups: tuple[Volume, ...]
+
+    def trouble(self, now: float, days: float) -> str:
+        said = [] if self.jobs else ["no job"]
+        if not self.backups:
+            said.append("no backup")
+        elif now - self.backups[0].ctime > days * DAY:
+            said.append("old backup")
+        return ", ".join(said)
+
+
+async def coverage(pve: Cluster) -> tuple[list[Coverage], list[str]]:
+    """Every guest with its jobs and backups, and the storages that could not be read."""
+    guests = sorted(await pve.inventory.guests(), key=lambda row: row.vmid)
+    covered: dict[int, list[str]] = {}
+    for job in await read_jobs(pve):
+        for row in guests_of(job, guests) if is_enabled(job) else ():
+            covered.setdefault(row.vmid, []).append(str(job["id"]))
+    volumes, trouble = await stored.read(pve, await stored.places(pve, content=["backup"]), content="backup")
+    held: dict[int, list[Volume]] = {}
+    for volume in sorted(volumes, key=lambda volume: -volume.ctime):
+        held.setdefault(volume.vmid or 0, []).append(volume)
+    rows = [
+        Coverage(
+            row,
+            tuple(covered.get(row.vmid, ())),
+            tuple(one for one in held.get(row.vmid, ()) if one.is_container == (row.kind == "ct")),
+        )
+        for row in guests
+    ]
+    return rows, trouble
+
+
+@operation(risk=Risk.READ)
+async def backup_coverage(
+    pve: Cluster,
+    max_days: Annotated[float, Meta(gt=0, description="An older newest backup is trouble")] = 7,
+    all: Annotated[bool, Meta(description="Also guests without trouble")] = False,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Guests that no enabled job covers, that have no backup or only an old one."""
+    rows, trouble = await coverage(pve)
+    now = pve.clock.time()
+    shown = [row for row in rows if all or row.trouble(now, max_days)]
+    table = page(COLUMNS, (_row(row, now, max_days) for row in shown), limit=limit, offset=offset)
+    table.facts = {
+        "guests": len(rows),
+        "without_job": sum(not row.jobs for row in rows),
+        "without_backup": sum(not row.backups for row in rows),
+        "in_trouble": sum(bool(row.trouble(now, max_days)) for row in rows),
+        **({"not_read": trouble} if trouble else {}),
+    }
+    return table
+
+
+def _row(row: Coverage, now: float, days: float) -> list[Any]:
+    newest = row.backups[0] if row.backups else None
+    return [
+        row.guest.vmid,
+        row.guest.name,
+        row.guest.kind,
+        row.guest.node,
+        ",".join(row.jobs),
+        len(row.backups) or "",
+        duration(max(0.0, now - newest.ctime)) if newest else "",
+        newest.storage if newest else "",
+        row.trouble(now, days),
+    ]

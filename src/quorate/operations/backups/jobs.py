@@ -1,0 +1,299 @@
+"""Backup jobs: what PVE backs up by itself, and when."""
+
+from __future__ import annotations
+
+import difflib
+import uuid
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.backups.backups import Compress, Keep, Mode, Notes, retention
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import GuestRefs, Risk, Table, operation, page
+from quorate.operations.storage.volumes import shortened
+from quorate.operations.stored import places, require
+from quorate.operations.units import moment
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, Conflict, NotFound
+from quorate.pve.inventory import Resource
+
+COLUMNS = ("job", "enabled", "schedule", "next_run", "guests", "storage", "mode", "keep", "node", "comment")
+GUESTS_SHOWN = 12
+JOBS = "/cluster/backup"
+
+JobId = Annotated[str, Meta(description="As in backup_job_list")]
+
+# Of a job these say when it runs and what it is called; the rest is how it backs up.
+_NOT_FOR_A_RUN = frozenset(
+    {"id", "type", "enabled", "schedule", "starttime", "dow", "next-run", "comment", "repeat-missed", "node", "vmid"}
+    | {"all", "exclude", "pool", "remove", "prune-backups", "digest"}
+)
+_OLD_OPTIONS = frozenset({"maxfiles", "notification-policy", "notification-target"})
+
+
+async def read_jobs(pve: Cluster) -> list[dict[str, Any]]:
+    return sorted(await pve.get(JOBS), key=lambda job: str(job["id"]))
+
+
+async def find_job(pve: Cluster, wanted: str) -> dict[str, Any]:
+    jobs = {str(job["id"]): job for job in await read_jobs(pve)}
+    if wanted not in jobs:
+        near = difflib.get_close_matches(wanted, jobs, 2) or list(jobs)[:4]
+        hint = f"There is {', '.join(near)}" if near else "There is none; backup_job_set makes one"
+        raise NotFound(f"There is no backup job {wanted!r}", next_step=hint)
+    return jobs[wanted]
+
+
+def is_enabled(job: dict[str, Any]) -> bool:
+    return bool(int(job.get("enabled", 1)))
+
+
+def guests_of(job: dict[str, Any], guests: list[Resource]) -> list[Resource]:
+    """The guests that a job takes along, by PVE's rules."""
+    here = [row for row in guests if not job.get("node") or row.node == job["node"]]
+    if job.get("vmid"):
+        named = {int(vmid) for vmid in str(job["vmid"]).split(",") if vmid}
+        return [row for row in here if row.vmid in named]
+    excluded = {int(vmid) for vmid in str(job.get("exclude") or "").split(",") if vmid}
+    if job.get("pool"):
+        return [row for row in here if row.pool == job["pool"] and row.vmid not in excluded]
+    if int(job.get("all") or 0) or excluded:
+        return [row for row in here if row.vmid not in excluded]
+    return []
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@operation(risk=Risk.READ)
+async def backup_job_list(
+    pve: Cluster, limit: Annotated[int, Meta(ge=1, le=200)] = 50, offset: Annotated[int, Meta(ge=0)] = 0
+) -> Table:
+    """Backup jobs: schedule, guests, storage, retention. Which guests none covers: backup_coverage."""
+    return page(COLUMNS, (_row(job) for job in await read_jobs(pve)), limit=limit, offset=offset)
+
+
+def _row(job: dict[str, Any]) -> list[Any]:
+    return [
+        job["id"],
+        "yes" if is_enabled(job) else "no",
+        job.get("schedule") or f"{job.get('dow', '')} {job.get('starttime', '')}".strip(),
+        moment(job["next-run"]) if job.get("next-run") else "",
+        _selection(job),
+        job.get("storage", ""),
+        job.get("mode", "snapshot"),
+        _property_string(job.get("prune-backups")).replace("keep-", ""),
+        job.get("node", ""),
+        shortened(str(job.get("comment", ""))),
+    ]
+
+
+def _selection(job: dict[str, Any]) -> str:
+    if job.get("vmid"):
+        vmids = str(job["vmid"]).split(",")
+        return ",".join(vmids[:GUESTS_SHOWN]) + (f" +{len(vmids) - GUESTS_SHOWN}" if len(vmids) > GUESTS_SHOWN else "")
+    base = f"pool {job['pool']}" if job.get("pool") else "all"
+    return f"{base} except {job['exclude']}" if job.get("exclude") else base
+
+
+def _property_string(value: Any) -> str:
+    """PVE shows some settings taken apart."""
+    return ",".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, dict) else str(value or "")
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+@operation(risk=Risk.CHANGE)
+async def backup_job_set(
+    pve: Cluster,
+    job: Annotated[str, Meta(description="Id; without one, or with a new one, a job is made")] | None = None,
+    schedule: Annotated[str, Meta(description="21:00, sat 03:30, mon..fri 22:00, */6:00")] | None = None,
+    guest: GuestRefs | None = None,
+    pool: Annotated[str, Meta(description="Instead of guest: all of a pool")] | None = None,
+    all: Annotated[bool, Meta(description="Instead of guest: all guests")] | None = None,
+    exclude: Annotated[GuestRefs, Meta(description="With all or pool: but not these")] | None = None,
+    storage: str | None = None,
+    mode: Mode | None = None,
+    compress: Compress | None = None,
+    keep: Keep | None = None,
+    notes: Notes | None = None,
+    node: Annotated[str, Meta(description="Only guests on this node; empty: on any")] | None = None,
+    enabled: bool | None = None,
+    comment: str | None = None,
+) -> Plan:
+    """Make a backup job, or change one: what is not given stays as it is."""
+    known = {str(one["id"]): one for one in await read_jobs(pve)}
+    old = known.get(job or "")
+    selection = await _selected(pve, guest, pool, all, exclude, old)
+    if notes and storage is None and old is not None:
+        storage = old.get("storage")  # PVE takes notes only with the storage beside them
+    params = {
+        "schedule": schedule,
+        **selection,
+        "storage": storage,
+        "mode": mode,
+        "compress": "0" if compress == "none" else compress,
+        "prune-backups": retention(keep),
+        "notes-template": None if notes is None else notes.replace("\\", "\\\\").replace("\n", "\\n"),
+        "node": node,
+        "enabled": None if enabled is None else int(enabled),
+        "comment": comment,
+    }
+    given = {key: value for key, value in params.items() if value is not None}
+    await _check_places(pve, storage, node)
+    warnings = ("Backups beyond the retention are deleted after each run",) if keep and keep != "all" else ()
+    if old is None:
+        return _creation(pve, job or f"backup-{uuid.uuid4().hex[:12]}", given, warnings)
+    if not given:
+        raise BadArgument("Nothing is to be changed", next_step="Give what is to be another: schedule, storage, …")
+    return _alteration(pve, old, given, warnings)
+
+
+async def _selected(
+    pve: Cluster,
+    guest: int | str | list[int | str] | None,
+    pool: str | None,
+    every: bool | None,
+    exclude: int | str | list[int | str] | None,
+    old: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """The parameters that say which guests are meant; one way of saying it only."""
+    ways = [name for name, value in (("guest", guest), ("pool", pool), ("all", every)) if value]
+    if len(ways) > 1:
+        raise BadArgument(f"{' and '.join(ways)} do not go together", next_step="Give one of guest, pool and all")
+    if guest is not None and exclude is not None:
+        raise BadArgument("exclude does not go with guest", next_step="Leave it out: only the guests named are meant")
+    if exclude is not None and not ways and (old is None or old.get("vmid")):
+        raise BadArgument("exclude needs all=true or pool", next_step="Say what the guests are excluded from")
+    if not ways and old is None:
+        raise BadArgument("A new job needs guests", next_step="Give guest, pool or all=true")
+    return {
+        "vmid": await _vmids(pve, guest),
+        "pool": pool,
+        "all": 1 if every else None,
+        "exclude": await _vmids(pve, exclude),
+    }
+
+
+async def _vmids(pve: Cluster, refs: int | str | list[int | str] | None) -> str | None:
+    if refs is None:
+        return None
+    rows = [await pve.inventory.guest(ref) for ref in (refs if isinstance(refs, list) else [refs])]
+    return ",".join(str(vmid) for vmid in sorted({row.vmid for row in rows}))
+
+
+async def _check_places(pve: Cluster, storage: str | None, node: str | None) -> None:
+    if node:
+        await pve.inventory.node(node)
+    if storage is None:
+        return
+    if not await places(pve, storages=[storage], node=node or None, content=["backup"]):
+        raise BadArgument(
+            f"Storage {storage} does not hold backups", next_step="storage_list content=backup shows those that do"
+        )
+    await require(pve, f"let a job write to {storage}", f"/storage/{storage}", "Datastore.Allocate")
+
+
+def _creation(pve: Cluster, job: str, given: dict[str, Any], warnings: tuple[str, ...]) -> Plan:
+    for needed in ("schedule", "storage"):
+        if needed not in given:
+            raise BadArgument(
+                f"A new job needs a {needed}",
+                why=f"There is no job {job!r} yet",
+                next_step=f"Give {needed}=; backup_job_list shows the jobs that exist",
+            )
+    usual = {"id": job, "mode": "snapshot", "compress": "zstd", "notes-template": "{{guestname}}"}
+    params = {key: value for key, value in {**usual, **given}.items() if value != ""}
+
+    async def exists() -> bool:
+        return any(one["id"] == job for one in await read_jobs(pve))
+
+    says = f"Make backup job {job}: {_selection(params)} to {params['storage']} at {params['schedule']}"
+    call = Call(says, "POST", JOBS, params, Target("backup job", job), settled=exists)
+    return Plan(says, (call,), facts={"job": job}, warnings=warnings, after=lambda: _next_run(pve, job))
+
+
+def _alteration(pve: Cluster, old: dict[str, Any], given: dict[str, Any], warnings: tuple[str, ...]) -> Plan:
+    job = str(old["id"])
+    changes = sorted(key for key, value in given.items() if _text(old.get(key)) != _text(value))
+    if not changes:
+        return Plan(f"Change backup job {job}", unchanged=(f"Backup job {job} is so already",))
+
+    async def settled() -> bool:
+        now = await pve.get(f"{JOBS}/{job}")
+        return all(_text(now.get(key)) == _text(value) for key, value in given.items())
+
+    says = f"Change backup job {job}: {', '.join(changes)}"
+    cleared = [key for key, value in given.items() if value == "" and key in old]
+    params = {key: value for key, value in given.items() if value != ""}
+    params |= {"delete": ",".join(cleared)} if cleared else {}
+    call = Call(says, "PUT", f"{JOBS}/{job}", params, Target("backup job", job), settled=settled)
+    return Plan(says, (call,), facts={"job": job}, warnings=warnings, after=lambda: _next_run(pve, job))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(sorted(f"{key}={one}" for key, one in value.items()))
+    parts = str("" if value is None else value).split(",")
+    return ",".join(sorted(parts)) if len(parts) > 1 else parts[0]
+
+
+async def _next_run(pve: Cluster, job: str) -> dict[str, Any]:
+    now = await find_job(pve, job)  # one job alone lacks it in PVE
+    return {"next_run": moment(now["next-run"])} if now.get("next-run") else {"next_run": "never: it is disabled"}
+
+
+@operation(risk=Risk.DESTROY)
+async def backup_job_delete(pve: Cluster, job: JobId) -> Plan:
+    """Delete a backup job. Its backups stay, but its guests are no longer backed up."""
+    found = await find_job(pve, job)
+
+    async def gone() -> bool:
+        return all(one["id"] != job for one in await read_jobs(pve))
+
+    says = f"Delete backup job {job} ({_selection(found)} to {found.get('storage', '?')})"
+    call = Call(says, "DELETE", f"{JOBS}/{job}", {}, Target("backup job", job), settled=gone)
+    return Plan(says, (call,), next_step="backup_coverage shows the guests that no job covers now")
+
+
+@operation(risk=Risk.CHANGE)
+async def backup_job_run(pve: Cluster, job: JobId) -> Plan:
+    """Run a backup job now, also a disabled one. Nothing older is pruned; the scheduled runs do that."""
+    found = await find_job(pve, job)
+    guests = guests_of(found, await pve.inventory.guests())
+    if not guests:
+        raise Conflict(f"Backup job {job} covers no guest", next_step="Change it with backup_job_set")
+    nodes = {row.node: row.status for row in await pve.inventory.of_type("node")}
+    away = sorted({row.node for row in guests if nodes.get(row.node) != "online"})
+    by_node: dict[str, list[Resource]] = {}
+    for row in sorted(guests, key=lambda row: row.vmid):
+        if row.node not in away:
+            by_node.setdefault(row.node, []).append(row)
+    if not by_node:
+        raise Conflict(f"No guest of backup job {job} can be reached", why=f"{', '.join(away)} is offline")
+    for row in guests:
+        await require(pve, f"back up {row}", f"/vms/{row.vmid}", "VM.Backup")
+    options = {key: _option(value) for key, value in found.items() if key not in _NOT_FOR_A_RUN | _OLD_OPTIONS}
+    return Plan(
+        f"Run backup job {job}: {len(guests)} guests",
+        tuple(_run_call(node, rows, {**options, "remove": 0}) for node, rows in by_node.items()),
+        independent=True,
+        warnings=tuple(f"Node {node} is offline; its guests are left out" for node in away),
+    )
+
+
+def _option(value: Any) -> Any:
+    return _property_string(value) if isinstance(value, dict) else value
+
+
+def _run_call(node: str, rows: list[Resource], options: dict[str, Any]) -> Call:
+    return Call(
+        f"Back up {len(rows)} guests on {node}",
+        "POST",
+        f"/nodes/{node}/vzdump",
+        {"vmid": ",".join(str(row.vmid) for row in rows), **options},
+        Target("node", node, node=node),
+        task_id=str(rows[0].vmid) if len(rows) == 1 else "",
+    )

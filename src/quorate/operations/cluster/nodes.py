@@ -1,0 +1,83 @@
+"""The nodes of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.operations.units import duration, percent, size, used_of
+from quorate.pve.cluster import Cluster
+
+COLUMNS = ("node", "status", "cpu", "cores", "mem", "disk", "uptime", "guests")
+
+
+@operation(risk=Risk.READ)
+async def node_list(
+    pve: Cluster,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Nodes with state, load and running guests."""
+    rows = await pve.inventory.rows()
+    running: dict[str, int] = {}
+    for row in rows:
+        if row.is_guest and row.status == "running":
+            running[row.node] = running.get(row.node, 0) + 1
+    nodes = sorted((row for row in rows if row.type == "node"), key=lambda row: row.node)
+    return page(COLUMNS, ([*_load(node), running.get(node.node, 0)] for node in nodes), limit=limit, offset=offset)
+
+
+def _load(node: Any) -> list[Any]:
+    if not node.maxmem:  # offline, or the token lacks Sys.Audit there
+        return [node.node, node.status, "", "", "", "", ""]
+    return [
+        node.node,
+        node.status,
+        percent(node.cpu),
+        int(node.maxcpu),
+        used_of(node.mem, node.maxmem),
+        used_of(node.disk, node.maxdisk),
+        duration(node.uptime),
+    ]
+
+
+@operation(risk=Risk.READ)
+async def node_get(pve: Cluster, node: Annotated[str, Meta(description="Node name")]) -> dict[str, Any]:
+    """One node: hardware, versions, load, memory, storages, guests."""
+    row = await pve.inventory.node(node)
+    if row.status != "online":
+        return {
+            "node": node,
+            "status": row.status,
+            "next": "It does not answer; other nodes know no more about it.",
+        }
+    status, rows = await asyncio.gather(pve.get(f"/nodes/{node}/status"), pve.inventory.rows())
+    here = [other for other in rows if other.node == node]
+    guests = [guest for guest in here if guest.is_guest]
+    cpu, memory, root = status.get("cpuinfo", {}), status.get("memory", {}), status.get("rootfs", {})
+    swap = status.get("swap", {})
+    return {
+        "node": node,
+        "status": row.status,
+        "pve": status.get("pveversion", ""),
+        "kernel": status.get("current-kernel", {}).get("release") or status.get("kversion", ""),
+        "uptime": duration(status.get("uptime", 0)),
+        "cpu": f"{percent(status.get('cpu', 0))} of {cpu.get('cpus', '?')} x {cpu.get('model', 'unknown')}",
+        "load": " ".join(str(value) for value in status.get("loadavg", [])),
+        "iowait": percent(status.get("wait", 0)),
+        "memory": used_of(memory.get("used", 0), memory.get("total", 0)),
+        "swap": used_of(swap.get("used", 0), swap.get("total", 0)),
+        "root_fs": used_of(root.get("used", 0), root.get("total", 0)),
+        "boot": status.get("boot-info", {}).get("mode", ""),
+        "guests": {
+            "running": sum(guest.status == "running" for guest in guests),
+            "all": len(guests),
+            "memory_given": size(sum(guest.maxmem for guest in guests if guest.status == "running")),
+        },
+        "storages": {
+            one.storage: used_of(one.disk, one.maxdisk) or one.status for one in here if one.type == "storage"
+        },
+    }

@@ -1,0 +1,1 @@
+"""Disks, networks and cloud-init of guests."""

@@ -1,0 +1,213 @@
+"""Which disk is meant, whether it may be touched, and whether there is room: what the disk tools check first."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from quorate.operations.config_change import Config, first_free
+from quorate.operations.placement import pick_storage
+from quorate.operations.readiness import snapshots_of
+from quorate.operations.units import parse_size
+from quorate.operations.units import size as shown
+from quorate.pve import values
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Conflict, NotFound, ServerFailed
+from quorate.pve.inventory import Resource
+
+GIB = 1024**3
+SLOTS = {"scsi": 31, "virtio": 16, "sata": 6, "ide": 4, "mp": 256, "unused": 256}
+SINGLE = ("efidisk0", "tpmstate0")
+# Storages that keep every disk raw, whatever is asked for. Plain LVM can hold qcow2 since PVE 9.
+RAW_ONLY = frozenset({"lvmthin", "zfspool", "zfs", "rbd", "iscsi", "iscsidirect"})
+FILE_BASED = frozenset({"dir", "nfs", "cifs", "btrfs", "glusterfs"})
+
+
+# -- which disk --------------------------------------------------------------------------------------------------------
+
+
+def existing_disk(guest: Guest, config: Config, key: str | None) -> str:
+    disks = [name for name in sorted(config) if values.bus_of(name) in (*values.DISKS, "unused")]
+    if key in disks:
+        return str(key)
+    raise NotFound(f"{guest} has no disk {key!r}", next_step=f"It has {', '.join(disks) or 'none'}")
+
+
+def unused_disk(guest: Guest, config: Config, key: str | None) -> str:
+    unused = [name for name in sorted(config) if values.bus_of(name) == "unused"]
+    if key is None and len(unused) == 1:
+        return unused[0]
+    if key in unused:
+        return str(key)
+    there = ", ".join(f"{name} ({config[name]})" for name in unused) or "none"
+    what = f"{guest} has no detached disk" + (f" {key!r}" if key else "") if key or not unused else "Several disks fit"
+    raise NotFound(what, next_step=f"Detached are: {there}")
+
+
+def free_slot(guest: Guest, config: Config, given: str | None) -> str:
+    """The wanted slot if it is free, else the first free one of the wanted bus; by default the boot disk's bus."""
+    buses = values.BOOTABLE if guest.is_vm else ("mp",)
+    boots = values.boot_disk(config, is_vm=True) if guest.is_vm else None
+    wanted = given or (str(values.bus_of(boots)) if boots else buses[0])
+    if wanted in buses:
+        free = first_free(config, wanted, SLOTS[wanted])
+        if free is None:
+            raise Conflict(f"{guest} has no free {wanted} slot", next_step=f"Try another of {', '.join(buses)}")
+        return free
+    if values.bus_of(wanted) not in buses and not (guest.is_vm and wanted in SINGLE):
+        kind = "VM" if guest.is_vm else "container"
+        raise BadArgument(
+            f"A {kind} has no place {wanted!r} for a disk",
+            next_step=f"Give one of {', '.join(buses)}, or {buses[0]}1",
+        )
+    if wanted in config:
+        raise Conflict(f"{wanted} of {guest} is taken by {config[wanted]}", next_step="Leave disk out for a free slot")
+    return wanted
+
+
+def refuse_cdrom(key: str, value: str, what: str) -> None:
+    if values.bus_of(key) == "unused":
+        raise BadArgument(f"{key} is detached and cannot be {what}", next_step="Attach it first with disk_attach")
+    if not values.is_disk(key, value) or ":" not in values.volume_of(value):
+        raise BadArgument(f"{key} is {values.volume_of(value)}, not a disk of the guest, and cannot be {what}")
+
+
+def guard_boot(guest: Guest, config: Config, key: str, what: str, *, force: bool) -> None:
+    if key == "rootfs":
+        raise BadArgument(f"{guest} cannot be without its rootfs", next_step="To be rid of all of it, use guest_delete")
+    if force or key not in (values.boot_disk(config, is_vm=guest.is_vm), "efidisk0", "tpmstate0"):
+        return
+    why = {
+        "efidisk0": "It holds the UEFI settings",
+        "tpmstate0": "It holds the keys of the TPM; encrypted disks may not open without it",
+    }.get(key, f"{guest} boots from it")
+    raise Conflict(f"{key} of {guest} is not {what}", why=why, next_step="If that is what you want, give force=true")
+
+
+async def refuse_in_snapshot(guest: Guest, config: Config, volume: str, what: str, way_out: str = "") -> None:
+    """A snapshot that holds the volume needs it as it is."""
+    if "parent" not in config:
+        return
+    names = [str(row["name"]) for row in await snapshots_of(guest)]
+    configs = await asyncio.gather(*(guest.get(f"snapshot/{name}/config") for name in names))
+    holding = [
+        name
+        for name, old in zip(names, configs, strict=True)
+        if volume in (values.volume_of(str(value)) for key, value in old.items() if values.bus_of(key))
+    ]
+    if holding:
+        raise Conflict(
+            what,
+            why=f"The snapshots {', '.join(holding)} need it",
+            next_step=" ".join(["Delete them with snapshot_delete", way_out]).strip(),
+        )
+
+
+# -- sizes and storages ------------------------------------------------------------------------------------------------
+
+
+def wanted_bytes(size: int | str | None, slot: str, import_from: str | None) -> int:
+    if size is None and slot in SINGLE:
+        return GIB  # PVE makes these as large as they have to be
+    if size is None and import_from is None:
+        raise BadArgument("The size is missing", next_step="Give size, such as 32G, or import_from")
+    wanted = 0 if size is None else parse_size(size, unit="G")
+    if size is not None and wanted <= 0:
+        raise BadArgument(f"{size!r} is no size for a disk", next_step="Give size, such as 32G")
+    return wanted
+
+
+def size_of(value: str) -> int:
+    text = values.parse(value, "volume").get("size", "")
+    return parse_size(text, unit="") if re.fullmatch(r"\d+(\.\d+)?[KMGT]?", text) else 0
+
+
+def gibibytes(count: int) -> str:
+    return f"{count / GIB:.10f}".rstrip("0").rstrip(".")
+
+
+def exactly(count: int) -> str:
+    """Bytes in the largest unit that loses nothing, as PVE reads sizes."""
+    for power, unit in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        if count % 1024**power == 0:
+            return f"{count // 1024**power}{unit}"
+    return str(count)
+
+
+def format_of(volume: str) -> str:
+    return volume.rpartition(".")[2] if volume.endswith((".raw", ".qcow2", ".vmdk")) else "raw"
+
+
+def format_for(row: Resource, slot: str, given: str | None) -> str | None:
+    """What is asked for, if the storage can; files become qcow2, because only that allows snapshots."""
+    if given not in (None, "raw") and row.plugintype in RAW_ONLY:
+        raise BadArgument(
+            f"Storage {row.storage} ({row.plugintype}) keeps disks raw, not as {given}",
+            next_step="Leave format out, or choose a storage of files",
+        )
+    if given is None and row.plugintype in FILE_BASED:
+        return "raw" if slot == "tpmstate0" else "qcow2"
+    return given
+
+
+async def storage_with_room(pve: Cluster, guest: Guest, storage: str | None, room: int, *, force: bool) -> Resource:
+    content = "images" if guest.is_vm else "rootdir"
+    row = await pick_storage(pve, guest.row.node, content, wanted=storage)
+    require_room(row, room, force=force)
+    return row
+
+
+async def storage_of(pve: Cluster, guest: Guest, volume: str) -> Resource:
+    name = volume.partition(":")[0]
+    rows = await pve.inventory.of_type("storage")
+    return next(
+        (row for row in rows if row.storage == name and row.node == guest.row.node),
+        Resource(type="storage", id=name, storage=name, node=guest.row.node),
+    )
+
+
+def require_room(row: Resource, needed: int, *, force: bool | None = None) -> None:
+    """`force` is None where the tool cannot overcommit."""
+    if row.maxdisk and row.maxdisk - row.disk < needed and not force:
+        way_out = "" if force is None else "; where disks are thin, force=true overcommits"
+        raise Conflict(
+            f"Storage {row.storage} on {row.node} has {shown(row.maxdisk - row.disk)} free, not {shown(needed)}",
+            next_step=f"Choose another storage or less, or make room{way_out}",
+        )
+
+
+def overcommitted(row: Resource, needed: int) -> tuple[str, ...]:
+    free = row.maxdisk - row.disk
+    if not row.maxdisk or free >= needed:
+        return ()
+    return (f"Storage {row.storage} has {shown(free)} free; guests stop when it is full",)
+
+
+async def import_size(pve: Cluster, guest: Guest, source: str, wanted: int) -> int:
+    """How large the image is; what cannot be imported is refused with the reason."""
+    storage, colon, name = source.partition(":")
+    if not colon or source.startswith("/"):
+        raise BadArgument(
+            f"{source!r} is no volume",
+            why="Only root@pam itself may import from a path of the node",
+            next_step="Write it as storage:import/file.qcow2; storage_list shows the storages for import",
+        )
+    if name.startswith(("iso/", "vztmpl/", "backup/", "snippets/")):
+        raise BadArgument(
+            f"{source} is {name.partition('/')[0]} content, and PVE imports only images and import content",
+            next_step="Upload or download it with content=import",
+        )
+    try:
+        details = await pve.get(f"/nodes/{guest.row.node}/storage/{storage}/content/{source}")
+    except ServerFailed as failed:  # how PVE says that there is no such file
+        raise NotFound(
+            f"{source} cannot be read on {guest.row.node}",
+            why=str(failed),
+            next_step=f"volume_list storage={storage} content=import shows what is there",
+        ) from None
+    held = int(details.get("size", 0))
+    if wanted and held > wanted:
+        raise BadArgument(
+            f"{source} has {shown(held)}, more than {shown(wanted)}", next_step="Give a larger size, or none"
+        )
+    return held

@@ -1,0 +1,1 @@
+"""The firewall of cluster, nodes and guests."""

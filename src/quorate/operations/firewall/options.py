@@ -1,0 +1,108 @@
+"""Switching firewalls on and off, and their other options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.access.listing import unknown
+from quorate.operations.firewall import lockout
+from quorate.operations.firewall.places import Digest, FileScope, Of, Place, not_in_force, options_of, place_of
+from quorate.operations.firewall.rules import risk_of
+from quorate.operations.plan import Call, Plan
+from quorate.operations.registry import Risk, operation
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, Conflict
+
+_NOT_OPTIONS = ("delete", "digest", "node", "vmid")
+
+Policy = Literal["ACCEPT", "REJECT", "DROP"]
+
+
+@operation(risk=Risk.DESTROY, risk_of=risk_of, least=Risk.CHANGE)
+async def firewall_options_set(
+    pve: Cluster,
+    scope: FileScope,
+    of: Of | None = None,
+    enable: bool | None = None,
+    policy_in: Policy | None = None,
+    policy_out: Policy | None = None,
+    options: Annotated[dict[str, str | int | bool], Meta(description='Others, as PVE names them; "" unsets')]
+    | None = None,
+    digest: Annotated[Digest, Meta(description="options_digest of firewall_get: only if unchanged since")]
+    | None = None,
+) -> Plan:
+    """Switch the firewall of the cluster, a node or a guest on or off, or change its options.
+
+    Before the nodes are affected, it is checked who could still reach ports 8006 and 22.
+    """
+    place = await place_of(pve, scope, of)
+    wanted: dict[str, Any] = {"enable": enable, "policy_in": policy_in, "policy_out": policy_out, **(options or {})}
+    wanted = {
+        name: int(value) if isinstance(value, bool) else value for name, value in wanted.items() if value is not None
+    }
+    if not wanted:
+        raise BadArgument("No option is given", next_step="Give enable, a policy, or options")
+    await _check_names(pve, place, wanted)
+    now = await options_of(pve, place)
+    present = now.pop("digest", "")
+    if digest and digest != present:
+        raise Conflict(
+            f"The firewall options of {place.label} have changed since they were read",
+            next_step="Read them again with firewall_get and decide anew",
+        )
+    changed = {name: value for name, value in wanted.items() if not _same(now, name, value)}
+    summary = f"Set firewall options of {place.label}: {', '.join(f'{name}={value}' for name, value in wanted.items())}"
+    if not changed:
+        return Plan(summary, unchanged=(f"the firewall of {place.label} is so already",))
+    after = {name: value for name, value in (now | changed).items() if value != ""}
+    return Plan(
+        summary,
+        (_call(pve, place, summary, changed, present),),
+        facts={"was": {name: now.get(name, "not set") for name in changed}},
+        warnings=tuple(await _warnings(pve, place, changed, after)),
+    )
+
+
+async def _check_names(pve: Cluster, place: Place, wanted: Mapping[str, Any]) -> None:
+    match = (await pve.facts()).find("PUT", f"{place.base}/options")
+    assert match is not None, place.base
+    known = [name for name in match.endpoint.parameters if name not in _NOT_OPTIONS]
+    for name in wanted:
+        if name not in known:
+            raise unknown(f"{place.scope} firewall option", name, known)
+
+
+def _same(now: Mapping[str, Any], name: str, value: Any) -> bool:
+    if name == "enable":  # the cluster keeps the time at which it was switched on
+        return bool(now.get(name)) == bool(value)
+    return str(now.get(name, "")) == str(value)
+
+
+def _call(pve: Cluster, place: Place, says: str, changed: Mapping[str, Any], digest: str) -> Call:
+    async def settled() -> bool:
+        there = await options_of(pve, place)
+        return all(_same(there, name, value) for name, value in changed.items())
+
+    unset = [name for name, value in changed.items() if value == ""]
+    params = {name: value for name, value in changed.items() if value != ""}
+    params |= {"delete": ",".join(unset)} if unset else {}
+    params |= {"digest": digest} if digest else {}
+    return Call(says, "PUT", f"{place.base}/options", params, place.target, settled=settled)
+
+
+async def _warnings(pve: Cluster, place: Place, changed: Mapping[str, Any], after: dict[str, Any]) -> list[str]:
+    if place.scope == "guest":
+        reasons = await not_in_force(pve, place, after) if after.get("enable") else []
+        return [reason.removeprefix("no: ") for reason in reasons]
+    if changed.get("enable") == 0:
+        everywhere = " and of every node and guest" if place.scope == "cluster" else ""
+        return [f"The firewall of {place.label}{everywhere} stops filtering at once"]
+    if place.scope == "cluster":
+        return await lockout.consequences(pve, lambda now: replace(now, options=after))
+    return await lockout.consequences(
+        pve, lambda now: replace(now, node_options={**now.node_options, place.target.id: after})
+    )

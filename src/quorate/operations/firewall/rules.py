@@ -1,0 +1,225 @@
+"""Adding, changing, moving and deleting firewall rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.firewall import lockout
+from quorate.operations.firewall.places import Digest, Of, Place, Scope, not_in_force, options_of, place_of
+from quorate.operations.plan import Call, Plan
+from quorate.operations.registry import Risk, operation
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, Conflict, NotFound
+
+RULE_KEYS = (
+    "type", "action", "macro", "proto", "source", "sport", "dest", "dport", "icmp-type", "iface", "log", "comment",
+    "enable",
+)  # fmt: skip
+
+
+def risk_of(arguments: Mapping[str, Any]) -> Risk:
+    """A guest's rules concern that guest. All others can cut the nodes off, and with them the way to undo it."""
+    return Risk.CHANGE if arguments["scope"] == "guest" else Risk.DESTROY
+
+
+@operation(risk=Risk.DESTROY, risk_of=risk_of, least=Risk.CHANGE)
+async def firewall_rule_set(
+    pve: Cluster,
+    scope: Scope,
+    of: Of | None = None,
+    pos: Annotated[int, Meta(ge=0, description="The rule to change; without it one is added")] | None = None,
+    move_to: Annotated[int, Meta(ge=0, description="Position it shall have; a new rule comes first")] | None = None,
+    type: Literal["in", "out", "forward", "group"] | None = None,
+    action: Annotated[str, Meta(description="ACCEPT, DROP, REJECT, or the security group")] | None = None,
+    enable: Annotated[bool, Meta(description="A new rule is on unless false")] | None = None,
+    macro: str | None = None,
+    proto: str | None = None,
+    source: Annotated[str, Meta(description="CIDRs, an alias or +ipset")] | None = None,
+    dest: str | None = None,
+    sport: str | None = None,
+    dport: Annotated[str, Meta(description="80,443 or 8000:8100")] | None = None,
+    icmp_type: str | None = None,
+    iface: str | None = None,
+    log: str | None = None,
+    comment: str | None = None,
+    digest: Digest | None = None,
+) -> Plan:
+    """Add a firewall rule, or change or move one; "" clears a field. Rules count from the top."""
+    given = {
+        "type": type, "action": action, "macro": macro, "proto": proto, "source": source, "dest": dest,
+        "sport": sport, "dport": dport, "icmp-type": icmp_type, "iface": iface, "log": log, "comment": comment,
+        "enable": None if enable is None else int(enable),
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    place = await place_of(pve, scope, of)
+    rules = await read_rules(pve, place, digest)
+    if move_to is not None and move_to > len(rules) - (pos is not None):
+        raise BadArgument(f"move_to={move_to} is beyond the end", next_step=f"{place.label} has {len(rules)} rules")
+    if pos is None:
+        return await _add(pve, place, rules, given, move_to or 0)
+    return await _change(pve, place, rules, pos, given, move_to)
+
+
+async def plan_rule_deletion(pve: Cluster, place: Place, pos: int, digest: str | None) -> Plan:
+    rules = await read_rules(pve, place, digest)
+    rule = _at(place, rules, pos)
+    left = [one for one in rules if one is not rule]
+    call = Call(
+        f"Delete rule {pos} of {place.label}",
+        "DELETE",
+        f"{place.rules}/{pos}",
+        {"digest": rule["digest"]},
+        place.target,
+        settled=_are(pve, place, left),
+    )
+    warnings = await _warnings(pve, place, left)
+    return Plan(f"{call.says}: {describe(rule)}", (call,), facts={"rule": kept(rule)}, warnings=tuple(warnings))
+
+
+async def read_rules(pve: Cluster, place: Place, digest: str | None) -> list[dict[str, Any]]:
+    """The rules as they are, refused if they are not those that the caller has seen."""
+    rules: list[dict[str, Any]] = sorted(await pve.get(place.rules), key=lambda rule: int(rule["pos"]))
+    if digest and digest != (rules[0].get("digest") if rules else None):
+        raise Conflict(
+            f"The rules of {place.label} have changed since they were read",
+            next_step="Positions may have shifted: read them again with firewall_get and decide anew",
+        )
+    return rules
+
+
+def _at(place: Place, rules: list[dict[str, Any]], pos: int) -> dict[str, Any]:
+    if pos < len(rules):
+        return rules[pos]
+    there = f"It has the positions 0 to {len(rules) - 1}" if rules else "It has no rules"
+    raise NotFound(f"{place.label} has no rule {pos}", next_step=f"{there}; see firewall_get")
+
+
+async def _add(pve: Cluster, place: Place, rules: list[dict[str, Any]], given: dict[str, Any], position: int) -> Plan:
+    for name in ("type", "action"):
+        if not given.get(name):
+            raise BadArgument(f"A new rule needs {name}", next_step="Such as type=in action=ACCEPT proto=tcp dport=22")
+    rule = {"enable": 1} | {name: value for name, value in given.items() if value != ""}
+    after = [*rules[:position], rule, *rules[position:]]
+    says = f"Add to {place.label}: {describe(rule)}"
+    if position == 0:
+        calls = [Call(says, "POST", place.rules, rule, place.target, settled=_are(pve, place, after))]
+    else:
+        # PVE puts a new rule on top. It stays off until it is in its place: on top it could cut everyone off.
+        off = {**rule, "enable": 0}
+        calls = [
+            Call(f"{says} (off)", "POST", place.rules, off, place.target, settled=_are(pve, place, [off, *rules])),
+            _moving(pve, place, [off, *rules], 0, position),
+        ]
+        if rule["enable"]:
+            in_place = [*rules[:position], off, *rules[position:]]
+            calls.append(_changing(pve, place, in_place, position, {"enable": 1}, says="Switch it on"))
+    warnings = await _warnings(pve, place, after)
+    facts = {"position": position, "enabled": bool(rule["enable"])}
+    return Plan(says, tuple(calls), facts=facts, warnings=tuple(warnings))
+
+
+async def _change(
+    pve: Cluster,
+    place: Place,
+    rules: list[dict[str, Any]],
+    pos: int,
+    given: dict[str, Any],
+    move_to: int | None,
+) -> Plan:
+    rule = _at(place, rules, pos)
+    changed = {name: value for name, value in given.items() if str(rule.get(name, "")) != str(value)}
+    calls: list[Call] = []
+    after = list(rules)
+    if changed:
+        call = _changing(
+            pve, place, rules, pos, changed, says=f"Change rule {pos} of {place.label}", digest=rule["digest"]
+        )
+        calls.append(call)
+        after[pos] = _applied(rule, changed)
+    if move_to is not None and move_to != pos:
+        # The digest goes with the first call only: after it the list has another one.
+        calls.append(_moving(pve, place, after, pos, move_to, digest=None if calls else rule["digest"]))
+        after.insert(move_to, after.pop(pos))
+    if not calls:
+        return Plan(f"Change rule {pos} of {place.label}", unchanged=(f"rule {pos} is so already: {describe(rule)}",))
+    final = after[pos if move_to is None else move_to]
+    facts = {
+        "was": kept(rule),
+        "rule": kept(final),
+        "position": pos if move_to is None else move_to,
+        "enabled": bool(final.get("enable")),
+    }
+    summary = "; ".join(call.says for call in calls)
+    return Plan(summary, tuple(calls), facts=facts, warnings=tuple(await _warnings(pve, place, after)))
+
+
+def _changing(
+    pve: Cluster,
+    place: Place,
+    rules: list[dict[str, Any]],
+    pos: int,
+    changed: dict[str, Any],
+    *,
+    says: str,
+    digest: str | None = None,
+) -> Call:
+    after = [*rules[:pos], _applied(rules[pos], changed), *rules[pos + 1 :]]
+    cleared = [name for name, value in changed.items() if value == ""]
+    params = {name: value for name, value in changed.items() if value != ""}
+    params |= {"delete": ",".join(cleared)} if cleared else {}
+    params |= {"digest": digest} if digest else {}
+    return Call(says, "PUT", f"{place.rules}/{pos}", params, place.target, settled=_are(pve, place, after))
+
+
+def _moving(
+    pve: Cluster, place: Place, rules: list[dict[str, Any]], pos: int, to: int, *, digest: str | None = None
+) -> Call:
+    after = list(rules)
+    after.insert(to, after.pop(pos))
+    # PVE counts in the list as it is: the rule comes before the one that has this position now.
+    params: dict[str, Any] = {"moveto": to if to < pos else to + 1, **({"digest": digest} if digest else {})}
+    says = f"Move rule {pos} of {place.label} to position {to}"
+    return Call(says, "PUT", f"{place.rules}/{pos}", params, place.target, settled=_are(pve, place, after))
+
+
+def _applied(rule: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in (rule | changed).items() if value != ""}
+
+
+def _are(pve: Cluster, place: Place, wanted: list[dict[str, Any]]) -> Any:
+    expected = [_comparable(rule) for rule in wanted]
+
+    async def settled() -> bool:
+        return [_comparable(rule) for rule in await read_rules(pve, place, None)] == expected
+
+    return settled
+
+
+def _comparable(rule: Mapping[str, Any]) -> dict[str, str]:
+    return {"enable": "0"} | {name: str(rule[name]) for name in RULE_KEYS if name in rule}
+
+
+def kept(rule: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: rule[name] for name in RULE_KEYS if name in rule}
+
+
+def describe(rule: Mapping[str, Any]) -> str:
+    """A rule in one line: `in ACCEPT tcp dport 22 from 10.0.0.0/8 (on)`."""
+    parts = [
+        str(rule.get("type", "")),
+        str(rule.get("action", "")),
+        str(rule.get("macro", "")),
+        str(rule.get("proto", "")),
+    ]
+    for name, word in (("sport", "sport"), ("dport", "dport"), ("source", "from"), ("dest", "to"), ("iface", "on")):
+        parts += [word, str(rule[name])] if rule.get(name) else []
+    return " ".join(part for part in parts if part) + (" (on)" if rule.get("enable") else " (off)")
+
+
+async def _warnings(pve: Cluster, place: Place, rules: list[dict[str, Any]]) -> list[str]:
+    if place.scope == "guest":
+        return [reason.removeprefix("no: ") for reason in await not_in_force(pve, place, await options_of(pve, place))]
+    return await lockout.consequences(pve, lambda now: lockout.with_rules(now, place.scope, place.target.id, rules))

@@ -1,0 +1,1 @@
+"""Finding guests, switching them on and off, changing their options."""

@@ -1,0 +1,181 @@
+"""One action on many guests, with every outcome in one report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.backups.backups import NOTES_TEMPLATE, vzdump_call
+from quorate.operations.guests.power import READS_AT_ONCE, plan_power
+from quorate.operations.guests.selection import Filter
+from quorate.operations.placement import pick_storage
+from quorate.operations.plan import Call, Plan, guest_call
+from quorate.operations.readiness import refuse_locked
+from quorate.operations.registry import Risk, operation
+from quorate.operations.snapshots import check_name, creation, name_from_time
+from quorate.operations.stored import require
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Conflict, NotFound, Problem
+from quorate.pve.tasks import gather_bounded
+
+MOST_GUESTS = 100
+_TAG = re.compile(r"[a-z0-9_][a-z0-9_+.-]*", re.I)
+
+Action = Literal["start", "shutdown", "reboot", "snapshot", "tag", "untag", "backup"]
+_BELONGS_TO = {"tags": ("tag", "untag"), "snapshot": ("snapshot",), "storage": ("backup",)}
+
+
+@operation(risk=Risk.CHANGE)
+async def guest_bulk(
+    pve: Cluster,
+    action: Action,
+    guests: Annotated[list[int | str], Meta(description="vmids or names; or choose by the filters")] | None = None,
+    node: str | None = None,
+    type: Literal["vm", "ct"] | None = None,
+    status: Literal["running", "stopped"] | None = None,
+    name: Annotated[str, Meta(description="Part of the name or web*")] | None = None,
+    tag: Annotated[str, Meta(description="Guests that carry it")] | None = None,
+    pool: str | None = None,
+    tags: Annotated[list[str], Meta(description="To set or take off")] | None = None,
+    snapshot: Annotated[str, Meta(description="Name of the new snapshots")] | None = None,
+    storage: Annotated[str, Meta(description="For backups")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=MOST_GUESTS, description="Refuse if more guests fit")] = 25,
+) -> Plan:
+    """Start, shut down, reboot, snapshot, tag, untag or back up many guests at once. Try dry_run first."""
+    _check_arguments(action, {"tags": tags, "snapshot": snapshot, "storage": storage})
+    wanted = Filter(node, type, status, name, tag, pool)
+    targets = await _targets(pve, guests, wanted, limit, templates=action in ("tag", "untag"))
+    match action:
+        case "tag" | "untag":
+            plan = await _each(targets, partial(_tag_call, action, _checked_tags(tags)))
+        case "snapshot":
+            plan = await _each(targets, partial(_snapshot_call, snapshot or name_from_time(pve)))
+        case "backup":
+            plan = await _each(targets, partial(_backup_call, pve, storage))
+        case _:
+            plan = await plan_power(targets, action)
+    return Plan(
+        f"{action.capitalize()} {len(targets)} guests",
+        plan.calls,
+        plan.unchanged,
+        independent=True,
+        facts={"targets": [str(guest) for guest in targets]},
+    )
+
+
+def _check_arguments(action: str, given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None and action not in _BELONGS_TO[name]:
+            raise BadArgument(
+                f"{name} does not go with action={action}", next_step=f"It is for {' and '.join(_BELONGS_TO[name])}"
+            )
+    if action in _BELONGS_TO["tags"] and not given["tags"]:
+        raise BadArgument(f"action={action} needs tags", next_step="Give tags=[…]")
+
+
+async def _targets(
+    pve: Cluster, refs: list[int | str] | None, wanted: Filter, limit: int, *, templates: bool
+) -> list[Guest]:
+    """The guests that are listed and fit the filter, or all that fit it; templates only where they make sense."""
+    if refs is None and not any((wanted.node, wanted.type, wanted.status, wanted.name, wanted.tag, wanted.pool)):
+        raise BadArgument("No guests are chosen", next_step="Give guests=[…], or node, type, status, name, tag or pool")
+    fitting = await wanted.apply(pve)
+    if refs is None:
+        chosen = [row for row in fitting if templates or not row.template]
+        found = [Guest(pve, row) for row in sorted(chosen, key=lambda row: row.vmid)]
+    else:
+        named = [await pve.guest(ref) for ref in refs]
+        found = list({guest.vmid: guest for guest in named if wanted.fits(guest.row)}.values())
+    if not found:
+        raise NotFound("No guest fits", next_step="Try the same filters with guest_list; templates are left out")
+    if len(found) > limit:
+        raise BadArgument(
+            f"{len(found)} guests fit, more than limit={limit}",
+            next_step=f"Narrow the choice, or raise limit (at most {MOST_GUESTS})",
+        )
+    return found
+
+
+Planner = Callable[[Guest], Awaitable[Call | str]]
+
+
+async def _each(guests: list[Guest], planner: Planner) -> Plan:
+    """A call for each guest; those that cannot or need not are told with the reason."""
+
+    async def one(guest: Guest) -> Call | Problem | str:
+        try:
+            return await planner(guest)
+        except Problem as problem:
+            return problem
+
+    found = await gather_bounded(READS_AT_ONCE, [partial(one, guest) for guest in guests])
+    calls = tuple(each for each in found if isinstance(each, Call))
+    problems = [each for each in found if isinstance(each, Problem)]
+    if problems and len(problems) == len(found):
+        raise (
+            problems[0]
+            if len(problems) == 1
+            else Conflict("None of the guests can do this now", why=" ".join(str(problem) for problem in problems[:5]))
+        )
+    return Plan("", calls, tuple(str(each) for each in found if not isinstance(each, Call)))
+
+
+# -- tags --------------------------------------------------------------------------------------------------------------
+
+
+def _checked_tags(tags: list[str] | None) -> list[str]:
+    for tag in tags or []:
+        if not _TAG.fullmatch(tag):
+            raise BadArgument(
+                f"{tag!r} is no tag", next_step="A tag has letters, digits, _ - + . and does not begin with - + or ."
+            )
+    return sorted({tag.lower() for tag in tags or []})
+
+
+async def _tag_call(action: str, tags: list[str], guest: Guest) -> Call | str:
+    config = await guest.get("config")
+    refuse_locked(guest, config)
+    before = _tags_in(config)
+    after = before | set(tags) if action == "tag" else before - set(tags)
+    if after == before:
+        return f"{guest} {'has' if action == 'tag' else 'does not have'} {', '.join(tags)}"
+
+    async def settled() -> bool:
+        return _tags_in(await guest.get("config")) == after
+
+    change: dict[str, Any] = {"tags": ";".join(sorted(after))} if after else {"delete": "tags"}
+    says = f"{'Tag' if action == 'tag' else 'Untag'} {guest}: {', '.join(tags)}"
+    return guest_call(guest, "PUT", "config", says, settled=settled, digest=config.get("digest"), **change)
+
+
+def _tags_in(config: dict[str, Any]) -> set[str]:
+    return {tag.lower() for tag in re.split(r"[;, ]+", str(config.get("tags") or "")) if tag}
+
+
+# -- snapshots and backups ---------------------------------------------------------------------------------------------
+
+
+async def _snapshot_call(name: str, guest: Guest) -> Call:
+    check_name(guest.row.kind, name)
+    call, _ = await creation(guest, name, None)
+    return call
+
+
+async def _backup_call(pve: Cluster, storage: str | None, guest: Guest) -> Call:
+    """One run for each guest, although PVE takes several: so each has an outcome of its own."""
+    refuse_locked(guest, await guest.get("status/current"))
+    await require(pve, f"back up {guest}", f"/vms/{guest.vmid}", "VM.Backup")
+    chosen = (await pick_storage(pve, guest.row.node, "backup", wanted=storage)).storage
+    await require(pve, f"store backups on {chosen}", f"/storage/{chosen}", "Datastore.AllocateSpace")
+    params = {
+        "storage": chosen,
+        "mode": "snapshot",
+        "compress": "zstd",
+        "notes-template": NOTES_TEMPLATE,
+        "remove": 0,  # this adds a backup and deletes none
+    }
+    return vzdump_call(guest.row.node, [guest], params)

@@ -1,0 +1,288 @@
+"""Options of guests: any that PVE knows, checked before they are sent."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.config_change import (
+    Config,
+    is_set,
+    live_and_waiting,
+    pending_changes,
+    read_config,
+    split_tags,
+    write_config,
+)
+from quorate.operations.plan import Plan
+from quorate.operations.registry import GuestRef, Risk, operation
+from quorate.operations.units import parse_size
+from quorate.pve import values
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, NotFound
+
+MIB = 1024**2
+
+# Parameters of PVE's call that are no options of a guest.
+_ABOUT_THE_CALL = frozenset(
+    ["node", "vmid", "digest", "delete", "revert", "force", "skiplock", "background_delay", "import-working-storage"]
+)
+_VM_ONLY = ("sockets", "cpu", "balloon", "agent", "boot", "cdrom")
+_CLOUDINIT = frozenset(
+    ["ciuser", "cipassword", "citype", "ciupgrade", "cicustom", "sshkeys", "nameserver", "searchdomain"]
+)
+# Changing these on a running VM plugs something in or out, which PVE better does in a task.
+_PLUGGED = ("memory", "vcpus", "balloon", "usb", "hostpci", "virtiofs", "cdrom")
+_CD_SLOTS = ("ide2", "ide0", "ide1", "ide3", "sata0", "sata1", "sata2", "sata3", "sata4", "sata5")
+
+
+@operation(risk=Risk.CHANGE, idempotent=True)
+async def guest_configure(
+    pve: Cluster,
+    guest: GuestRef,
+    cores: int | None = None,
+    sockets: int | None = None,
+    memory: Annotated[int | str, Meta(description="MiB, or 4G")] | None = None,
+    balloon: Annotated[int | str, Meta(description="Least memory; 0: no ballooning")] | None = None,
+    cpu: Annotated[str, Meta(description="CPU type such as host")] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    tags: Annotated[list[str], Meta(description="Replaces all")] | None = None,
+    add_tags: list[str] | None = None,
+    remove_tags: list[str] | None = None,
+    onboot: bool | None = None,
+    startup: Annotated[str, Meta(description="order=1,up=30,down=60")] | None = None,
+    protection: bool | None = None,
+    agent: Annotated[bool | str, Meta(description="QEMU guest agent")] | None = None,
+    boot: Annotated[list[str], Meta(description="Devices in order")] | None = None,
+    cdrom: Annotated[str, Meta(description="ISO volume to insert, or none")] | None = None,
+    options: Annotated[dict[str, Any], Meta(description="Any other PVE option")] | None = None,
+    unset: Annotated[list[str], Meta(description="Options to remove")] | None = None,
+    revert: Annotated[list[str], Meta(description="Pending changes to drop")] | None = None,
+    digest: Annotated[str, Meta(description="Refuse if the configuration is another")] | None = None,
+) -> Plan:
+    """Change options of a guest; says what is live and what waits for a restart.
+
+    Disks: disk_*; network cards: nic_set, nic_remove; cloud-init: cloudinit_set.
+    """
+    found = await pve.guest(guest)
+    named = {"sockets": sockets, "cpu": cpu, "balloon": balloon, "agent": agent, "boot": boot, "cdrom": cdrom}
+    _refuse_for_containers(found, {key: value for key, value in named.items() if value is not None})
+    config = await read_config(found, digest)
+    wanted: dict[str, Any] = {
+        "cores": cores,
+        "sockets": sockets,
+        "memory": None if memory is None else _mebibytes(memory),
+        "balloon": None if balloon is None else _mebibytes(balloon),
+        "cpu": None if cpu is None else _cpu(config, cpu),
+        "name" if found.is_vm else "hostname": name,
+        "description": description,
+        "tags": _tags(config, tags, add_tags, remove_tags),
+        "onboot": onboot,
+        "startup": startup,
+        "protection": protection,
+        "agent": None if agent is None else _agent(config, agent),
+        "boot": None if boot is None else _boot(found, config, boot),
+        **({} if cdrom is None else _cdrom(found, config, cdrom)),
+    }
+    wanted = {key: value for key, value in wanted.items() if value is not None}
+    table = (await pve.facts()).endpoint("PUT", f"/nodes/{{node}}/{found.row.type}/{{vmid}}/config").parameters
+    wanted = _with_options(found, wanted, options or {}, table)
+    gone = [_removable(found, key, wanted, table) for key in unset or ()]
+    return await _plan(pve, found, config, wanted, gone, revert or [])
+
+
+async def _plan(
+    pve: Cluster, guest: Guest, config: Config, wanted: dict[str, Any], gone: list[str], revert: list[str]
+) -> Plan:
+    emptied = [key for key in ("tags", "description") if wanted.get(key) == ""]
+    settings = {key: value for key, value in wanted.items() if key not in emptied}
+    changed = {key: value for key, value in settings.items() if not is_set(key, value, config)}
+    removals = list(dict.fromkeys([*gone, *emptied]))
+    removed = [key for key in removals if key in config]
+    if revert:
+        await _require_pending(guest, revert)
+    unchanged = [f"{key} is {config[key]} already" for key in settings if key not in changed]
+    unchanged += [f"{key} is not set" for key in removals if key not in config]
+    summary = f"Configure {guest}"
+    if not changed and not removed and not revert:
+        if not unchanged:
+            raise BadArgument("Nothing to change is given", next_step="Name an option, such as cores=2")
+        return Plan(summary, unchanged=tuple(unchanged))
+    if {"memory", "balloon"} & changed.keys():
+        _check_balloon({**config, **changed})
+    touched = [*changed, *removed, *revert]
+    slow = guest.row.status == "running" and any(key.startswith(_PLUGGED) or _is_cd(key) for key in touched)
+    says = f"Change {', '.join(touched)} of {guest}"
+    call = write_config(guest, config, says, set=changed, delete=removed, revert=revert, slow=slow)
+    return Plan(
+        summary,
+        (call,),
+        tuple(unchanged),
+        warnings=tuple(await _warnings(pve, guest, {**config, **changed}, changed)),
+        after=live_and_waiting(guest, touched),
+    )
+
+
+def _is_cd(key: str) -> bool:
+    return values.bus_of(key) in values.BOOTABLE
+
+
+def _refuse_for_containers(guest: Guest, given: Mapping[str, Any]) -> None:
+    for key in given:
+        if key in _VM_ONLY and not guest.is_vm:
+            raise BadArgument(f"{guest} is a container, which has no {key}", next_step="Leave it out")
+
+
+def _mebibytes(given: int | str) -> int:
+    return parse_size(given, unit="M") // MIB
+
+
+def _cpu(config: Config, given: str) -> str:
+    """A bare type changes the type and keeps flags and the like."""
+    if "," in given or "=" in given:
+        return given
+    return values.merge(str(config.get("cpu", "")), {"cputype": given}, "cputype")
+
+
+def _agent(config: Config, given: bool | str) -> str:
+    """Switching it on or off keeps its other settings."""
+    if isinstance(given, str) and given.lower() not in ("0", "1", "true", "false", "on", "off", "yes", "no"):
+        return given
+    on = values.is_on(int(given) if isinstance(given, bool) else given)
+    return values.merge(str(config.get("agent", "")), {"enabled": on}, "enabled")
+
+
+def _tags(config: Config, given: list[str] | None, add: list[str] | None, remove: list[str] | None) -> str | None:
+    if given is None and add is None and remove is None:
+        return None
+    if given is not None and (add is not None or remove is not None):
+        raise BadArgument("tags replaces all tags", next_step="Use it alone, or add_tags and remove_tags without it")
+    tags = _as_tags(given) if given is not None else split_tags(str(config.get("tags", "")))
+    out = {tag.lower() for tag in _as_tags(remove)}
+    tags = [tag for tag in [*tags, *_as_tags(add)] if tag.lower() not in out]
+    return ";".join(dict.fromkeys(tags))
+
+
+def _as_tags(given: list[str] | None) -> list[str]:
+    return split_tags(" ".join(given or ()))
+
+
+def _boot(guest: Guest, config: Config, given: list[str]) -> str:
+    devices = [device for device in re.split(r"[,;\s]+", ";".join(given).removeprefix("order=")) if device]
+    bootable = [key for key in config if values.bus_of(key) in (*values.BOOTABLE, "net") or key.startswith("hostpci")]
+    for device in devices:
+        if device not in bootable:
+            raise NotFound(
+                f"{guest} has no device {device!r} to boot from", next_step=f"It has {', '.join(sorted(bootable))}"
+            )
+    return "order=" + ";".join(devices)
+
+
+def _cdrom(guest: Guest, config: Config, given: str) -> dict[str, str]:
+    """The disc goes into the drive that is there; a VM without one gets a drive."""
+    drives = [
+        key
+        for key, value in config.items()
+        if values.parse(str(value)).get("media") == "cdrom" and not values.is_cloudinit(str(value)) and _is_cd(key)
+    ]
+    slot = drives[0] if drives else next((slot for slot in _CD_SLOTS if slot not in config), None)
+    if slot is None:
+        raise BadArgument(f"{guest} has no place left for a CD drive", next_step="Free one with disk_detach")
+    if given != "none" and ":" not in given:
+        raise BadArgument(
+            f"{given!r} is no volume", next_step="Write it as storage:iso/file.iso, or none to eject the disc"
+        )
+    if values.volume_of(str(config.get(slot, ""))) == given:
+        return {slot: str(config[slot])}
+    return {slot: f"{given},media=cdrom"}
+
+
+def _with_options(
+    guest: Guest, wanted: dict[str, Any], options: Mapping[str, Any], table: Mapping[str, Any]
+) -> dict[str, Any]:
+    merged = dict(wanted)
+    for key, value in options.items():
+        _refuse_foreign(key)
+        schema = _known(guest, key, table)
+        if key in wanted:
+            raise BadArgument(f"{key} is given twice", next_step="Leave it out of options")
+        if guest.is_vm and (key in _CLOUDINIT or values.bus_of(key) == "ipconfig"):
+            raise BadArgument(f"{key} belongs to cloud-init", next_step="Use cloudinit_set")
+        if isinstance(value, (dict, list)) or value is None:
+            raise BadArgument(f"{key} takes a text, a number or a boolean", next_step="unset removes an option")
+        merged[key] = _typed(value, schema)
+    return merged
+
+
+def _typed(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Booleans may be given in words; PVE itself takes 1 and 0 only."""
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if schema.get("type") == "boolean" and isinstance(value, str):
+        return words.get(value.lower(), value)
+    return int(value) if isinstance(value, bool) and schema.get("type") != "boolean" else value
+
+
+def _removable(guest: Guest, key: str, wanted: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+    _refuse_foreign(key)
+    _known(guest, key, table)
+    if key in wanted:
+        raise BadArgument(f"{key} cannot be set and unset at once")
+    return key
+
+
+def _refuse_foreign(key: str) -> None:
+    """Devices have tools of their own, which know their traps."""
+    bus = values.bus_of(key)
+    if bus == "net":
+        raise BadArgument(f"{key} is a network card", next_step="Use nic_set or nic_remove")
+    if bus == "unused":
+        raise BadArgument(f"{key} is a detached disk", next_step="Use disk_attach or disk_destroy")
+    if bus in values.DISKS:
+        raise BadArgument(
+            f"{key} is a disk", next_step="Use disk_add, disk_resize, disk_move, disk_detach or disk_destroy"
+        )
+    if key in _ABOUT_THE_CALL:
+        raise BadArgument(f"{key} is no option of a guest", next_step="Use unset, revert and digest")
+
+
+def _known(guest: Guest, key: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
+    schema: Mapping[str, Any] | None = table.get(key) or table.get(re.sub(r"\d+$", "[n]", key))
+    if schema is None:
+        near = difflib.get_close_matches(key, table, 3, 0.5)
+        kind = "VM" if guest.is_vm else "container"
+        hint = f"Did you mean {' or '.join(near)}?" if near else "guest_get shows the options that are set"
+        raise BadArgument(f"A {kind} has no option {key!r}", next_step=hint)
+    return schema
+
+
+async def _require_pending(guest: Guest, names: list[str]) -> None:
+    waiting = pending_changes(await guest.get("pending"))
+    for key in names:
+        if key not in waiting:
+            there = f"Pending are {', '.join(sorted(waiting))}" if waiting else "Nothing is pending"
+            raise BadArgument(f"{key} of {guest} has no pending change", next_step=there)
+
+
+def _check_balloon(config: Mapping[str, Any]) -> None:
+    memory = int(values.parse(str(config.get("memory", 512)), "current").get("current", 512))
+    if "balloon" in config and int(config["balloon"]) > memory:
+        raise BadArgument(
+            f"balloon={config['balloon']} is more than the memory of {memory} MiB",
+            why="Ballooning can only give memory back",
+            next_step="Give at most as much as memory, or 0 for no ballooning",
+        )
+
+
+async def _warnings(pve: Cluster, guest: Guest, config: Mapping[str, Any], changed: Mapping[str, Any]) -> list[str]:
+    if not guest.is_vm or not {"cores", "sockets"} & changed.keys():
+        return []
+    given = int(config.get("cores", 1)) * int(config.get("sockets", 1))
+    cpus = int((await pve.inventory.node(guest.row.node)).maxcpu)
+    if not cpus or given <= cpus:
+        return []
+    return [f"{guest} would have {given} CPUs, and {guest.row.node} has {cpus}; a VM does not start like that"]

@@ -1,0 +1,215 @@
+"""Storage replication: copies of a guest's ZFS disks on another node, renewed by a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import GuestRef, Risk, Table, operation, page
+from quorate.operations.settling import comes_true, same
+from quorate.operations.units import duration, moment
+from quorate.pve import values
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Conflict, NotFound, Problem, TaskFailed
+
+JOBS = "/cluster/replication"
+COLUMNS = ("job", "guest", "source", "target", "schedule", "enabled", "last", "took", "next", "failures", "error")
+
+JobRef = Annotated[str, Meta(description="Job such as 100-0; see replication_list")]
+
+
+@operation(risk=Risk.READ)
+async def replication_list(
+    pve: Cluster,
+    guest: GuestRef | None = None,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Replication jobs with their last run and last error."""
+    wanted = None if guest is None else (await pve.guest(guest)).vmid
+    jobs = [job for job in await pve.get(JOBS) if wanted in (None, int(job["guest"]))]
+    states = await _states(pve)
+    names = {row.vmid: row.name for row in await pve.inventory.guests()}
+    rows = [_row(job, states.get(job["id"], {}), names.get(int(job["guest"]), "")) for job in jobs]
+    return page(COLUMNS, rows, limit=limit, offset=offset)
+
+
+async def _states(pve: Cluster) -> dict[str, dict[str, Any]]:
+    """How the jobs stand, told by the nodes that run them; a node that is away has nothing to tell."""
+    found: dict[str, dict[str, Any]] = {}
+    for node in await pve.inventory.of_type("node"):
+        if node.status == "online":
+            try:
+                rows = await pve.get(f"/nodes/{node.node}/replication")
+            except Problem:
+                continue
+            found |= {row["id"]: {**row, "source": node.node} for row in rows}
+    return found
+
+
+def _row(job: Mapping[str, Any], state: Mapping[str, Any], name: str) -> list[Any]:
+    return [
+        job["id"],
+        f"{job['guest']} {name}".strip(),
+        state.get("source", ""),
+        job["target"],
+        job.get("schedule", "*/15"),
+        "being removed" if job.get("remove_job") else "no" if job.get("disable") else "yes",
+        moment(state["last_sync"]) if state.get("last_sync") else "never",
+        duration(state["duration"]) if state.get("last_try") else "",
+        moment(state["next_sync"]) if state.get("next_sync") else "",
+        state.get("fail_count") or "",
+        state.get("error", ""),
+    ]
+
+
+@operation(risk=Risk.CHANGE, idempotent=True)
+async def replication_set(
+    pve: Cluster,
+    guest: GuestRef,
+    target: Annotated[str, Meta(description="Node that gets the copies")],
+    schedule: Annotated[str, Meta(description="Calendar event such as */15 or 02:00")] | None = None,
+    rate: Annotated[float, Meta(ge=1, description="MB/s at most")] | None = None,
+    enabled: bool | None = None,
+    comment: str | None = None,
+) -> Plan:
+    """Make or change the replication of a guest's disks to a node. All local disks have to be on ZFS."""
+    found = await pve.guest(guest)
+    await pve.inventory.node(target)
+    if found.row.node == target:
+        raise BadArgument(f"{found} itself is on {target}", next_step="Choose another node; node_list shows them")
+    given = {
+        "schedule": schedule,
+        "rate": rate,
+        "disable": None if enabled is None else not enabled,
+        "comment": comment,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    jobs = [job for job in await pve.get(JOBS) if int(job["guest"]) == found.vmid]
+    known = next((job for job in jobs if job["target"] == target), None)
+    if known is not None:
+        return _change(pve, found, known, options)
+    await _refuse_unreplicable(pve, found)
+    numbers = {int(str(job["id"]).partition("-")[2]) for job in jobs}
+    free = next(number for number in range(len(numbers) + 1) if number not in numbers)
+    job = f"{found.vmid}-{free}"
+    params = {"id": job, "type": "local", "target": target, **options}
+    says = f"Replicate {found} from {found.row.node} to {target}"
+    return Plan(says, (_call(pve, says, "POST", JOBS, job, params, found),), facts={"job": job})
+
+
+def _change(pve: Cluster, guest: Guest, job: Mapping[str, Any], options: Mapping[str, Any]) -> Plan:
+    says = f"Change the replication {job['id']} of {guest} to {job['target']}"
+    changed = {key: value for key, value in options.items() if not same(job.get(key), value)}
+    if not changed:
+        return Plan(says, unchanged=(f"The job {job['id']} is already like that",))
+    call = _call(pve, says, "PUT", f"{JOBS}/{job['id']}", job["id"], changed, guest)
+    return Plan(says, (call,), facts={"job": job["id"]})
+
+
+def _call(
+    pve: Cluster, says: str, method: str, path: str, job_id: str, params: Mapping[str, Any], guest: Guest
+) -> Call:
+    async def settled() -> bool:
+        job = await _find(pve, job_id)
+        return job is not None and all(same(job.get(key), value) for key, value in params.items())
+
+    return Call(says, method, path, params, _target(guest), settled=settled)
+
+
+@operation(risk=Risk.DESTROY)
+async def replication_delete(
+    pve: Cluster,
+    job: JobRef,
+    keep: Annotated[bool, Meta(description="Keep the copies on the target")] = False,
+) -> Plan:
+    """End a replication and delete its copies on the target node."""
+    known = await _existing(pve, job)
+    guest = await pve.guest(int(known["guest"]))
+    says = f"End the replication {job} of {guest} to {known['target']}" + ("" if keep else " and delete the copies")
+
+    async def marked() -> bool:
+        left = await _find(pve, job)
+        return left is None or "remove_job" in left
+
+    async def gone() -> bool:
+        return await _find(pve, job) is None
+
+    async def after() -> dict[str, Any]:
+        if await comes_true(pve, gone):
+            return {}
+        return {"result": "running", "next": "PVE removes it at its next look, within minutes; see replication_list"}
+
+    params = {"keep": True} if keep else {}
+    return Plan(says, (Call(says, "DELETE", f"{JOBS}/{job}", params, _target(guest), settled=marked),), after=after)
+
+
+@operation(risk=Risk.CHANGE, idempotent=True)
+async def replication_run(pve: Cluster, job: JobRef) -> Plan:
+    """Run a replication job now."""
+    known = await _existing(pve, job)
+    guest = await pve.guest(int(known["guest"]))
+    if known.get("disable"):
+        raise Conflict(f"The job {job} is switched off", next_step="Use replication_set enabled=true first")
+    before = await _state(pve, guest, job)
+    says = f"Run the replication {job} of {guest} to {known['target']}"
+
+    async def tried() -> bool:
+        return int((await _state(pve, guest, job)).get("last_try", 0)) > int(before.get("last_try", 0))
+
+    async def after() -> dict[str, Any]:
+        if not await comes_true(pve, tried):
+            return {"result": "running", "next": "PVE looks for due jobs every minute; see replication_list"}
+        state = await _state(pve, guest, job)
+        if state.get("error"):
+            raise TaskFailed(f"The replication {job} failed: {state['error']}", next_step="See replication_list")
+        return {"took": duration(state["duration"])}
+
+    path = f"/nodes/{guest.row.node}/replication/{job}/schedule_now"
+    return Plan(says, (Call(says, "POST", path, {}, _target(guest), settled=tried),), after=after)
+
+
+async def _state(pve: Cluster, guest: Guest, job: str) -> dict[str, Any]:
+    rows = await pve.get(f"/nodes/{guest.row.node}/replication", guest=guest.vmid)
+    return next((row for row in rows if row["id"] == job), {})
+
+
+async def _find(pve: Cluster, job: str) -> dict[str, Any] | None:
+    return next((row for row in await pve.get(JOBS) if row["id"] == job), None)
+
+
+async def _existing(pve: Cluster, job: str) -> dict[str, Any]:
+    known = await _find(pve, job)
+    if known is None:
+        jobs = ", ".join(str(row["id"]) for row in (await pve.get(JOBS))[:20])
+        raise NotFound(f"There is no replication job {job!r}", next_step=f"There is {jobs or 'none'}")
+    return known
+
+
+async def _refuse_unreplicable(pve: Cluster, guest: Guest) -> None:
+    """PVE replicates ZFS volumes only, and refuses the whole job for one local disk of another kind."""
+    config = await guest.get("config")
+    storages = {row.storage: row for row in await pve.inventory.of_type("storage") if row.node == guest.row.node}
+    replicable = 0
+    for key, value in config.items():
+        if not values.is_disk(key, str(value)):
+            continue
+        parts = values.parse(str(value), "volume")
+        storage = storages.get(parts.get("volume", "").partition(":")[0])
+        if storage is None or storage.shared or parts.get("replicate") == "0":
+            continue
+        if storage.plugintype != "zfspool":
+            raise Conflict(
+                f"{key} of {guest} is on {storage.storage} ({storage.plugintype}), which cannot be replicated",
+                next_step="Move the disk to a ZFS storage, or set replicate=0 on it",
+            )
+        replicable += 1
+    if not replicable:
+        raise Conflict(f"{guest} has no disk on a local ZFS storage", why="There is nothing to replicate")
+
+
+def _target(guest: Guest) -> Target:
+    return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)

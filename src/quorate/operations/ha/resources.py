@@ -1,0 +1,257 @@
+"""High availability: which guests the HA manager looks after, how they stand, and moving them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import GuestRef, Risk, operation
+from quorate.operations.settling import comes_true, same
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Conflict
+
+RESOURCES = "/cluster/ha/resources"
+RULES = "/cluster/ha/rules"
+ROWS_SHOWN = 200
+
+State = Literal["started", "stopped", "disabled", "ignored"]
+
+# What the manager shows when it has brought a resource to the wanted state.
+_REACHED = {
+    "started": {"started"},
+    "stopped": {"stopped"},
+    "disabled": {"disabled", "stopped"},
+    "ignored": {"ignored"},
+}
+
+
+@operation(risk=Risk.READ)
+async def ha_status(pve: Cluster) -> dict[str, Any]:
+    """HA manager, guests under HA with wanted and present state, rules (PVE 9) or groups (PVE 8)."""
+    kind = "rules" if await has_rules(pve) else "groups"
+    current, resources, limits = await asyncio.gather(
+        pve.get("/cluster/ha/status/current"), pve.get(RESOURCES), pve.get(f"/cluster/ha/{kind}")
+    )
+    services = {row["sid"]: row for row in current if row["type"] == "service"}
+    return {
+        "manager": {row["id"]: row["status"] for row in current if row["type"] != "service"},
+        "resources": [_resource(row, services.get(row["sid"], {})) for row in resources[:ROWS_SHOWN]],
+        kind: [_without_bookkeeping(row) for row in limits[:ROWS_SHOWN]],
+        "resources_in_all": len(resources) if len(resources) > ROWS_SHOWN else "",
+        "next": "" if resources else "No guest is under HA; ha_set adds one",
+    }
+
+
+def _resource(row: Mapping[str, Any], service: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "guest": row["sid"],
+        "node": service.get("node", ""),
+        "wanted": row.get("state", "started"),
+        "state": service.get("state", "unknown"),
+        **{key: row[key] for key in ("group", "max_restart", "max_relocate", "failback", "comment") if key in row},
+    }
+
+
+def _without_bookkeeping(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in ("digest", "order")}
+
+
+@operation(risk=Risk.CHANGE, idempotent=True)
+async def ha_set(
+    pve: Cluster,
+    guest: GuestRef,
+    state: Annotated[State, Meta(description="ignored: HA keeps its hands off")] | None = None,
+    max_restart: Annotated[int, Meta(ge=0)] | None = None,
+    max_relocate: Annotated[int, Meta(ge=0)] | None = None,
+    failback: Annotated[bool, Meta(description="Return to the better node; PVE 9")] | None = None,
+    group: Annotated[str, Meta(description="HA group; PVE 8")] | None = None,
+    comment: str | None = None,
+) -> Plan:
+    """Put a guest under HA, or change how HA treats it."""
+    found = await pve.guest(guest)
+    await _refuse_other_version(pve, failback=failback, group=group)
+    if found.row.template:
+        raise Conflict(f"{found} is a template and cannot run, so HA has nothing to do for it")
+    sid = sid_of(found)
+    given = {
+        "state": state,
+        "max_restart": max_restart,
+        "max_relocate": max_relocate,
+        "failback": failback,
+        "group": group,
+        "comment": comment,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    known = (await managed(pve)).get(sid)
+    if known is None:
+        return _plan(pve, found, f"Put {found} under HA", "POST", RESOURCES, {"sid": sid, **options})
+    changed = {key: value for key, value in options.items() if not same(_spelled(known.get(key, _default(key))), value)}
+    if not changed:
+        return Plan(f"Change HA of {found}", unchanged=(f"{found} is already under HA like that",))
+    if state != "disabled":
+        await _refuse_in_error(pve, found)
+    return _plan(pve, found, f"Change HA of {found}", "PUT", f"{RESOURCES}/{sid}", changed)
+
+
+def _plan(pve: Cluster, guest: Guest, says: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
+    sid = sid_of(guest)
+
+    async def settled() -> bool:
+        known = (await managed(pve)).get(sid)
+        return known is not None and all(
+            same(_spelled(known.get(key, _default(key))), value) for key, value in params.items() if key != "sid"
+        )
+
+    async def after() -> dict[str, Any]:
+        if method == "PUT" and "state" not in params:
+            return {}
+        wanted = _REACHED[str(params.get("state", "started"))]
+
+        async def reached() -> bool:
+            return await _state(pve, sid) in wanted
+
+        if await comes_true(pve, reached):
+            return {"state": await _state(pve, sid)}
+        return {
+            "result": "running",
+            "state": await _state(pve, sid),
+            "next": "The HA manager is still at it; see ha_status",
+        }
+
+    return Plan(says, (Call(says, method, path, params, target_of(guest), settled=settled),), after=after)
+
+
+@operation(risk=Risk.CHANGE)
+async def ha_relocate(
+    pve: Cluster,
+    guest: GuestRef,
+    node: str,
+    how: Annotated[Literal["migrate", "relocate"], Meta(description="relocate: stop, move, start")] = "migrate",
+) -> Plan:
+    """Have the HA manager move a guest to another node."""
+    found = await pve.guest(guest)
+    target = await pve.inventory.node(node)
+    says = f"{how.capitalize()} {found} from {found.row.node} to {node}"
+    if sid_of(found) not in await managed(pve):
+        raise Conflict(f"{found} is not under HA", next_step="Use guest_migrate, or put it under HA with ha_set first")
+    if found.row.node == node:
+        return Plan(says, unchanged=(f"{found} is already on {node}",))
+    if target.status != "online":
+        raise Conflict(f"Node {node} is {target.status}", next_step="node_list shows the nodes that are online")
+    await _refuse_in_error(pve, found)
+    await _refuse_against_rules(pve, found, node)
+
+    async def arrived() -> bool:
+        pve.inventory.forget()
+        return (await pve.inventory.guest(found.vmid)).node == node
+
+    async def at_rest() -> bool:
+        """A relocated guest has arrived before it is started again."""
+        return await arrived() and await _state(pve, sid_of(found)) in set().union(*_REACHED.values())
+
+    async def after() -> dict[str, Any]:
+        if await comes_true(pve, at_rest):
+            return {"node": node}
+        return {"result": "running", "next": "The HA manager is still at it; see ha_status"}
+
+    call = Call(says, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, target_of(found), settled=arrived)
+    return Plan(says, (call,), after=after, from_answers=_company)
+
+
+def _company(answers: list[Any]) -> dict[str, Any]:
+    """PVE 9 tells who comes along, or who is in the way; then nothing moves."""
+    answer = answers[0] if isinstance(answers[0], dict) else {}
+    blocking = [f"{one['sid']} ({one['cause']})" for one in answer.get("blocking-resources", [])]
+    if blocking:
+        raise Conflict(
+            f"HA rules keep it from moving there: {', '.join(blocking)}", next_step="See the rules in ha_status"
+        )
+    together = answer.get("comigrated-resources")
+    return {"moved_along": together} if together else {}
+
+
+# -- what the HA tools share -------------------------------------------------------------------------------------------
+
+
+def sid_of(guest: Guest) -> str:
+    """The guest's name in HA, such as vm:100."""
+    return f"{guest.row.kind}:{guest.vmid}"
+
+
+async def managed(pve: Cluster) -> dict[str, dict[str, Any]]:
+    """The configured HA resources by their names."""
+    return {row["sid"]: row for row in await pve.get(RESOURCES)}
+
+
+async def has_rules(pve: Cluster) -> bool:
+    """PVE 9 has rules where PVE 8 has groups."""
+    return int(str((await pve.version())["version"]).partition(".")[0]) >= 9
+
+
+async def _state(pve: Cluster, sid: str) -> str:
+    rows = await pve.get("/cluster/ha/status/current")
+    return next((str(row["state"]) for row in rows if row.get("sid") == sid), "unknown")
+
+
+async def _refuse_other_version(pve: Cluster, *, failback: bool | None, group: str | None) -> None:
+    if await has_rules(pve):
+        if group is not None:
+            raise BadArgument(
+                "PVE 9 has no HA groups", why="They became rules", next_step="Use ha_rule_set type=node-affinity"
+            )
+    elif failback is not None:
+        raise BadArgument("failback came with PVE 9", next_step="On PVE 8 it is the group's nofailback")
+
+
+async def _refuse_in_error(pve: Cluster, guest: Guest) -> None:
+    if await _state(pve, sid_of(guest)) == "error":
+        raise Conflict(
+            f"HA has given up on {guest}: it is in the state error",
+            next_step="Repair what keeps it from starting, then ha_set state=disabled, then state=started",
+        )
+
+
+async def _refuse_against_rules(pve: Cluster, guest: Guest, node: str) -> None:
+    """A move that the rules forbid is accepted by PVE and then never happens."""
+    sid = sid_of(guest)
+    rules = await pve.get(RULES) if await has_rules(pve) else []
+    for rule in rules:
+        members = str(rule.get("resources", "")).split(",")
+        if sid not in members or rule.get("disable"):
+            continue
+        nodes = {one.partition(":")[0] for one in str(rule.get("nodes", "")).split(",") if one}
+        apart = rule.get("affinity") == "negative"
+        if nodes and (node in nodes) == apart:
+            raise Conflict(
+                f"The HA rule {rule['rule']} keeps {guest} {'off' if apart else 'on'} {', '.join(sorted(nodes))}",
+                next_step="Choose another node, or change the rule with ha_rule_set",
+            )
+        if apart and not nodes:
+            await _refuse_company(pve, guest, node, [one for one in members if one != sid], rule["rule"])
+
+
+async def _refuse_company(pve: Cluster, guest: Guest, node: str, others: list[str], rule: str) -> None:
+    for other in others:
+        row = await pve.inventory.guest(other.partition(":")[2])
+        if row.node == node:
+            raise Conflict(
+                f"The HA rule {rule} keeps {guest} away from {other}, which is on {node}",
+                next_step="Choose another node, or change the rule with ha_rule_set",
+            )
+
+
+def target_of(guest: Guest) -> Target:
+    return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
+
+
+def _default(key: str) -> Any:
+    return {"state": "started", "max_restart": 1, "max_relocate": 1, "failback": True}.get(key, "")
+
+
+def _spelled(value: Any) -> Any:
+    """PVE knows two words for the same wish."""
+    return "started" if value == "enabled" else value

@@ -1,0 +1,132 @@
+"""HA rules of PVE 9: on which nodes guests may run, and which of them belong together or apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, managed, sid_of, target_of
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import GuestRef, GuestRefs, Risk, operation
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Conflict
+
+_TYPES = {"nodes": "node-affinity", "together": "resource-affinity", "apart": "resource-affinity"}
+
+
+@operation(risk=Risk.CHANGE, idempotent=True)
+async def ha_rule_set(
+    pve: Cluster,
+    rule: Annotated[str, Meta(description="Name of the rule")],
+    kind: Annotated[
+        Literal["nodes", "together", "apart"],
+        Meta(description="nodes: guests run on these nodes; together/apart: guests on one node or on several"),
+    ],
+    guests: GuestRefs,
+    nodes: Annotated[list[str], Meta(description="With priorities if wished: pve1:2")] | None = None,
+    strict: Annotated[bool, Meta(description="Never on other nodes")] | None = None,
+    enabled: bool | None = None,
+    comment: str | None = None,
+) -> Plan:
+    """Make or change an HA rule. The guests have to be under HA."""
+    await _refuse_without_rules(pve)
+    params = {
+        "type": _TYPES[kind],
+        "resources": ",".join(await _members(pve, guests)),
+        **await _affinity(pve, kind, nodes, strict),
+        **({} if enabled is None else {"disable": not enabled}),
+        **({} if comment is None else {"comment": comment}),
+    }
+    known = (await _rules(pve)).get(rule)
+    if known is None:
+        return _plan(pve, rule, f"Make the HA rule {rule}", "POST", RULES, {"rule": rule, **params})
+    if known["type"] != params["type"]:
+        raise Conflict(
+            f"The HA rule {rule} is of type {known['type']}, which cannot change",
+            next_step="Remove it with ha_remove, or choose another name",
+        )
+    return _plan(pve, rule, f"Change the HA rule {rule}", "PUT", f"{RULES}/{rule}", params)
+
+
+@operation(risk=Risk.CHANGE, idempotent=True)
+async def ha_remove(pve: Cluster, guest: GuestRef | None = None, rule: str | None = None) -> Plan:
+    """Take a guest out of HA and its rules; it keeps running. Or remove an HA rule; its guests stay under HA."""
+    if (guest is None) == (rule is None):
+        raise BadArgument("Give either guest or rule", next_step="ha_status shows both")
+    if guest is not None:
+        return await _remove_guest(pve, await pve.guest(guest))
+    return await _remove_rule(pve, str(rule))
+
+
+async def _remove_guest(pve: Cluster, guest: Guest) -> Plan:
+    sid, says = sid_of(guest), f"Take {guest} out of HA"
+    if sid not in await managed(pve):
+        return Plan(says, unchanged=(f"{guest} is not under HA",))
+
+    async def settled() -> bool:
+        return sid not in await managed(pve)
+
+    return Plan(says, (Call(says, "DELETE", f"{RESOURCES}/{sid}", {}, target_of(guest), settled=settled),))
+
+
+async def _remove_rule(pve: Cluster, rule: str) -> Plan:
+    await _refuse_without_rules(pve)
+    says = f"Remove the HA rule {rule}"
+    known = await _rules(pve)
+    if rule not in known:
+        return Plan(says, unchanged=(f"There is no HA rule {rule}; there is {', '.join(known) or 'none'}",))
+
+    async def settled() -> bool:
+        return rule not in await _rules(pve)
+
+    return Plan(says, (Call(says, "DELETE", f"{RULES}/{rule}", {}, Target("ha rule", rule), settled=settled),))
+
+
+def _plan(pve: Cluster, rule: str, says: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
+    async def settled() -> bool:
+        known = (await _rules(pve)).get(rule, {})
+        return set(str(known.get("resources", "")).split(",")) == set(str(params["resources"]).split(","))
+
+    async def after() -> dict[str, Any]:
+        errors = (await _rules(pve)).get(rule, {}).get("errors")
+        return {"errors": errors, "next": "PVE ignores the rule until this is solved"} if errors else {}
+
+    return Plan(says, (Call(says, method, path, params, Target("ha rule", rule), settled=settled),), after=after)
+
+
+async def _members(pve: Cluster, refs: int | str | list[int | str]) -> list[str]:
+    guests = [await pve.guest(ref) for ref in (refs if isinstance(refs, list) else [refs])]
+    if not guests:
+        raise BadArgument("No guest is given", next_step="Give a vmid or a name, or a list of them")
+    under_ha = await managed(pve)
+    for guest in guests:
+        if sid_of(guest) not in under_ha:
+            raise Conflict(f"{guest} is not under HA", next_step=f"Use ha_set guest={guest.vmid} first")
+    return sorted({sid_of(guest) for guest in guests})
+
+
+async def _affinity(pve: Cluster, kind: str, nodes: list[str] | None, strict: bool | None) -> dict[str, Any]:
+    if kind != "nodes":
+        if nodes or strict is not None:
+            raise BadArgument(f"nodes and strict do not go with kind={kind}", next_step="They go with kind=nodes")
+        return {"affinity": "positive" if kind == "together" else "negative"}
+    if not nodes:
+        raise BadArgument("kind=nodes needs nodes", next_step="Give names such as pve1, or pve1:2 with a priority")
+    for name in nodes:
+        await pve.inventory.node(name.partition(":")[0])
+    return {"nodes": ",".join(nodes), **({} if strict is None else {"strict": strict})}
+
+
+async def _rules(pve: Cluster) -> dict[str, dict[str, Any]]:
+    return {row["rule"]: row for row in await pve.get(RULES)}
+
+
+async def _refuse_without_rules(pve: Cluster) -> None:
+    if not await has_rules(pve):
+        raise Conflict(
+            "This cluster has HA groups, not rules",
+            why="Rules came with PVE 9",
+            next_step="Make a group with api_call POST /cluster/ha/groups and name it in ha_set group=",
+        )

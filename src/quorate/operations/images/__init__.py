@@ -1,0 +1,1 @@
+"""Images and templates: upload, download."""

@@ -1,0 +1,1 @@
+"""History of load as numbers and charts."""

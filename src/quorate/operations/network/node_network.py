@@ -1,0 +1,246 @@
+"""The networks of a node: interfaces, edits that wait, and applying or dropping them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.operations.settling import same
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, Conflict, NotFound
+from quorate.pve.inventory import Resource
+
+COLUMNS = ("iface", "type", "active", "autostart", "cidr", "gateway", "ports", "vlan", "mtu", "comment")
+DIFF_SHOWN = 6000
+
+_BRIDGES = ("bridge", "OVSBridge")
+# Address and netmask are the same as the CIDR, and PVE refuses both at once.
+_SPELLED_TWICE = {"address": "cidr", "netmask": "cidr", "address6": "cidr6", "netmask6": "cidr6"}
+
+Options = Annotated[dict[str, str | int | bool], Meta(description="Further PVE options, such as bond_mode")]
+
+
+@operation(risk=Risk.READ)
+async def node_network_list(
+    pve: Cluster,
+    node: str,
+    type: Literal["bridge", "bond", "eth", "vlan"] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Interfaces of a node as they will be, and the edits that wait to be applied."""
+    await pve.inventory.node(node)
+    answer = await pve.client.request("GET", f"/nodes/{node}/network")
+    wanted = [row for row in answer.data if type is None or row["type"] == type or _is_ovs(row["type"], type)]
+    table = page(COLUMNS, (_row(row) for row in wanted), limit=limit, offset=offset)
+    if answer.changes:
+        table.facts["pending"] = _cut(answer.changes)
+        table.facts["next"] = "node_network_apply makes it real, node_network_change action=revert drops it"
+    return table
+
+
+def _is_ovs(have: str, wanted: str) -> bool:
+    return have.lower() == f"ovs{wanted}"
+
+
+def _row(row: Mapping[str, Any]) -> list[Any]:
+    return [
+        row["iface"],
+        row["type"],
+        "yes" if row.get("active") else "no",
+        "yes" if row.get("autostart") else "",
+        " ".join(str(row[key]) for key in ("cidr", "cidr6") if row.get(key)),
+        " ".join(str(row[key]) for key in ("gateway", "gateway6") if row.get(key)),
+        row.get("bridge_ports") or row.get("slaves") or row.get("ovs_ports") or row.get("vlan-raw-device") or "",
+        row.get("vlan-id") or ("aware" if row.get("bridge_vlan_aware") else ""),
+        row.get("mtu", ""),
+        str(row.get("comments", "")).strip(),
+    ]
+
+
+@operation(risk=Risk.CHANGE)
+async def node_network_change(
+    pve: Cluster,
+    node: str,
+    action: Annotated[
+        Literal["set", "delete", "revert"],
+        Meta(description="set: make or change an interface; revert: drop all edits that wait"),
+    ],
+    iface: Annotated[str, Meta(description="Such as vmbr1, bond0, eno1.20")] | None = None,
+    type: Literal["bridge", "bond", "eth", "vlan", "OVSBridge", "OVSBond", "OVSPort", "OVSIntPort"] | None = None,
+    cidr: Annotated[str, Meta(description="Such as 10.0.0.2/24")] | None = None,
+    gateway: str | None = None,
+    ports: Annotated[list[str], Meta(description="Ports of a bridge or bond")] | None = None,
+    vlan_aware: bool | None = None,
+    mtu: int | None = None,
+    autostart: bool | None = None,
+    comment: str | None = None,
+    options: Options | None = None,
+    remove: Annotated[list[str], Meta(description="Options to remove, such as gateway")] | None = None,
+) -> Plan:
+    """Edit a node's interfaces. Nothing becomes real before node_network_apply."""
+    await _online(pve, node)
+    given = {
+        "cidr": cidr,
+        "gateway": gateway,
+        "bridge_vlan_aware": vlan_aware,
+        "mtu": mtu,
+        "autostart": autostart,
+        "comments": comment,
+    }
+    edits = {key: value for key, value in given.items() if value is not None} | (options or {})
+    if action == "revert":
+        return await _revert(pve, node)
+    if iface is None:
+        raise BadArgument(f"action={action} needs iface", next_step="node_network_list shows the interfaces")
+    rows = {row["iface"]: row for row in await pve.get(f"/nodes/{node}/network")}
+    if action == "delete":
+        return _delete(pve, node, iface, rows)
+    kind = type or (rows[iface]["type"] if iface in rows else None)
+    if kind is None:
+        raise BadArgument(f"{node} has no interface {iface!r} yet, so its type is needed", next_step="Give type=bridge")
+    if ports is not None:
+        edits[_ports_option(kind)] = " ".join(ports)
+    if not edits and not remove and iface in rows:
+        raise BadArgument(f"Nothing to change on {iface} is given", next_step="Give cidr, ports, mtu or other options")
+    return await _set(pve, node, iface, {"type": kind, **edits}, rows, remove or [])
+
+
+async def _set(
+    pve: Cluster, node: str, iface: str, edits: dict[str, Any], rows: Mapping[str, Any], remove: list[str]
+) -> Plan:
+    known = rows.get(iface)
+    _refuse_missing_ports(node, edits, rows)
+    if known is None:
+        if remove:
+            raise BadArgument(f"{iface} does not exist, so nothing can be removed from it")
+        says = f"Prepare the new {edits['type']} {iface} on {node}"
+        params = {"iface": iface, **({"autostart": True} if edits["type"] in _BRIDGES else {}), **edits}
+        return _plan(pve, node, says, "POST", f"/nodes/{node}/network", iface, params)
+    kept = await _kept(pve, known, edits, remove)
+    params = {**kept, **edits, **({"delete": ",".join(remove)} if remove else {})}
+    says = f"Prepare the change of {iface} on {node}"
+    return _plan(pve, node, says, "PUT", f"/nodes/{node}/network/{iface}", iface, params)
+
+
+async def _kept(pve: Cluster, known: Mapping[str, Any], edits: Mapping[str, Any], remove: list[str]) -> dict[str, Any]:
+    """What is there and is sent again: PVE takes an address that is not repeated as one to be dropped."""
+    given_otherwise = {_SPELLED_TWICE.get(key) for key in edits}
+    accepted = (await pve.facts()).endpoint("PUT", "/nodes/{node}/network/{iface}").parameters
+    return {
+        key: value
+        for key, value in known.items()
+        if key in accepted
+        and key not in ("iface", "node", *remove, *edits)
+        and value != ""
+        and not (_SPELLED_TWICE.get(key) in known or _SPELLED_TWICE.get(key) in edits)
+        and key not in given_otherwise
+    }
+
+
+def _ports_option(kind: str) -> str:
+    options = {"bridge": "bridge_ports", "bond": "slaves", "OVSBridge": "ovs_ports", "OVSBond": "ovs_bonds"}
+    if kind not in options:
+        raise BadArgument(f"A {kind} has no ports", next_step="Bridges and bonds have")
+    return options[kind]
+
+
+def _refuse_missing_ports(node: str, edits: Mapping[str, Any], rows: Mapping[str, Any]) -> None:
+    """PVE writes names that do not exist without a word, and the bridge then comes up without them."""
+    for option in ("bridge_ports", "slaves"):
+        for port in str(edits.get(option, "")).split():
+            if port not in rows and port.partition(".")[0] not in rows:
+                cards = ", ".join(sorted(name for name, row in rows.items() if row["type"] in ("eth", "bond")))
+                raise BadArgument(f"{node} has no interface {port!r} to be a port", next_step=f"It has {cards}")
+
+
+def _delete(pve: Cluster, node: str, iface: str, rows: Mapping[str, Any]) -> Plan:
+    if iface not in rows:
+        raise NotFound(f"{node} has no interface {iface!r}", next_step=f"It has {', '.join(sorted(rows))}")
+    says = f"Prepare the removal of {iface} on {node}"
+    warnings = ("It carries the node's default gateway",) if rows[iface].get("gateway") else ()
+
+    async def settled() -> bool:
+        return all(row["iface"] != iface for row in await pve.get(f"/nodes/{node}/network"))
+
+    call = Call(says, "DELETE", f"/nodes/{node}/network/{iface}", {}, Target("node", node, node=node), settled=settled)
+    return Plan(says, (call,), warnings=warnings, after=_shows_pending(pve, node), next_step=_NEXT)
+
+
+async def _revert(pve: Cluster, node: str) -> Plan:
+    says = f"Drop the network edits that wait on {node}"
+    pending = await _pending(pve, node)
+    if not pending:
+        return Plan(says, unchanged=(f"No network edits wait on {node}",))
+
+    async def settled() -> bool:
+        return not await _pending(pve, node)
+
+    call = Call(says, "DELETE", f"/nodes/{node}/network", {}, Target("node", node, node=node), settled=settled)
+    return Plan(says, (call,), facts={"dropped": _cut(pending)})
+
+
+_NEXT = "Nothing is real yet: node_network_apply makes it so, node_network_change action=revert drops it"
+
+
+def _plan(pve: Cluster, node: str, says: str, method: str, path: str, iface: str, params: Mapping[str, Any]) -> Plan:
+    async def settled() -> bool:
+        rows = {row["iface"]: row for row in await pve.get(f"/nodes/{node}/network")}
+        wanted = {key: value for key, value in params.items() if key not in ("iface", "delete")}
+        return iface in rows and all(same(rows[iface].get(key), value) for key, value in wanted.items())
+
+    call = Call(says, method, path, params, Target("node", node, node=node), settled=settled)
+    return Plan(says, (call,), after=_shows_pending(pve, node), next_step=_NEXT)
+
+
+def _shows_pending(pve: Cluster, node: str) -> Any:
+    async def after() -> dict[str, Any]:
+        return {"pending": _cut(await _pending(pve, node) or "")}
+
+    return after
+
+
+@operation(risk=Risk.DESTROY)
+async def node_network_apply(pve: Cluster, node: str) -> Plan:
+    """Make the waiting network edits of a node real. A mistake cuts the node and its guests off."""
+    row = await _online(pve, node)
+    says = f"Apply the network edits of {node}"
+    pending = await _pending(pve, node)
+    if not pending:
+        return Plan(says, unchanged=(f"No network edits wait on {node}",))
+    running = [guest for guest in await pve.inventory.guests() if guest.node == node and guest.status == "running"]
+    warnings = [f"{len(running)} running guests of {node} may lose their network for a moment"] if running else []
+    if _touches_addresses(pending):
+        warnings.append(
+            f"Addresses, gateways or ports of {row.node} change: if they are wrong, only its console is left"
+        )
+
+    async def applied() -> bool:
+        return not await _pending(pve, node)
+
+    call = Call(says, "PUT", f"/nodes/{node}/network", {}, Target("node", node, node=node), settled=applied)
+    return Plan(says, (call,), facts={"pending": _cut(pending)}, warnings=tuple(warnings))
+
+
+def _touches_addresses(patch: str) -> bool:
+    changed = [line[1:].strip() for line in patch.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    return any(line.startswith(("address", "gateway", "bridge-ports", "bond-slaves")) for line in changed)
+
+
+async def _online(pve: Cluster, node: str) -> Resource:
+    row = await pve.inventory.node(node)
+    if row.status != "online":
+        raise Conflict(f"Node {node} is {row.status}", next_step="node_list shows the nodes that are online")
+    return row
+
+
+async def _pending(pve: Cluster, node: str) -> str | None:
+    return (await pve.client.request("GET", f"/nodes/{node}/network")).changes
+
+
+def _cut(patch: str) -> str:
+    return patch if len(patch) <= DIFF_SHOWN else f"{patch[:DIFF_SHOWN]}\n… {len(patch) - DIFF_SHOWN} characters more"

@@ -1,0 +1,222 @@
+"""Software-defined networks: zones, vnets and subnets. Edits wait until they are applied on all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.operations.settling import same
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, Conflict, NotFound
+
+COLUMNS = ("kind", "name", "in", "type", "state", "settings", "pending")
+ROOT = "/cluster/sdn"
+NEXT = "Nothing is real yet: sdn_apply makes it so on all nodes"
+
+Kind = Literal["zone", "vnet", "subnet"]
+_BOOKKEEPING = {"digest", "state", "pending", "type", "zone", "vnet", "subnet", "network", "mask", "cidr"}
+
+
+@operation(risk=Risk.READ)
+async def sdn_list(
+    pve: Cluster,
+    kind: Kind | None = None,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """SDN zones, vnets and subnets; state tells which edits are not applied yet."""
+    rows: list[list[Any]] = []
+    vnets = await pve.get(f"{ROOT}/vnets", pending=1)
+    if kind in (None, "zone"):
+        rows += [_row("zone", row["zone"], "", row) for row in await pve.get(f"{ROOT}/zones", pending=1)]
+    if kind in (None, "vnet"):
+        rows += [_row("vnet", row["vnet"], _now_or_soon(row, "zone"), row) for row in vnets]
+    if kind in (None, "subnet"):
+        for vnet in (row["vnet"] for row in vnets if row.get("state") != "deleted"):
+            subnets = await pve.get(f"{ROOT}/vnets/{vnet}/subnets", pending=1)
+            rows += [_row("subnet", row.get("cidr") or row["subnet"], vnet, row) for row in subnets]
+    table = page(COLUMNS, rows, limit=limit, offset=offset)
+    if any(row[4] for row in rows):
+        table.facts["next"] = "sdn_apply makes the edits real" + (
+            f"; api_call POST {ROOT}/rollback drops them" if await _can_roll_back(pve) else ""
+        )
+    return table
+
+
+def _row(kind: str, name: str, inside: str, row: Mapping[str, Any]) -> list[Any]:
+    settings = {key: value for key, value in row.items() if key not in _BOOKKEEPING and value not in (None, "", [])}
+    return [kind, name, inside, row.get("type", ""), row.get("state", ""), _words(settings), _words(row.get("pending"))]
+
+
+def _words(settings: Any) -> str:
+    return " ".join(f"{key}={value}" for key, value in (settings or {}).items())
+
+
+def _now_or_soon(row: Mapping[str, Any], key: str) -> str:
+    return str(row.get(key) or (row.get("pending") or {}).get(key, ""))
+
+
+async def _can_roll_back(pve: Cluster) -> bool:
+    return (await pve.facts()).find("POST", f"{ROOT}/rollback") is not None
+
+
+@operation(risk=Risk.CHANGE, idempotent=True)
+async def sdn_change(
+    pve: Cluster,
+    action: Annotated[Literal["set", "delete"], Meta(description="set: make or change")],
+    kind: Kind,
+    name: Annotated[
+        str, Meta(description="Zone or vnet (at most 8 letters and digits), or subnet such as 10.0.0.0/24")
+    ],
+    type: Annotated[Literal["simple", "vlan", "qinq", "vxlan", "evpn"], Meta(description="Of a new zone")]
+    | None = None,
+    zone: Annotated[str, Meta(description="Of a vnet")] | None = None,
+    vnet: Annotated[str, Meta(description="Of a subnet")] | None = None,
+    tag: Annotated[int, Meta(description="VLAN or VXLAN id of a vnet")] | None = None,
+    gateway: Annotated[str, Meta(description="Of a subnet")] | None = None,
+    options: Annotated[
+        dict[str, str | int | bool | list[str]],
+        Meta(description="Further PVE options: bridge, nodes, mtu, peers, alias, snat, dhcp-range…"),
+    ]
+    | None = None,
+    remove: Annotated[list[str], Meta(description="Options to remove")] | None = None,
+) -> Plan:
+    """Make, change or delete an SDN zone, vnet or subnet. Nothing becomes real before sdn_apply."""
+    if action == "delete":
+        return await _delete(pve, kind, name, vnet)
+    given = {"type": type, "zone": zone, "tag": tag, "gateway": gateway}
+    edits = {key: value for key, value in given.items() if value is not None} | (options or {})
+    _refuse_misplaced(kind, type=type, zone=zone, vnet=vnet, gateway=gateway, tag=tag)
+    if kind == "subnet":
+        return await _set_subnet(pve, name, vnet, edits, remove or [])
+    known = {row[kind]: row for row in await pve.get(f"{ROOT}/{kind}s")}
+    if name in known:
+        edits.pop("type", None)
+        return _plan(pve, kind, name, "PUT", f"{ROOT}/{kind}s/{name}", {**edits, **_removal(remove)})
+    if kind == "zone" and type is None:
+        raise BadArgument(f"There is no zone {name!r} yet, so its type is needed", next_step="Give type=simple or vlan")
+    if kind == "vnet":
+        await _refuse_unknown_zone(pve, name, zone)
+    return _plan(pve, kind, name, "POST", f"{ROOT}/{kind}s", {kind: name, **edits})
+
+
+async def _set_subnet(pve: Cluster, cidr: str, vnet: str | None, edits: dict[str, Any], remove: list[str]) -> Plan:
+    if vnet is None:
+        raise BadArgument("A subnet needs its vnet", next_step="Give vnet=; sdn_list shows them")
+    known = await _subnet_id(pve, vnet, cidr)
+    path = f"{ROOT}/vnets/{vnet}/subnets"
+    if known is None:
+        return _plan(pve, "subnet", cidr, "POST", path, {"subnet": cidr, "type": "subnet", **edits}, vnet)
+    return _plan(pve, "subnet", cidr, "PUT", f"{path}/{known}", {**edits, **_removal(remove)}, vnet)
+
+
+def _plan(
+    pve: Cluster, kind: str, name: str, method: str, path: str, params: Mapping[str, Any], vnet: str | None = None
+) -> Plan:
+    says = f"Prepare {'the new' if method == 'POST' else 'the change of'} {kind} {name}"
+    if method == "PUT" and not params:
+        raise BadArgument(f"Nothing to change on {kind} {name} is given", next_step="Give tag, gateway or options")
+
+    async def settled() -> bool:
+        row = await _find(pve, kind, name, vnet)
+        wanted = {key: value for key, value in params.items() if key not in ("type", "delete", "subnet", "dhcp-range")}
+        return row is not None and all(same(row.get(key), value) for key, value in wanted.items())
+
+    call = Call(says, method, path, params, Target(kind, name), settled=settled)
+    return Plan(says, (call,), next_step=NEXT)
+
+
+async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
+    says = f"Prepare the removal of {kind} {name}"
+    if kind == "subnet" and vnet is None:
+        raise BadArgument("A subnet needs its vnet", next_step="Give vnet=; sdn_list shows them")
+    if await _find(pve, kind, name, vnet) is None:
+        return Plan(says, unchanged=(f"There is no {kind} {name}",))
+    await _refuse_used(pve, kind, name)
+    path = f"{ROOT}/{kind}s/{name}"
+    if kind == "subnet":
+        path = f"{ROOT}/vnets/{vnet}/subnets/{await _subnet_id(pve, str(vnet), name)}"
+
+    async def settled() -> bool:
+        return await _find(pve, kind, name, vnet) is None
+
+    return Plan(says, (Call(says, "DELETE", path, {}, Target(kind, name), settled=settled),), next_step=NEXT)
+
+
+@operation(risk=Risk.DESTROY)
+async def sdn_apply(pve: Cluster) -> Plan:
+    """Make the waiting SDN edits real: every node reloads its network, its own waiting edits included."""
+    says = "Apply the SDN configuration on all nodes"
+    table = await sdn_list(pve, limit=200)
+    waiting = [_change_line(dict(zip(table.columns, row, strict=True))) for row in table.rows]
+    pending = [line for line in waiting if line]
+    if not pending:
+        return Plan(says, unchanged=("No SDN edits of zones, vnets or subnets wait",))
+    warnings = []
+    for node in await pve.inventory.of_type("node"):
+        if node.status != "online":
+            warnings.append(f"Node {node.node} is {node.status} and gets it only when it is back")
+        elif (await pve.client.request("GET", f"/nodes/{node.node}/network")).changes:
+            warnings.append(f"Edits of the network of {node.node} itself wait, too, and become real with this")
+    call = Call(says, "PUT", ROOT, {}, Target("sdn", "cluster"))
+    return Plan(says, (call,), facts={"pending": pending}, warnings=tuple(warnings))
+
+
+def _change_line(row: Mapping[str, Any]) -> str:
+    state = row.get("state")
+    return f"{state} {row['kind']} {row['name']} {row.get('pending') or ''}".strip() if state else ""
+
+
+# -- looking things up and refusing ------------------------------------------------------------------------------------
+
+
+async def _find(pve: Cluster, kind: str, name: str, vnet: str | None) -> dict[str, Any] | None:
+    if kind == "subnet":
+        rows = await pve.get(f"{ROOT}/vnets/{vnet}/subnets")
+        return next((row for row in rows if name in (row.get("cidr"), row["subnet"])), None)
+    return next((row for row in await pve.get(f"{ROOT}/{kind}s") if row[kind] == name), None)
+
+
+async def _subnet_id(pve: Cluster, vnet: str, cidr: str) -> str | None:
+    if vnet not in (known := sorted(row["vnet"] for row in await pve.get(f"{ROOT}/vnets"))):
+        raise NotFound(f"There is no vnet {vnet!r}", next_step=f"There is {', '.join(known) or 'none'}")
+    found = await _find(pve, "subnet", cidr, vnet)
+    return None if found is None else str(found["subnet"])
+
+
+def _removal(remove: list[str] | None) -> dict[str, str]:
+    return {"delete": ",".join(remove)} if remove else {}
+
+
+def _refuse_misplaced(kind: str, **given: Any) -> None:
+    fitting = {"zone": {"type", "tag"}, "vnet": {"zone", "tag"}, "subnet": {"vnet", "gateway"}}[kind]
+    for name, value in given.items():
+        if value is not None and name not in fitting:
+            raise BadArgument(f"{name} does not go with kind={kind}")
+
+
+async def _refuse_unknown_zone(pve: Cluster, vnet: str, zone: str | None) -> None:
+    zones = sorted(row["zone"] for row in await pve.get(f"{ROOT}/zones"))
+    there = f"There is {', '.join(zones)}" if zones else "There is none yet; make one with sdn_change kind=zone"
+    if zone is None:
+        raise BadArgument(f"The new vnet {vnet} needs its zone", next_step=there)
+    if zone not in zones:
+        raise NotFound(f"There is no zone {zone!r}", next_step=there)
+
+
+async def _refuse_used(pve: Cluster, kind: str, name: str) -> None:
+    if kind == "zone":
+        users = [row["vnet"] for row in await pve.get(f"{ROOT}/vnets") if row.get("zone") == name]
+    elif kind == "vnet":
+        users = [row.get("cidr") or row["subnet"] for row in await pve.get(f"{ROOT}/vnets/{name}/subnets")]
+    else:
+        return
+    if users:
+        what = "vnet" if kind == "zone" else "subnet"
+        raise Conflict(
+            f"The {kind} {name} still has {what}s: {', '.join(users)}", next_step=f"Delete them first with kind={what}"
+        )

@@ -1,0 +1,1 @@
+"""Care of nodes: services, updates, disks, certificates, logs, power."""

@@ -1,0 +1,121 @@
+"""Acting on nodes: services, package lists, power."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal
+
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import Risk, operation
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import Conflict, NotFound
+from quorate.pve.inventory import Resource
+
+GUESTS_NAMED = 20
+
+# Without these the node can no longer be reached through the API, or leaves the cluster and may be fenced.
+ESSENTIAL = {
+    "pveproxy": "the API would be gone, and nothing could start it again from here",
+    "pvedaemon": "the API would be gone, and nothing could start it again from here",
+    "pve-cluster": "the node would lose its configuration",
+    "corosync": "the node would leave the cluster, and be reset if it runs guests under HA",
+}
+_DONE = {"start": "running", "stop": "dead"}
+
+
+@operation(risk=Risk.CHANGE)
+async def node_service_control(
+    pve: Cluster, node: str, service: str, action: Literal["start", "stop", "restart", "reload"]
+) -> Plan:
+    """Start, stop, restart or reload a service of a node."""
+    await _online(pve, node)
+    rows = {row["service"]: row for row in await pve.get(f"/nodes/{node}/services")}
+    if service not in rows:
+        near = difflib.get_close_matches(service, rows, 1)
+        hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(sorted(rows))}"
+        raise NotFound(f"{node} has no service {service!r} that PVE manages", next_step=hint)
+    if action == "stop" and service in ESSENTIAL:
+        raise Conflict(f"{service} is not stopped: {ESSENTIAL[service]}", next_step="action=restart is possible")
+    if rows[service].get("unit-state") == "not-found":
+        raise Conflict(f"{service} is not installed on {node}", next_step="See node_inspect aspect=services")
+    says = f"{action.capitalize()} {service} on {node}"
+    if rows[service].get("state") == _DONE.get(action):
+        return Plan(says, unchanged=(f"{service} on {node} is already {rows[service]['state']}",))
+
+    async def state() -> str:
+        return str((await pve.get(f"/nodes/{node}/services/{service}/state"))["state"])
+
+    async def settled() -> bool:
+        return await state() == _DONE.get(action, "running")
+
+    async def after() -> dict[str, Any]:
+        return {"state": await state()}
+
+    warnings = (f"The API of {node} is away for some seconds",) if service in ESSENTIAL and action == "restart" else ()
+    call = Call(says, "POST", f"/nodes/{node}/services/{service}/{action}", {}, _target(node), settled=settled)
+    return Plan(says, (call,), warnings=warnings, after=after)
+
+
+@operation(risk=Risk.CHANGE, idempotent=True)
+async def node_updates_refresh(pve: Cluster, node: str) -> Plan:
+    """Read a node's package lists anew (apt update). Installs nothing."""
+    await _online(pve, node)
+    says = f"Read the package lists of {node} anew"
+
+    async def after() -> dict[str, Any]:
+        return {"updates": len(await pve.get(f"/nodes/{node}/apt/update")), "next": "See node_inspect aspect=updates"}
+
+    return Plan(says, (Call(says, "POST", f"/nodes/{node}/apt/update", {}, _target(node)),), after=after)
+
+
+@operation(risk=Risk.DESTROY)
+async def node_power(pve: Cluster, node: str, action: Literal["reboot", "shutdown"]) -> Plan:
+    """Reboot or shut down a node. Its guests go down with it; only some of those under HA move away."""
+    await _online(pve, node)
+    says = f"{'Reboot' if action == 'reboot' else 'Shut down'} node {node}"
+    running = [row for row in await pve.inventory.guests() if row.node == node and row.status == "running"]
+    uptime = (await pve.get(f"/nodes/{node}/status")).get("uptime", 0)
+
+    async def settled() -> bool:
+        pve.inventory.forget()
+        row = await pve.inventory.node(node)
+        return row.status != "online" or (0 < row.uptime < uptime)
+
+    call = Call(says, "POST", f"/nodes/{node}/status", {"command": action}, _target(node), settled=settled)
+    after = "node_list shows when it is gone" + (
+        " and back" if action == "reboot" else "; only its power button or wake-on-LAN brings it back"
+    )
+    return Plan(
+        says,
+        (call,),
+        facts={"guests_going_down": _named(running)},
+        warnings=tuple(await _dangers(pve, node, running)),
+        next_step=f"PVE has accepted it and shuts the guests down first; {after}",
+    )
+
+
+def _named(running: list[Resource]) -> list[str]:
+    names = [f"{row.kind} {row.vmid} {row.name}" + (" (under HA)" if row.hastate else "") for row in running]
+    more = len(names) - GUESTS_NAMED
+    return names[:GUESTS_NAMED] + ([f"and {more} more"] if more > 0 else [])
+
+
+async def _dangers(pve: Cluster, node: str, running: list[Resource]) -> list[str]:
+    found = [f"{len(running)} running guests of {node} go down"] if running else []
+    nodes = await pve.inventory.of_type("node")
+    left = sum(row.status == "online" and row.node != node for row in nodes)
+    if len(nodes) > 1 and left <= len(nodes) // 2:
+        found.append(f"Only {left} of {len(nodes)} nodes remain: the cluster loses its quorum and accepts no changes")
+    if len(nodes) == 1:
+        found.append("It is the only node: nothing can be asked until it is back")
+    return found
+
+
+async def _online(pve: Cluster, node: str) -> None:
+    row = await pve.inventory.node(node)
+    if row.status != "online":
+        raise Conflict(f"Node {node} is {row.status}", next_step="node_list shows the nodes that are online")
+
+
+def _target(node: str) -> Target:
+    return Target("node", node, node=node)

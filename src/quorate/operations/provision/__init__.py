@@ -1,0 +1,1 @@
+"""Creating, cloning, migrating and deleting guests."""

@@ -1,0 +1,79 @@
+"""Container templates: those on the storages, and those of the appliance list that a node can download."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from quorate.operations.placement import pick_storage
+from quorate.operations.plan import Call
+from quorate.operations.provision.guest_files import Library, listed, matching, several
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A template of a node: on its storage, or to be put there first."""
+
+    name: str
+    volid: str
+    missing: bool = False
+
+    def download(self, pve: Cluster, node: str) -> Call:
+        """The step that fetches it from the appliance list."""
+        storage = self.volid.partition(":")[0]
+
+        async def is_there() -> bool:
+            rows = await pve.get(f"/nodes/{node}/storage/{storage}/content", content="vztmpl")
+            return any(row["volid"] == self.volid for row in rows)
+
+        says = f"Download template {self.name} to {storage} on {node}"
+        params = {"storage": storage, "template": self.name}
+        return Call(says, "POST", f"/nodes/{node}/aplinfo", params, settled=is_there)
+
+
+async def find_template(pve: Cluster, library: Library, node: str, wanted: str) -> Template:
+    """The template that is meant by a volid, a file name or a part of it; the newest if only versions differ."""
+    files = await library.on(node, "vztmpl")
+    if found := matching(files, wanted):
+        newest = _newest(wanted, [file.name for file in found])
+        return Template(newest, next(file.volid for file in found if file.name == newest))
+    rows: list[dict[str, Any]] = await pve.get(f"/nodes/{node}/aplinfo") or []
+    name = _appliance(wanted, rows)
+    if name is None:
+        raise _nowhere(wanted, node, [*(file.name for file in files), *(str(row["template"]) for row in rows)])
+    storage = await pick_storage(pve, node, "vztmpl", wanted=wanted.partition(":")[0] if ":" in wanted else None)
+    return Template(name, f"{storage.storage}:vztmpl/{name}", missing=True)
+
+
+def _appliance(wanted: str, rows: Iterable[dict[str, Any]]) -> str | None:
+    """The appliance that is meant; a plain system comes before the many that are built upon it."""
+    lowered = wanted.rpartition("/")[2].lower()
+    offered = [row for row in rows if lowered in str(row["template"]).lower()]
+    exact = [row for row in offered if row["template"].lower() == lowered]
+    systems = [row for row in offered if row.get("section") == "system"]
+    names = [str(row["template"]) for row in exact or systems or offered]
+    return _newest(wanted, names) if names else None
+
+
+def _newest(wanted: str, names: list[str]) -> str:
+    if len({name.partition("_")[0] for name in names}) > 1:
+        raise several("template", wanted, names)
+    return max(names, key=_version)
+
+
+def _version(name: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", name.partition("_")[2])]
+
+
+def _nowhere(wanted: str, node: str, names: list[str]) -> NotFound:
+    near = difflib.get_close_matches(wanted.rpartition("/")[2], names, 3, 0.5)
+    return NotFound(
+        f"There is no container template {wanted!r}",
+        why=f"Neither the storages of {node} nor its appliance list have it",
+        next_step=f"Did you mean {' or '.join(near)}?" if near else f"There is {listed(set(names))}" if names else None,
+    )

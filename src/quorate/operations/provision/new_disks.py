@@ -1,0 +1,241 @@
+"""The disks of new guests: what is wished for, on which storage, in which format, at which slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorate.operations.placement import pick_storage
+from quorate.operations.provision.guest_files import File, Library, matching
+from quorate.operations.provision.new_guests import part_text
+from quorate.operations.units import parse_size, size
+from quorate.pve import values
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, Conflict, NotFound, PermissionMissing
+from quorate.pve.inventory import Resource
+
+GIBIBYTE = 1024**3
+SLOTS = {"scsi": 31, "virtio": 16, "sata": 6, "ide": 4}
+
+# Types that keep disks as files, where qcow2 is what makes snapshots possible.
+FILE_TYPES = frozenset({"dir", "nfs", "cifs", "cephfs", "glusterfs"})
+# lvm can hold qcow2 if it was set up so; only PVE knows.
+_MORE_THAN_RAW = FILE_TYPES | {"lvm"}
+# Types that take all the space at once. The others take what is written, so more may be promised than is there.
+_THICK_TYPES = frozenset({"lvm", "iscsi", "iscsidirect"})
+_IMPORTABLE = ("import", "images")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskWish:
+    """One disk as the caller describes it."""
+
+    bytes: int | None = None
+    storage: str | None = None
+    bus: str | None = None
+    format: str | None = None
+    import_from: str | None = None
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Other parts of PVE's property string."""
+
+    @property
+    def gibibytes(self) -> str:
+        return format((self.bytes or 0) / GIBIBYTE, ".10g")
+
+
+def parse_disk(given: int | str | Mapping[str, Any], storage: str | None = None) -> DiskWish:
+    """A disk from "32G", "local-lvm:32G", "local-lvm:32G,ssd=1" or an object with the same parts."""
+    if isinstance(given, Mapping):
+        parts = {str(key): part_text(str(key), value) for key, value in given.items() if value is not None}
+    else:
+        parts = _parts_of(str(given))
+    bus, wanted = parts.pop("bus", None), parts.pop("size", None)
+    if bus is not None and bus not in SLOTS:
+        raise BadArgument(f"There is no bus {bus!r}", next_step=f"Valid are {', '.join(SLOTS)}")
+    import_from = parts.pop("import_from", None) or parts.pop("import-from", None)
+    if wanted in (None, "0", "") and not import_from:
+        raise BadArgument(
+            f"The disk {given!r} has no size", next_step='Write "32G", "local-lvm:32G" or {"size": "32G"}'
+        )
+    if "discard" in parts:
+        parts["discard"] = "on" if values.is_on(parts["discard"]) else "ignore"
+    return DiskWish(
+        bytes=parse_size(wanted, unit="G") if wanted and wanted != "0" else None,
+        storage=parts.pop("storage", None) or storage,
+        bus=bus,
+        format=parts.pop("format", None),
+        import_from=import_from,
+        more=parts,
+    )
+
+
+def _parts_of(text: str) -> dict[str, str]:
+    parts = values.parse(text, "volume")
+    storage, colon, amount = parts.pop("volume", "").rpartition(":")
+    return {**({"storage": storage} if colon and storage else {}), **({"size": amount} if amount else {}), **parts}
+
+
+# -- where they go -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedDisk:
+    wish: DiskWish
+    storage: Resource
+    source: File | None = None
+
+    @property
+    def grows_to(self) -> int | None:
+        """An imported disk comes in its own size; a larger one is a step of its own."""
+        return self.wish.bytes if self.source is not None else None
+
+
+async def place_disks(
+    pve: Cluster, node: str, wishes: Sequence[DiskWish], content: str, library: Library
+) -> tuple[list[PlacedDisk], list[str]]:
+    """Each disk with its storage; those that name none share one. Also what to warn of."""
+    sources = [await _source(pve, node, wish, library) for wish in wishes]
+    rooms = [max(wish.bytes or 0, source.size if source else 0) for wish, source in zip(wishes, sources, strict=True)]
+    unnamed = sum(room for wish, room in zip(wishes, rooms, strict=True) if wish.storage is None)
+    placed: list[PlacedDisk] = []
+    for wish, source in zip(wishes, sources, strict=True):
+        room = unnamed if wish.storage is None else 0
+        storage = await pick_storage(pve, node, content, room=room, wanted=wish.storage)
+        _check_format(wish, storage)
+        placed.append(PlacedDisk(wish, storage, source))
+    return placed, _check_room(node, placed, rooms)
+
+
+async def _source(pve: Cluster, node: str, wish: DiskWish, library: Library) -> File | None:
+    """The image that a disk is imported from. PVE imports from contents `import` and `images` only."""
+    wanted = wish.import_from
+    if wanted is None:
+        return None
+    if wanted.startswith("/"):
+        if pve.client.identity != "root@pam":
+            raise PermissionMissing(
+                "Only root@pam itself may import a disk from a path",
+                next_step="Put it on a storage with image_upload, as content import, then give its name",
+            )
+        return File(wanted)
+    source = await _volume(node, wanted, library) or await _import_file(node, wanted, library)
+    if source.content not in _IMPORTABLE:
+        raise _wrong_content(source)
+    if wish.bytes is not None and wish.bytes < source.size:
+        raise BadArgument(
+            f"{source.name} is {size(source.size)}, more than {size(wish.bytes)}",
+            next_step="A disk cannot shrink: ask for more, or leave size out",
+        )
+    return source
+
+
+async def _volume(node: str, wanted: str, library: Library) -> File | None:
+    """An image by its volid; a disk inside an appliance archive stands below the archive that is listed."""
+    if ":" not in wanted:
+        return None
+    archive, inside, _ = wanted.partition(".ova/")
+    if not inside:
+        return await library.volume(node, wanted)
+    return File(wanted, "import") if await library.volume(node, f"{archive}.ova") else None
+
+
+async def _import_file(node: str, wanted: str, library: Library) -> File:
+    try:
+        return await library.find(node, "import", wanted, "disk image")
+    except NotFound:
+        if elsewhere := matching(await library.on(node, "iso"), wanted):
+            raise _wrong_content(elsewhere[0]) from None
+        raise
+
+
+def _wrong_content(file: File) -> BadArgument:
+    return BadArgument(
+        f"PVE does not import disks from {file.volid}",
+        why=f"It is kept as {file.content}; disks come from content import (.qcow2, .raw, .vmdk, .ova) or images",
+        next_step="Get it again with image_download or image_upload, as content import",
+    )
+
+
+def _check_format(wish: DiskWish, storage: Resource) -> None:
+    if wish.format not in (None, "raw") and storage.plugintype not in _MORE_THAN_RAW:
+        raise BadArgument(
+            f"Storage {storage.storage} ({storage.plugintype}) holds raw disks only, not {wish.format}",
+            next_step="Leave format out, or choose a storage that keeps files",
+        )
+
+
+def _check_room(node: str, placed: Sequence[PlacedDisk], rooms: Sequence[int]) -> list[str]:
+    warnings: list[str] = []
+    needed: dict[str, int] = {}
+    for disk, room in zip(placed, rooms, strict=True):
+        needed[disk.storage.storage] = needed.get(disk.storage.storage, 0) + room
+    for storage in {disk.storage.storage: disk.storage for disk in placed}.values():
+        free = storage.maxdisk - storage.disk
+        if not storage.maxdisk or free >= needed[storage.storage]:
+            continue
+        text = f"Storage {storage.storage} on {node} has {size(free)} free, not {size(needed[storage.storage])}"
+        if storage.plugintype in _THICK_TYPES:
+            raise Conflict(text, next_step="Choose another storage or a smaller size; storage_list shows the others")
+        warnings.append(f"{text}: full disks would not fit")
+    return warnings
+
+
+def chosen_storage(placed: Iterable[PlacedDisk]) -> dict[str, str]:
+    """The storage of the disks that named none, for the answer."""
+    return next(({"storage": disk.storage.storage} for disk in placed if disk.wish.storage is None), {})
+
+
+# -- how PVE wants them ------------------------------------------------------------------------------------------------
+
+
+class Slots:
+    """Which drives of a new VM are taken."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+
+    def take(self, bus: str, order: Iterable[int] | None = None) -> str:
+        for number in order if order is not None else range(SLOTS[bus]):
+            key = f"{bus}{number}"
+            if key not in self._taken:
+                self._taken.add(key)
+                return key
+        raise BadArgument(f"A VM has only {SLOTS[bus]} {bus} drives", next_step="Put disks on another bus")
+
+
+def drive(disk: PlacedDisk, *, bus: str) -> str:
+    """The property string that makes the disk."""
+    wish = disk.wish
+    size_part = "0" if disk.source else wish.gibibytes
+    threaded = {"iothread": "1"} if bus in ("scsi", "virtio") else {}
+    return values.build(
+        {
+            "file": f"{disk.storage.storage}:{size_part}",
+            **({"import-from": disk.source.volid} if disk.source else {}),
+            **_format(wish.format, disk.storage),
+            **threaded,
+            **wish.more,
+        },
+        "file",
+    )
+
+
+def _format(wanted: str | None, storage: Resource) -> dict[str, str]:
+    """qcow2 where disks are files, because only that can have snapshots there; else what the storage does anyway."""
+    chosen = wanted or ("qcow2" if storage.plugintype in FILE_TYPES else None)
+    return {"format": chosen} if chosen else {}
+
+
+def efi_drive(storage: Resource) -> str:
+    parts = {"file": f"{storage.storage}:1", "efitype": "4m", "pre-enrolled-keys": "1", **_format(None, storage)}
+    return values.build(parts, "file")
+
+
+def tpm_drive(storage: Resource) -> str:
+    return f"{storage.storage}:1,version=v2.0"
+
+
+def mount(disk: PlacedDisk) -> str:
+    """The property string of a container's root file system or mount point."""
+    return values.build({"volume": f"{disk.storage.storage}:{disk.wish.gibibytes}", **disk.wish.more}, "volume")

@@ -1,0 +1,111 @@
+"""What every node has to tell about its health: failed tasks, updates, certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from quorate.operations.reports.findings import Finding, counted, names, patient, time_there, unchecked
+from quorate.operations.units import moment
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import Problem
+from quorate.pve.inventory import Resource
+from quorate.pve.tasks import gather_bounded
+
+NODES_AT_ONCE = 8
+DAY = 86400
+TASKS_READ = 200
+CERTIFICATE_DAYS = 30
+REASON_LENGTH = 120
+
+
+async def _of_every_node(
+    rows: list[Resource], area: str, read: Callable[[str], Awaitable[Any]]
+) -> tuple[dict[str, Any], list[Finding]]:
+    """The answer of each online node, and a finding for those that did not give one; the offline ones are known."""
+
+    async def one(node: str) -> tuple[str, Any]:
+        try:
+            return node, await patient(read(node))
+        except Problem as problem:
+            return node, problem
+
+    online = sorted(row.node for row in rows if row.type == "node" and row.status == "online")
+    told: list[tuple[str, Any]] = await gather_bounded(NODES_AT_ONCE, [partial(one, node) for node in online])
+    failed: dict[str, list[tuple[str, Problem]]] = {}
+    for node, answer in told:
+        if isinstance(answer, Problem):
+            failed.setdefault(answer.kind, []).append((node, answer))
+    findings = [
+        unchecked(area, each[0][1], f"node_get node={each[0][0]}", f" at {names(node for node, _ in each)}")
+        for each in failed.values()
+    ]
+    return {node: answer for node, answer in told if not isinstance(answer, Problem)}, findings
+
+
+async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
+    """Those of the last day, the same kind on the same node told once with the newest of them."""
+    since = int(time_there(pve)) - DAY
+
+    async def read(node: str) -> Any:
+        return await pve.get(f"/nodes/{node}/tasks", errors=1, since=since, limit=TASKS_READ)
+
+    told, found = await _of_every_node(rows, "tasks", read)
+    for node, tasks in told.items():
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for task in tasks:
+            if not str(task.get("status", "")).startswith(("OK", "WARNINGS")):  # "errors" may include warnings
+                groups.setdefault(task["type"], []).append(task)
+        found += [_failed(node, kind, group) for kind, group in sorted(groups.items())]
+    return found
+
+
+def _failed(node: str, kind: str, tasks: list[dict[str, Any]]) -> Finding:
+    newest = max(tasks, key=lambda task: task["starttime"])
+    of = names(dict.fromkeys(str(task.get("id") or "") for task in tasks if task.get("id")))
+    what = f"{counted(len(tasks), 'task', 'tasks')} {kind} failed on {node}" + (f" (of {of})" if of else "")
+    reason = f"; the newest at {moment(newest['starttime'])}: {str(newest.get('status', ''))[:REASON_LENGTH]}"
+    return Finding("warning", "tasks", what + reason, f"task_get task={newest['upid']}")
+
+
+async def updates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
+    """As of the node's last look at its package sources."""
+
+    async def read(node: str) -> Any:
+        return await pve.get(f"/nodes/{node}/apt/update")
+
+    told, found = await _of_every_node(rows, "updates", read)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for node, packages in told.items():
+        if packages:
+            alike.setdefault(tuple(sorted(str(each.get("Package", "?")) for each in packages)), []).append(node)
+    for listed, nodes in alike.items():
+        what = f"{counted(len(listed), 'update waits', 'updates wait')} on {names(nodes)}: {names(listed)}"
+        found.append(Finding("info", "updates", what, f"node_inspect node={nodes[0]} aspect=updates"))
+    return found
+
+
+async def certificates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
+    async def read(node: str) -> Any:
+        return await pve.get(f"/nodes/{node}/certificates/info")
+
+    told, found = await _of_every_node(rows, "certificates", read)
+    now = time_there(pve)
+    ending: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for node, listed in told.items():
+        for each in listed:
+            if each.get("notafter") and int(each["notafter"]) - now < CERTIFICATE_DAYS * DAY:
+                ending.setdefault(str(each.get("fingerprint")), (each, []))[1].append(node)  # a CA is everybody's
+    return found + [_ending(each, nodes, now) for each, nodes in ending.values()]
+
+
+def _ending(certificate: dict[str, Any], nodes: list[str], now: float) -> Finding:
+    left = int(certificate["notafter"]) - now
+    where = f"Certificate {certificate.get('filename')} of {names(nodes)}"
+    next_call = f"node_inspect node={nodes[0]} aspect=certificates"
+    if left <= 0:
+        ended = moment(int(certificate["notafter"]))
+        return Finding("critical", "certificates", f"{where} has expired at {ended}", next_call)
+    what = f"{where} expires in {counted(int(left // DAY), 'day', 'days')}"
+    return Finding("warning", "certificates", what, next_call)

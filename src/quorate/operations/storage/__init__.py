@@ -1,0 +1,1 @@
+"""Storages and the volumes on them."""

@@ -1,0 +1,196 @@
+"""Volumes: disk images, ISO images, templates, backups, snippets; finding, annotating and deleting them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations import stored
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import GuestRef, Risk, Table, operation, page
+from quorate.operations.stored import Volume, require
+from quorate.operations.units import size
+from quorate.pve import values
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, Conflict
+
+COLUMNS = ("volume", "node", "content", "format", "size", "age", "guest", "protected", "verified", "notes")
+NOTES_SHOWN = 80
+VOLUMES_AT_ONCE = 50
+
+Content = Literal["images", "rootdir", "iso", "vztmpl", "backup", "snippets", "import"]
+StorageNames = Annotated[str | list[str], Meta(description="One or several")]
+VolumeId = Annotated[str, Meta(description="storage:name")]
+OnNode = Annotated[str, Meta(description="Only if several nodes have it")]
+
+_SORTS = {
+    "name": lambda volume: (volume.volid, volume.node),
+    "size": lambda volume: (-volume.size, volume.volid),
+    "newest": lambda volume: (-volume.ctime, volume.volid),
+}
+
+
+@operation(risk=Risk.READ)
+async def volume_list(
+    pve: Cluster,
+    storage: StorageNames | None = None,
+    node: str | None = None,
+    content: Content | None = None,
+    guest: GuestRef | None = None,
+    name: Annotated[str, Meta(description="Part of the volume's name")] | None = None,
+    sort: Literal["name", "size", "newest"] = "name",
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """What storages hold: disks, ISO images, templates, backups, with size, age, owner, protection and notes."""
+    vmid = None if guest is None else await vmid_of(pve, guest)
+    where = await stored.places(pve, storages=names(storage), node=node, content=(content,) if content else ())
+    found, trouble = await stored.read(pve, where, content=content, vmid=vmid)
+    volumes = [volume for volume in found if name is None or name.lower() in volume.name.lower()]
+    volumes.sort(key=_SORTS[sort])
+    now = pve.clock.time()
+    table = page(COLUMNS, (_row(volume, now) for volume in volumes), limit=limit, offset=offset)
+    table.facts = totals(volumes, trouble)
+    if table.next_offset is not None:
+        table.note = "narrow with storage, node, content, guest or name"
+    return table
+
+
+def totals(volumes: Iterable[Volume], trouble: list[str]) -> dict[str, Any]:
+    total = sum(volume.size for volume in volumes)
+    return {"total_size": size(total), **({"not_read": trouble} if trouble else {})}
+
+
+def names(given: str | list[str] | None) -> list[str] | None:
+    return [given] if isinstance(given, str) else given
+
+
+async def vmid_of(pve: Cluster, guest: int | str) -> int:
+    """Of a guest by name, or any number: volumes and backups may outlive their guest."""
+    text = str(guest).strip()
+    return int(text) if text.isascii() and text.isdigit() else (await pve.guest(guest)).vmid
+
+
+def _row(volume: Volume, now: float) -> list[Any]:
+    return [
+        volume.volid,
+        "" if volume.shared else volume.node,
+        volume.content,
+        volume.format,
+        size(volume.size),
+        stored.age(volume, now),
+        volume.vmid,
+        "yes" if volume.protected else "",
+        volume.verified,
+        shortened(volume.notes or ""),
+    ]
+
+
+def shortened(notes: str) -> str:
+    line = " ".join(notes.split())
+    return line if len(line) <= NOTES_SHOWN else line[:NOTES_SHOWN] + "…"
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+@operation(risk=Risk.CHANGE, idempotent=True)
+async def volume_update(
+    pve: Cluster,
+    volume: VolumeId,
+    notes: Annotated[str, Meta(description="Replaces the old; empty removes")] | None = None,
+    protected: Annotated[bool, Meta(description="Against deletion and pruning")] | None = None,
+    node: OnNode | None = None,
+) -> Plan:
+    """Change the notes or the protection of a backup; other volumes have neither."""
+    found = await stored.find(pve, volume, node)
+    if found.content != "backup":
+        raise BadArgument(
+            f"{found} is no backup but {found.content}", why="Only backups have notes and protection in PVE"
+        )
+    if notes is None and protected is None:
+        raise BadArgument("Nothing is to be changed", next_step="Give notes, protected or both")
+    now = await pve.get(found.path)
+    wanted = {"notes": notes, "protected": None if protected is None else int(protected)}
+    params = {key: value for key, value in wanted.items() if value is not None and not _is_so(now, key, value)}
+    if not params:
+        return Plan(f"Change {found}", unchanged=(f"{found} is so already",))
+
+    async def settled() -> bool:
+        later = await pve.get(found.path)
+        return all(_is_so(later, key, value) for key, value in params.items())
+
+    said = [f"notes of {len(notes or '')} characters"] if "notes" in params else []
+    said += ["protect it" if protected else "lift its protection"] if "protected" in params else []
+    says = f"Change {found}: {', '.join(said)}"
+    return Plan(says, (Call(says, "PUT", found.path, params, _target(found), settled=settled),))
+
+
+def _is_so(attributes: dict[str, Any], key: str, value: Any) -> bool:
+    if key == "notes":  # PVE may add a line feed at the end
+        return str(attributes.get("notes") or "").rstrip("\n") == str(value).rstrip("\n")
+    return int(attributes.get(key) or 0) == int(value)
+
+
+@operation(risk=Risk.DESTROY)
+async def volume_delete(
+    pve: Cluster,
+    volume: Annotated[str | list[str], Meta(description="storage:name, or a list of them")],
+    node: OnNode | None = None,
+) -> Plan:
+    """Delete volumes for good: ISO images, templates, backups, leftover disks. Disks in use are refused."""
+    wanted = list(dict.fromkeys([volume] if isinstance(volume, str) else volume))
+    if not wanted or len(wanted) > VOLUMES_AT_ONCE:
+        raise BadArgument(f"{len(wanted)} volumes are given", next_step=f"Give between 1 and {VOLUMES_AT_ONCE}")
+    found = [await stored.find(pve, one, node) for one in wanted]
+    for one in found:
+        await _refuse_needed(pve, one)
+    summary = (
+        "Delete " + ", ".join(str(one) for one in found[:5]) + (f" and {len(found) - 5} more" if found[5:] else "")
+    )
+    facts = {"frees": size(sum(one.size for one in found))}
+    return Plan(summary, tuple(_deletion(pve, one) for one in found), facts=facts, independent=True)
+
+
+async def _refuse_needed(pve: Cluster, volume: Volume) -> None:
+    if volume.protected:
+        raise Conflict(
+            f"{volume} is protected", next_step="Lift it first with volume_update protected=false, if that is right"
+        )
+    if volume.content == "backup" and volume.vmid is not None:
+        await require(pve, f"delete {volume}", f"/vms/{volume.vmid}", "VM.Backup")
+        await require(pve, f"delete {volume}", f"/storage/{volume.storage}", "Datastore.AllocateSpace")
+    else:
+        await require(pve, f"delete {volume}", f"/storage/{volume.storage}", "Datastore.Allocate")
+    if volume.content in ("images", "rootdir"):
+        await _refuse_attached(pve, volume)
+
+
+async def _refuse_attached(pve: Cluster, volume: Volume) -> None:
+    owner = next((row for row in await pve.inventory.guests() if row.vmid == volume.vmid), None)
+    if owner is None or not (volume.shared or owner.node == volume.node):
+        return
+    guest = await pve.guest(owner.vmid)
+    for key, value in (await guest.get("config")).items():
+        if values.bus_of(key) is not None and volume.volid in str(value).split(","):
+            raise Conflict(
+                f"{volume} is {key} of {guest}",
+                next_step="Take it off the guest with its disk tools, or delete the guest with guest_delete",
+            )
+
+
+def _deletion(pve: Cluster, volume: Volume) -> Call:
+    async def gone() -> bool:
+        where = await stored.places(pve, storages=[volume.storage], node=volume.node)
+        left, _ = await stored.read(pve, where, content=volume.content)
+        return all(one.volid != volume.volid for one in left)
+
+    task_id = volume.storage if volume.vmid is None else f"{volume.vmid}@{volume.storage}"
+    says = f"Delete {volume} ({stored.describe(volume)})"
+    return Call(says, "DELETE", volume.path, {}, _target(volume), settled=gone, task_id=task_id)
+
+
+def _target(volume: Volume) -> Target:
+    return Target("volume", volume.volid, node=volume.node)

@@ -1,0 +1,108 @@
+"""Whatever an operation plans, PVE 8.4 and 9.2 both take: every call of every plan is held against the API's facts."""
+
+import re
+
+import pytest
+
+from quorate.operations.plan import Plan
+from quorate.operations.registry import Risk, operations
+from quorate.pipeline.arguments import decode
+from quorate.pve.errors import Problem
+from quorate.pve.schema import facts
+from tests.driving import rig, text_of
+from tests.generating import examples
+from tests.generating.furniture import CONTENT, furnish
+
+pytestmark = pytest.mark.anyio
+
+VERSIONS = {"8.4": "8.4.14", "9.2": "9.2.2"}
+CHANGES = [operation.name for operation in operations().values() if operation.changes]
+DRY_RUNS = 3
+
+NO_PLAN = {("8.4", "ha_rule_set"): "PVE 8 has HA groups instead"}
+"""Operations that cannot plan anything on a version, and why."""
+
+NEVER_PLANNED = {
+    ("8.4", "ha_remove"): {"rule": "PVE 8 has no HA rules"},
+    ("8.4", "ha_rule_set"): dict.fromkeys(
+        ("comment", "enabled", "guests", "kind", "nodes", "rule", "strict"), "PVE 8 has HA groups instead"
+    ),
+    ("8.4", "ha_set"): {"failback": "an option of PVE 9"},
+    ("9.2", "ha_set"): {"group": "PVE 9 has HA rules instead"},
+}
+"""Parameters that no generated plan holds, and why."""
+
+
+def groups_of(names, size=8):
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("names", groups_of(CHANGES), ids=lambda names: names[0])
+async def test_every_planned_call_is_one_that_the_api_takes(tmp_path, version, names):
+    async with rig(tmp_path, version=VERSIONS[version]) as quorate:
+        await furnish(quorate)
+        for name in names:
+            planned, calls = await every_plan(quorate, operations()[name], facts(version))
+            assert (calls > 0) == ((version, name) not in NO_PLAN), f"{name}: {calls} calls on {version}"
+            unplanned = set(operations()[name].schema()["properties"]) - planned - {"dry_run", "wait"}
+            assert unplanned == set(NEVER_PLANNED.get((version, name), ())), name
+
+
+async def every_plan(quorate, operation, table):
+    """The parameters that took part in a plan, and the number of calls that were looked at."""
+    planned, calls, shown = set(), 0, 0
+    image = quorate.audit_file.with_name("tiny.iso")
+    image.write_bytes(CONTENT)
+    for arguments in examples(operation, quorate.sim.world, image):
+        plan = await plan_of(quorate, operation, arguments)
+        if plan is None or not plan.calls:
+            continue
+        for call in plan.calls:
+            problem = objection(table, call)
+            assert problem is None, (
+                f"{operation.name} {arguments}: {call.method} {call.path} {dict(call.params)}: {problem}"
+            )
+        planned |= set(arguments)
+        calls += len(plan.calls)
+        if shown < DRY_RUNS:
+            shown += 1
+            await is_shown(quorate, operation.name, arguments)
+    return planned, calls
+
+
+async def plan_of(quorate, operation, arguments):
+    """What the operation would do; None if it says why not, or if the call is a mere read."""
+    try:
+        decoded = decode(operation, arguments)
+        if operation.risk_of is not None and operation.risk_of(decoded) in (Risk.READ, Risk.LOOK_INSIDE):
+            return None
+        given = {name: value for name, value in decoded.items() if name not in ("dry_run", "wait")}
+        plan = await operation.run(quorate.app.cluster, **given)
+    except Problem:
+        return None
+    finally:
+        quorate.app.cluster.reserved_vmids.clear()
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def objection(table, call):
+    match = table.find(call.method, call.path)
+    if match is None:
+        return "there is no such endpoint"
+    return match.endpoint.check({**match.values, **call.params}) or None
+
+
+async def is_shown(quorate, name, arguments):
+    """A dry run passes parameters and privileges, too, and sends no write."""
+    before = len(quorate.sim.requests)
+    answer = await quorate.call(name, **arguments, dry_run=True)
+    assert not answer.is_error, f"{name} {arguments}: {text_of(answer)}"
+    assert re.match("dry run", answer.structured_content["result"])
+    assert {method for method, _ in quorate.requests_since(before)} <= {"GET"}
+
+
+def test_the_list_of_operations_without_a_plan_stays_tiny():
+    assert len(NO_PLAN) <= 2
+    assert {name for _, name in NO_PLAN} <= set(CHANGES)
