@@ -235,3 +235,101 @@ async def test_a_guest_under_ha_is_done_only_when_the_ha_manager_has_done_it(tmp
         assert ":hastart:" in facts["task"]
         assert facts["result"] == "done"
         assert guest.running
+
+
+@pytest.mark.parametrize("action", ["reboot", "reset"])
+async def test_a_lost_reboot_is_not_taken_for_done_because_the_guest_runs_as_before(tmp_path, action):
+    async with rig(tmp_path, faults=["drop:before:POST:/nodes/*/qemu/*/status/*"]) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        text = await quorate.refusal("guest_power", guest=guest.vmid, action=action)
+        assert "not known whether" in text
+        assert "not done" not in text
+        assert quorate.audit()[-1]["outcome"] == "unknown"
+
+
+async def test_a_reboot_is_done_when_the_vm_runs_again_not_when_its_task_ends(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        began = guest.started_at
+        assert (await quorate.facts("guest_power", guest=guest.vmid, action="reboot"))["result"] == "done"
+        assert guest.running
+        assert guest.started_at > began
+
+
+async def test_progress_lines_are_clean_and_without_secrets(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=False)
+        quorate.sim.faults.add(f"task-fails:qmstart:leaked {quorate.sim.token_secret} \x1b[31m\u202ered")
+        await quorate.refusal("guest_power", guest=guest.vmid, action="start")
+        shown = " ".join(line or "" for _, _, line in quorate.progress)
+        assert "leaked ***" in shown
+        assert quorate.sim.token_secret not in shown
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+
+
+async def test_one_of_several_guests_that_cannot_be_switched_makes_the_call_a_failure(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=False)
+        template = next(guest for guest in quorate.sim.world.guests.values() if guest.template)
+        answer = await quorate.call("guest_power", guest=[guest.vmid, template.vmid], action="start")
+        assert answer.is_error
+        assert answer.structured_content["result"] == "1 of 2 done"
+        assert "is a template" in answer.structured_content["failures"][0]
+        assert guest.running
+
+
+async def test_a_hibernated_vm_cannot_be_stopped_and_is_told_so(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=False)
+        guest.config["lock"] = "suspended"
+        assert "is hibernated" in await quorate.refusal("guest_stop", guest=guest.vmid)
+
+
+async def test_a_task_whose_node_goes_silent_is_told_as_begun_not_as_failed(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        quorate.sim.faults.add("595:GET:/nodes/*/tasks/*")
+        facts = await quorate.facts("guest_power", guest=guest.vmid, action="shutdown", wait=5)
+        assert facts["result"] == "running"
+        assert "how it stands is not known" in facts["note"]
+        assert "task_wait" in facts["next"]
+
+
+async def test_a_cancelled_change_leaves_its_task_in_the_audit_trail(tmp_path):
+    import asyncio
+
+    from quorate.pipeline.record import Caller
+
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        begun = asyncio.Event()
+
+        async def note(*_: object) -> None:
+            begun.set()
+
+        quorate.sim.faults.add("latency:3600:GET:/nodes/*/tasks/*/log")
+        change = asyncio.create_task(
+            quorate.app.pipeline.run("guest_power", {"guest": guest.vmid, "action": "shutdown"}, Caller(), note)
+        )
+        while not any(path.endswith("/log") for _, path in quorate.sim.requests):
+            await asyncio.sleep(0)
+        change.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await change
+        entry = quorate.audit()[-1]
+        assert entry["outcome"] == "interrupted"
+        assert entry["tasks"][0].startswith("UPID:")
+
+
+async def test_a_full_disk_stops_changes_before_they_are_made(tmp_path, monkeypatch):
+    import os
+    from types import SimpleNamespace
+
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=False)
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
+        text = await quorate.refusal("guest_power", guest=guest.vmid, action="start")
+        assert "so nothing is changed" in text
+        assert "disk is full" in text
+        assert not guest.running

@@ -91,3 +91,15 @@ async def test_a_running_task_is_stopped_and_its_end_is_told(tmp_path):
         assert guest.running
         again = await quorate.facts("task_stop", task=handed_back["task"])
         assert again["unchanged"] == ["The task has already ended"]
+
+
+@pytest.mark.anyio
+async def test_the_end_of_a_very_long_log_is_its_end(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = next(g for g in quorate.sim.world.guests.values() if obedient(g, quorate))
+        handed_back = await quorate.facts("guest_power", guest=guest.vmid, action="shutdown", wait=0)
+        task = quorate.sim.world.tasks.find(handed_back["task"])
+        task.log += [f"line {number}" for number in range(1, 3000)]
+        ended = await quorate.facts("task_wait", task=handed_back["task"], log_lines=2)
+        assert ended["log"] == ["line 2999", "TASK OK"]
+        assert ended["log_lines_in_all"] == len(task.log)

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from quorate.sim.cluster import SimulatedCluster
 from quorate.sim.guests import Guest
 from quorate.sim.storages import Volume
 from quorate.sim.world import World
@@ -161,16 +162,19 @@ class Done:
         return self.facts
 
     async def get(self, path: str, /, **query: Any) -> Any:
-        """What PVE itself says, asked beside the product."""
-        sim = self.rig.sim
-        headers = {"Authorization": f"PVEAPIToken={sim.token_id}={sim.token_secret}"}
-        trusted = ssl.create_default_context(cafile=sim.ca_file)
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"{sim.url}/api2/json{path}", params=query, headers=headers, ssl=trusted) as answer,
-        ):
-            assert answer.status == 200, await answer.text()
-            return (await answer.json())["data"]
+        return await ask(self.rig.sim, path, **query)
+
+
+async def ask(sim: SimulatedCluster, path: str, /, **query: Any) -> Any:
+    """What PVE itself says, asked beside the product."""
+    headers = {"Authorization": f"PVEAPIToken={sim.token_id}={sim.token_secret}"}
+    trusted = ssl.create_default_context(cafile=sim.ca_file)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{sim.url}/api2/json{path}", params=query, headers=headers, ssl=trusted) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
+        return (await answer.json())["data"]
 
 
 async def run(rig: Rig, chosen: Row) -> None:

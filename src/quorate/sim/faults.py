@@ -10,6 +10,7 @@ An option is one text, `KIND[:ARGUMENT…][:METHOD:PATH][;count=N][;p=PROBABILIT
     drop:mid                        the connection is cut in the middle of the answer's body
     595[:METHOD:PATH]               `No route to host`, as for a node that is down
     596[:METHOD:PATH]               `Connection timed out`, as for a node that does not answer in time
+    596:after[:METHOD:PATH]         the same answer, but the node does the work all the same
     401[:METHOD:PATH]               the credentials are refused
     500:TEXT[:METHOD:PATH]          the API answers with this error
     task-fails:TYPE:TEXT            tasks of this type (`*` for any) end with this error and change nothing
@@ -170,7 +171,7 @@ def _check(fault: Fault, text: str) -> None:
         "latency": r"\d+(\.\d+)?",
         "drop": "before|after|mid",
         "595": "",
-        "596": "",
+        "596": "(after)?",
         "401": "",
         "500": ".+",
         "task-fails": r"[\w*-]+:.+",

@@ -93,6 +93,8 @@ class Front:
             if drop == "before":
                 return _cut_connection(request)
             response = await self._answer(request, fmt, path, local_node)
+            if drop == "timed out":
+                raise ProxyFailure(596, proxy_reason(596))
         except ServerRefusal as error:
             response = answers.bare(error.status, error.reason, error.text)
         except Unauthorized as error:
@@ -123,7 +125,7 @@ class Front:
         return match["format"], path
 
     async def _strike_before(self, request: web.BaseRequest, path: str) -> str:
-        """Faults that come before the request is looked at; when the connection is to be cut, if it is."""
+        """Faults that come before the request is looked at; how the answer is to be lost, if it is."""
         for fault in self._faults.for_request("latency", request.method, path):
             await self._world.clock.sleep(float(fault.argument))
         drop = self._faults.first("drop", request.method, path)
@@ -132,7 +134,10 @@ class Front:
         if self._faults.first("401", request.method, path):
             raise Unauthorized("Authentication failed!")
         for status in (595, 596):
-            if self._faults.first(str(status), request.method, path):
+            away = self._faults.first(str(status), request.method, path)
+            if away is not None and away.argument:
+                return "timed out"
+            if away is not None:
                 raise ProxyFailure(status, proxy_reason(status))
         error = self._faults.first("500", request.method, path)
         if error is not None:
