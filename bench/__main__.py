@@ -83,7 +83,10 @@ def application(ready: dict[str, str], folder: str) -> App:
     token = Token(ready["token_id"], Secret(ready["token_secret"]))
     connection = Connection((ready["url"],), token, Trust(ca_file=ready["ca_file"]))
     settings = Settings(
-        clusters=(ClusterSettings("bench", connection),), access=Access.ADMIN, audit_file=Path(folder) / "audit.jsonl"
+        clusters=(ClusterSettings("bench", connection),),
+        access=Access.ADMIN,
+        audit_file=Path(folder) / "audit.jsonl",
+        toolsets=("all",),
     )
     return build(settings)
 

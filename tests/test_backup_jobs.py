@@ -51,6 +51,16 @@ async def test_a_job_is_changed_in_part_and_the_rest_stays(tmp_path):
         assert again["result"] == "nothing to do"
 
 
+async def test_the_notes_of_a_job_are_changed_alone(tmp_path):
+    async with rig(tmp_path) as quorate:
+        add_job(quorate, vmid="102")
+        storage = jobs(quorate)["nightly"]["storage"]
+        facts = await quorate.facts("backup_job_set", job="nightly", notes="{{vmid}} by night")
+        assert facts["plan"] == "Change backup job nightly: notes-template"
+        assert jobs(quorate)["nightly"]["notes-template"] == "{{vmid}} by night"
+        assert jobs(quorate)["nightly"]["storage"] == storage
+
+
 async def test_an_empty_setting_is_taken_out_of_a_job(tmp_path):
     async with rig(tmp_path) as quorate:
         add_job(quorate, all=1, node="pve1", comment="only here")

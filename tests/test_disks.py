@@ -108,6 +108,7 @@ async def test_an_image_is_imported_and_grown_to_the_wanted_size(tmp_path):
         (VM, {"size": 1, "options": {"shiny": 1}}, ["shiny", "Nothing was sent"]),
         (VM, {"import_from": "/root/disk.img"}, ["Only root@pam", "storage:import/"]),
         (VM, {"import_from": "local:iso/x.img"}, ["imports only images and import content"]),
+        (VM, {"import_from": "local:import/x.qcow2"}, ["x.qcow2 cannot be read on", "volume_list storage=local"]),
         (CT, {"size": 1, "path": "/x", "storage": "nas"}, ["nas does not hold rootdir"]),
         (CT, {"size": 1, "path": "/x", "format": "qcow2"}, ["does not go with a container"]),
         (CT, {"size": 1, "path": "/x", "disk": "scsi1"}, ["A container has no place 'scsi1'"]),

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tests.coverage.rows import ask
+from tests.coverage.rows import ask_all
 from tests.driving import rig
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ CHANGES = [
     change("guest_template", guest=107),
     change("guest_template", guest=206),
     change("guest_migrate", guest=107, node="pve3"),
-    change("guest_migrate", guest=203, node="pve3"),
+    change("guest_migrate", guest=204, node="pve2"),
     change("guest_migrate", guest=101, node="pve2"),
     change("guest_delete", guest=107),
     change("guest_delete", guest=204, stop=True, purge=True),
@@ -113,6 +113,18 @@ CHANGES = [
     change("sdn_change", action="set", kind="zone", name="z1", type="simple"),
 ]
 
+NEVER_ARRIVED = [
+    change("vm_create", name="new", disks=["4G"]),
+    change("guest_clone", guest=9000, name="copy"),
+    change("guest_delete", guest=107),
+    change("guest_migrate", guest=107, node="pve3"),
+    change("guest_configure", guest=204, memory=2048),
+    change("disk_resize", guest=104, size="+2G"),
+    change("snapshot_create", guest=204, snapshot="s1"),
+    change("backup_create", guest=204, storage="nas"),
+    change("backup_restore", backup=CT_BACKUP, storage="local-lvm"),
+    change("pool_set", pool="media", comment="films"),
+]
 LISTS = (
     "/access/acl",
     "/access/groups",
@@ -127,15 +139,28 @@ LISTS = (
 )
 
 
-@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("before", "tool", "arguments"), CHANGES)
-async def test_a_lost_answer_changes_nothing_but_the_words(tmp_path, before, tool, arguments, loss):
+async def test_a_lost_answer_changes_nothing_but_the_words(tmp_path, before, tool, arguments):
     undisturbed = await outcome(tmp_path, before, tool, arguments)
     assert undisturbed["writes"]
-    lossy = await outcome(tmp_path, before, tool, arguments, LOSSES[loss])
-    assert "lost" in lossy.pop("told")
-    undisturbed.pop("told")
-    assert lossy == undisturbed
+    assert "answer was lost" not in undisturbed.pop("told")
+    for loss, fault in LOSSES.items():
+        lossy = await outcome(tmp_path, before, tool, arguments, fault)
+        assert "answer was lost" in lossy.pop("told"), loss
+        assert lossy == undisturbed, loss
+
+
+@pytest.mark.parametrize(("before", "tool", "arguments"), NEVER_ARRIVED)
+async def test_a_write_that_never_arrived_is_told_as_unknown_and_not_sent_again(tmp_path, before, tool, arguments):
+    async with rig(tmp_path) as quorate:
+        untouched = contents(quorate.sim.world)
+        for method in ("POST", "PUT", "DELETE"):
+            quorate.sim.faults.add(f"drop:before:{method}:/*")
+        text = await quorate.refusal(tool, **arguments)
+        assert "not known whether" in text
+        assert "not sent again" in text
+        assert sum(method != "GET" for method, _ in quorate.sim.requests) == 1
+        assert contents(quorate.sim.world) == untouched
 
 
 async def outcome(tmp_path, before, tool, arguments, loss=None):
@@ -155,7 +180,7 @@ async def outcome(tmp_path, before, tool, arguments, loss=None):
             "writes": writes,
             "tasks": all_tasks(quorate.sim.world) - tasks,
             **contents(quorate.sim.world),
-            **{path: await ask(quorate.sim, path) for path in LISTS},
+            **await ask_all(quorate.sim, *LISTS),
         }
 
 

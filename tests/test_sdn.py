@@ -77,6 +77,7 @@ async def test_what_is_still_used_is_not_deleted(tmp_path):
         ({"kind": "vnet", "name": "v"}, "needs its zone"),
         ({"kind": "vnet", "name": "v", "zone": "nowhere"}, "There is no zone 'nowhere'"),
         ({"kind": "subnet", "name": "10.0.0.0/24"}, "needs its vnet"),
+        ({"kind": "subnet", "name": "10.0.0.0/24", "vnet": "v", "type": "vlan"}, "type does not go with kind=subnet"),
         ({"kind": "subnet", "name": "10.0.0.0/24", "vnet": "nowhere"}, "There is no vnet 'nowhere'"),
         ({"kind": "zone", "name": "z", "type": "vlan", "options": {"colour": "red"}}, "colour"),
     ],

@@ -57,6 +57,11 @@ async def test_recent_tasks_are_listed_newest_first_and_by_outcome(tmp_path):
         everything = await quorate.rows("task_list", limit=200)
         assert [row["started"] for row in everything] == sorted((row["started"] for row in everything), reverse=True)
         assert all(row["node"] == "pve1" for row in await quorate.rows("task_list", node="pve1"))
+        assert {row["type"] for row in await quorate.rows("task_list", user="carol@pve")} == {
+            "qmsnapshot",
+            "qmshutdown",
+        }
+        assert {row["type"] for row in await quorate.rows("task_list", user="alice@pve")} == {"vzstop"}
 
 
 @pytest.mark.anyio

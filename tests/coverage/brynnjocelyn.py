@@ -2,7 +2,7 @@
 
 import base64
 
-from tests.coverage import looks
+from tests.coverage import lists, looks
 from tests.coverage.rows import Done, Turned, native, row
 
 TEMPLATE = "local:vztmpl/debian-13-standard_13.1-2_amd64.tar.zst"
@@ -22,9 +22,9 @@ GET = native("guest_get", {"guest": "vmid"})
 STOP = native("guest_stop", {"guest": "vmid"})
 
 ROWS = [
-    row("get_cluster_status", {}, native("cluster_status"), looks.cluster_is_told),
-    row("list_nodes", {}, native("node_list"), looks.nodes_are_listed),
-    row("get_node_status", {"node": "pve2"}, native("node_get", {"node": "node"}), looks.node_is_told),
+    row("get_cluster_status", {}, native("cluster_status"), lists.cluster_is_told),
+    row("list_nodes", {}, native("node_list"), lists.nodes_are_listed),
+    row("get_node_status", {"node": "pve2"}, native("node_get", {"node": "node"}), lists.node_is_told),
     row("get_version", {}, native("api_call", method="GET", path="/version"), version_is_told),
     row(
         "list_vms",
@@ -126,12 +126,12 @@ ROWS = [
         ),
         looks.is_made("lxc", hostname="new-ct", memory=1024, rootfs=looks.holds("tank:subvol-302")),
     ),
-    row("list_storage", {"node": "pve3"}, native("storage_list", {"node": "node"}), looks.storages_are_listed),
+    row("list_storage", {"node": "pve3"}, native("storage_list", {"node": "node"}), lists.storages_are_listed),
     row(
         "get_storage_content",
         {"node": "pve1", "storage": "nas", "content": "iso"},
         native("volume_list", {"node": "node", "storage": "storage", "content": "content"}),
-        looks.content_is_listed,
+        lists.content_is_listed,
     ),
     row(
         "upload_file",
@@ -161,7 +161,7 @@ ROWS = [
         "list_backups",
         {"node": "pve1", "storage": "pbs", "vmid": 203},
         native("backup_list", {"node": "node", "storage": "storage", "guest": "vmid"}),
-        looks.backups_are_listed,
+        lists.backups_are_listed,
     ),
     row(
         "restore_backup",
@@ -172,15 +172,15 @@ ROWS = [
     ),
     row(
         "get_task_status",
-        {"node": "pve1", "upid": looks.PAST_TASK},
+        {"node": "pve1", "upid": lists.PAST_TASK},
         native("task_get", {"task": "upid"}),
-        looks.task_is_told,
+        lists.task_is_told,
     ),
     row(
         "list_tasks",
         {"node": "pve1", "vmid": 102, "limit": 2},
         native("task_list", {"node": "node", "guest": "vmid", "limit": "limit"}),
-        looks.tasks_are_listed,
+        lists.tasks_are_listed,
     ),
 ]  # fmt: skip
 LATER: dict[str, str] = {}

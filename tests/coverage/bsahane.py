@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from quorate.sim.access import Pool
 from quorate.sim.world import World
-from tests.coverage import looks
+from tests.coverage import lists, looks, preparing
 from tests.coverage.brynnjocelyn import ISO, KEY, OLD_BACKUP, TEMPLATE
 from tests.coverage.rows import AnyOf, Done, Turned, native, row
 
@@ -143,8 +143,8 @@ ADDRESSES = {"ip": Turned("ipconfig0", lambda text: text.split(",")[0].removepre
              "gateway": Turned("ipconfig0", lambda text: text.split("gw=")[1])}  # fmt: skip
 
 ROWS = [
-    row("proxmox-list-nodes", {}, native("node_list"), looks.nodes_are_listed),
-    row("proxmox-node-status", {"node": "pve2"}, native("node_get", {"node": "node"}), looks.node_is_told),
+    row("proxmox-list-nodes", {}, native("node_list"), lists.nodes_are_listed),
+    row("proxmox-node-status", {"node": "pve2"}, native("node_get", {"node": "node"}), lists.node_is_told),
     row(
         "proxmox-list-vms",
         {"node": "pve1", "status": "running", "search": "docker"},
@@ -164,16 +164,16 @@ ROWS = [
         "proxmox-storage-content",
         {"node": "pve1", "storage": "nas"},
         native("volume_list", {"node": "node", "storage": "storage"}),
-        looks.content_is_listed,
+        lists.content_is_listed,
     ),
     row("proxmox-list-bridges", {"node": "pve1"}, native("network_list", {"node": "node"}), bridges_are_listed),
     row(
         "proxmox-list-tasks",
         {"node": "pve3", "user": "carol@pve", "limit": 5},
         native("task_list", {"node": "node", "user": "user", "limit": "limit"}),
-        looks.tasks_are_listed,
+        lists.tasks_are_listed,
     ),
-    row("proxmox-task-status", {"upid": looks.PAST_TASK}, native("task_get", {"task": "upid"}), looks.task_is_told),
+    row("proxmox-task-status", {"upid": lists.PAST_TASK}, native("task_get", {"task": "upid"}), lists.task_is_told),
     row(
         "proxmox-clone-vm",
         {
@@ -188,7 +188,7 @@ ROWS = [
             },
         ),
         looks.is_cloned("qemu", source="source_vmid", new="new_vmid", name="vm340", scsi0=looks.holds("nas:")),
-        prepare=looks.disk_on_nas(108),
+        prepare=preparing.disk_on_nas(108),
         without={**PATIENCE, "source_node": "the guest tells its node"},
     ),
     row(
@@ -255,7 +255,7 @@ ROWS = [
             "node": "pve2", "vmid": 342, "hostname": "ct342", "ostemplate": TEMPLATE, "cores": 2, "memory_mb": 1024,
             "rootfs_gb": 9, "storage": "tank", "bridge": "vmbr0", "net_ip": "10.9.0.9/24", "dry_run": False,
         },
-        looks.made_with_address,
+        preparing.made_with_address,
         looks.is_made(
             "lxc", hostname="ct342", cores=2, memory=1024, rootfs=looks.holds("tank:", "size=9G"),
             net0=looks.holds("bridge=vmbr0", "ip=10.9.0.9/24"),
@@ -346,7 +346,7 @@ ROWS = [
         of(108, snapname="configured", dry_run=False),
         native("snapshot_rollback", {**ON, "snapshot": "snapname", **DRY}),
         looks.is_rolled_back,
-        prepare=looks.changed_since(108, "configured"),
+        prepare=preparing.changed_since(108, "configured"),
         without=PATIENCE,
     ),
     row(
@@ -372,13 +372,13 @@ ROWS = [
         "proxmox-vm-metrics",
         of(102, timeframe="hour", cf="MAX"),
         native("metrics_get", {**ON, "timeframe": "timeframe", "cf": "cf"}),
-        looks.usage_is_told,
+        lists.usage_is_told,
     ),
     row(
         "proxmox-node-metrics",
         {"node": "pve1", "timeframe": "week", "cf": "AVERAGE"},
         native("metrics_get", {"node": "node", "timeframe": "timeframe", "cf": "cf"}),
-        looks.usage_is_told,
+        lists.usage_is_told,
     ),
     row("proxmox-list-pools", {}, native("pool_list"), pools_are_listed),
     row(
@@ -422,9 +422,9 @@ ROWS = [
     ),
     row(
         "proxmox-wait-task",
-        {"upid": looks.PAST_TASK},
+        {"upid": lists.PAST_TASK},
         native("task_wait", {"task": "upid"}),
-        looks.task_is_told,
+        lists.task_is_told,
         without=PATIENCE,
     ),
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """gilby125's rows."""
 
-from tests.coverage import looks
+from tests.coverage import lists, looks, preparing
 from tests.coverage.brynnjocelyn import ISO, OLD_BACKUP, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
@@ -48,8 +48,8 @@ def keeps_its_mac(done: Done) -> None:
 
 
 ROWS = [
-    row("proxmox_get_nodes", {}, native("node_list"), looks.nodes_are_listed),
-    row("proxmox_get_node_status", {"node": "pve3"}, native("node_get", {"node": "node"}), looks.node_is_told),
+    row("proxmox_get_nodes", {}, native("node_list"), lists.nodes_are_listed),
+    row("proxmox_get_node_status", {"node": "pve3"}, native("node_get", {"node": "node"}), lists.node_is_told),
     row(
         "proxmox_get_vms",
         {"node": "pve2", "type": "qemu"},
@@ -57,13 +57,13 @@ ROWS = [
         looks.is_listed(kind="qemu", node="pve2"),
     ),
     row("proxmox_get_vm_status", on(204, type="lxc"), native("guest_get", {"guest": "vmid"}), looks.is_described),
-    row("proxmox_get_storage", {"node": "pve3"}, native("storage_list", {"node": "node"}), looks.storages_are_listed),
-    row("proxmox_get_cluster_status", {}, native("cluster_status"), looks.cluster_is_told),
+    row("proxmox_get_storage", {"node": "pve3"}, native("storage_list", {"node": "node"}), lists.storages_are_listed),
+    row("proxmox_get_cluster_status", {}, native("cluster_status"), lists.cluster_is_told),
     row(
         "proxmox_list_templates",
         {"node": "pve1", "storage": "local"},
         native("template_list", {"node": "node", "storage": "storage"}, show="present"),
-        looks.templates_are_listed,
+        lists.templates_are_listed,
     ),
     row(
         "proxmox_create_lxc",
@@ -100,7 +100,7 @@ ROWS = [
             net0=looks.holds("virtio=", "bridge=vmbr1"), ide2=looks.holds(ISO),
         ),
     ),
-    row("proxmox_get_next_vmid", {}, native("api_call", method="GET", path="/cluster/nextid"), looks.next_id_is_free),
+    row("proxmox_get_next_vmid", {}, native("api_call", method="GET", path="/cluster/nextid"), lists.next_id_is_free),
     row("proxmox_start_lxc", on(206), power("start"), looks.is_running),
     row("proxmox_start_vm", on(107), power("start"), looks.is_running),
     row("proxmox_stop_lxc", on(204), STOP, looks.is_stopped),
@@ -136,14 +136,14 @@ ROWS = [
         on(206, snapname="s1"),
         ROLLBACK,
         looks.is_rolled_back,
-        prepare=looks.changed_since(206, "s1"),
+        prepare=preparing.changed_since(206, "s1"),
     ),
     row(
         "proxmox_rollback_snapshot_vm",
         on(108, snapname="configured"),
         ROLLBACK,
         looks.is_rolled_back,
-        prepare=looks.changed_since(108, "configured"),
+        prepare=preparing.changed_since(108, "configured"),
     ),
     row("proxmox_delete_snapshot_lxc", on(203, snapname="pre-migration"), DROP_SNAPSHOT, looks.lacks_snapshot),
     row("proxmox_delete_snapshot_vm", on(108, snapname="clean"), DROP_SNAPSHOT, looks.lacks_snapshot),
@@ -163,7 +163,7 @@ ROWS = [
         "proxmox_list_backups",
         {"node": "pve1", "storage": "pbs"},
         native("backup_list", {"node": "node", "storage": "storage"}),
-        looks.backups_are_listed,
+        lists.backups_are_listed,
     ),
     row(
         "proxmox_restore_backup_lxc",
@@ -203,14 +203,14 @@ ROWS = [
         on(107, disk="scsi1"),
         native("disk_detach", {"guest": "vmid", "disk": "disk"}),
         looks.is_detached("scsi1"),
-        prepare=looks.with_second_disk(107),
+        prepare=preparing.with_second_disk(107),
     ),
     row(
         "proxmox_remove_mountpoint_lxc",
         on(206, mp="mp0"),
         native("disk_detach", {"guest": "vmid", "disk": "mp"}),
         looks.is_detached("mp0"),
-        prepare=looks.with_second_disk(206),
+        prepare=preparing.with_second_disk(206),
     ),
     row(
         "proxmox_move_disk_vm",
@@ -223,7 +223,7 @@ ROWS = [
         on(206, disk="rootfs", storage="nas", delete=True),
         MOVE,
         looks.disk_was_moved("rootfs"),
-        prepare=looks.nas_takes_containers,
+        prepare=preparing.nas_takes_containers,
     ),
     row(
         "proxmox_add_network_vm",

@@ -167,14 +167,19 @@ class Done:
 
 async def ask(sim: SimulatedCluster, path: str, /, **query: Any) -> Any:
     """What PVE itself says, asked beside the product."""
+    return (await ask_all(sim, path, **query))[path]
+
+
+async def ask_all(sim: SimulatedCluster, *paths: str, **query: Any) -> dict[str, Any]:
     headers = {"Authorization": f"PVEAPIToken={sim.token_id}={sim.token_secret}"}
-    trusted = ssl.create_default_context(cafile=sim.ca_file)
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{sim.url}/api2/json{path}", params=query, headers=headers, ssl=trusted) as answer,
-    ):
-        assert answer.status == 200, await answer.text()
-        return (await answer.json())["data"]
+    connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=sim.ca_file))
+    answers = {}
+    async with aiohttp.ClientSession(f"{sim.url}/", connector=connector, headers=headers) as session:
+        for path in paths:
+            async with session.get(f"/api2/json{path}", params=query) as answer:
+                assert answer.status == 200, await answer.text()
+                answers[path] = (await answer.json())["data"]
+    return answers
 
 
 async def run(rig: Rig, chosen: Row) -> None:

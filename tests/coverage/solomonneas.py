@@ -1,7 +1,7 @@
 """solomonneas' rows."""
 
 from quorate.sim.world import World
-from tests.coverage import looks
+from tests.coverage import lists, looks, preparing
 from tests.coverage.brynnjocelyn import ISO, KEY, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
@@ -43,7 +43,7 @@ async def rights_are_told(done: Done) -> None:
 
 async def both_kinds_of_template(done: Done) -> None:
     await done.call("template_list", node=done.given["node"], storage=done.given["storage"], show="present")
-    looks.templates_are_listed(done)
+    lists.templates_are_listed(done)
     await done.call("guest_list", node=done.given["node"], template=True)
 
 
@@ -117,19 +117,19 @@ ROWS = [
         "proxmox_recent_tasks",
         {"limit": 3, "vmid": 102},
         native("task_list", {"limit": "limit", "guest": "vmid"}),
-        looks.tasks_are_listed,
+        lists.tasks_are_listed,
     ),
     row(
         "proxmox_list_backups",
         {"node": "pve1", "vmid": 102},
         native("backup_list", {"node": "node", "guest": "vmid"}),
-        looks.backups_are_listed,
+        lists.backups_are_listed,
     ),
     row(
         "proxmox_resource_usage",
         {"vmid": 104, "timeframe": "day"},
         native("metrics_get", {"guest": "vmid", "timeframe": "timeframe"}),
-        looks.usage_is_told,
+        lists.usage_is_told,
     ),
     row(
         "proxmox_list_templates",
@@ -138,12 +138,12 @@ ROWS = [
         vm_templates_are_listed,
         uses=("node", "storage", "kind"),
     ),
-    row("proxmox_list_storage", {"node": "pve3"}, native("storage_list", {"node": "node"}), looks.storages_are_listed),
+    row("proxmox_list_storage", {"node": "pve3"}, native("storage_list", {"node": "node"}), lists.storages_are_listed),
     row("proxmox_list_snapshots", {"vmid": 108}, SNAPSHOTS, looks.snapshots_are_listed),
     row("proxmox_guest_network", {"vmid": 102}, GET, addresses_are_told),
-    row("proxmox_wait_task", {"upid": looks.PAST_TASK}, native("task_wait", {"task": "upid"}), looks.task_is_told),
-    row("proxmox_next_vmid", {}, native("api_call", method="GET", path="/cluster/nextid"), looks.next_id_is_free),
-    row("proxmox_list_pool_resources", {"pool": "lab"}, native("pool_list", {"pool": "pool"}), looks.pool_is_listed),
+    row("proxmox_wait_task", {"upid": lists.PAST_TASK}, native("task_wait", {"task": "upid"}), lists.task_is_told),
+    row("proxmox_next_vmid", {}, native("api_call", method="GET", path="/cluster/nextid"), lists.next_id_is_free),
+    row("proxmox_list_pool_resources", {"pool": "lab"}, native("pool_list", {"pool": "pool"}), lists.pool_is_listed),
     row(
         "proxmox_start_resource",
         {"vmid": 206, "confirm": True},
@@ -173,7 +173,7 @@ ROWS = [
         {"vmid": 108, "snapname": "configured", "start": True, **SURE},
         native("snapshot_rollback", {"guest": "vmid", "snapshot": "snapname", "start": "start"}),
         looks.both(looks.is_rolled_back, looks.is_running),
-        prepare=looks.changed_since(108, "configured"),
+        prepare=preparing.changed_since(108, "configured"),
     ),
     row(
         "proxmox_run_backup",
@@ -221,7 +221,7 @@ ROWS = [
             "ipconfig0": "ip=10.9.0.7/24,gw=10.9.0.1", "nameserver": "1.1.1.1", "searchdomain": "home.lan",
             "scsihw": "virtio-scsi-pci", "boot": "order=scsi0", "confirm": True,
         },
-        looks.made_with_cloud_init,
+        preparing.made_with_cloud_init,
         looks.both(
             looks.is_made(
                 "qemu", name="vm331", memory="2048", cores=2, scsi0=looks.holds("local-lvm:", "size=12G"),
@@ -232,7 +232,7 @@ ROWS = [
             ),
             looks.runs_in_pool,
         ),
-        uses=looks.CLOUD_INIT_VM,
+        uses=preparing.CLOUD_INIT_VM,
     ),
     row(
         "proxmox_clone_resource",
@@ -270,12 +270,12 @@ ROWS = [
         looks.lacks_snapshot,
     ),
     row("proxmox_force_stop_resource", {"vmid": 104, **SURE}, STOP, looks.is_stopped),
-    row("proxmox_get_task_status", {"upid": looks.PAST_TASK}, native("task_get", {"task": "upid"}), looks.task_is_told),
+    row("proxmox_get_task_status", {"upid": lists.PAST_TASK}, native("task_get", {"task": "upid"}), lists.task_is_told),
     row(
         "proxmox_get_task_log",
-        {"upid": looks.PAST_TASK, "limit": 5},
+        {"upid": lists.PAST_TASK, "limit": 5},
         native("task_get", {"task": "upid", "log_lines": "limit"}),
-        looks.task_log_is_told,
+        lists.task_log_is_told,
         without={"start": "the last lines are what one wants to see"},
     ),
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """washyu's rows; all but these eight are about plain hosts and services, not about Proxmox VE."""
 
-from tests.coverage import looks
+from tests.coverage import lists, looks
 from tests.coverage.brynnjocelyn import ISO, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
@@ -50,7 +50,7 @@ ROWS = [
         every_kind_is_listed,
         uses=("resource_type",),
     ),
-    row("get_proxmox_node_status", {"node": "pve1"}, native("node_get", {"node": "node"}), looks.node_is_told),
+    row("get_proxmox_node_status", {"node": "pve1"}, native("node_get", {"node": "node"}), lists.node_is_told),
     row(
         "get_proxmox_vm_status",
         {"node": "pve3", "vmid": 106, "vm_type": "qemu"},

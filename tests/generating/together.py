@@ -23,6 +23,10 @@ def together(world: World, image: Path) -> Mapping[str, list[dict[str, Any]]]:
     ]
     others = [{**disk, "storage": storage} for disk in disks for storage in ("nas", "local-lvm", "tank")]
     running = str(world.tasks.active()[0].upid)
+    bulk: list[tuple[str, dict[str, Any]]] = [
+        ("start", {}), ("shutdown", {}), ("reboot", {}), ("snapshot", {"snapshot": "all"}), ("backup", {}),
+        ("tag", {"tags": ["x"]}), ("untag", {"tags": ["lab"]}),
+    ]  # fmt: skip
     rules_digest = with_digest(world.part(Firewalls).guest(102).rules)[0]["digest"]
     guest_path = "/nodes/pve1/qemu/108"
     return {
@@ -103,16 +107,11 @@ def together(world: World, image: Path) -> Mapping[str, list[dict[str, Any]]]:
         ],
         "group_set": [{"group": "new"}, {"group": "family", "add": ["carol@pve"]}],
         "guest_bulk": [
-            {"action": "snapshot", "name": "docker*", "snapshot": "s1"}, {"action": "tag", "tags": ["x"],
-            "node": "pve1", "type": "vm"},
+            {"action": "snapshot", "name": "docker*", "snapshot": "s1"},
+            {"action": "tag", "tags": ["x"], "node": "pve1", "type": "vm"},
             {"action": "backup", "guests": [104], "storage": "pbs"},
-        ] + [
-            {"action": action, "guests": guests, **more}
-            for guests in ([107, 206], [104, 204])
-            for action, more in (
-                ("start", {}), ("shutdown", {}), ("reboot", {}), ("snapshot", {"snapshot": "all"}), ("backup", {}),
-                ("tag", {"tags": ["x"]}), ("untag", {"tags": ["lab"]}),
-            )
+            *({"action": action, "guests": [107, 206], **more} for action, more in bulk),
+            *({"action": action, "guests": [104, 204], **more} for action, more in bulk),
         ],
         "guest_clone": [
             {"guest": 9000}, {"guest": 9001}, {"guest": 9000, "full": True}, {"guest": 107}, {"guest": 206},
@@ -120,8 +119,9 @@ def together(world: World, image: Path) -> Mapping[str, list[dict[str, Any]]]:
             {"guest": 101, "node": "pve2"},
         ],
         "guest_configure": [
-            {"guest": 104, "unset": ["tags"]}, {"guest": 107, "cores": 2, "digest": world.guests[107].digest()}
-        ] + [{"guest": vmid, "onboot": flag} for vmid in (104, 107, 204, 206) for flag in (True, False)],
+            {"guest": 104, "unset": ["tags"]}, {"guest": 107, "cores": 2, "digest": world.guests[107].digest()},
+            *({"guest": vmid, "onboot": flag} for vmid in (104, 107, 204, 206) for flag in (True, False)),
+        ],
         "guest_migrate": [
             {"guest": 107, "node": "pve3"}, {"guest": 206, "node": "pve1"}, {"guest": 203, "node": "pve3"},
             {"guest": 104, "node": "pve3", "with_local_disks": True}, {"guest": 101, "node": "pve2"},

@@ -43,6 +43,16 @@ def test_a_body_can_end_in_the_middle() -> None:
     run(scenario())
 
 
+def test_a_node_may_do_the_work_although_the_proxy_has_given_up_on_it():
+    async def scenario() -> None:
+        async with talking(faults=["596:after:POST:/pools"]) as api:
+            reply = await api.post("/pools", poolid="media")
+            assert (reply.status, reply.reason, reply.text) == (596, "Connection timed out", "")
+            assert "media" in [pool["poolid"] for pool in (await api.get("/pools")).data]
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "reason", "text"),
     [

@@ -1,0 +1,108 @@
+"""Worlds that a row needs, and calls that gather what the other server spreads over many parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorate.sim.guests import GIB, Snapshot
+from quorate.sim.storages import Volume
+from quorate.sim.world import World
+from tests.coverage.rows import Done
+
+
+def changed_since(vmid: int, snapshot: str) -> Callable[[World], None]:
+    """A guest with that snapshot, and another description since."""
+
+    def prepare(world: World) -> None:
+        guest = world.guests[vmid]
+        if snapshot not in guest.snapshots:
+            guest.snapshots[snapshot] = Snapshot(
+                snapshot, int(world.clock.now()) - 60, dict(guest.config), "", None, False
+            )
+            guest.config["parent"] = snapshot
+        guest.config["tags"] = "changed"
+
+    return prepare
+
+
+def with_second_disk(vmid: int) -> Callable[[World], None]:
+    """A disk or mount point beside the first, on the same storage."""
+
+    def prepare(world: World) -> None:
+        guest = world.guests[vmid]
+        storage = world.storages["local-lvm"]
+        volid = storage.disk_name(vmid, 7, guest.kind)
+        size, content = 4 * GIB, "images" if guest.kind == "qemu" else "rootdir"
+        storage.add(guest.node, Volume(volid, content, "raw", size, size, int(world.clock.now()), vmid))
+        if guest.kind == "qemu":
+            guest.config["scsi1"] = f"{volid},size=4G"
+        else:
+            guest.config["mp0"] = f"{volid},mp=/data,size=4G"
+
+    return prepare
+
+
+def nas_takes_containers(world: World) -> None:
+    world.storages["nas"].content += ("rootdir",)
+
+
+def disk_on_nas(vmid: int) -> Callable[[World], None]:
+    """A VM whose only disk every node can reach."""
+
+    def prepare(world: World) -> None:
+        guest = world.guests[vmid]
+        volid = f"nas:{vmid}/vm-{vmid}-disk-0.raw"
+        world.storages["nas"].add(
+            guest.node, Volume(volid, "images", "raw", 8 * GIB, GIB, int(world.clock.now()), vmid)
+        )
+        old = str(guest.config["scsi0"]).split(",")[0]
+        world.storages["local-lvm"].remove(guest.node, old)
+        guest.config["scsi0"] = f"{volid},size=8G"
+        guest.snapshots.clear()
+        guest.config.pop("parent", None)
+
+    return prepare
+
+
+CLOUD_INIT_VM = (
+    "vmid", "name", "node", "memory", "cores", "iso", "disk_size", "storage", "net", "start", "pool", "onboot",
+    "protection", "agent", "scsihw", "boot", "bios", "machine", "cpu", "sockets", "description", "tags", "ciuser",
+    "cipassword", "sshkeys", "ipconfig0", "nameserver", "searchdomain",
+)  # fmt: skip
+
+
+async def made_with_cloud_init(done: Done) -> None:
+    """vm_create groups what these rows spread over many parameters."""
+    same = ("vmid", "name", "node", "memory", "cores", "iso", "storage", "start", "pool", "onboot", "agent", "bios")
+    given = done.given
+    addresses = dict(part.split("=", 1) for part in given["ipconfig0"].split(","))
+    await done.call(
+        "vm_create",
+        **{key: given[key] for key in (*same, "machine", "cpu", "sockets", "description")},
+        disks=[given["disk_size"]],
+        networks=[given["net"]],
+        tags=given["tags"].split(";"),
+        options={key: given[key] for key in ("protection", "scsihw", "boot")},
+        cloud_init={
+            "user": given["ciuser"],
+            "password": given["cipassword"],
+            "ssh_keys": given["sshkeys"].splitlines(),
+            "ip": addresses["ip"],
+            "gateway": addresses["gw"],
+            "dns": given["nameserver"],
+            "search_domain": given["searchdomain"],
+        },
+    )
+
+
+async def made_with_address(done: Done) -> None:
+    """container_create takes bridge and address as one network."""
+    given = done.given
+    await done.call(
+        "container_create",
+        **{key: given[key] for key in ("node", "vmid", "hostname", "cores", "storage", "dry_run")},
+        template=given["ostemplate"],
+        memory=given["memory_mb"],
+        rootfs=f"{given['rootfs_gb']}G",
+        networks=[{"bridge": given["bridge"], "ip": given["net_ip"]}],
+    )
