@@ -1,5 +1,7 @@
 """Users, groups and roles."""
 
+import re
+
 import pytest
 
 from quorate.config import Access
@@ -207,3 +209,9 @@ async def test_the_user_that_quorate_works_as_is_not_disabled(tmp_path):
         text = await quorate.refusal("user_set", user=owner, enabled=False)
         assert f"{owner} is the user that Quorate works as" in text
         assert quorate.sim.world.access.users[owner].enable
+
+
+async def test_a_list_of_names_that_is_cut_says_so(tmp_path):
+    async with rig(tmp_path) as quorate:
+        text = await quorate.refusal("role_set", role="mine", privileges=["Xyzzy"])
+        assert re.search(r"There are .* and \d+ more", text)

@@ -49,7 +49,6 @@ KNOWN_RISKS = {
         POST /nodes/{node}/qemu/{vmid}/status/start
         POST /nodes/{node}/lxc/{vmid}/status/shutdown
         PUT /nodes/{node}/qemu/{vmid}/resize
-        POST /nodes/{node}/vzdump
         POST /nodes/{node}/network
         PUT /nodes/{node}/network/{iface}
         POST /nodes/{node}/apt/update
@@ -58,7 +57,7 @@ KNOWN_RISKS = {
         POST /cluster/sdn/zones
         POST /cluster/ha/resources
         POST /cluster/backup
-        POST /cluster/firewall/rules
+        POST /nodes/{node}/qemu/{vmid}/firewall/rules
         POST /pools
         POST /storage
     """,
@@ -213,7 +212,8 @@ def test_nothing_that_deletes_or_grants_rights_is_below_destroy(version):
         ("POST /nodes/{node}/qemu", {"archive": "x", "force": True}),
         ("POST /nodes/{node}/qemu/{vmid}/status/shutdown", {"forceStop": "1"}),
         ("POST /nodes/{node}/qemu/{vmid}/move_disk", {"delete": 1}),
-        ("POST /nodes/{node}/vzdump", {"prune-backups": "keep-last=1"}),
+        ("POST /nodes/{node}/qemu/{vmid}/move_disk", {"target-vmid": 200}),
+        ("PUT /nodes/{node}/qemu/{vmid}/config", {"scsi0": "local-lvm:8"}),
         ("PUT /storage/{storage}", {"prune-backups": "keep-last=1"}),
         ("PUT /cluster/options", {"user-tag-access": "user-allow=free"}),
         ("PUT /cluster/replication/{id}", {"remove_job": "full"}),
@@ -223,6 +223,19 @@ def test_telling_parameters_make_a_change_a_destruction(call, params):
     method, _, template = call.partition(" ")
     assert risk_of(method, template) is Risk.CHANGE
     assert risk_of(method, template, params) is Risk.DESTROY
+
+
+def test_a_raw_backup_is_a_destruction_unless_it_is_told_to_delete_nothing():
+    assert risk_of("POST", "/nodes/{node}/vzdump", {"vmid": "100"}) is Risk.DESTROY
+    assert risk_of("POST", "/nodes/{node}/vzdump", {"vmid": "100", "remove": 0}) is Risk.CHANGE
+    assert risk_of("POST", "/nodes/{node}/vzdump", {"remove": 0, "prune-backups": "keep-last=1"}) is Risk.DESTROY
+
+
+@pytest.mark.parametrize("where", ["rules", "rules/{pos}", "options", "groups", "ipset/{name}", "aliases"])
+def test_the_firewall_of_the_cluster_is_opened_or_closed_only_as_a_destruction(where):
+    method = "PUT" if where.endswith(("}", "options")) and "ipset" not in where else "POST"
+    assert facts("9.2").endpoint(method, f"/cluster/firewall/{where}")
+    assert risk_of(method, f"/cluster/firewall/{where}") is Risk.DESTROY
 
 
 def test_harmless_values_of_telling_parameters_change_nothing():

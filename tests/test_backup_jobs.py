@@ -141,6 +141,7 @@ async def test_a_write_whose_answer_is_lost_is_settled_by_looking(tmp_path, cut)
 async def test_contradictions_and_gaps_are_refused_before_anything_is_sent(tmp_path):
     async with rig(tmp_path) as quorate:
         add_job(quorate, vmid="102")
+        add_job(quorate, "pooled", pool="production")
         whole = {"schedule": "daily", "storage": "nas"}
         for given, words in (
             ({**whole, "guest": 102, "all": True}, "guest and all do not go together"),
@@ -152,7 +153,9 @@ async def test_contradictions_and_gaps_are_refused_before_anything_is_sent(tmp_p
             ({**whole, "all": True, "storage": "nass"}, "Did you mean 'nas'"),
             ({**whole, "all": True, "keep": "last"}, "is not a retention"),
             ({"job": "nightly"}, "Nothing is to be changed"),
-            ({"job": "nightly", "exclude": 103}, "needs all=true or pool"),
+            ({"job": "nightly", "exclude": 103}, "exclude needs all=true"),
+            ({**whole, "pool": "production", "exclude": 103}, "PVE ignores exclude for the jobs of a pool"),
+            ({"job": "pooled", "exclude": 103}, "PVE ignores exclude for the jobs of a pool"),
         ):
             assert words in await quorate.refusal("backup_job_set", **given), words
         add_job(quorate, "empty", pool="nobody")
@@ -191,6 +194,7 @@ async def test_the_product_and_pve_agree_on_what_is_not_backed_up(tmp_path):
     async with rig(tmp_path) as quorate:
         add_job(quorate, all=1, exclude="100,101", node="pve1")
         add_job(quorate, "named", vmid="203,204")
+        add_job(quorate, "pooled", pool="production", exclude="103")  # which PVE lets stand, and ignores
         assert quorate.app.cluster is not None
         answer = await quorate.app.cluster.get("/cluster/backup-info/not-backed-up")
         rows = await quorate.rows("backup_coverage", limit=200)

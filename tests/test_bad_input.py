@@ -195,3 +195,16 @@ async def test_a_missing_privilege_is_named_with_the_command_that_grants_it_befo
             assert "pveum acl modify" in text
             assert "--tokens 'watcher@pve!view'" in text
             assert all(method == "GET" for method, _ in quorate.sim.requests)
+
+
+async def test_secrets_are_not_repeated_in_errors_about_arguments(tmp_path):
+    async with rig(tmp_path) as quorate:
+        for tool, arguments in (
+            ("container_create", {"template": "debian-13", "password": {"deep": "hunter2-hunter2"}}),
+            ("vm_create", {"cloud_init": "password=hunter2-hunter2"}),
+            ("user_set", {"user": "x@pve", "password": "hunter2-hunter2", "enabled": "perhaps"}),
+        ):
+            assert "hunter2" not in await quorate.refusal(tool, **arguments)
+        url = "http://me:hunter2-hunter2@127.0.0.1/x.iso"
+        assert "hunter2" not in await quorate.refusal("image_download", url=url, storage="nowhere")
+        assert "hunter2" not in quorate.audit_file.read_text()

@@ -4,7 +4,7 @@ import pytest
 
 from quorate.operations.plan import Call, Plan
 from quorate.pipeline.apply import Step, apply
-from tests.driving import rig
+from tests.driving import rig, second_server
 
 pytestmark = pytest.mark.anyio
 
@@ -51,11 +51,67 @@ async def test_templates_are_left_out_of_what_they_cannot_do(tmp_path):
 async def test_snapshots_are_taken_where_possible_and_the_rest_is_told(tmp_path):
     async with rig(tmp_path) as quorate:
         quorate.sim.world.guests[105].config["lock"] = "backup"
-        facts = await quorate.facts("guest_bulk", action="snapshot", tag="lab", snapshot="before")
+        answer = await quorate.call("guest_bulk", action="snapshot", tag="lab", snapshot="before")
+        facts = answer.structured_content
         taken = {guest.vmid for guest in quorate.sim.world.guests.values() if "before" in guest.snapshots}
         assert taken == {104, 108, 206}
         assert len(facts["steps"]) == 3
-        assert "locked (backup)" in facts["unchanged"][0]
+        assert answer.is_error
+        assert facts["result"] == "3 of 4 done"
+        (failure,) = facts["failures"]
+        assert "vm 105" in failure
+        assert "locked (backup)" in failure
+        assert "unchanged" not in facts
+
+
+async def test_guests_that_cannot_be_switched_are_failures_beside_those_that_can(tmp_path):
+    async with rig(tmp_path) as quorate:
+        answer = await quorate.call("guest_bulk", action="reboot", guests=[200, 107])
+        facts = answer.structured_content
+        assert answer.is_error
+        assert facts["result"] == "1 of 2 done"
+        assert writes(quorate) == [("POST", "/nodes/pve1/lxc/200/status/reboot")]
+        (failure,) = facts["failures"]
+        assert "vm 107" in failure
+        assert "is stopped, so it cannot be rebooted" in failure
+        assert [target.split()[1] for target in facts["targets"]] == ["200", "107"]
+
+
+async def test_guests_whose_backup_is_not_allowed_are_failures_and_the_others_are_backed_up(tmp_path):
+    async with rig(tmp_path) as quorate:
+        access = quorate.sim.world.access
+        for who in ("bob@pve", "bob@pve!monitor"):
+            access.grant("/vms/107", "PVEVMAdmin", who)
+            access.grant("/storage/nas", "PVEDatastoreUser", who)
+        async with second_server(quorate, tmp_path / "bob.jsonl", token="bob@pve!monitor") as bob:
+            answer = await bob.call("guest_bulk", action="backup", guests=[107, 108], storage="nas", wait=50)
+        assert answer.is_error
+        (failure,) = answer.structured_content["failures"]
+        assert "may not back up vm 108" in failure
+        assert "VM.Backup on /vms/108" in failure
+        assert writes(quorate) == [("POST", "/nodes/pve2/vzdump")]
+
+
+async def test_guests_of_a_node_that_is_away_are_failures_and_the_others_are_switched(tmp_path):
+    async with rig(tmp_path, faults=["node-offline:pve3"]) as quorate:
+        answer = await quorate.call("guest_bulk", action="shutdown", guests=[200, 204])
+        assert answer.is_error
+        (failure,) = answer.structured_content["failures"]
+        assert "ct 204" in failure
+        assert "pve3" in failure
+        assert not quorate.sim.world.guests[200].running
+
+
+async def test_locked_guests_are_failures_even_if_there_is_nothing_to_do_for_the_others(tmp_path):
+    async with rig(tmp_path) as quorate:
+        quorate.sim.world.guests[107].config["lock"] = "backup"
+        answer = await quorate.call("guest_bulk", action="untag", guests=[107, 207], tags=["none-such"])
+        facts = answer.structured_content
+        assert answer.is_error
+        assert facts["result"] == "failed"
+        assert "ct 207" in facts["unchanged"][0]
+        assert "locked (backup)" in facts["failures"][0]
+        assert writes(quorate) == []
 
 
 async def test_snapshots_without_a_name_share_one_made_from_the_time(tmp_path):
@@ -105,6 +161,7 @@ async def test_each_guest_is_backed_up_on_its_own_node_and_nothing_is_pruned(tmp
 async def test_a_backup_that_pve_accepts_but_does_not_begin_is_no_success(tmp_path):
     async with rig(tmp_path) as quorate:
         cluster = quorate.app.cluster
+        assert cluster is not None
         elsewhere = {"vmid": "107", "storage": "nas"}  # 107 is on pve2 by now: PVE answers "OK" and does nothing
         call = Call("Back up vm 107", "POST", "/nodes/pve1/vzdump", elsewhere)
         step = Step(call)

@@ -3,9 +3,12 @@
 import asyncio
 
 import pytest
+from mcp import Client
 
-from quorate.config import Access
-from tests.driving import rig, text_of
+from quorate.app import build
+from quorate.config import Access, Settings
+from quorate.pve.connection import Password, Secret
+from tests.driving import DrivenTime, pointed_at, rig, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +72,7 @@ async def test_tags_are_replaced_added_and_removed(tmp_path):
     async with rig(tmp_path) as quorate:
         await quorate.facts("guest_configure", guest=CT, add_tags=["blue", "web"], remove_tags=["prod"])
         assert guest(quorate, CT).config["tags"] == "blue;web"
-        await quorate.facts("guest_configure", guest=CT, tags=["one, two"])
+        await quorate.facts("guest_configure", guest=CT, tags=["one", "two"])
         assert guest(quorate, CT).config["tags"] == "one;two"
         await quorate.facts("guest_configure", guest=CT, tags=[])
         assert "tags" not in guest(quorate, CT).config
@@ -239,3 +242,69 @@ async def test_both_versions_take_the_change(tmp_path, version):
     async with rig(tmp_path, version=version) as quorate:
         await quorate.facts("guest_configure", guest=VM, agent=True, memory="6G", add_tags=["v"], cores=2)
         assert guest(quorate, VM).pending["memory"] == "6144"
+
+
+@pytest.mark.parametrize("arguments", [{"tags": ["a b"]}, {"add_tags": ["a,b"]}, {"remove_tags": ["a;b"]}])
+async def test_a_tag_with_a_separator_in_it_is_refused_and_not_split(tmp_path, arguments):
+    async with rig(tmp_path) as quorate:
+        before = writes(quorate)
+        text = await quorate.refusal("guest_configure", guest=CT, **arguments)
+        assert "cannot be a tag" in text
+        assert "letters, digits" in text
+        assert '["a", "b"]' in text
+        assert writes(quorate) == before
+
+
+ROOT_ONLY = [
+    (STOPPED_VM, {"args": "-device x"}),
+    (STOPPED_VM, {"lock": "backup"}),
+    (STOPPED_VM, {"hookscript": "local:snippets/x.pl"}),
+    (STOPPED_VM, {"hugepages": "2"}),
+    (STOPPED_VM, {"affinity": "0-1"}),
+    (STOPPED_VM, {"serial1": "/dev/ttyS0"}),
+    (STOPPED_VM, {"parallel0": "/dev/parport0"}),
+    (STOPPED_VM, {"usb3": "host=1234:5678"}),
+    (STOPPED_VM, {"hostpci1": "0000:01:00.0"}),
+    (CT, {"hookscript": "local:snippets/x.pl"}),
+    (CT, {"dev0": "/dev/ttyS0"}),
+    (CT, {"features": "nesting=1,keyctl=1"}),
+]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(("vmid", "options"), ROOT_ONLY)
+async def test_what_only_root_may_set_is_refused_to_a_token_before_it_is_sent(tmp_path, vmid, options, dry_run):
+    async with rig(tmp_path) as quorate:
+        before = writes(quorate)
+        text = await quorate.refusal("guest_configure", guest=vmid, options=options, dry_run=dry_run)
+        assert f"may not set {next(iter(options))}" in text
+        assert "only root@pam logged in by password" in text
+        assert f"set {vmid} --{next(iter(options))}" in text
+        assert writes(quorate) == before
+
+
+async def test_removing_what_only_root_may_set_is_refused_as_well(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest(quorate, STOPPED_VM).config["args"] = "-device x"
+        assert "only root@pam" in await quorate.refusal("guest_configure", guest=STOPPED_VM, unset=["args"])
+
+
+@pytest.mark.parametrize("options", [{"serial1": "socket"}, {"usb3": "spice"}, {"vga": "serial0"}])
+async def test_devices_that_are_not_of_the_node_are_for_all(tmp_path, options):
+    async with rig(tmp_path) as quorate:
+        assert (await quorate.facts("guest_configure", guest=STOPPED_VM, options=options))["result"] == "done"
+
+
+async def test_root_itself_sets_what_only_root_may(tmp_path):
+    async with rig(tmp_path) as quorate:
+        quorate.sim.world.access.users["root@pam"].password = "quorate"
+        login = Password("root@pam", Secret("quorate"))
+        settings = Settings(
+            clusters=(pointed_at(quorate.sim, credentials=login),), access=Access.ADMIN, toolsets=("all",)
+        )
+        app = build(settings, clock=DrivenTime(quorate.clock))
+        async with Client(app.server()) as client:
+            answer = await client.call_tool("guest_configure", {"guest": STOPPED_VM, "options": {"args": "-S"}})
+        await app.close()
+        assert not answer.is_error, answer.content
+        assert guest(quorate, STOPPED_VM).config["args"] == "-S"

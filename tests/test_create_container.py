@@ -87,6 +87,12 @@ async def test_a_template_of_the_appliance_list_is_downloaded_first(tmp_path):
         assert again.vmid != ct.vmid
 
 
+async def test_a_download_whose_answer_is_lost_is_found_and_followed(tmp_path):
+    async with rig(tmp_path, faults=["drop:after:POST:/nodes/*/aplinfo;count=1"]) as quorate:
+        _, facts = await created(quorate, template="alpine", node="pve1")
+        assert "its task was found and followed" in str(facts["steps"][0])
+
+
 async def test_a_volid_that_is_missing_is_downloaded_to_the_storage_it_names(tmp_path):
     async with rig(tmp_path) as quorate:
         await created(quorate, template=f"local:vztmpl/{ALPINE}", node="pve2")
@@ -198,3 +204,16 @@ async def test_a_template_larger_than_the_root_disk_fails_with_the_reason(tmp_pa
         text = await quorate.refusal("container_create", template="huge", rootfs="local-lvm:1G", node="pve1")
         assert "failed: exit code 2" in text
         assert set(quorate.sim.world.guests) == before
+
+
+@pytest.mark.parametrize(
+    "options", [{"hookscript": "local:snippets/x.pl"}, {"dev0": "/dev/ttyS0"}, {"mp5": "/srv,mp=/x"}]
+)
+async def test_what_only_root_may_set_is_refused_to_a_token_even_in_a_dry_run(tmp_path, options):
+    async with rig(tmp_path) as quorate:
+        before = writes(quorate)
+        for dry_run in (True, False):
+            text = await quorate.refusal("container_create", template="debian-13", options=options, dry_run=dry_run)
+            assert f"may not set {next(iter(options))}" in text
+            assert "only root@pam logged in by password" in text
+        assert writes(quorate) == before

@@ -16,9 +16,9 @@ BLOB = base64.b64encode(b"\x00\x00\x00\x0bssh-ed25519" + b"\x00\x00\x00\x20" + b
 KEY = f"ssh-ed25519 {BLOB} me@desk"
 
 
-def put_file(quorate, volid, content, *, node="pve1", fmt="qcow2", size=3 * GIB):
+def put_file(quorate, volid, content, *, node="pve1", fmt="qcow2", size=3 * GIB, virtual_size=None):
     storage = quorate.sim.world.storages[volid.partition(":")[0]]
-    storage.add(node, Volume(volid, content, fmt, size, size, 0))
+    storage.add(node, Volume(volid, content, fmt, size, size, 0, virtual_size=virtual_size))
 
 
 def writes(quorate):
@@ -64,6 +64,7 @@ async def test_the_configured_defaults_come_first(tmp_path):
     async with rig(tmp_path) as quorate:
         from quorate.pve.cluster import Defaults
 
+        assert quorate.app.cluster is not None
         quorate.app.cluster.defaults = Defaults(node="pve2", storage="local-lvm", bridge="vmbr0")
         vm, facts = await created(quorate, name="web")
         assert vm.node == "pve2"
@@ -290,7 +291,7 @@ async def test_a_task_that_fails_leaves_nothing_and_says_why(tmp_path):
     [
         ({"name": "my server_1"}, ("DNS name", "'my-server-1' would do")),
         ({"name": "-"}, ("DNS name",)),
-        ({"tags": ["no way!"]}, ("'way!' cannot be a tag",)),
+        ({"tags": ["no way!"]}, ("'no way!' cannot be a tag",)),
         ({"memory": 4}, ("less than 16 MiB", "4G")),
         ({"memory": "lots"}, ("is not a size",)),
         ({"memory": "1G", "balloon": "2G"}, ("balloon is more than memory",)),
@@ -302,7 +303,10 @@ async def test_a_task_that_fails_leaves_nothing_and_says_why(tmp_path):
         ({"disks": [{"size": 8, "serial": "a,b"}]}, ("comma",)),
         ({"disks": ["nowhere:8G"]}, ("no storage 'nowhere'",)),
         ({"disks": ["pbs:8G"]}, ("does not hold images",)),
-        ({"disks": [{"size": 8, "storage": "local-lvm", "format": "qcow2"}]}, ("raw disks only", "Leave format out")),
+        (
+            {"disks": [{"size": 8, "storage": "local-lvm", "format": "qcow2"}]},
+            ("keeps disks as raw, not qcow2", "Leave format out"),
+        ),
         ({"disks": [{"size": 1, "bus": "ide"}] * 5}, ("only 4 ide drives",)),
         ({"disks": ["90T"]}, ("free, not 90T",)),
         ({"iso": "debain-13.1.0-amd64-netinst.iso"}, ("no ISO image", "Did you mean debian-13.1.0-amd64-netinst.iso")),
@@ -352,7 +356,34 @@ async def test_an_image_does_not_shrink(tmp_path):
     async with rig(tmp_path) as quorate:
         put_file(quorate, "local:import/big.raw", "import", fmt="raw", size=30 * GIB)
         text = await quorate.refusal("vm_create", disks=[{"import_from": "big.raw", "size": "20G"}])
-        assert "is 30G, more than 20G" in text
+        assert "makes a disk of 30G, more than 20G" in text
+
+
+async def test_an_image_counts_by_the_disk_in_it_and_not_by_its_file(tmp_path):
+    async with rig(tmp_path) as quorate:
+        volid = "local:import/cloud.qcow2"
+        put_file(quorate, volid, "import", size=GIB // 2, virtual_size=4 * GIB)
+        for wanted in ("cloud.qcow2", volid):
+            text = await quorate.refusal("vm_create", node="pve1", disks=[{"import_from": wanted, "size": "2G"}])
+            assert "makes a disk of 4G, more than 2G" in text
+        assert writes(quorate) == []
+        vm, facts = await created(quorate, node="pve1", disks=[{"import_from": "cloud.qcow2", "size": "4G"}])
+        assert "size=4G" in vm.config["scsi0"]
+        assert "steps" not in facts
+
+
+@pytest.mark.parametrize("version", ["8.4.1", "9.1.8"])
+async def test_a_disk_of_an_appliance_archive_is_imported_by_its_name(tmp_path, version):
+    async with rig(tmp_path, version=version) as quorate:
+        archive = "local:import/shop.ova"
+        put_file(quorate, archive, "import", fmt="ova", size=GIB, virtual_size=4 * GIB)
+        disk = {"import_from": f"{archive}/shop-disk1.vmdk", "storage": "local-lvm"}
+        vm, _ = await created(quorate, node="pve1", disks=[disk])
+        assert "size=4G" in vm.config["scsi0"]
+        vm, _ = await created(quorate, node="pve1", disks=[disk], options={"import-working-storage": "nas"})
+        assert "size=4G" in vm.config["scsi0"]
+        text = await quorate.refusal("vm_create", node="pve1", disks=[{"import_from": "shop.ova"}])
+        assert f"Give {archive}/shop-disk1.vmdk" in text
 
 
 async def test_a_full_thin_storage_is_a_warning_and_a_full_thick_one_a_refusal(tmp_path):
@@ -392,3 +423,35 @@ async def test_who_may_create_only_in_a_pool_creates_there_and_starts_it(tmp_pat
         assert "AllocateSpace" in await alice.refusal("vm_create", name="web", storage="nas", pool="lab")
         facts = await alice.facts("vm_create", name="web", storage="local-lvm", pool="lab", start=True)
         assert quorate.sim.world.guests[facts["vmid"]].running
+
+
+# -- what only root may ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"args": "-device x"},
+        {"hookscript": "local:snippets/x.pl"},
+        {"affinity": "0"},
+        {"hostpci0": "0000:01:00.0"},
+        {"serial0": "/dev/ttyS0"},
+        {"scsi5": "/dev/sdb"},
+    ],
+)
+async def test_what_only_root_may_set_is_refused_to_a_token_even_in_a_dry_run(tmp_path, options):
+    async with rig(tmp_path) as quorate:
+        before = writes(quorate)
+        for dry_run in (True, False):
+            text = await quorate.refusal("vm_create", name="web", options=options, dry_run=dry_run)
+            assert f"may not set {next(iter(options))}" in text
+            assert "only root@pam logged in by password" in text
+            assert "qm set VMID" in text
+        assert writes(quorate) == before
+
+
+async def test_a_tag_with_a_blank_in_it_is_refused_and_not_split(tmp_path):
+    async with rig(tmp_path) as quorate:
+        text = await quorate.refusal("vm_create", name="web", tags=["a b"])
+        assert "'a b' cannot be a tag" in text
+        assert '["a", "b"]' in text

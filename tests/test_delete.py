@@ -105,7 +105,7 @@ async def test_unreferenced_disks_stay_unless_told(tmp_path, unreferenced):
         key = next(key for key, _ in guest.drives())
         forgotten = guest.config.pop(key)
         await quorate.facts("guest_delete", guest=107, destroy_unreferenced_disks=unreferenced)
-        assert (forgotten.split(",")[0] in volumes_of(quorate, 107)) == (not unreferenced)
+        assert (str(forgotten).split(",")[0] in volumes_of(quorate, 107)) == (not unreferenced)
 
 
 @pytest.mark.parametrize("vmid", [109, 207])

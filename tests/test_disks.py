@@ -63,7 +63,7 @@ async def test_files_become_qcow2_unless_another_format_is_asked_for(tmp_path):
         await quorate.facts("disk_add", guest=VM, size=1, storage="nas", format="raw")
         assert volid_of(quorate, VM, "scsi2").endswith(".raw")
         text = await quorate.refusal("disk_add", guest=VM, size=1, storage="local-lvm", format="qcow2")
-        assert "local-lvm (lvmthin) keeps disks raw" in text
+        assert "local-lvm (lvmthin) keeps disks as raw, not qcow2" in text
 
 
 async def test_a_disk_that_cannot_be_plugged_in_waits_for_a_restart(tmp_path):
@@ -86,12 +86,83 @@ async def test_a_container_gets_a_mount_point(tmp_path):
 async def test_an_image_is_imported_and_grown_to_the_wanted_size(tmp_path):
     async with rig(tmp_path) as quorate:
         source = "local:import/cloud.qcow2"
-        quorate.sim.world.storages["local"].add("pve2", Volume(source, "import", "qcow2", 2 * GIB, GIB, 0))
+        image = Volume(source, "import", "qcow2", GIB // 2, GIB // 2, 0, virtual_size=2 * GIB)
+        quorate.sim.world.storages["local"].add("pve2", image)
         facts = await quorate.facts("disk_add", guest=STOPPED_VM, import_from=source, size="20G", storage="local-lvm")
         assert [step["state"] for step in facts["steps"]] == ["done", "done"]
         assert "size=20G" in guest(quorate, STOPPED_VM).config["scsi1"]
         text = await quorate.refusal("disk_add", guest=STOPPED_VM, import_from=source, size="1G", storage="local-lvm")
-        assert "has 2G, more than 1G" in text
+        assert "makes a disk of 2G, more than 1G" in text
+
+
+@pytest.mark.parametrize("version", ["8.4.1", "9.2.3"])
+@pytest.mark.parametrize("storage", ["local-lvm", "nas"])
+async def test_firmware_drives_are_such_as_windows_11_wants(tmp_path, version, storage):
+    async with rig(tmp_path, version=version) as quorate:
+        await quorate.facts("disk_add", guest=STOPPED_VM, disk="tpmstate0", storage=storage)
+        await quorate.facts("disk_add", guest=STOPPED_VM, disk="efidisk0", storage=storage)
+        config = guest(quorate, STOPPED_VM).config
+        assert "version=v2.0" in config["tpmstate0"]
+        assert volume(quorate, STOPPED_VM, volid_of(quorate, STOPPED_VM, "tpmstate0")).format == "raw"
+        assert {"efitype=4m", "pre-enrolled-keys=1"} < set(str(config["efidisk0"]).split(","))
+
+
+async def test_options_of_a_firmware_drive_come_before_the_usual_ones(tmp_path):
+    async with rig(tmp_path) as quorate:
+        await quorate.facts("disk_add", guest=STOPPED_VM, disk="efidisk0", options={"pre-enrolled-keys": False})
+        assert "pre-enrolled-keys=0" in guest(quorate, STOPPED_VM).config["efidisk0"]
+
+
+async def test_btrfs_keeps_disks_raw_however_they_come_to_be(tmp_path):
+    async with rig(tmp_path) as quorate:
+        quorate.sim.world.storages["nas"].type = "btrfs"
+        facts = await quorate.facts("disk_add", guest=VM, size=1, storage="nas")
+        assert "format" not in facts
+        assert volid_of(quorate, VM, "scsi1").endswith(".raw")
+        made = await quorate.facts("vm_create", disks=["nas:1G"], bios="ovmf")
+        assert volid_of(quorate, made["vmid"], "scsi0").endswith(".raw")
+        for tool, arguments in (
+            ("disk_add", {"guest": VM, "size": 1, "storage": "nas", "format": "qcow2"}),
+            ("vm_create", {"disks": ["nas:1G,format=qcow2"]}),
+        ):
+            assert "nas (btrfs) keeps disks as raw, not qcow2" in await quorate.refusal(tool, **arguments)
+
+
+@pytest.mark.parametrize("version", ["8.4.1", "9.2.3"])
+async def test_a_disk_of_an_appliance_archive_is_taken_out_where_files_may_lie(tmp_path, version):
+    async with rig(tmp_path, version=version) as quorate:
+        archive = Volume("local:import/shop.ova", "import", "ova", GIB, GIB, 0, virtual_size=4 * GIB)
+        quorate.sim.world.storages["local"].add("pve2", archive)
+        inside = "local:import/shop.ova/shop-disk1.vmdk"
+        arguments = {"guest": STOPPED_VM, "storage": "local-lvm"}
+        await quorate.facts("disk_add", import_from=inside, size="6G", **arguments)
+        assert "size=6G" in guest(quorate, STOPPED_VM).config["scsi1"]
+        assert "a disk of 4G, more than 2G" in await quorate.refusal(
+            "disk_add", import_from=inside, size="2G", **arguments
+        )
+        assert f"Give {inside}" in await quorate.refusal("disk_add", import_from=archive.volid, **arguments)
+        text = await quorate.refusal("disk_add", import_from=f"{archive.volid}/other.vmdk", **arguments)
+        assert "shop.ova has no disk 'other.vmdk'" in text
+        assert inside in text
+
+
+async def test_an_appliance_archive_needs_a_storage_of_files_with_images(tmp_path):
+    async with rig(tmp_path) as quorate:
+        world = quorate.sim.world
+        world.storages["local"].add("pve2", Volume("local:import/shop.ova", "import", "ova", GIB, GIB, 0))
+        world.storages["nas"].content = ("backup", "iso")
+        inside = "local:import/shop.ova/shop-disk1.vmdk"
+        for tool, arguments in (
+            ("disk_add", {"guest": STOPPED_VM, "storage": "local-lvm", "import_from": inside}),
+            ("vm_create", {"node": "pve2", "disks": [{"import_from": inside, "storage": "local-lvm"}]}),
+        ):
+            text = await quorate.refusal(tool, **arguments)
+            assert "no place to take" in text
+            assert "image_upload" in text
+        world.storages["local"].content += ("images",)
+        await quorate.clock.advance(3)  # what was read of the storages is out of date by then
+        await quorate.facts("disk_add", guest=STOPPED_VM, storage="local-lvm", import_from=inside)
+        assert "size=1G" in guest(quorate, STOPPED_VM).config["scsi1"]
 
 
 @pytest.mark.parametrize(
@@ -345,7 +416,7 @@ async def test_a_cd_drive_holds_nothing_to_destroy_but_can_be_taken_out(tmp_path
 @pytest.mark.parametrize("tool", ["disk_add", "disk_resize", "disk_move", "disk_detach", "disk_attach", "disk_destroy"])
 async def test_a_locked_guest_keeps_its_disks_as_they_are(tmp_path, tool):
     async with rig(tmp_path, faults=[f"locked:{STOPPED_VM}:migrate"]) as quorate:
-        arguments = {
+        arguments: dict[str, object] = {
             "disk_add": {"size": 1},
             "disk_resize": {"size": "+1G"},
             "disk_move": {"disk": "scsi0", "storage": "tank"},

@@ -161,3 +161,39 @@ async def test_a_lost_answer_never_leads_to_a_second_write(tmp_path, fault, call
         writes = [method for method, _ in quorate.sim.requests if method != "GET"]
         assert len(writes) == 1
         assert "answer was lost" in str(answer.structured_content) or "not known whether" in str(answer.content)
+
+
+async def test_a_guest_that_the_ha_manager_cannot_carry_over_is_refused_with_the_way_out(tmp_path):
+    async with rig(tmp_path) as quorate:
+        world = quorate.sim.world
+        world.ha["vm:102"] = HaResource("vm:102")  # with a snapshot on a local disk
+        mark = len(quorate.sim.requests)
+        text = await quorate.refusal("ha_relocate", guest=102, node="pve2")
+        assert "before-upgrade" in text
+        assert "disk_move" in text
+        assert "ha_remove" in text
+        assert all(method == "GET" for method, _ in quorate.requests_since(mark))
+
+
+async def test_a_storage_that_the_other_node_lacks_keeps_a_guest_under_ha_where_it_is(tmp_path):
+    async with rig(tmp_path) as quorate:
+        world = quorate.sim.world
+        storage = next(one for one in world.storages.values() if one.id == "local-lvm")
+        storage.nodes = frozenset({"pve1", "pve2"})
+        guest = next(one for one in world.guests.values() if "local-lvm:" in str(one.config) and one.node != "pve3")
+        world.ha[guest.sid] = HaResource(guest.sid)
+        text = await quorate.refusal("ha_relocate", guest=guest.vmid, node="pve3")
+        assert "pve3 does not have the storage local-lvm" in text
+
+
+async def test_a_move_at_which_the_ha_manager_fails_is_told_as_a_failure(tmp_path):
+    async with rig(tmp_path, faults=["task-fails:qmigrate:migration aborted"]) as quorate:
+        text = await quorate.refusal("ha_relocate", guest=101, node="pve2")
+        assert "the HA manager tried and failed" in text
+        assert "task_get task=UPID:pve1" in text
+        assert quorate.sim.world.guests[101].node == "pve1"
+
+
+async def test_the_way_from_groups_to_rules_is_named_as_the_tool_calls_it(tmp_path):
+    async with rig(tmp_path) as quorate:
+        assert "ha_rule_set kind=nodes" in await quorate.refusal("ha_set", guest=102, group="big")

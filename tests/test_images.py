@@ -117,6 +117,14 @@ async def test_an_unclear_template_is_answered_with_a_choice(tmp_path):
         assert "template_list" in await quorate.refusal("template_download", template="zzzzzz")
 
 
+@pytest.mark.parametrize("wanted", ["debian-12", "nextcloud", "turnkey-nextcloud", "alpine", "ubuntu-24.04-standard"])
+async def test_a_name_means_the_same_template_to_a_download_and_to_a_new_container(tmp_path, wanted):
+    async with rig(tmp_path) as quorate:
+        got = await quorate.facts("template_download", template=wanted, storage="nas", dry_run=True)
+        made = await quorate.facts("container_create", template=wanted, dry_run=True)
+        assert got["volume"] == f"nas:vztmpl/{made['chosen']['template']}"
+
+
 async def test_a_template_of_ones_own_is_listed_as_well(tmp_path):
     async with rig(tmp_path) as quorate:
         own = Volume("nas:vztmpl/own.tar.gz", "vztmpl", "tgz", 1 << 20, 1 << 20, 1768000000)

@@ -7,6 +7,7 @@ import pytest
 
 from quorate.app import simulated_cluster
 from quorate.pve.cluster import Cluster
+from quorate.pve.inventory import Resource
 from quorate.sim.clock import ManualClock
 from quorate.sim.cluster import SimulatedCluster
 from tests.driving import DrivenTime
@@ -60,3 +61,19 @@ async def test_one_cancelled_caller_does_not_fail_the_others():
         await clock.advance(1.5)
         assert await second
         assert sim.requests.count(("GET", "/cluster/resources")) == 1
+
+
+@pytest.mark.parametrize(
+    "field", ["node", "status", "name", "template", "pool", "cpu", "maxmem", "disk", "plugintype", "content", "shared"]
+)
+async def test_a_null_counts_as_absent_and_spoils_no_other_row(field):
+    async with inventory_of() as (inventory, sim, _):
+        whole = await inventory.rows()
+        sim.faults.add(f"null:{field}:GET:/cluster/resources")
+        inventory.forget()
+        now = await inventory.rows()
+        changed = [
+            (old, new) for old, new in zip(whole, now, strict=True) if getattr(old, field) != getattr(new, field)
+        ]
+        assert len(changed) <= 1  # none, if it was the default that was null
+        assert all(getattr(new, field) == getattr(Resource(type="", id=""), field) for _, new in changed)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from quorate.sim.datacenter import Datacenter
 from quorate.sim.replication import Replication, ReplicationJob
 from tests.driving import rig
 
@@ -136,6 +137,50 @@ async def test_what_binds_a_vm_to_its_node_is_named(tmp_path, change, words):
         text = await quorate.refusal("guest_migrate", guest=107, node="pve1")
         assert all(word in text for word in words), text
         assert posts(quorate) == []
+
+
+def map_devices(quorate, *nodes, **options):
+    mappings = quorate.sim.world.part(Datacenter).mappings
+    mappings["pci"].sections["gpu"] = {"map": [f"node={node},path=0000:01:00,id=10de:1" for node in nodes], **options}
+    mappings["usb"].sections["key"] = {"map": [f"node={node},id=1050:0407" for node in nodes]}
+
+
+@pytest.mark.parametrize("version", ["8.4.1", "9.2.0"])
+async def test_mapped_devices_that_the_target_has_go_along_with_a_vm_that_is_off(tmp_path, version):
+    async with rig(tmp_path, version=version) as quorate:
+        map_devices(quorate, "pve1", "pve2")
+        guest = quorate.sim.world.guests[107]
+        guest.config.update({"hostpci0": "mapping=gpu,pcie=1", "usb0": "mapping=key"})
+        assert (await quorate.facts("guest_migrate", guest=107, node="pve1"))["result"] == "done"
+        assert guest.node == "pve1"
+        text = await quorate.refusal("guest_migrate", guest=107, node="pve3")
+        assert "pve3 lacks resource mappings" in text
+        assert "hostpci0, usb0" in text
+
+
+async def test_a_device_without_mapping_beside_mapped_ones_is_named_alone(tmp_path):
+    async with rig(tmp_path) as quorate:
+        map_devices(quorate, "pve1", "pve2")
+        quorate.sim.world.guests[107].config.update({"usb0": "mapping=key", "usb1": "host=1050:0407"})
+        text = await quorate.refusal("guest_migrate", guest=107, node="pve1")
+        assert "devices of pve2: usb1" in text
+        assert "usb0" not in text
+        assert posts(quorate) == []
+
+
+@pytest.mark.parametrize("version", ["8.4.1", "9.2.0"])
+async def test_a_vm_that_runs_takes_only_devices_along_that_can_move_live(tmp_path, version):
+    async with rig(tmp_path, version=version) as quorate:
+        map_devices(quorate, "pve1", "pve2")
+        guest = quorate.sim.world.guests[104]
+        guest.config["hostpci0"] = "mapping=gpu"
+        text = await quorate.refusal("guest_migrate", guest=104, node="pve1", with_local_disks=True)
+        assert "hostpci0 (gpu)" in text
+        assert "Shut it down" in text
+        assert posts(quorate) == []
+        map_devices(quorate, "pve1", "pve2", **{"live-migration-capable": 1})
+        await quorate.facts("guest_migrate", guest=104, node="pve1", with_local_disks=True, wait=50)
+        assert posts(quorate) != []
 
 
 async def test_a_move_to_an_offline_node_is_refused(tmp_path):

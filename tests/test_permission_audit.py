@@ -250,3 +250,12 @@ def test_the_table_of_calls_is_about_calls_and_privileges_that_exist(version):
     newest = facts("9.2").privileges
     for line in (line for lines in IN_CODE.values() for line in lines):
         assert set(line.split()[1:]) <= set(newest), line
+
+
+async def test_an_unknown_tool_is_answered_with_the_nearest_ones_only(tmp_path):
+    async with rig(tmp_path) as quorate:
+        text = await quorate.refusal("permission_audit", tool="vm_creat")
+        assert "Did you mean vm_create" in text
+        assert len(text) < 300
+        assert "Did you mean guest_" in await quorate.refusal("permission_audit", tool="guest_frobnicate")
+        assert len(await quorate.refusal("permission_audit", tool="zzz")) < 300

@@ -35,7 +35,7 @@ async def test_a_run_is_done_when_it_has_run(tmp_path):
         await quorate.facts("replication_set", guest=102, target="pve2", schedule="02:00")
         await quorate.clock.advance(30)
         told = await quorate.facts("replication_run", job="102-0")
-        assert told["result"] == "done"
+        assert (told["result"], told["took"]) == ("done", "3s")
         assert jobs(quorate)["102-0"].last_sync > 0
         (row,) = await quorate.rows("replication_list", guest="docker01")
         assert row["last"] != "never"
@@ -51,6 +51,55 @@ async def test_a_run_that_fails_is_an_error_with_its_reason(tmp_path):
         (row,) = await quorate.rows("replication_list")
         assert row["failures"] == 1
         assert "exit code 255" in row["error"]
+
+
+async def test_the_first_run_is_waited_for_while_it_goes_on(tmp_path):
+    async with rig(tmp_path) as quorate:
+        quorate.sim.world.part(Replication).run_seconds = 15.0
+        await quorate.facts("replication_set", guest=102, target="pve2", schedule="02:00")
+        await quorate.clock.advance(40)
+        told = await quorate.facts("replication_run", job="102-0")
+        assert (told["result"], told["took"]) == ("done", "15s")
+        assert jobs(quorate)["102-0"].pid is None
+
+
+async def test_a_run_that_goes_on_for_long_is_handed_back_and_shown_as_running(tmp_path):
+    async with rig(tmp_path) as quorate:
+        quorate.sim.world.part(Replication).run_seconds = 300.0
+        await quorate.facts("replication_set", guest=102, target="pve2", schedule="02:00")
+        await quorate.clock.advance(40)
+        told = await quorate.facts("replication_run", job="102-0")
+        assert told["result"] == "running"
+        assert "took" not in told
+        (row,) = await quorate.rows("replication_list")
+        assert (row["took"], row["last"]) == ("running", "never")
+        again = await quorate.refusal("replication_run", job="102-0")
+        assert "102-0 is running since" in again
+        assert "replication_list" in again
+
+
+async def test_an_error_of_the_run_before_is_not_taken_for_one_of_this_run(tmp_path):
+    async with rig(tmp_path) as quorate:
+        await quorate.facts("replication_set", guest=102, target="pve2", schedule="02:00")
+        quorate.sim.world.nodes["pve2"].online = False
+        await quorate.clock.advance(30)
+        assert "exit code 255" in await quorate.refusal("replication_run", job="102-0")
+        quorate.sim.world.nodes["pve2"].online = True
+        await quorate.clock.advance(30)
+        told = await quorate.facts("replication_run", job="102-0")
+        assert told["result"] == "done"
+        (row,) = await quorate.rows("replication_list")
+        assert "error" not in row
+        assert jobs(quorate)["102-0"].last_sync > 0
+
+
+async def test_a_run_whose_answer_is_lost_is_found_to_be_asked_for(tmp_path):
+    async with rig(tmp_path, faults=["drop:after:POST:/nodes/*/replication/*/schedule_now"]) as quorate:
+        await quorate.facts("replication_set", guest=102, target="pve2", schedule="*/1")
+        await quorate.clock.advance(90)
+        told = await quorate.facts("replication_run", job="102-0")
+        assert "effect was found" in told["note"]
+        assert sum(method == "POST" and path.endswith("schedule_now") for method, path in quorate.sim.requests) == 1
 
 
 async def test_a_run_that_has_not_begun_in_time_is_handed_back(tmp_path):

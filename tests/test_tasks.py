@@ -104,6 +104,7 @@ async def test_the_end_of_a_very_long_log_is_its_end(tmp_path):
         guest = next(g for g in quorate.sim.world.guests.values() if obedient(g, quorate))
         handed_back = await quorate.facts("guest_power", guest=guest.vmid, action="shutdown", wait=0)
         task = quorate.sim.world.tasks.find(handed_back["task"])
+        assert task is not None
         task.log += [f"line {number}" for number in range(1, 3000)]
         ended = await quorate.facts("task_wait", task=handed_back["task"], log_lines=2)
         assert ended["log"] == ["line 2999", "TASK OK"]

@@ -303,3 +303,29 @@ async def test_a_file_that_shrinks_while_it_is_sent_is_told(tmp_path):
     async with peer(tmp_path, serve) as client:
         with pytest.raises(BadArgument, match="could not be read to its end"):
             await client.upload(PATH, FIELDS, path)
+
+
+async def test_a_file_goes_to_the_node_that_has_it_already_and_is_then_a_question_of_overwriting(tmp_path):
+    async with rig(tmp_path) as quorate:
+        for node in ("pve1", "pve2", "pve3"):
+            path = str(image(tmp_path, f"on-{node}.iso"))
+            await quorate.facts("image_upload", file=path, storage="local", node=node)
+            text = await quorate.refusal("image_upload", file=path, storage="local")
+            assert f"on {node} exists already" in text
+            assert "node= for a copy on another node" in text
+            facts = await quorate.facts("image_upload", file=path, storage="local", overwrite=True)
+            assert facts["node"] == node
+            held = [one for one in ("pve1", "pve2", "pve3") if volume(quorate, f"local:iso/on-{node}.iso", one)]
+            assert held == [node]
+
+
+async def test_the_node_that_was_chosen_for_a_local_storage_is_named_with_a_warning(tmp_path):
+    async with rig(tmp_path) as quorate:
+        path = str(image(tmp_path))
+        facts = await quorate.facts("image_upload", file=path, storage="local")
+        others = {"pve1", "pve2", "pve3"} - {facts["node"]}
+        assert volume(quorate, "local:iso/tools.iso", facts["node"]).size == len(CONTENT)
+        assert f"{facts['node']} was chosen" in facts["warnings"][0]
+        assert all(node in facts["warnings"][0] for node in others)
+        shared = await quorate.facts("image_upload", file=path, storage="nas")
+        assert "warnings" not in shared

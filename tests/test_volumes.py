@@ -152,3 +152,12 @@ async def test_deleting_needs_access_admin(tmp_path):
     async with rig(tmp_path, access=Access.OPERATE) as quorate:
         assert "--access admin" in await quorate.refusal("volume_delete", volume=BACKUP)
         assert volume(quorate, BACKUP) is not None
+
+
+@pytest.mark.parametrize("field", ["format", "size", "ctime", "vmid", "content"])
+async def test_a_plugin_that_leaves_a_field_undefined_hides_no_volume(tmp_path, field):
+    async with rig(tmp_path) as quorate:
+        listed = [row["volume"] for row in await quorate.rows("volume_list", storage="nas")]
+        quorate.sim.faults.add(f"null:{field}:GET:/nodes/*/storage/*/content")
+        assert [row["volume"] for row in await quorate.rows("volume_list", storage="nas")] == listed
+        await quorate.facts("vm_create", iso="debian-13.1", dry_run=True)

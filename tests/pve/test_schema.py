@@ -122,14 +122,9 @@ def test_what_does_not_exist_is_not_found(method: str, path: str) -> None:
     assert facts("9.2").find(method, path) is None
 
 
-def test_a_path_exists_if_any_method_does() -> None:
-    assert facts("9.2").has_path("/nodes/pve1/qemu/100/clone")
-    assert not facts("9.2").has_path("/nodes/pve1/qemu/100/nope")
-
-
 def test_an_endpoint_of_9_is_unknown_to_8() -> None:
-    assert facts("9.2").has_path("/cluster/ha/rules")
-    assert not facts("8.4").has_path("/cluster/ha/rules")
+    assert facts("9.2").find("GET", "/cluster/ha/rules") is not None
+    assert facts("8.4").find("GET", "/cluster/ha/rules") is None
 
 
 def test_an_unknown_template_is_a_key_error() -> None:

@@ -63,6 +63,21 @@ def test_jobs_that_pve_refuses(params: dict[str, str], errors: dict[str, str]) -
     run(scenario())
 
 
+def test_a_job_for_a_pool_knows_no_exceptions() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            made = {"id": "pooled", "schedule": "02:00", "storage": "nas", "pool": "production", "exclude": "103"}
+            assert (await api.post("/cluster/backup", **made)).data is None
+            tree = (await api.get("/cluster/backup/pooled/included_volumes")).data
+            assert 103 in {guest["id"] for guest in tree["children"]}
+            assert (await api.put("/cluster/backup/pooled", exclude="102")).data is None
+            job = (await api.get("/cluster/backup/pooled")).data
+            assert job["pool"] == "production"
+            assert "exclude" not in job
+
+    run(scenario())
+
+
 def test_the_old_way_of_saying_when_still_works() -> None:
     async def scenario() -> None:
         async with talking() as api:

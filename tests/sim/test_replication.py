@@ -16,7 +16,7 @@ def test_a_job_runs_at_its_times() -> None:
             assert (await api.post(JOBS, id="103-0", type="local", target="pve1", schedule="*/5", rate=10)).data is None
             job = (await api.get(f"{JOBS}/103-0")).data
             assert (job["guest"], job["target"], job["schedule"]) == (103, "pve1", "*/5")
-            await api.clock.advance(301)
+            await api.clock.advance(310)
             status = (await api.get(f"{ON_NODE}/103-0/status")).data
             assert status["fail_count"] == 0
             assert 0 < status["last_sync"] <= api.clock.now() < status["next_sync"]
@@ -34,8 +34,34 @@ def test_a_job_can_be_run_soon() -> None:
         async with talking() as api:
             await api.post(JOBS, id="103-0", type="local", target="pve1", schedule="03:00")
             assert (await api.post(f"{ON_NODE}/103-0/schedule_now")).status == 200
-            await api.clock.advance(61)
+            await api.clock.advance(70)
             assert (await api.get(f"{ON_NODE}/103-0/status")).data["last_sync"] > 0
+
+    run(scenario())
+
+
+def test_a_run_takes_its_time_and_its_outcome_is_there_only_at_the_end() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            await api.post(JOBS, id="103-0", type="local", target="pve1", schedule="*/1")
+            fresh = (await api.get(f"{ON_NODE}/103-0/status")).data
+            assert (fresh["last_try"], fresh["last_sync"]) == (0, 0)
+            assert not {"duration", "error", "pid"} & set(fresh)
+            await api.clock.advance(fresh["next_sync"] - api.clock.now() + 1)
+            going = (await api.get(f"{ON_NODE}/103-0/status")).data
+            assert (going["last_try"], going["last_sync"]) == (fresh["next_sync"], 0)
+            assert going["pid"] > 0
+            assert "duration" not in going
+            busy = await api.post(f"{ON_NODE}/103-0/schedule_now")
+            assert busy.reason == "can't lock file '/var/lock/pve-manager/pve-migrate-103' - got timeout"
+            await api.clock.advance(10)
+            done = (await api.get(f"{ON_NODE}/103-0/status")).data
+            assert done["last_sync"] == done["last_try"] == fresh["next_sync"]
+            assert done["duration"] > 0
+            assert "pid" not in done
+            await api.post(f"{ON_NODE}/103-0/schedule_now")
+            asked = (await api.get(f"{ON_NODE}/103-0/status")).data
+            assert (asked["last_try"], asked["last_sync"]) == (0, done["last_sync"])
 
     run(scenario())
 

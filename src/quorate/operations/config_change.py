@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -13,6 +14,8 @@ from quorate.pve.cluster import Guest
 from quorate.pve.errors import BadArgument, Conflict
 
 Config = dict[str, Any]
+
+_TAG = re.compile(r"[a-z0-9_][a-z0-9_\-+.]*", re.I)
 
 
 async def read_config(guest: Guest, digest: str | None = None) -> Config:
@@ -77,6 +80,19 @@ def is_set(name: str, value: Any, config: Mapping[str, Any]) -> bool:
 
 def split_tags(text: str) -> list[str]:
     return [tag for tag in re.split(r"[,;\s]+", text) if tag]
+
+
+def checked_tags(given: list[str] | None) -> list[str]:
+    """Tags after PVE's rule; one with a blank in it would silently become two."""
+    for tag in given or ():
+        if not _TAG.fullmatch(tag):
+            parts = [part for part in split_tags(tag) if _TAG.fullmatch(part)]
+            raise BadArgument(
+                f"{tag!r} cannot be a tag",
+                why="A tag is made of letters, digits and _ - + . and begins with a letter, a digit or _",
+                next_step=f"Give several tags one by one: {json.dumps(parts)}" if len(parts) > 1 else None,
+            )
+    return list(given or ())
 
 
 def live_and_waiting(guest: Guest, names: Iterable[str]) -> Callable[[], Awaitable[Mapping[str, Any]]]:

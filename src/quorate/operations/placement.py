@@ -56,7 +56,11 @@ async def pick_storage(pve: Cluster, node: str, content: str, *, room: int = 0, 
             )
     else:
         if not fitting:
-            raise BadArgument(f"Node {node} has no storage for {content}", next_step="storage_list shows what there is")
+            raise BadArgument(
+                f"Node {node} shows no storage for {content}",
+                why="It has none, or these credentials lack Datastore.Audit on it",
+                next_step="storage_list shows what there is",
+            )
         found = max(fitting, key=lambda row: (row.maxdisk - row.disk, row.storage))
     free = found.maxdisk - found.disk
     if room and found.maxdisk and free < room:
@@ -69,12 +73,18 @@ async def pick_storage(pve: Cluster, node: str, content: str, *, room: int = 0, 
 
 async def pick_bridge(pve: Cluster, node: str, wanted: str | None = None) -> str:
     """The wanted bridge or vnet if the node has it, else the default one, else the node's first bridge."""
-    known = sorted(str(row["iface"]) for row in await pve.get(f"/nodes/{node}/network", type="any_bridge"))
+    rows = await pve.get(f"/nodes/{node}/network", type="any_bridge")
+    # bridges of the node first: a vnet is somebody's own network, to be chosen by name
+    known = [str(row["iface"]) for row in sorted(rows, key=lambda row: (row.get("type") == "vnet", str(row["iface"])))]
     named = wanted or (pve.defaults.bridge if pve.defaults.bridge in known else None)
     if named:
         if known and named not in known:
             raise BadArgument(f"Node {node} has no bridge {named!r}", next_step=f"It has {', '.join(known)}")
         return named
     if not known:
-        raise BadArgument(f"Node {node} has no bridge", next_step="Make one, or leave the network out")
+        raise BadArgument(
+            f"Node {node} shows no bridge",
+            why="It has none, or these credentials lack SDN.Use or SDN.Audit on /sdn/zones/localnetwork",
+            next_step="Name the bridge, or leave the network out",
+        )
     return known[0]

@@ -92,14 +92,17 @@ async def places(
     _refuse_unknown(storages, rows, node)
     chosen: dict[tuple[str, str], Resource] = {}
     for row in sorted(rows, key=lambda row: (row.storage, row.node)):
-        if (
-            row.status == "available"
-            and (node is None or row.node == node)
-            and (storages is None or row.storage in storages)
-            and (not content or set(content) & set(row.content.split(",")))
-        ):
+        if row.status == "available" and _fits(row, storages, node, content):
             chosen.setdefault((row.storage, "" if row.shared else row.node), row)
     return list(chosen.values())
+
+
+def _fits(row: Resource, storages: Collection[str] | None, node: str | None, content: Collection[str]) -> bool:
+    return (
+        (node is None or row.node == node)
+        and (storages is None or row.storage in storages)
+        and (not content or not set(content).isdisjoint(row.content.split(",")))
+    )
 
 
 def _refuse_unknown(storages: Collection[str] | None, rows: list[Resource], node: str | None) -> None:
@@ -110,6 +113,42 @@ def _refuse_unknown(storages: Collection[str] | None, rows: list[Resource], node
             where = f"Node {node} has" if node else "There is"
             hint = f"Did you mean {near[0]!r}?" if near else f"There is {', '.join(known)}"
             raise NotFound(f"{where} no storage {name!r}", next_step=hint)
+
+
+async def survey(
+    pve: Cluster,
+    *,
+    storages: Collection[str] | None = None,
+    node: str | None = None,
+    content: str | None = None,
+    vmid: int | None = None,
+) -> tuple[list[Volume], list[str]]:
+    """The volumes in all places that can be reached, and those that cannot, such as all of a node that is offline."""
+    kinds = (content,) if content else ()
+    where = await places(pve, storages=storages, node=node, content=kinds)
+    found, trouble = await read(pve, where, content=content, vmid=vmid)
+    return found, trouble + await _out_of_reach(pve, where, storages=storages, node=node, content=kinds)
+
+
+async def _out_of_reach(
+    pve: Cluster,
+    reached: list[Resource],
+    *,
+    storages: Collection[str] | None,
+    node: str | None,
+    content: Collection[str],
+) -> list[str]:
+    """The storages that no node offers now, node by node; a shared one is reached if any node offers it."""
+    seen = {(row.storage, "" if row.shared else row.node) for row in reached}
+    missed: dict[str, list[str]] = {}
+    for row in sorted(await pve.inventory.of_type("storage"), key=lambda row: (row.node, row.storage)):
+        if _fits(row, storages, node, content) and (row.storage, "" if row.shared else row.node) not in seen:
+            missed.setdefault(row.node, []).append(row.storage)
+    online = {row.node for row in await pve.inventory.of_type("node") if row.status == "online"}
+    return [
+        f"{', '.join(names)} on {where}: {'not available' if where in online else f'{where} is offline'}"
+        for where, names in missed.items()
+    ]
 
 
 async def read(

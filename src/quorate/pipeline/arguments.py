@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from quorate.operations.registry import Operation
+from quorate.pipeline.redact import HIDDEN, SECRET_KEYS
 from quorate.pve.errors import BadArgument
 
 _WHERE = re.compile(r" - at `\$\.?(?P<name>[^`\[.]*)[^`]*`$")
@@ -46,10 +47,16 @@ def _explain(operation: Operation, given: Mapping[str, Any], error: str) -> BadA
     if not name:
         return BadArgument(f"The arguments of {operation.name} do not fit", why=error)
     return BadArgument(
-        f"{operation.name} cannot take {name}={given.get(name)!r}",
+        f"{operation.name} cannot take {name}={_shown(name, given.get(name))}",
         why=_WHERE.sub("", error).replace("`", ""),
         next_step=_expected(operation, name, given.get(name)),
     )
+
+
+def _shown(name: str, value: object) -> str:
+    """The caller's value as it came, unless it is or may hold a secret."""
+    secret = name in SECRET_KEYS or isinstance(value, (dict, list)) or "password" in str(value)
+    return HIDDEN if secret else repr(value)
 
 
 def _expected(operation: Operation, name: str, got: object = None) -> str:

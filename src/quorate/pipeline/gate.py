@@ -47,5 +47,5 @@ def _effect(risk: Risk) -> str:
         Risk.READ: "read",
         Risk.LOOK_INSIDE: "look inside guests",
         Risk.CHANGE: "change things",
-        Risk.DESTROY: "destroy data or cut power",
+        Risk.DESTROY: "destroy data, cut power, grant rights or do what cannot be undone",
     }[risk]

@@ -16,7 +16,7 @@ SECRET_KEYS = frozenset(
 # Parameters of the raw API that hold credentials; elsewhere such names are too common to mean that.
 SECRET_PARAMETERS = SECRET_KEYS | {
     "token", "key", "client-key", "certkey", "encryption-key", "keyring", "eab-hmac-key", "target-endpoint", "data",
-    "confirmation-password",
+    "header", "confirmation-password",
 }  # fmt: skip
 
 # Given by mistake where a public key is wanted.
@@ -35,6 +35,11 @@ def secrets_in(value: Any, key: str = "", names: frozenset[str] = SECRET_KEYS) -
 
 def _names_under(key: str, names: frozenset[str]) -> frozenset[str]:
     return SECRET_PARAMETERS if key == "params" else names
+
+
+# Credentials inside a text: of a URL, and of a property string or an argument that was put together by hand.
+_IN_URL = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)")
+_IN_TEXT = re.compile(r"\b((?:ci)?password=|secret=|authorization: ?)(?!\*)[^\s,&;'\"]+", re.I)
 
 
 class Redactor:
@@ -60,6 +65,7 @@ class Redactor:
         for secret in sorted(self._hidden, key=len, reverse=True):
             if secret in text:
                 text = text.replace(secret, HIDDEN)
+        text = _IN_TEXT.sub(rf"\1{HIDDEN}", _IN_URL.sub(HIDDEN, text))
         return _PRIVATE_KEY.sub(HIDDEN, text) if "PRIVATE KEY" in text else text
 
     def value(self, value: Any, key: str = "", names: frozenset[str] = SECRET_KEYS) -> Any:

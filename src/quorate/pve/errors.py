@@ -238,7 +238,7 @@ def grant_command(
     role = "Quorate" + (path if path != "/" else "/all").replace("/", "-")
     holder = f"--users '{_user_of(identity)}'" + (f" --tokens '{identity}'" if "!" in identity else "")
     return (
-        f"pveum role add {role} --privs '{needed}' || pveum role modify {role} --privs '{needed}'; "
+        f"pveum role add {role} --privs '{needed}' || pveum role modify {role} --append 1 --privs '{needed}'; "
         f"pveum acl modify {path} --roles {role} {holder}"
     )
 

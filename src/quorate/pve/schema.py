@@ -204,10 +204,6 @@ class Facts:
             for method in methods:
                 yield self.endpoint(method, template)
 
-    def has_path(self, path: str) -> bool:
-        """Whether any method exists at a concrete path."""
-        return self._tree.find(path) is not None
-
     @cached_property
     def privileges(self) -> tuple[str, ...]:
         privileges = _read(_COMMON)["privileges"]

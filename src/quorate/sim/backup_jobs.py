@@ -92,7 +92,7 @@ def change(job: Options, options: Options, deleted: list[str]) -> Options:
     """The job with other options; a new selection of guests replaces the old one."""
     merged = {key: value for key, value in job.items() if key not in deleted}
     chosen = next((name for name in _SELECTIONS if options.get(name)), None)
-    if chosen is None and options.get("exclude"):
+    if chosen is None and options.get("exclude") and not job.get("pool"):
         chosen = "all"
     if chosen is not None:
         for name in _SELECTIONS:
@@ -100,6 +100,8 @@ def change(job: Options, options: Options, deleted: list[str]) -> Options:
         if chosen == "vmid":
             merged.pop("exclude", None)
     merged.update(options)
+    if merged.get("pool"):
+        merged.pop("exclude", None)
     return merged
 
 

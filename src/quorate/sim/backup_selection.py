@@ -56,12 +56,11 @@ def selected_vmids(world: World, params: Mapping[str, Any]) -> list[int]:
     """The guests meant, on any node; numbers that nobody has are kept when they were named."""
     if params.get("vmid"):
         return [int(vmid) for vmid in vmid_list(params["vmid"])]
-    excluded = {int(vmid) for vmid in split_list(params.get("exclude"))}
     pool = params.get("pool")
-    if pool:
-        members = world.access.pools[pool].vms if pool in world.access.pools else set()
-        return sorted(vmid for vmid in members if vmid not in excluded)
+    if pool:  # `exclude` says nothing about a pool
+        return sorted(world.access.pools[pool].vms) if pool in world.access.pools else []
     if params.get("all") or "exclude" in params:
+        excluded = {int(vmid) for vmid in split_list(params.get("exclude"))}
         return sorted(vmid for vmid in world.guests if vmid not in excluded)
     return []
 

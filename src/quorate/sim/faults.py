@@ -13,6 +13,7 @@ An option is one text, `KIND[:ARGUMENT…][:METHOD:PATH][;count=N][;p=PROBABILIT
     596:after[:METHOD:PATH]         the same answer, but the node does the work all the same
     401[:METHOD:PATH]               the credentials are refused
     500:TEXT[:METHOD:PATH]          the API answers with this error
+    null:FIELD[:METHOD:PATH]        the first row of a list has null in this field, as of a careless storage plugin
     task-fails:TYPE:TEXT            tasks of this type (`*` for any) end with this error and change nothing
     locked:VMID:LOCK                the guest carries this lock, such as `backup`
     node-offline:NAME               the node is down
@@ -28,6 +29,9 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from quorate.sim.world import Node, World
 
@@ -174,6 +178,7 @@ def _check(fault: Fault, text: str) -> None:
         "596": "(after)?",
         "401": "",
         "500": ".+",
+        "null": r"\w+",
         "task-fails": r"[\w*-]+:.+",
         "locked": r"\d+:[a-z-]+",
         "node-offline": ".+",
@@ -183,6 +188,20 @@ def _check(fault: Fault, text: str) -> None:
         raise ValueError(f"unknown fault '{text}'; there are {', '.join(well_formed)}")
     if not re.fullmatch(well_formed[fault.kind], fault.argument, re.DOTALL):
         raise ValueError(f"'{text}' is not how the fault {fault.kind} is written")
+
+
+def _plain(row: Any) -> Any:
+    return msgspec.json.decode(row) if isinstance(row, msgspec.Raw) else row
+
+
+def with_null(data: Any, field: str) -> Any:
+    """The same list with null in this field of its first row that has it."""
+    rows = [_plain(row) for row in data] if isinstance(data, list) else []
+    hit = next((number for number, row in enumerate(rows) if isinstance(row, dict) and field in row), None)
+    if hit is None:
+        return data
+    rows[hit] = {**rows[hit], field: None}
+    return rows
 
 
 def proxy_reason(status: int) -> str:

@@ -85,8 +85,9 @@ class DiskMaker:
     def _import(self, key: str, storage_id: str, source: str, fmt: str | None) -> Volume:
         if ":" not in source:
             raise TaskError(f"could not get file size of {source}")
-        found = volumes.find(self._world, self._node, source)
-        if found is None:
+        archive, inside, _ = source.partition(".ova/")
+        found = volumes.find(self._world, self._node, f"{archive}.ova" if inside else source)
+        if found is None or (found.format == "ova" and not inside):
             raise TaskError(f"cannot import from '{source}' - could not get size of {source}")
         if drives.CLOUDINIT_VOLUME.fullmatch(found.name):
             raise TaskError(f"cannot import from '{source}' - cannot import from cloudinit disk")

@@ -43,10 +43,6 @@ def _pci(
     }
 
 
-def is_pci_device(path: str) -> bool:
-    return any(device[0] == path for device in _PCI)
-
-
 def usb_devices() -> list[dict[str, Any]]:
     """The USB devices: the root hub, a Zigbee stick and a UPS."""
     return [

@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 
 from quorate.pve.schema import Facts, Match
 from quorate.sim import answers, parameters
-from quorate.sim.faults import Faults, proxy_reason
+from quorate.sim.faults import Faults, proxy_reason, with_null
 from quorate.sim.permission_check import check_permission
 from quorate.sim.refusals import (
     ProxyFailure,
@@ -168,6 +168,8 @@ class Front:
         typed = parameters.typed(match.endpoint, raw)
         call = Call(self._world, match.endpoint, user, typed, match.values, local_node, self.authentication, request)
         data = await _run(route, call)
+        for fault in self._faults.for_request("null", request.method, path):
+            data = with_null(data, fault.argument)
         return answers.success(data, fmt, gzip_accepted="gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, ""))
 
     def _authenticate(self, request: web.BaseRequest, path: str) -> str | None:
@@ -255,11 +257,6 @@ class Front:
         else:
             response.headers[hdrs.CONNECTION] = "Keep-Alive"
         return response
-
-
-def _comes_with_token(request: web.BaseRequest, user: str | None) -> bool:
-    """Whether the caller shows an API token, also where no login is asked for."""
-    return has_token(request.headers) is not None if user is None else "!" in user
 
 
 async def _run(route: Route, call: Call) -> Any:

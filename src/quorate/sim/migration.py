@@ -5,23 +5,29 @@ Whatever stands in the way is written into the log; the task itself always ends 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from quorate.sim import power, volumes
 from quorate.sim.copying import amount, show_copy
+from quorate.sim.datacenter import Datacenter
 from quorate.sim.guests import MIB, Guest, Kind
 from quorate.sim.local_volumes import LocalVolume, carry_over, local_volumes, obstacle, switch_volumes
 from quorate.sim.power import GuestAddress
 from quorate.sim.replication import Replication
+from quorate.sim.sections import Section
 from quorate.sim.storage_map import StorageMap
 from quorate.sim.tasks import TaskContext, TaskError, Work
 from quorate.sim.world import World
 
 _ABORTED = "migration aborted"
 _RESTART_TIMEOUT = 180
+_MAPPED_KINDS = {"hostpci": "pci", "usb": "usb"}
+_MAPPED = re.compile(r"(?:^|,)mapping=([^,]+)")
 
 
 @dataclass(slots=True)
@@ -117,9 +123,7 @@ def _prepare(migration: Migration, guest: Guest) -> None:
     else:
         if guest.running and not migration.online:
             raise TaskError("can't migrate running VM without --online")
-        devices = local_devices(guest)
-        if devices and (guest.running or not migration.force):
-            raise TaskError(f"can't migrate VM which uses local devices: {', '.join(devices)}")
+        _check_devices(migration, guest)
     if not migration.world.nodes[migration.target].online:
         raise TaskError("Can't connect to destination address using public key")
     for volume in local_volumes(migration.world, guest):
@@ -127,12 +131,54 @@ def _prepare(migration: Migration, guest: Guest) -> None:
         volumes.usable_storage(migration.world, migration.target, storage_id)
 
 
-def local_devices(guest: Guest) -> list[str]:
-    """Options that tie a VM to hardware of its node."""
-    found = []
+def _check_devices(migration: Migration, guest: Guest) -> None:
+    mapped = mapped_devices(migration.world, guest)
+    devices = [key for key in local_devices(migration.world, guest) if key not in mapped]
+    if devices and (guest.running or not migration.force):
+        raise TaskError(f"can't migrate VM which uses local devices: {', '.join(devices)}")
+    if missing := missing_mappings(migration.world, guest, migration.target):
+        raise TaskError(f"can't migrate to '{migration.target}': missing mapped devices {', '.join(missing)}")
+    bound = [f"{key}:{device['name']}" for key, device in mapped.items() if "live-migration" not in device]
+    if guest.running and bound:
+        raise TaskError(f"can't live migrate running VM which uses following mapped devices: {', '.join(bound)}")
+
+
+def mapped_devices(world: World, guest: Guest) -> dict[str, dict[str, Any]]:
+    """Options that name hardware by a mapping, which another node may have, too."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in sorted(guest.config.items()):
+        mapping = _MAPPED.search(str(value)) if key.startswith(tuple(_MAPPED_KINDS)) else None
+        if mapping:
+            found[key] = {"name": mapping[1]}
+            if _mappings(world, key).get(mapping[1], {}).get("live-migration-capable"):
+                found[key]["live-migration"] = 1
+    return found
+
+
+def missing_mappings(world: World, guest: Guest, node: str) -> list[str]:
+    """The mapped devices that the node has nothing for."""
+    return [
+        key
+        for key, device in mapped_devices(world, guest).items()
+        if not any(
+            f"node={node}" in entry.split(",") for entry in _mappings(world, key).get(device["name"], {}).get("map", [])
+        )
+    ]
+
+
+def _mappings(world: World, key: str) -> dict[str, Section]:
+    return world.part(Datacenter).mappings[_MAPPED_KINDS[key.rstrip("0123456789")]].sections
+
+
+def local_devices(world: World, guest: Guest) -> list[str]:
+    """Options that tie a VM to hardware of its node. PVE counts mapped ones in; from 9 on PCI only if it must."""
+    found, mapped = [], mapped_devices(world, guest)
     for key, value in sorted(guest.config.items()):
         name, text = key.rstrip("0123456789"), str(value)
-        passed_through = name in ("hostpci", "usb") and "mapping=" not in text and not text.startswith("spice")
+        movable = name == "hostpci" and key in mapped and (not guest.running or "live-migration" in mapped[key])
+        if movable and world.version_at_least(9, 0):
+            continue
+        passed_through = name in ("hostpci", "usb") and not text.startswith("spice")
         if passed_through or (name == "serial" and text != "socket") or name in ("parallel", "ivshmem"):
             found.append(key)
     return found

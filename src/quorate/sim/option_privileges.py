@@ -10,6 +10,7 @@ from quorate.sim.guest_options import is_cloudinit_option, split_list
 from quorate.sim.guests import Guest, Kind, Value
 from quorate.sim.refusals import bad_parameters, failure, forbidden
 from quorate.sim.routing import Call
+from quorate.sim.storages import FILE_BASED
 from quorate.sim.tasks import TaskError
 
 _CPU = frozenset(["cores", "cpu", "runningcpu", "cpulimit", "cpuunits", "numa", "smp", "sockets", "vcpus"])
@@ -308,10 +309,25 @@ def _check_import_source(call: Call, vmid: int, key: str, source: str) -> None:
     if content not in ("images", "import"):
         wrong = f"{source} has wrong type '{content}' - needs to be 'images' or 'import'"
         raise bad_parameters({key: wrong})
+    if ".ova/" in source:
+        _check_extraction(call, key, source)
     if owner is not None:
         call.require(f"/vms/{owner}", "VM.Clone")
     else:
         check_volume_access(call, vmid, source)
+
+
+def _check_extraction(call: Call, key: str, source: str) -> None:
+    """A disk inside an archive is first taken out of it, onto a storage that can hold it as a file."""
+    given = call.params.get("import-working-storage")
+    storage_id = given or volumes.split_volid(source)[0]
+    storage = call.world.storages.get(storage_id)
+    if storage is None:
+        raise failure(f"storage '{storage_id}' does not exist")
+    if storage.type not in FILE_BASED or "images" not in storage.content:
+        wrong = f"storage '{storage_id}' does not support 'images' content type or is not file based."
+        raise bad_parameters({"import-working-storage" if given else key: wrong})
+    call.require(f"/storage/{storage_id}", "Datastore.AllocateSpace")
 
 
 def check_volume_access(call: Call, vmid: int | None, volid: str, *, content: str | None = None) -> None:

@@ -15,6 +15,7 @@ from quorate.sim.calendar_events import parse_calendar_event
 from quorate.sim.config_files import digest_of
 from quorate.sim.disks import disks
 from quorate.sim.guests import Guest, Value
+from quorate.sim.refusals import failure
 from quorate.sim.tasks import TaskError
 from quorate.sim.world import World
 
@@ -37,6 +38,9 @@ class ReplicationJob:
     last_try: int = 0
     fail_count: int = 0
     error: str | None = None
+    duration: float | None = None
+    pid: int | None = None
+    run_ends: float = 0.0
     log: list[str] = field(default_factory=list)
 
     @property
@@ -59,16 +63,16 @@ class ReplicationJob:
         }
 
     def status(self, kind: str) -> dict[str, Any]:
-        """The job as the node that runs it shows it."""
+        """The job as the node that runs it shows it; error and duration are those of the last run that ended."""
         row = self.config() | {
             "vmtype": kind,
             "last_sync": self.last_sync,
             "last_try": self.last_try,
             "fail_count": self.fail_count,
-            "duration": _RUN_SECONDS if self.last_try else 0,
             "next_sync": 0 if math.isinf(self.next_sync) else int(self.next_sync),
         }
-        return row | ({"error": self.error} if self.error else {})
+        known = {"error": self.error, "duration": self.duration, "pid": self.pid}
+        return row | {key: value for key, value in known.items() if value is not None}
 
 
 class Replication:
@@ -77,6 +81,7 @@ class Replication:
     def __init__(self, world: World) -> None:
         self._world = world
         self._jobs: dict[str, ReplicationJob] = {}
+        self.run_seconds = _RUN_SECONDS
 
     @property
     def jobs(self) -> dict[str, ReplicationJob]:
@@ -96,6 +101,14 @@ class Replication:
     def run_soon(self, job: ReplicationJob) -> None:
         """The next look of the runner, not the schedule, decides when."""
         job.next_sync = _next_minute(self._world.clock.now())
+
+    def schedule_now(self, job: ReplicationJob) -> None:
+        """The last try is forgotten, which makes the job due; its last outcome stays."""
+        if job.pid is not None:
+            lock = f"/var/lock/pve-manager/pve-migrate-{job.guest}"
+            raise failure(f"can't lock file '{lock}' - got timeout")
+        job.last_try = 0
+        self.run_soon(job)
 
     def reschedule(self, job: ReplicationJob) -> None:
         job.next_sync = next_run(self._schedule(job), self._world.clock.now())
@@ -117,30 +130,46 @@ class Replication:
         return str(job.options.get("schedule", DEFAULT_SCHEDULE))
 
     def _catch_up(self, job: ReplicationJob, now: float) -> None:
-        if "remove_job" in job.options and job.next_sync <= now:
-            self.remove(job.id)
-            return
         for _ in range(_MOST_RUNS_AT_ONCE):
-            if job.next_sync > now or not job.enabled:
+            if job.pid is not None:
+                if job.run_ends > now:
+                    return
+                self._end(job)
+            if job.next_sync > now:
                 return
-            self._run(job)
+            if "remove_job" in job.options:
+                self.remove(job.id)
+                return
+            if not job.enabled:
+                return
+            self._begin(job)
         job.next_sync = next_run(self._schedule(job), now)
 
-    def _run(self, job: ReplicationJob) -> None:
+    def _begin(self, job: ReplicationJob) -> None:
         at = job.next_sync
         guest = self._world.guests.get(job.guest)
-        target = self._world.nodes.get(job.target)
-        job.last_try = int(at)
         job.next_sync = next_run(self._schedule(job), at)
         if guest is None or guest.node == job.target:
+            return
+        job.last_try = int(at)
+        job.pid, job.run_ends = self._world.nodes[guest.node].next_pid(), at + self.run_seconds
+        job.log = _log(job, at, ["start replication job"])
+
+    def _end(self, job: ReplicationJob) -> None:
+        at = job.last_try
+        guest = self._world.guests.get(job.guest)
+        target = self._world.nodes.get(job.target)
+        job.pid, job.duration = None, self.run_seconds
+        if guest is None:
             return
         if target is None or not target.online:
             job.fail_count += 1
             job.error = f"command '/usr/bin/ssh root@{job.target} -- /usr/bin/true' failed: exit code 255"
-            job.next_sync = at + 300 * min(job.fail_count, 6)
+            if "remove_job" not in job.options:
+                job.next_sync = at + 300 * min(job.fail_count, 6)
             job.log = _log(job, at, ["start replication job", f"end replication job with error: {job.error}"])
             return
-        job.fail_count, job.error, job.last_sync = 0, None, int(at)
+        job.fail_count, job.error, job.last_sync = 0, None, at
         job.log = _log(job, at, _run_lines(job, guest, at))
 
 

@@ -35,11 +35,17 @@ class Volume:
     verified: bool | None = None  # None: never verified; PBS only
     archive: Archive | None = None  # what a backup holds, if it was made while the simulator ran
     checksums: dict[str, str] | None = None  # of a file, by algorithm, where the simulator knows them
+    virtual_size: int | None = None  # of an image to import: of the disk in it, if that is not the size of the file
 
     @property
     def name(self) -> str:
         """The part after the storage's name."""
         return self.volid.partition(":")[2]
+
+    @property
+    def disk_size(self) -> int:
+        """How large a disk it makes."""
+        return self.size if self.virtual_size is None else self.virtual_size
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from quorate.sim.world import World
 ISO_NAME = re.compile(r"[^/]+\.(?:iso|img)", re.IGNORECASE)
 TEMPLATE_NAME = re.compile(r"[^/]+\.tar(?:\.(?:gz|xz|zst|bz2))?", re.IGNORECASE)
 IMPORT_NAME = re.compile(r"[a-zA-Z0-9\-.+=_]+\.(ova|qcow2|raw|vmdk)")
+_IN_ARCHIVE = re.compile(r"[a-zA-Z0-9\-.+=_]+\.ova/[a-zA-Z0-9\-.+=_]+\.(qcow2|raw|vmdk)")
 
 _IMAGE = re.compile(r"(?:\d+/\S+/)?(\d+)/([^/\s]+\.(raw|qcow2|vmdk|subvol))")
 _SUBVOLUME = re.compile(r"(?:\d+/\S+/)?(\d+)/(subvol-\d+-[^/\s]+|basevol-\d+-[^/\s]+)")
@@ -68,6 +69,9 @@ def _parse_file(name: str) -> VolumeName:
         imported = IMPORT_NAME.fullmatch(rest)
         if imported is not None:
             return VolumeName("import", None, imported[1])
+        inside = _IN_ARCHIVE.fullmatch(rest)
+        if inside is not None:
+            return VolumeName("import", None, f"ova+{inside[1]}")
     raise failure(f"unable to parse directory volume name '{name}'")
 
 

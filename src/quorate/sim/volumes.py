@@ -115,7 +115,7 @@ def owned_by(world: World, node: str, vmid: int) -> Iterator[Volume]:
 def formats(storage: Storage, kind: Kind) -> tuple[str, ...]:
     """The formats a disk can have here, the default one first."""
     if storage.type in FILE_BASED:
-        return ("raw", "subvol") if kind == "lxc" else _FILE_FORMATS
+        return ("raw", "subvol") if kind == "lxc" else ("raw",) if storage.type == "btrfs" else _FILE_FORMATS
     return ("subvol", "raw") if storage.type == "zfspool" and kind == "lxc" else ("raw",)
 
 
@@ -174,7 +174,7 @@ def copy(
     wanted = formats(usable_storage(world, node, storage_id), kind)
     if fmt is None and kind == "qemu" and source.format in wanted:
         fmt = source.format
-    return allocate(world, node, storage_id, vmid, kind, size or source.size, fmt=fmt, used=_written(source))
+    return allocate(world, node, storage_id, vmid, kind, size or source.disk_size, fmt=fmt, used=_written(source))
 
 
 def resize(world: World, node: str, volid: str, size: int) -> Volume:

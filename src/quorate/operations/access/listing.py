@@ -18,6 +18,7 @@ from quorate.pve.errors import BadArgument, NotFound
 USER_ID = re.compile(r"[^\s:/!]+@[A-Za-z][A-Za-z0-9.\-_]+")
 TOKEN_ID = re.compile(r"(?P<user>[^\s:/!]+@[A-Za-z][A-Za-z0-9.\-_]+)!(?P<name>[A-Za-z][A-Za-z0-9.\-_]+)")
 PLAIN_ID = re.compile(r"[A-Za-z0-9.\-_]+")
+NAMES_SHOWN = 20
 
 _AGE = re.compile(r"(?P<count>\d{1,5})(?P<unit>[hdw])")
 _SECONDS = {"h": 3600, "d": 86400, "w": 604800}
@@ -185,7 +186,8 @@ def unknown(what: str, name: str, known: Collection[str]) -> NotFound:
     if near:
         hint = f"Did you mean {near[0]}?"
     elif known:
-        hint = f"There are {', '.join(sorted(known)[:20])}"
+        more = f" and {len(known) - NAMES_SHOWN} more" if len(known) > NAMES_SHOWN else ""
+        hint = f"There are {', '.join(sorted(known)[:NAMES_SHOWN])}{more}"
     else:
         hint = "access_list shows what our credentials may see"
     return NotFound(f"There is no {what} {name!r}", next_step=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from quorate.pve.tasks import gather_bounded
 READS_AT_ONCE = 8
 PATHS_AT_ONCE = 50
 GUESTS_AT_ONCE = 20
+TOOLS_NAMED = 5
 ROOT = "root@pam"
 READS_LOCAL_FILES = frozenset({"image_upload"})
 
@@ -176,7 +178,7 @@ def _place(path: str) -> dict[str, str]:
 async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     chosen = operations().get(tool)
     if chosen is None or chosen.name == "permission_audit":
-        raise BadArgument(f"There is no tool {tool!r} to look at", next_step=f"There are {', '.join(operations())}")
+        raise BadArgument(f"There is no tool {tool!r} to look at", next_step=_like(tool))
     given = _decoded(chosen, arguments)
     _refuse_to_try(chosen, given)
     observed = ObservedCluster(pve)
@@ -202,6 +204,17 @@ async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[st
     if stopped is not None:
         answer["note"] = f"Quorate's own rights end before the whole call is known: {stopped.what}"
     return {"plan": plan.summary if plan else "", **answer}
+
+
+def _like(tool: str) -> str:
+    """Tools with a name near to that; names are noun_verb, so the same noun is near as well."""
+    known = [name for name in operations() if name != "permission_audit"]
+    near = difflib.get_close_matches(tool, known, 3)
+    noun = tool.partition("_")[0]
+    near += [name for name in known if name.startswith(f"{noun}_") and name not in near][: TOOLS_NAMED - len(near)]
+    return (
+        f"Did you mean {' or '.join(near)}?" if near else "Give the name of one of Quorate's tools, such as vm_create"
+    )
 
 
 def _refuse_to_try(chosen: Operation, given: Mapping[str, Any]) -> None:

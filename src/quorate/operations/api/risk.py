@@ -45,13 +45,14 @@ _RULES: Final = (
     _Rule(_WRITES, r"/access(/.*)?", Risk.DESTROY, "it grants or takes rights"),
     _Rule(_WRITES, r"/cluster/jobs/realm-sync/.*", Risk.DESTROY, "it makes users and groups"),
     _Rule("PUT", r"/pools(/.*)?", Risk.DESTROY, "pool members pass on rights"),
-    _Rule("PUT", r"/(cluster|nodes/{node})/firewall/options", Risk.DESTROY, "it opens or closes the firewall"),
+    _Rule("POST PUT", r"/(cluster|nodes/{node})/firewall/.*", Risk.DESTROY, "it opens or closes the firewall"),
     _Rule("PUT", r"/nodes/{node}/network|/cluster/sdn", Risk.DESTROY, "it rewrites the networks of nodes"),
     _Rule("POST", r"/cluster/sdn/rollback", Risk.DESTROY, "it drops edits for good"),
     _Rule("PUT POST", r"/nodes/{node}/(dns|hosts)", Risk.DESTROY, "it overwrites a file of the node"),
     _Rule("POST", r"/nodes/{node}/(status|stopall)", Risk.DESTROY, "it stops a node or all its guests"),
     _Rule("POST", r"/cluster/bulk-action/guest/shutdown", Risk.DESTROY, "it stops guests, by force in the end"),
     _Rule("POST", r"/nodes/{node}/services/{service}/stop", Risk.DESTROY, "the node may be lost to the cluster"),
+    _Rule("POST", r"/cluster/ha/status/(arm|disarm)-ha", Risk.DESTROY, "it decides whether guests are saved"),
     _Rule("POST", r"/nodes/{node}/execute", Risk.DESTROY, "it runs any other calls"),
     _Rule("POST PUT", r"/nodes/{node}/disks/.*", Risk.DESTROY, "it overwrites a disk"),
     _Rule("POST", r"/nodes/{node}/ceph/(osd|stop)", Risk.DESTROY, "it overwrites a disk or stops storage"),
@@ -96,6 +97,7 @@ class _Telling:
 _TELLING: Final = (
     _Telling(r".*", ("force", "force-delete", "forceStop", "force-stop", "overrule-shutdown"), _is_on, "by force"),
     _Telling(rf"{_GUEST}/config", ("delete",), _names_devices, "it takes devices away"),
+    _Telling(rf"{_GUEST}/(move_disk|move_volume)", ("target-vmid",), _is_given, "it takes a disk away"),
     _Telling(rf"{_GUEST}/(move_disk|move_volume|migrate)", ("delete",), _is_on, "it deletes the source"),
     _Telling(r".*/vzdump|/cluster/backup.*", ("remove", "prune-backups"), _is_on, "it deletes older backups"),
     _Telling(r"/storage/{storage}", ("prune-backups", "encryption-key", "delete"), _is_given, "backups may be lost"),
@@ -122,11 +124,22 @@ def judge(method: str, template: str, params: Mapping[str, Any] | None = None) -
         return Risk.DESTROY, "it is not known"
     if method == "GET" or rule.risk is Risk.DESTROY:
         return rule.risk, rule.because
+    if worse := _untold(method, template, params or {}):
+        return Risk.DESTROY, worse
     for telling in _TELLING:
         for name in telling.names:
             if params and name in params and telling.says_so(params[name]) and re.fullmatch(telling.where, template):
                 return Risk.DESTROY, f"{name}: {telling.because}"
     return rule.risk, rule.because
+
+
+def _untold(method: str, template: str, params: Mapping[str, Any]) -> str | None:
+    """What is worse than the path says without a single parameter that says so."""
+    if template.endswith("/vzdump") and method == "POST" and _is_on(params.get("remove", 1)):
+        return "remove: unless it is 0, PVE deletes older backups"
+    if re.fullmatch(rf"{_GUEST}/config", template) and any(values.bus_of(name) in values.DISKS for name in params):
+        return "it may take the place of a disk"
+    return None
 
 
 def worst(risks: list[Risk]) -> Risk:

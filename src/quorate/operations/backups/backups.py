@@ -49,8 +49,7 @@ async def backup_list(
 ) -> Table:
     """Backups on all storages, newest first. Delete with volume_delete, protect or annotate with volume_update."""
     vmid = None if guest is None else await vmid_of(pve, guest)
-    where = await stored.places(pve, storages=names(storage), node=node, content=["backup"])
-    found, trouble = await stored.read(pve, where, content="backup", vmid=vmid)
+    found, trouble = await stored.survey(pve, storages=names(storage), node=node, content="backup", vmid=vmid)
     found.sort(key=lambda backup: (-backup.ctime, backup.volid))
     known = {row.vmid: row.name for row in await pve.inventory.guests()}
     now = pve.clock.time()

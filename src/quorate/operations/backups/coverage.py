@@ -26,11 +26,13 @@ class Coverage:
     guest: Resource
     jobs: tuple[str, ...]
     backups: tuple[Volume, ...]
+    looked_everywhere: bool
+    """Whether every storage could be read, so that what was not found is not there."""
 
     def trouble(self, now: float, days: float) -> str:
         said = [] if self.jobs else ["no job"]
         if not self.backups:
-            said.append("no backup")
+            said.append("no backup" if self.looked_everywhere else "no backup seen")
         elif now - self.backups[0].ctime > days * DAY:
             said.append("old backup")
         return ", ".join(said)
@@ -43,7 +45,7 @@ async def coverage(pve: Cluster) -> tuple[list[Coverage], list[str]]:
     for job in await read_jobs(pve):
         for row in guests_of(job, guests) if is_enabled(job) else ():
             covered.setdefault(row.vmid, []).append(str(job["id"]))
-    volumes, trouble = await stored.read(pve, await stored.places(pve, content=["backup"]), content="backup")
+    volumes, trouble = await stored.survey(pve, content="backup")
     held: dict[int, list[Volume]] = {}
     for volume in sorted(volumes, key=lambda volume: -volume.ctime):
         held.setdefault(volume.vmid or 0, []).append(volume)
@@ -52,6 +54,7 @@ async def coverage(pve: Cluster) -> tuple[list[Coverage], list[str]]:
             row,
             tuple(covered.get(row.vmid, ())),
             tuple(one for one in held.get(row.vmid, ()) if one.is_container == (row.kind == "ct")),
+            looked_everywhere=not trouble,
         )
         for row in guests
     ]
@@ -78,6 +81,8 @@ async def backup_coverage(
         "in_trouble": sum(bool(row.trouble(now, max_days)) for row in rows),
         **({"not_read": trouble} if trouble else {}),
     }
+    if trouble:
+        table.note = "a backup may lie where nobody could look: see not_read"
     return table
 
 

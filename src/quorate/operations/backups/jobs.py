@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import uuid
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -55,9 +56,9 @@ def guests_of(job: dict[str, Any], guests: list[Resource]) -> list[Resource]:
     if job.get("vmid"):
         named = {int(vmid) for vmid in str(job["vmid"]).split(",") if vmid}
         return [row for row in here if row.vmid in named]
-    excluded = {int(vmid) for vmid in str(job.get("exclude") or "").split(",") if vmid}
     if job.get("pool"):
-        return [row for row in here if row.pool == job["pool"] and row.vmid not in excluded]
+        return [row for row in here if row.pool == job["pool"]]  # all of them: PVE looks at exclude only without a pool
+    excluded = {int(vmid) for vmid in str(job.get("exclude") or "").split(",") if vmid}
     if int(job.get("all") or 0) or excluded:
         return [row for row in here if row.vmid not in excluded]
     return []
@@ -93,8 +94,9 @@ def _selection(job: dict[str, Any]) -> str:
     if job.get("vmid"):
         vmids = str(job["vmid"]).split(",")
         return ",".join(vmids[:GUESTS_SHOWN]) + (f" +{len(vmids) - GUESTS_SHOWN}" if len(vmids) > GUESTS_SHOWN else "")
-    base = f"pool {job['pool']}" if job.get("pool") else "all"
-    return f"{base} except {job['exclude']}" if job.get("exclude") else base
+    if job.get("pool"):
+        return f"pool {job['pool']}"
+    return f"all except {job['exclude']}" if job.get("exclude") else "all"
 
 
 def _property_string(value: Any) -> str:
@@ -105,7 +107,12 @@ def _property_string(value: Any) -> str:
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-@operation(risk=Risk.CHANGE)
+def _job_risk(arguments: Mapping[str, Any]) -> Risk:
+    """A job that keeps so many backups deletes the others, of every guest and every time."""
+    return Risk.DESTROY if arguments["keep"] is not None else Risk.CHANGE
+
+
+@operation(risk=Risk.DESTROY, risk_of=_job_risk, least=Risk.CHANGE)
 async def backup_job_set(
     pve: Cluster,
     job: Annotated[str, Meta(description="Id; without one, or with a new one, a job is made")] | None = None,
@@ -113,7 +120,7 @@ async def backup_job_set(
     guest: GuestRefs | None = None,
     pool: Annotated[str, Meta(description="Instead of guest: all of a pool")] | None = None,
     all: Annotated[bool, Meta(description="Instead of guest: all guests")] | None = None,
-    exclude: Annotated[GuestRefs, Meta(description="With all or pool: but not these")] | None = None,
+    exclude: Annotated[GuestRefs, Meta(description="With all: but not these")] | None = None,
     storage: str | None = None,
     mode: Mode | None = None,
     compress: Compress | None = None,
@@ -165,8 +172,14 @@ async def _selected(
         raise BadArgument(f"{' and '.join(ways)} do not go together", next_step="Give one of guest, pool and all")
     if guest is not None and exclude is not None:
         raise BadArgument("exclude does not go with guest", next_step="Leave it out: only the guests named are meant")
+    if exclude is not None and (pool or (not ways and old is not None and old.get("pool"))):
+        raise BadArgument(
+            "exclude does not go with pool",
+            why="PVE ignores exclude for the jobs of a pool and would back these guests up all the same",
+            next_step="Take the guests out of the pool, or name those that are meant with guest",
+        )
     if exclude is not None and not ways and (old is None or old.get("vmid")):
-        raise BadArgument("exclude needs all=true or pool", next_step="Say what the guests are excluded from")
+        raise BadArgument("exclude needs all=true", next_step="Say what the guests are excluded from")
     if not ways and old is None:
         raise BadArgument("A new job needs guests", next_step="Give guest, pool or all=true")
     return {

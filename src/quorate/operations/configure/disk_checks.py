@@ -6,21 +6,19 @@ import asyncio
 import re
 
 from quorate.operations.config_change import Config, first_free
+from quorate.operations.disk_images import image_size
 from quorate.operations.placement import pick_storage
 from quorate.operations.readiness import snapshots_of
 from quorate.operations.units import parse_size
 from quorate.operations.units import size as shown
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict, NotFound, ServerFailed
+from quorate.pve.errors import BadArgument, Conflict, NotFound
 from quorate.pve.inventory import Resource
 
 GIB = 1024**3
 SLOTS = {"scsi": 31, "virtio": 16, "sata": 6, "ide": 4, "mp": 256, "unused": 256}
 SINGLE = ("efidisk0", "tpmstate0")
-# Storages that keep every disk raw, whatever is asked for. Plain LVM can hold qcow2 since PVE 9.
-RAW_ONLY = frozenset({"lvmthin", "zfspool", "zfs", "rbd", "iscsi", "iscsidirect"})
-FILE_BASED = frozenset({"dir", "nfs", "cifs", "btrfs", "glusterfs"})
 
 
 # -- which disk --------------------------------------------------------------------------------------------------------
@@ -138,18 +136,6 @@ def format_of(volume: str) -> str:
     return volume.rpartition(".")[2] if volume.endswith((".raw", ".qcow2", ".vmdk")) else "raw"
 
 
-def format_for(row: Resource, slot: str, given: str | None) -> str | None:
-    """What is asked for, if the storage can; files become qcow2, because only that allows snapshots."""
-    if given not in (None, "raw") and row.plugintype in RAW_ONLY:
-        raise BadArgument(
-            f"Storage {row.storage} ({row.plugintype}) keeps disks raw, not as {given}",
-            next_step="Leave format out, or choose a storage of files",
-        )
-    if given is None and row.plugintype in FILE_BASED:
-        return "raw" if slot == "tpmstate0" else "qcow2"
-    return given
-
-
 async def storage_with_room(pve: Cluster, guest: Guest, storage: str | None, room: int, *, force: bool) -> Resource:
     content = "images" if guest.is_vm else "rootdir"
     row = await pick_storage(pve, guest.row.node, content, wanted=storage)
@@ -185,7 +171,7 @@ def overcommitted(row: Resource, needed: int) -> tuple[str, ...]:
 
 async def import_size(pve: Cluster, guest: Guest, source: str, wanted: int) -> int:
     """How large the image is; what cannot be imported is refused with the reason."""
-    storage, colon, name = source.partition(":")
+    _, colon, name = source.partition(":")
     if not colon or source.startswith("/"):
         raise BadArgument(
             f"{source!r} is no volume",
@@ -197,17 +183,4 @@ async def import_size(pve: Cluster, guest: Guest, source: str, wanted: int) -> i
             f"{source} is {name.partition('/')[0]} content, and PVE imports only images and import content",
             next_step="Upload or download it with content=import",
         )
-    try:
-        details = await pve.get(f"/nodes/{guest.row.node}/storage/{storage}/content/{source}")
-    except ServerFailed as failed:  # how PVE says that there is no such file
-        raise NotFound(
-            f"{source} cannot be read on {guest.row.node}",
-            why=str(failed),
-            next_step=f"volume_list storage={storage} content=import shows what is there",
-        ) from None
-    held = int(details.get("size", 0))
-    if wanted and held > wanted:
-        raise BadArgument(
-            f"{source} has {shown(held)}, more than {shown(wanted)}", next_step="Give a larger size, or none"
-        )
-    return held
+    return await image_size(pve, guest.row.node, source, wanted)

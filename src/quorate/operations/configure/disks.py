@@ -17,7 +17,6 @@ from quorate.operations.config_change import (
 from quorate.operations.configure.disk_checks import (
     exactly,
     existing_disk,
-    format_for,
     format_of,
     free_slot,
     gibibytes,
@@ -33,6 +32,7 @@ from quorate.operations.configure.disk_checks import (
     unused_disk,
     wanted_bytes,
 )
+from quorate.operations.disk_images import FIRMWARE_DRIVES, disk_format, working_storage
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.readiness import only_for_vms
 from quorate.operations.registry import GuestRef, Risk, operation
@@ -72,11 +72,13 @@ async def disk_add(
     wanted = wanted_bytes(size, slot, import_from)
     source = await import_size(pve, found, import_from, wanted) if import_from else 0
     row = await storage_with_room(pve, found, storage, max(wanted, source), force=force)
-    chosen = format_for(row, slot, format) if found.is_vm else None
+    chosen = disk_format(row, format, slot) if found.is_vm else None
+    extraction = await working_storage(pve, found.row.node, import_from, row) if import_from else None
     volume = f"{row.storage}:{0 if import_from else gibibytes(wanted)}"
     parts = {
         "volume": volume,
         **({"import-from": import_from} if import_from else {}),
+        **FIRMWARE_DRIVES.get(slot, {}),
         **({"format": chosen} if chosen else {}),
         **_mount(found, slot, path),
         **_texts(options),
@@ -86,7 +88,7 @@ async def disk_add(
         found,
         config,
         says,
-        set={slot: values.build(parts, "volume")},
+        set={slot: values.build(parts, "volume"), **({"import-working-storage": extraction} if extraction else {})},
         slow=True,
         settled=_comes_to_be(pve, found, lambda now: slot in now),
     )

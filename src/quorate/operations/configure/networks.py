@@ -130,7 +130,10 @@ async def network_list(
     nodes = sorted(row.node for row in known if (row.node == node if node else row.status == "online"))
     vnets, *found = await gather_bounded(NODES_AT_ONCE, [lambda: _vnets(pve), *(_job(pve, one) for one in nodes)])
     rows = [_row(one, interface, vnets) for one, listed in zip(nodes, found, strict=True) for interface in listed]
-    return page(COLUMNS, rows, limit=limit, offset=offset)
+    table = page(COLUMNS, rows, limit=limit, offset=offset)
+    if unasked := sorted(row.node for row in known if node is None and row.status != "online"):
+        table.facts["not_read"] = [f"{one}: the node is offline" for one in unasked]
+    return table
 
 
 def _job(pve: Cluster, node: str) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from quorate.operations.backups.backups import NOTES_TEMPLATE, vzdump_call
-from quorate.operations.guests.power import READS_AT_ONCE, plan_power
+from quorate.operations.guests.each import plan_each
+from quorate.operations.guests.power import plan_power
 from quorate.operations.guests.selection import Filter
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, guest_call
@@ -19,8 +20,7 @@ from quorate.operations.registry import Risk, operation
 from quorate.operations.snapshots import check_name, creation, name_from_time
 from quorate.operations.stored import require
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict, NotFound, Problem
-from quorate.pve.tasks import gather_bounded
+from quorate.pve.errors import BadArgument, NotFound
 
 MOST_GUESTS = 100
 _TAG = re.compile(r"[a-z0-9_][a-z0-9_+.-]*", re.I)
@@ -49,22 +49,17 @@ async def guest_bulk(
     _check_arguments(action, {"tags": tags, "snapshot": snapshot, "storage": storage})
     wanted = Filter(node, type, status, name, tag, pool)
     targets = await _targets(pve, guests, wanted, limit, templates=action in ("tag", "untag"))
+    says = f"{action.capitalize()} {len(targets)} guests"
     match action:
         case "tag" | "untag":
-            plan = await _each(targets, partial(_tag_call, action, _checked_tags(tags)))
+            plan = await plan_each(says, targets, partial(_tag_call, action, _checked_tags(tags)))
         case "snapshot":
-            plan = await _each(targets, partial(_snapshot_call, snapshot or name_from_time(pve)))
+            plan = await plan_each(says, targets, partial(_snapshot_call, snapshot or name_from_time(pve)))
         case "backup":
-            plan = await _each(targets, partial(_backup_call, pve, storage))
+            plan = await plan_each(says, targets, partial(_backup_call, pve, storage))
         case _:
             plan = await plan_power(targets, action)
-    return Plan(
-        f"{action.capitalize()} {len(targets)} guests",
-        plan.calls,
-        plan.unchanged,
-        independent=True,
-        facts={"targets": [str(guest) for guest in targets]},
-    )
+    return replace(plan, summary=says, facts={"targets": [str(guest) for guest in targets]})
 
 
 def _check_arguments(action: str, given: dict[str, Any]) -> None:
@@ -98,30 +93,6 @@ async def _targets(
             next_step=f"Narrow the choice, or raise limit (at most {MOST_GUESTS})",
         )
     return found
-
-
-Planner = Callable[[Guest], Awaitable[Call | str]]
-
-
-async def _each(guests: list[Guest], planner: Planner) -> Plan:
-    """A call for each guest; those that cannot or need not are told with the reason."""
-
-    async def one(guest: Guest) -> Call | Problem | str:
-        try:
-            return await planner(guest)
-        except Problem as problem:
-            return problem
-
-    found = await gather_bounded(READS_AT_ONCE, [partial(one, guest) for guest in guests])
-    calls = tuple(each for each in found if isinstance(each, Call))
-    problems = [each for each in found if isinstance(each, Problem)]
-    if problems and len(problems) == len(found):
-        raise (
-            problems[0]
-            if len(problems) == 1
-            else Conflict("None of the guests can do this now", why=" ".join(str(problem) for problem in problems[:5]))
-        )
-    return Plan("", calls, tuple(str(each) for each in found if not isinstance(each, Call)))
 
 
 # -- tags --------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from quorate.operations.config_change import (
     Config,
+    checked_tags,
     is_set,
     live_and_waiting,
     pending_changes,
@@ -20,6 +21,7 @@ from quorate.operations.config_change import (
 )
 from quorate.operations.plan import Plan
 from quorate.operations.registry import GuestRef, Risk, operation
+from quorate.operations.root_only import refuse_root_only
 from quorate.operations.units import parse_size
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
@@ -93,6 +95,11 @@ async def guest_configure(
     table = (await pve.facts()).endpoint("PUT", f"/nodes/{{node}}/{found.row.type}/{{vmid}}/config").parameters
     wanted = _with_options(found, wanted, options or {}, table)
     gone = [_removable(found, key, wanted, table) for key in unset or ()]
+    removed = {key: config[key] for key in gone if key in config}
+    changed = {key: value for key, value in wanted.items() if not is_set(key, value, config)}
+    by_hand = f"{'qm' if found.is_vm else 'pct'} set {found.vmid} --{{option}} …"
+    way_out = f"Leave it out; `{by_hand}` on {found.row.node} does it"
+    refuse_root_only(pve, {**changed, **removed}, is_vm=found.is_vm, way_out=way_out, before=config)
     return await _plan(pve, found, config, wanted, gone, revert or [])
 
 
@@ -162,14 +169,10 @@ def _tags(config: Config, given: list[str] | None, add: list[str] | None, remove
         return None
     if given is not None and (add is not None or remove is not None):
         raise BadArgument("tags replaces all tags", next_step="Use it alone, or add_tags and remove_tags without it")
-    tags = _as_tags(given) if given is not None else split_tags(str(config.get("tags", "")))
-    out = {tag.lower() for tag in _as_tags(remove)}
-    tags = [tag for tag in [*tags, *_as_tags(add)] if tag.lower() not in out]
+    tags = checked_tags(given) if given is not None else split_tags(str(config.get("tags", "")))
+    out = {tag.lower() for tag in checked_tags(remove)}
+    tags = [tag for tag in [*tags, *checked_tags(add)] if tag.lower() not in out]
     return ";".join(dict.fromkeys(tags))
-
-
-def _as_tags(given: list[str] | None) -> list[str]:
-    return split_tags(" ".join(given or ()))
 
 
 def _boot(guest: Guest, config: Config, given: list[str]) -> str:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.operations.guests.each import plan_each
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.registry import GuestRefs, Risk, operation
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import BadArgument, Conflict
-from quorate.pve.tasks import gather_bounded
 
 GUESTS_AT_ONCE = 50
-READS_AT_ONCE = 16
 
 Action = Literal["start", "shutdown", "reboot", "reset", "suspend", "resume"]
 
@@ -76,26 +74,13 @@ async def _plan(pve: Cluster, refs: int | str | list[int | str], action: str, **
 
 async def plan_power(guests: list[Guest], action: str, **params: Any) -> Plan:
     """The plan that brings all of the guests to where the action leads."""
-    states = await gather_bounded(READS_AT_ONCE, [partial(state_of, guest) for guest in guests])
-    calls: list[Call] = []
-    unchanged: list[str] = []
-    conflicts: list[Conflict] = []
-    for guest, state in zip(guests, states, strict=True):
-        try:
-            call = power_call(guest, action, state, params)
-        except Conflict as conflict:
-            conflicts.append(conflict)
-            continue
-        if call is None:
-            unchanged.append(f"{guest} is already {state}")
-        else:
-            calls.append(call)
-    if conflicts and not calls and not unchanged:
-        raise conflicts[0] if len(conflicts) == 1 else _together(conflicts)
-    failures = tuple(str(conflict) for conflict in conflicts)
-    rule = _RULES[action]
+
+    async def one(guest: Guest) -> Call | str:
+        state = await state_of(guest)
+        return power_call(guest, action, state, params) or f"{guest} is already {state}"
+
     names = ", ".join(str(guest) for guest in guests[:5]) + (f" and {len(guests) - 5} more" if len(guests) > 5 else "")
-    return Plan(f"{rule.verb} {names}", tuple(calls), tuple(unchanged), failures, independent=True)
+    return await plan_each(f"{_RULES[action].verb} {names}", guests, one)
 
 
 async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
@@ -160,7 +145,3 @@ def _way_out(action: str, state: str) -> str:
     if state in ("paused", "suspended", "hibernated", "io-error"):
         return "Use guest_power action=resume first"
     return f"See guest_get; {action} needs another state"
-
-
-def _together(conflicts: list[Conflict]) -> Conflict:
-    return Conflict("None of the guests can do this now", why=" ".join(str(conflict) for conflict in conflicts))

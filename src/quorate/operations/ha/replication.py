@@ -59,7 +59,7 @@ def _row(job: Mapping[str, Any], state: Mapping[str, Any], name: str) -> list[An
         job.get("schedule", "*/15"),
         "being removed" if job.get("remove_job") else "no" if job.get("disable") else "yes",
         moment(state["last_sync"]) if state.get("last_sync") else "never",
-        duration(state["duration"]) if state.get("last_try") else "",
+        "running" if "pid" in state else duration(state["duration"]) if state.get("duration") is not None else "",
         moment(state["next_sync"]) if state.get("next_sync") else "",
         state.get("fail_count") or "",
         state.get("error", ""),
@@ -155,21 +155,37 @@ async def replication_run(pve: Cluster, job: JobRef) -> Plan:
     if known.get("disable"):
         raise Conflict(f"The job {job} is switched off", next_step="Use replication_set enabled=true first")
     before = await _state(pve, guest, job)
+    if "pid" in before:
+        raise Conflict(
+            f"The job {job} is running since {moment(before['last_try'])}",
+            next_step="Run it again when it is done; see replication_list",
+        )
+    last = int(before.get("last_try", 0))
     says = f"Run the replication {job} of {guest} to {known['target']}"
 
-    async def tried() -> bool:
-        return int((await _state(pve, guest, job)).get("last_try", 0)) > int(before.get("last_try", 0))
+    async def asked() -> bool:
+        """PVE forgets the last try so that the job is due; the run that follows is a new one."""
+        return int((await _state(pve, guest, job)).get("last_try", 0)) != last
+
+    async def ended() -> bool:
+        state = await _state(pve, guest, job)
+        return int(state.get("last_try", 0)) > last and "pid" not in state
 
     async def after() -> dict[str, Any]:
-        if not await comes_true(pve, tried):
+        if not await comes_true(pve, ended):
             return {"result": "running", "next": "PVE looks for due jobs every minute; see replication_list"}
-        state = await _state(pve, guest, job)
-        if state.get("error"):
-            raise TaskFailed(f"The replication {job} failed: {state['error']}", next_step="See replication_list")
-        return {"took": duration(state["duration"])}
+        return _outcome(job, await _state(pve, guest, job))
 
     path = f"/nodes/{guest.row.node}/replication/{job}/schedule_now"
-    return Plan(says, (Call(says, "POST", path, {}, _target(guest), settled=tried),), after=after)
+    return Plan(says, (Call(says, "POST", path, {}, _target(guest), settled=asked),), after=after)
+
+
+def _outcome(job: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """How the last run ended. It has synced if the last sync is the last try: an error alone may be an older one."""
+    if int(state.get("last_sync", 0)) < int(state.get("last_try", 0)):
+        reason = state.get("error") or "it ended without a word"
+        raise TaskFailed(f"The replication {job} failed: {reason}", next_step="See replication_list")
+    return {"took": duration(state["duration"])} if state.get("duration") is not None else {}
 
 
 async def _state(pve: Cluster, guest: Guest, job: str) -> dict[str, Any]:

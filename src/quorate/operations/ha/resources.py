@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.operations.ha.moving import disks_to_copy
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, operation
 from quorate.operations.settling import comes_true, same
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict
+from quorate.pve.errors import BadArgument, Conflict, Problem, TaskFailed
 
 RESOURCES = "/cluster/ha/resources"
 RULES = "/cluster/ha/rules"
@@ -144,6 +145,8 @@ async def ha_relocate(
         raise Conflict(f"Node {node} is {target.status}", next_step="node_list shows the nodes that are online")
     await _refuse_in_error(pve, found)
     await _refuse_against_rules(pve, found, node)
+    copied = await disks_to_copy(pve, found, node, live=how == "migrate")
+    earlier = {str(row["upid"]) for row in await _failed_moves(pve, found)}
 
     async def arrived() -> bool:
         pve.inventory.forget()
@@ -153,13 +156,36 @@ async def ha_relocate(
         """A relocated guest has arrived before it is started again."""
         return await arrived() and await _state(pve, sid_of(found)) in set().union(*_REACHED.values())
 
+    async def over() -> bool:
+        if await at_rest():
+            return True
+        for row in await _failed_moves(pve, found):
+            if row["upid"] not in earlier:
+                raise TaskFailed(
+                    f"{says}: the HA manager tried and failed",
+                    why=str(row["status"]),
+                    next_step=f"task_get task={row['upid']} shows its log; {found} has stayed where it was",
+                    facts={"task": row["upid"]},
+                )
+        return False
+
     async def after() -> dict[str, Any]:
-        if await comes_true(pve, at_rest):
+        if await comes_true(pve, over):
             return {"node": node}
         return {"result": "running", "next": "The HA manager is still at it; see ha_status"}
 
     call = Call(says, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, target_of(found), settled=arrived)
-    return Plan(says, (call,), after=after, from_answers=_company)
+    facts = {"copied_disks": copied} if copied else {}
+    return Plan(says, (call,), facts=facts, after=after, from_answers=_company)
+
+
+async def _failed_moves(pve: Cluster, guest: Guest) -> list[dict[str, Any]]:
+    """Migrations of the guest off its node that have failed; none if we may not see them."""
+    try:
+        rows = await pve.get(f"/nodes/{guest.row.node}/tasks", vmid=guest.vmid, errors=1, limit=50)
+    except Problem:
+        return []
+    return [row for row in rows if row["type"] in ("qmigrate", "vzmigrate") and row.get("endtime")]
 
 
 def _company(answers: list[Any]) -> dict[str, Any]:
@@ -200,9 +226,7 @@ async def _state(pve: Cluster, sid: str) -> str:
 async def _refuse_other_version(pve: Cluster, *, failback: bool | None, group: str | None) -> None:
     if await has_rules(pve):
         if group is not None:
-            raise BadArgument(
-                "PVE 9 has no HA groups", why="They became rules", next_step="Use ha_rule_set type=node-affinity"
-            )
+            raise BadArgument("PVE 9 has no HA groups", why="They became rules", next_step="Use ha_rule_set kind=nodes")
     elif failback is not None:
         raise BadArgument("failback came with PVE 9", next_step="On PVE 8 it is the group's nofailback")
 

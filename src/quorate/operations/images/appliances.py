@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -11,13 +10,14 @@ from msgspec import Meta
 from quorate.operations import stored
 from quorate.operations.images.local_files import place_for, present
 from quorate.operations.placement import pick_node
-from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.plan import Plan
+from quorate.operations.provision.container_templates import Template, appliance_named
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.storage.volumes import StorageNames, names
 from quorate.operations.stored import Volume
 from quorate.operations.units import size
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotFound
+from quorate.pve.errors import NotFound
 
 COLUMNS = ("template", "present_on", "size", "section", "about")
 PLACES_SHOWN = 4
@@ -34,8 +34,11 @@ async def template_list(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Container templates: present on storages, and available for template_download. VMs: guest_list template=true."""
-    where = await stored.places(pve, storages=names(storage), node=node, content=["vztmpl"])
-    volumes, trouble = await stored.read(pve, where, content="vztmpl") if show != "available" else ([], [])
+    volumes, trouble = (
+        await stored.survey(pve, storages=names(storage), node=node, content="vztmpl")
+        if show != "available"
+        else ([], [])
+    )
     offered = await _offered(pve, await pick_node(pve, node)) if show != "present" else []
     rows = _rows(volumes, {str(row["template"]): row for row in offered})
     if search:
@@ -81,41 +84,22 @@ async def template_download(
 ) -> Plan:
     """Download a container template from the appliance list to a storage."""
     place = await place_for(pve, "vztmpl", storage=storage, node=node, room=0)
-    name = choose(template, await _offered(pve, place.node))
+    name = _named(template, await _offered(pve, place.node))
     existing = await present(pve, place, "vztmpl", name)
     says = f"Download {place.storage}:vztmpl/{name} on {place.node}"
     facts = {"volume": f"{place.storage}:vztmpl/{name}"}
     if existing:
         return Plan(says, unchanged=(f"{existing} is there already ({size(existing.size)})",), facts=facts)
-
-    async def arrived() -> bool:
-        return await present(pve, place, "vztmpl", name) is not None
-
-    params = {"storage": place.storage, "template": name}
-    target = Target("storage", place.storage, node=place.node)
-    call = Call(says, "POST", f"/nodes/{place.node}/aplinfo", params, target, settled=arrived, task_id=name)
+    call = Template(name, facts["volume"], missing=True).download(pve, place.node)
     return Plan(says, (call,), facts=facts)
 
 
-def choose(wanted: str, offered: list[dict[str, Any]]) -> str:
-    """The template that is meant: by its file name, or the newest version of a package."""
-    every = [str(row["template"]) for row in offered]
-    wanted = wanted.rpartition("/")[2]
-    if wanted in every:
-        return wanted
-    of_package = [row for row in offered if wanted.lower() in (row.get("package"), row.get("os"))]
-    versions = sorted(of_package, key=lambda row: _numbers(str(row.get("version", ""))))
-    if len({row.get("package") for row in versions}) == 1:
-        return str(versions[-1]["template"])
-    near = [name for name in every if wanted.lower() in name.lower()] or difflib.get_close_matches(
-        wanted, every, 4, 0.4
-    )
-    if not near:
-        raise NotFound(f"The appliance list has no template {wanted!r}", next_step="template_list shows what it has")
-    raise BadArgument(
-        f"The appliance list has no template called just {wanted!r}", next_step=f"Choose from {', '.join(near[:6])}"
-    )
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version)]
+def _named(wanted: str, offered: list[dict[str, Any]]) -> str:
+    name = appliance_named(wanted, offered)
+    if name is None:
+        near = difflib.get_close_matches(wanted.rpartition("/")[2], [str(row["template"]) for row in offered], 3, 0.4)
+        raise NotFound(
+            f"The appliance list has no template {wanted!r}",
+            next_step=f"Did you mean {' or '.join(near)}?" if near else "template_list shows what it has",
+        )
+    return name

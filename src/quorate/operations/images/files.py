@@ -20,10 +20,12 @@ from quorate.operations.images.local_files import (
     already_there,
     checksum_of,
     content_for,
+    other_nodes,
     parse_checksum,
     place_for,
     present,
     stored_name,
+    where_it_is,
 )
 from quorate.operations.placement import pick_node
 from quorate.operations.plan import Call, Plan, Target
@@ -34,6 +36,7 @@ from quorate.pve.errors import BadArgument, PermissionMissing, Problem
 from quorate.pve.inventory import Resource
 
 MOST_DATA = 8 * 1024**2
+NODES_NAMED = 6
 _COMPRESSIONS = {".gz": "gz", ".lzo": "lzo", ".zst": "zst", ".bz2": "bz2"}
 
 
@@ -62,19 +65,37 @@ async def image_upload(
     kind = content_for(name, content)
     length = len(source) if isinstance(source, bytes) else source.stat().st_size
     place = await place_for(pve, kind, storage=storage, node=node, room=length)
+    if node is None:
+        place = await where_it_is(pve, place, kind, name)
     existing = await present(pve, place, kind, name)
     if existing and not overwrite:
+        elsewhere = "" if existing.shared else ", node= for a copy on another node"
         raise already_there(
-            existing, "Choose another filename, or overwrite=true to replace it (which needs access admin)"
+            existing, f"Choose another filename{elsewhere}, or overwrite=true to replace it (which needs access admin)"
         )
     digest = await asyncio.to_thread(_checked, source, checksum)
     call = _upload_call(pve, place, kind, name, source, digest, length, replaces=existing is not None)
     return Plan(
         call.says,
         (call,),
-        facts={"volume": f"{place.storage}:{kind}/{name}", "size": size(length), digest.algorithm: digest.digest},
-        warnings=("The file that has this name now is lost",) if existing else (),
+        facts={
+            "volume": f"{place.storage}:{kind}/{name}",
+            **({} if place.shared else {"node": place.node}),
+            "size": size(length),
+            digest.algorithm: digest.digest,
+        },
+        warnings=(
+            *(("The file that has this name now is lost",) if existing else ()),
+            *(_only_there(place, await other_nodes(pve, place)) if node is None else ()),
+        ),
     )
+
+
+def _only_there(place: Resource, others: list[str]) -> tuple[str, ...]:
+    if not others:
+        return ()
+    without = ", ".join(others[:NODES_NAMED]) + (" …" if others[NODES_NAMED:] else "")
+    return (f"{place.node} was chosen; every node has its own {place.storage}, so {without} will not have the file",)
 
 
 def _source(file: str | None, data: str | None, filename: str | None) -> Path | bytes:

@@ -106,6 +106,26 @@ async def place_for(pve: Cluster, content: str, *, storage: str | None, node: st
     return await pick_storage(pve, where, content, room=room, wanted=best.storage if best else storage)
 
 
+async def where_it_is(pve: Cluster, place: Resource, content: str, name: str) -> Resource:
+    """The same storage on the node that has the file of that name; `place` itself if it has it, or if none has."""
+    if place.shared:
+        return place
+    everywhere = await stored.places(pve, storages=[place.storage], content=[content])
+    volumes, _ = await stored.read(pve, everywhere, content=content)
+    holders = {volume.node for volume in volumes if volume.name == f"{content}/{name}"}
+    if place.node in holders:
+        return place
+    return next((one for one in everywhere if one.node in holders), place)
+
+
+async def other_nodes(pve: Cluster, place: Resource) -> list[str]:
+    """The nodes that have a storage of this name for themselves, and so not what is on this one."""
+    rows = await pve.inventory.of_type("storage")
+    return sorted(
+        row.node for row in rows if not place.shared and row.storage == place.storage and row.node != place.node
+    )
+
+
 async def present(pve: Cluster, place: Resource, content: str, name: str) -> Volume | None:
     """The file of that name that the storage holds already."""
     volumes, _ = await stored.read(pve, [place], content=content)

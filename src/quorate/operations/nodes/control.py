@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from quorate.operations.plan import Call, Plan, Target
@@ -23,7 +24,12 @@ ESSENTIAL = {
 _DONE = {"start": "running", "stop": "dead"}
 
 
-@operation(risk=Risk.CHANGE)
+def _service_risk(arguments: Mapping[str, Any]) -> Risk:
+    """A stopped service may be the firewall, the scheduler of backups or the guard of HA."""
+    return Risk.DESTROY if arguments["action"] == "stop" else Risk.CHANGE
+
+
+@operation(risk=Risk.DESTROY, risk_of=_service_risk, least=Risk.CHANGE)
 async def node_service_control(
     pve: Cluster, node: str, service: str, action: Literal["start", "stop", "restart", "reload"]
 ) -> Plan:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorate.operations.placement import pick_storage
-from quorate.operations.plan import Call
+from quorate.operations.plan import Call, Target
 from quorate.operations.provision.guest_files import Library, listed, matching, several
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import NotFound
@@ -33,7 +33,8 @@ class Template:
 
         says = f"Download template {self.name} to {storage} on {node}"
         params = {"storage": storage, "template": self.name}
-        return Call(says, "POST", f"/nodes/{node}/aplinfo", params, settled=is_there)
+        target = Target("storage", storage, node=node)
+        return Call(says, "POST", f"/nodes/{node}/aplinfo", params, target, settled=is_there, task_id=self.name)
 
 
 async def find_template(pve: Cluster, library: Library, node: str, wanted: str) -> Template:
@@ -43,20 +44,25 @@ async def find_template(pve: Cluster, library: Library, node: str, wanted: str) 
         newest = _newest(wanted, [file.name for file in found])
         return Template(newest, next(file.volid for file in found if file.name == newest))
     rows: list[dict[str, Any]] = await pve.get(f"/nodes/{node}/aplinfo") or []
-    name = _appliance(wanted, rows)
+    name = appliance_named(wanted, rows)
     if name is None:
         raise _nowhere(wanted, node, [*(file.name for file in files), *(str(row["template"]) for row in rows)])
     storage = await pick_storage(pve, node, "vztmpl", wanted=wanted.partition(":")[0] if ":" in wanted else None)
     return Template(name, f"{storage.storage}:vztmpl/{name}", missing=True)
 
 
-def _appliance(wanted: str, rows: Iterable[dict[str, Any]]) -> str | None:
-    """The appliance that is meant; a plain system comes before the many that are built upon it."""
+def appliance_named(wanted: str, rows: Iterable[dict[str, Any]]) -> str | None:
+    """The appliance that is meant by a file name, a package or a part of it, in its newest version.
+
+    A plain system comes before the many that are built upon it.
+    """
     lowered = wanted.rpartition("/")[2].lower()
     offered = [row for row in rows if lowered in str(row["template"]).lower()]
-    exact = [row for row in offered if row["template"].lower() == lowered]
+    exact = [row for row in offered if lowered in (str(row["template"]).lower(), str(row.get("package")).lower())]
     systems = [row for row in offered if row.get("section") == "system"]
     names = [str(row["template"]) for row in exact or systems or offered]
+    if exact:  # a package may be there for several systems
+        return max(names, key=_numbers)
     return _newest(wanted, names) if names else None
 
 
@@ -67,7 +73,11 @@ def _newest(wanted: str, names: list[str]) -> str:
 
 
 def _version(name: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", name.partition("_")[2])]
+    return _numbers(name.partition("_")[2])
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
 
 
 def _nowhere(wanted: str, node: str, names: list[str]) -> NotFound:

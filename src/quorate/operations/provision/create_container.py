@@ -40,6 +40,7 @@ from quorate.operations.provision.new_networks import (
     parse_cards,
 )
 from quorate.operations.registry import Risk, operation
+from quorate.operations.root_only import refuse_root_only
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, PermissionMissing
@@ -124,6 +125,13 @@ async def container_create(
     settings = {key: value for key, value in given.items() if value is not None}
     endpoint = (await pve.facts()).endpoint("POST", "/nodes/{node}/lxc")
     settings |= extra_options(endpoint, options, settings)
+    refuse_root_only(
+        pve,
+        settings,
+        is_vm=False,
+        before={"unprivileged": int(unprivileged)},
+        way_out="Leave it out; when the container is there, `pct set VMID --{option} …` on its node does it",
+    )
     wish = _Wish(
         template,
         settings,

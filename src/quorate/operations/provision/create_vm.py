@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.operations.disk_images import firmware_drive
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.provision.guest_files import Library
@@ -18,10 +19,9 @@ from quorate.operations.provision.new_disks import (
     Slots,
     chosen_storage,
     drive,
-    efi_drive,
+    extraction,
     parse_disk,
     place_disks,
-    tpm_drive,
 )
 from quorate.operations.provision.new_guests import (
     MEBIBYTE,
@@ -44,6 +44,7 @@ from quorate.operations.provision.new_guests import (
 )
 from quorate.operations.provision.new_networks import Card, chosen_bridge, connect, parse_cards, vm_card
 from quorate.operations.registry import Risk, operation
+from quorate.operations.root_only import refuse_root_only
 from quorate.operations.units import parse_size
 from quorate.operations.units import size as readable
 from quorate.pve import values
@@ -157,6 +158,12 @@ async def vm_create(
     settings = {key: value for key, value in settings.items() if value is not None}
     endpoint = (await pve.facts()).endpoint("POST", "/nodes/{node}/qemu")
     settings |= extra_options(endpoint, options, settings)
+    refuse_root_only(
+        pve,
+        settings,
+        is_vm=True,
+        way_out="Leave it out; when the VM is there, `qm set VMID --{option} …` on its node does it",
+    )
     wish = _Wish(
         settings,
         system,
@@ -234,12 +241,13 @@ async def _draft(pve: Cluster, library: Library, wish: _Wish, node: str) -> _Dra
         **_special_drives(wish, home, slots),
         **cards,
     }
+    working = {} if "import-working-storage" in wish.settings else await extraction(pve, node, placed)
     boot = {} if "boot" in wish.settings else _boot([*disks, *cds, *list(cards)[:1]])
     return _Draft(
         node,
-        {**wish.settings, **devices, **boot},
+        {**wish.settings, **devices, **working, **boot},
         {key: disk.grows_to for key, disk in disks.items() if disk.grows_to is not None},
-        tuple(disk.storage.storage for disk in placed) + ((home.storage,) if home else ()),
+        (*(disk.storage.storage for disk in placed), *((home.storage,) if home else ()), *working.values()),
         {**wish.chosen, **chosen_storage(placed), **chosen_bridge(wish.cards, connected)},
         (*wish.warnings, *warnings, *await _too_many_cores(pve, node, wish.settings)),
     )
@@ -258,8 +266,11 @@ def _special_drives(wish: _Wish, home: Resource | None, slots: Slots) -> dict[st
         return {}
     return {
         **({slots.take("ide", CD_ORDER): f"{home.storage}:cloudinit"} if wish.cloud_init else {}),
-        **({"efidisk0": efi_drive(home)} if wish.system.uefi and "efidisk0" not in wish.settings else {}),
-        **({"tpmstate0": tpm_drive(home)} if wish.system.tpm and "tpmstate0" not in wish.settings else {}),
+        **{
+            slot: values.build(firmware_drive(slot, home), "file")
+            for slot, wanted in (("efidisk0", wish.system.uefi), ("tpmstate0", wish.system.tpm))
+            if wanted and slot not in wish.settings
+        },
     }
 
 

@@ -57,8 +57,8 @@ class Library:
     async def _shelf(self, node: str, storage: str, content: str, *, shared: bool) -> list[File]:
         key = ("" if shared else node, storage, content)
         if key not in self._read:
-            rows = await self._pve.get(f"/nodes/{node}/storage/{storage}/content", content=content)
-            self._read[key] = msgspec.convert(rows or [], list[File], strict=False)
+            path = f"/nodes/{node}/storage/{storage}/content"
+            self._read[key] = await self._pve.client.get_as(list[File], path, content=content)
         return self._read[key]
 
     async def find(self, node: str, content: str, wanted: str, word: str) -> File:
@@ -77,8 +77,7 @@ class Library:
         rows = await self._pve.inventory.of_type("storage")
         if not any(row.storage == storage and row.node == node for row in rows):
             raise NotFound(f"Node {node} has no storage {storage!r}", next_step="storage_list shows what there is")
-        rows = await self._pve.get(f"/nodes/{node}/storage/{storage}/content")
-        files = msgspec.convert(rows or [], list[File], strict=False)
+        files = await self._pve.client.get_as(list[File], f"/nodes/{node}/storage/{storage}/content")
         return next((file for file in files if file.volid == volid), None)
 
 

@@ -47,6 +47,8 @@ async def guest_migrate(
     mode = _decide_mode(found, mode, running=running)
     verdict = await _preconditions(pve, found, node)
     _refuse_bound(found, node, verdict, config)
+    if mode == "live":
+        _refuse_unmovable(found, verdict)
     mapping = await _storage_map(pve, found, node, target_storage)
     local = await _local_volumes(pve, found, config)
     await _refuse_unreachable(pve, found, node, volumes(config), mapping)
@@ -124,7 +126,8 @@ async def _preconditions(pve: Cluster, guest: Guest, node: str) -> dict[str, Any
 
 def _refuse_bound(guest: Guest, node: str, verdict: dict[str, Any], config: dict[str, Any]) -> None:
     """Devices and files of the node that cannot go along, and HA rules that forbid it."""
-    if devices := verdict.get("local_resources"):
+    mapped = _mapped_devices(verdict)
+    if devices := [device for device in verdict.get("local_resources") or [] if device not in mapped]:
         raise Conflict(
             f"{guest} uses devices of {guest.row.node}: {', '.join(map(str, devices))}",
             next_step="Take them out of its configuration first, or use resource mappings that the target has, too",
@@ -147,6 +150,25 @@ def _refuse_bound(guest: Guest, node: str, verdict: dict[str, Any], config: dict
                 f"{one} of {guest} is a path of {guest.row.node} that does not go along",
                 next_step="Take it out first, or mark it shared=1 if every node has it",
             )
+
+
+def _mapped_devices(verdict: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Devices that are named by a mapping. PVE counts them among the local ones, too, but they can go along."""
+    named: dict[str, dict[str, Any]] = {key: {} for key in verdict.get("mapped_resources") or ()}
+    return named | (verdict.get("mapped_resource_info") or {})
+
+
+def _refuse_unmovable(guest: Guest, verdict: dict[str, Any]) -> None:
+    stuck = [
+        f"{device} ({info['name']})" if info.get("name") else device
+        for device, info in _mapped_devices(verdict).items()
+        if not info.get("live-migration")
+    ]
+    if stuck:
+        raise Conflict(
+            f"{guest} runs with mapped devices that do not move live: {', '.join(stuck)}",
+            next_step="Shut it down first and move it then",
+        )
 
 
 async def _storage_map(pve: Cluster, guest: Guest, node: str, text: str | None) -> dict[str, str]:

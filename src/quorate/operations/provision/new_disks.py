@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from quorate.operations.disk_images import disk_format, image_size, working_storage
 from quorate.operations.placement import pick_storage
 from quorate.operations.provision.guest_files import File, Library, matching
 from quorate.operations.provision.new_guests import part_text
@@ -18,10 +21,6 @@ from quorate.pve.inventory import Resource
 GIBIBYTE = 1024**3
 SLOTS = {"scsi": 31, "virtio": 16, "sata": 6, "ide": 4}
 
-# Types that keep disks as files, where qcow2 is what makes snapshots possible.
-FILE_TYPES = frozenset({"dir", "nfs", "cifs", "cephfs", "glusterfs"})
-# lvm can hold qcow2 if it was set up so; only PVE knows.
-_MORE_THAN_RAW = FILE_TYPES | {"lvm"}
 # Types that take all the space at once. The others take what is written, so more may be promised than is there.
 _THICK_TYPES = frozenset({"lvm", "iscsi", "iscsidirect"})
 _IMPORTABLE = ("import", "images")
@@ -88,7 +87,8 @@ class PlacedDisk:
     @property
     def grows_to(self) -> int | None:
         """An imported disk comes in its own size; a larger one is a step of its own."""
-        return self.wish.bytes if self.source is not None else None
+        wanted = self.wish.bytes or 0
+        return wanted if self.source is not None and wanted > self.source.size else None
 
 
 async def place_disks(
@@ -102,7 +102,7 @@ async def place_disks(
     for wish, source in zip(wishes, sources, strict=True):
         room = unnamed if wish.storage is None else 0
         storage = await pick_storage(pve, node, content, room=room, wanted=wish.storage)
-        _check_format(wish, storage)
+        disk_format(storage, wish.format)
         placed.append(PlacedDisk(wish, storage, source))
     return placed, _check_room(node, placed, rooms)
 
@@ -122,12 +122,7 @@ async def _source(pve: Cluster, node: str, wish: DiskWish, library: Library) -> 
     source = await _volume(node, wanted, library) or await _import_file(node, wanted, library)
     if source.content not in _IMPORTABLE:
         raise _wrong_content(source)
-    if wish.bytes is not None and wish.bytes < source.size:
-        raise BadArgument(
-            f"{source.name} is {size(source.size)}, more than {size(wish.bytes)}",
-            next_step="A disk cannot shrink: ask for more, or leave size out",
-        )
-    return source
+    return msgspec.structs.replace(source, size=await image_size(pve, node, source.volid, wish.bytes))
 
 
 async def _volume(node: str, wanted: str, library: Library) -> File | None:
@@ -155,14 +150,6 @@ def _wrong_content(file: File) -> BadArgument:
         why=f"It is kept as {file.content}; disks come from content import (.qcow2, .raw, .vmdk, .ova) or images",
         next_step="Get it again with image_download or image_upload, as content import",
     )
-
-
-def _check_format(wish: DiskWish, storage: Resource) -> None:
-    if wish.format not in (None, "raw") and storage.plugintype not in _MORE_THAN_RAW:
-        raise BadArgument(
-            f"Storage {storage.storage} ({storage.plugintype}) holds raw disks only, not {wish.format}",
-            next_step="Leave format out, or choose a storage that keeps files",
-        )
 
 
 def _check_room(node: str, placed: Sequence[PlacedDisk], rooms: Sequence[int]) -> list[str]:
@@ -209,11 +196,12 @@ def drive(disk: PlacedDisk, *, bus: str) -> str:
     wish = disk.wish
     size_part = "0" if disk.source else wish.gibibytes
     threaded = {"iothread": "1"} if bus in ("scsi", "virtio") else {}
+    chosen = disk_format(disk.storage, wish.format)
     return values.build(
         {
             "file": f"{disk.storage.storage}:{size_part}",
             **({"import-from": disk.source.volid} if disk.source else {}),
-            **_format(wish.format, disk.storage),
+            **({"format": chosen} if chosen else {}),
             **threaded,
             **wish.more,
         },
@@ -221,19 +209,12 @@ def drive(disk: PlacedDisk, *, bus: str) -> str:
     )
 
 
-def _format(wanted: str | None, storage: Resource) -> dict[str, str]:
-    """qcow2 where disks are files, because only that can have snapshots there; else what the storage does anyway."""
-    chosen = wanted or ("qcow2" if storage.plugintype in FILE_TYPES else None)
-    return {"format": chosen} if chosen else {}
-
-
-def efi_drive(storage: Resource) -> str:
-    parts = {"file": f"{storage.storage}:1", "efitype": "4m", "pre-enrolled-keys": "1", **_format(None, storage)}
-    return values.build(parts, "file")
-
-
-def tpm_drive(storage: Resource) -> str:
-    return f"{storage.storage}:1,version=v2.0"
+async def extraction(pve: Cluster, node: str, placed: Iterable[PlacedDisk]) -> dict[str, str]:
+    """What PVE has to be told to import out of archives; one place serves all of them."""
+    for disk in placed:
+        if disk.source and (storage := await working_storage(pve, node, disk.source.volid, disk.storage)):
+            return {"import-working-storage": storage}
+    return {}
 
 
 def mount(disk: PlacedDisk) -> str:

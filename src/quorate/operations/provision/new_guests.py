@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
+from quorate.operations.config_change import checked_tags
 from quorate.operations.placement import next_vmid, pick_node
 from quorate.operations.plan import Call, Target
 from quorate.operations.provision.guest_files import Ambiguous
@@ -24,9 +25,7 @@ Amount = int | str
 Parts = list[str | dict[str, Any]]
 
 _LABEL = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
-_TAG = re.compile(r"[a-z0-9_][a-z0-9_\-+.]*", re.I)
 _NUMBER = re.compile(r"\d+$")
-_SEPARATORS = re.compile(r"[,;\s]+")
 
 # Parameters of PVE's create call that say what the call does, not what the guest is. Some would make it a restore.
 _NOT_OPTIONS = frozenset(
@@ -67,14 +66,7 @@ def check_name(name: str | None, word: str = "name") -> None:
 
 def tag_list(tags: list[str] | None) -> str | None:
     """The `tags` option, after PVE's rules for a tag."""
-    given = [tag for tag in _SEPARATORS.split(" ".join(tags or ())) if tag]
-    for tag in given:
-        if not _TAG.fullmatch(tag):
-            raise BadArgument(
-                f"{tag!r} cannot be a tag",
-                why="A tag is made of letters, digits and _ - + . and begins with a letter, a digit or _",
-            )
-    return ";".join(dict.fromkeys(given)) or None
+    return ";".join(dict.fromkeys(checked_tags(tags))) or None
 
 
 def mebibytes(word: str, amount: Amount, *, least: int = LEAST_MEMORY) -> int:

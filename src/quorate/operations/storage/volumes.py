@@ -46,8 +46,7 @@ async def volume_list(
 ) -> Table:
     """What storages hold: disks, ISO images, templates, backups, with size, age, owner, protection and notes."""
     vmid = None if guest is None else await vmid_of(pve, guest)
-    where = await stored.places(pve, storages=names(storage), node=node, content=(content,) if content else ())
-    found, trouble = await stored.read(pve, where, content=content, vmid=vmid)
+    found, trouble = await stored.survey(pve, storages=names(storage), node=node, content=content, vmid=vmid)
     volumes = [volume for volume in found if name is None or name.lower() in volume.name.lower()]
     volumes.sort(key=_SORTS[sort])
     now = pve.clock.time()

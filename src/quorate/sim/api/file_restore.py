@@ -94,7 +94,7 @@ def import_metadata(call: Call) -> dict[str, Any]:
         "type": "vm",
         "source": "ova",
         "create-args": {"name": name, "cores": 1, "memory": 1024},
-        "disks": {"scsi0": {"volid": disk, "size": volume.size}},
+        "disks": {"scsi0": {"volid": disk, "size": volume.disk_size}},
         "net": {},
         "warnings": [{"type": "ova-needs-extracting"}],
     }

@@ -26,6 +26,10 @@ def vm_preconditions(call: Call) -> dict[str, Any]:
     guest = call.guest("qemu")
     guest.check_lock()
     blocked = _unavailable_storages(call, guest)
+    for node in call.world.nodes:
+        if missing := migration.missing_mappings(call.world, guest, node):
+            blocked.setdefault(node, {})["unavailable-resources"] = missing
+    mapped = migration.mapped_devices(call.world, guest)
     dependent = _add_blocking_resources(call, guest, blocked)
     nodes = [node for node in call.world.nodes if node != call.node]
     found: dict[str, Any] = {
@@ -33,9 +37,9 @@ def vm_preconditions(call: Call) -> dict[str, Any]:
         "allowed_nodes": [node for node in nodes if node not in blocked],
         "not_allowed_nodes": {node: blocked[node] for node in nodes if node in blocked},
         "local_disks": [volume.as_shown() for volume in local_volumes(call.world, guest)],
-        "local_resources": migration.local_devices(guest),
-        "mapped-resources": [],
-        "mapped-resource-info": {},
+        "local_resources": migration.local_devices(call.world, guest),
+        "mapped-resources": list(mapped),
+        "mapped-resource-info": mapped,
     }
     if call.world.version_at_least(9, 0):
         found["has-dbus-vmstate"] = 1

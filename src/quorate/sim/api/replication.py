@@ -124,7 +124,7 @@ def job_log(call: Call) -> Answer:
 def schedule_now(call: Call) -> None:
     job = _existing(call)
     _require_change(call, job.guest)
-    _replication(call).run_soon(job)
+    _replication(call).schedule_now(job)
 
 
 def _replication(call: Call) -> Replication:

@@ -68,7 +68,7 @@ def attributes(call: Call) -> dict[str, Any]:
         raise failure(f"volume_size_info on '{volid}' failed - no format")
     row: dict[str, Any] = {
         "path": volumes.path_of(storage, volume.name),
-        "size": -(-volume.size // _SECTOR) * _SECTOR,
+        "size": -(-volume.disk_size // _SECTOR) * _SECTOR,
         "used": volume_names.used_by_file(volume.used),
         "format": parsed.format,
     }

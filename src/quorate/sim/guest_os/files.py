@@ -12,7 +12,6 @@ IS_DIRECTORY = "Is a directory"
 NOT_DIRECTORY = "Not a directory"
 EXISTS = "File exists"
 NOT_EMPTY = "Directory not empty"
-READ_ONLY = "Read-only file system"
 
 _MAX_LINKS = 16
 

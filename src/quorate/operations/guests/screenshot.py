@@ -1,0 +1,76 @@
+"""The screens of VMs as images."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.registry import GuestRef, Illustrated, Risk, operation
+from quorate.pve import values
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Conflict
+
+_SERIAL = re.compile(r"serial\d")
+
+
+@operation(risk=Risk.LOOK_INSIDE)
+async def guest_screenshot(
+    pve: Cluster, guest: GuestRef, max_width: Annotated[int, Meta(ge=256, le=4096)] = 1024
+) -> Illustrated:
+    """A running VM's screen as an image; one wider than max_width is shrunk to a half, a third, ..."""
+    found = await pve.guest(guest)
+    await _refuse_without_screen(pve, found)
+    # PVE wants a POST for a console, which a read does not send otherwise. It changes nothing: it starts a task that
+    # waits for us on a port and ends when we hang up, and neither a key nor a pointer is ever sent to the guest.
+    from quorate.pve.console import look  # aiohttp and cryptography are not needed to list the tools
+
+    picture = await look(pve.client, found.path())
+    factor = -(-picture.width // max_width)
+    png = await asyncio.to_thread(picture.png, factor)
+    facts = {"guest": found.label, "size": f"{picture.width}x{picture.height}"}
+    if factor > 1:
+        facts["shown"] = f"1/{factor} of each side; max_width={picture.width} shows every pixel"
+    if picture.plain:
+        facts["note"] = "The whole screen has one colour: it may be blank, asleep or just starting"
+    return Illustrated(facts, (png,))
+
+
+async def _refuse_without_screen(pve: Cluster, guest: Guest) -> None:
+    if not guest.is_vm:
+        raise BadArgument(
+            f"{guest} is a container and has no screen", next_step="guest_get shows its state; only VMs have a screen"
+        )
+    if guest.row.template:
+        raise BadArgument(f"{guest} is a template and never runs", next_step="Clone it with guest_clone and start that")
+    if not await pve.may(f"/vms/{guest.vmid}", "VM.Console"):
+        raise await pve.refusal(f"see the screen of {guest}", f"/vms/{guest.vmid}", ["VM.Console"])
+    status, config = await asyncio.gather(guest.get("status/current"), guest.get("config", current=True))
+    if status.get("status") != "running":
+        raise Conflict(
+            f"{guest} is not running, so it has no screen", next_step="Start it first with guest_power action=start"
+        )
+    if reason := _without_display(config):
+        raise Conflict(
+            f"{guest} has no screen that could be seen",
+            why=reason,
+            next_step="guest_get shows its state; guest_configure can set vga=std, which a restart brings in",
+        )
+
+
+def _without_display(config: Mapping[str, Any]) -> str | None:
+    display = values.parse(str(config.get("vga", "")), "type").get("type", "")
+    if display == "none":
+        return "Its option vga is none"
+    if _SERIAL.fullmatch(display):
+        return f"Its option vga is {display}: the console is a serial line with text"
+    passed = [key for key, value in config.items() if key.startswith("hostpci") and _is_graphics_card(str(value))]
+    # Without an option vga, PVE leaves the emulated card out when a real one is passed through.
+    return f"Its picture goes to a graphics card of the node ({passed[0]})" if passed and not display else None
+
+
+def _is_graphics_card(value: str) -> bool:
+    return values.is_on(values.parse(value, "host").get("x-vga", "0"))

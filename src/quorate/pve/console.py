@@ -1,0 +1,218 @@
+"""What is on the screen of a VM: VNC's own protocol (RFB 3.8, RFC 6143) over the WebSocket that PVE gives for it.
+
+`RfbClient` knows nothing of the connection: it is fed what came and tells what to answer, so messages may be cut anywhere.
+The server is not trusted: sizes, counts, bytes and the time are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import aiohttp
+from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
+from cryptography.hazmat.primitives.ciphers import Cipher, modes
+
+from quorate.pve.errors import AuthenticationFailed, Problem, ServerFailed, TimedOut
+from quorate.pve.picture import PIXEL, Picture
+
+if TYPE_CHECKING:
+    from quorate.pve.client import PveClient
+
+SECONDS = 15.0
+LARGEST_SIDE = 4096
+MOST_BYTES = 2 * LARGEST_SIDE**2 * PIXEL
+MOST_MESSAGES = 200
+MOST_RESIZES = 20
+LONGEST_TEXT = 65536
+AGAIN = "Try again; if it stays, see the vncproxy task in task_list"
+
+_VERSION = re.compile(rb"RFB 003\.(\d{3})\n")
+_OUR_VERSION = b"RFB 003.008\n"
+_VNC_AUTHENTICATION = 2
+_SHARED = b"\x01"  # others who look at this console stay
+_RAW, _DESKTOP_SIZE = 0, -223
+# 32 bits a pixel, of which 24 tell; little-endian, true colour, 255 for each; red in the first byte, then green, blue.
+_PIXEL_FORMAT = struct.pack(">BBBBHHHBBB3x", 32, 24, 0, 1, 255, 255, 255, 0, 8, 16)
+_UPDATE, _COLOURS, _BELL, _CUT_TEXT = range(4)
+
+Reading = Generator[int, bytes, None]
+"""Yields how many bytes it needs next, and is sent them."""
+
+
+async def look(client: PveClient, path: str, seconds: float = SECONDS) -> Picture:
+    """What the screen of the VM at this API path shows now."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await _look(client, path)
+    except TimeoutError:
+        raise TimedOut(f"The console did not show a whole picture within {seconds:g} s", next_step=AGAIN) from None
+
+
+async def _look(client: PveClient, path: str) -> Picture:
+    password, socket = await client.open_console(path)
+    rfb = RfbClient(password)
+    try:
+        while rfb.picture is None:
+            message = await socket.receive()
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                raise ServerFailed("The console was closed before its picture was there", next_step=AGAIN)
+            if answer := rfb.feed(message.data):
+                await socket.send_bytes(answer)
+    except (aiohttp.ClientError, OSError) as error:
+        raise ServerFailed("The connection to the console broke", why=str(error), next_step=AGAIN) from None
+    finally:
+        await socket.close()
+    return rfb.picture
+
+
+class RfbClient:
+    """Asks a VNC server for one whole picture."""
+
+    def __init__(self, password: str) -> None:
+        self.picture: Picture | None = None
+        """The whole screen, as soon as it is there."""
+        self._screen = Picture(0, 0)
+        self._resizes = 0
+        self._bytes = 0
+        self._received = bytearray()
+        self._answer = bytearray()
+        self._conversation = self._converse(password)
+        self._wanted = next(self._conversation)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what came from the server; returns what is to be sent to it."""
+        self._received += data
+        self._bytes += len(data)
+        if self._bytes > MOST_BYTES:
+            raise _not_vnc(f"It sent more than {MOST_BYTES >> 20} MiB")
+        while self.picture is None and len(self._received) >= self._wanted:
+            piece = bytes(self._received[: self._wanted])
+            del self._received[: self._wanted]
+            try:
+                self._wanted = self._conversation.send(piece)
+            except StopIteration:
+                self.picture = self._screen
+        answer = bytes(self._answer)
+        self._answer.clear()
+        return answer
+
+    def _converse(self, password: str) -> Reading:
+        yield from self._agree_on_version()
+        yield from self._log_in(password)
+        yield from self._begin()
+        for _ in range(MOST_MESSAGES):
+            yield from self._message()
+            if not self._screen.missing:
+                return
+        raise _not_vnc(f"{MOST_MESSAGES} messages did not make a whole picture")
+
+    # -- the handshake ---------------------------------------------------------------------------------------------
+
+    def _agree_on_version(self) -> Reading:
+        said = yield len(_OUR_VERSION)
+        version = _VERSION.fullmatch(said)
+        if version is None or int(version[1]) < 8:
+            raise _not_vnc(f"It began with {said!r} instead of {_OUR_VERSION!r}")
+        self._answer += _OUR_VERSION
+
+    def _log_in(self, password: str) -> Reading:
+        count = (yield 1)[0]
+        if count == 0:
+            raise _refused((yield from self._reason()))
+        offered = yield count
+        if _VNC_AUTHENTICATION not in offered:
+            raise _not_vnc(f"It offers only the security types {', '.join(map(str, offered))}")
+        self._answer.append(_VNC_AUTHENTICATION)
+        self._answer += response_to((yield 16), password)
+        if (yield 4) != bytes(4):
+            raise _refused((yield from self._reason()))
+
+    def _reason(self) -> Generator[int, bytes, str]:
+        (length,) = struct.unpack(">I", (yield 4))
+        return (yield _bounded(length)).decode("utf-8", "replace")
+
+    def _begin(self) -> Reading:
+        self._answer += _SHARED
+        width, height, name_length = struct.unpack(">HH16xI", (yield 24))
+        self._resize(width, height)
+        yield _bounded(name_length)
+        self._answer += b"\0\0\0\0" + _PIXEL_FORMAT
+        self._answer += struct.pack(">BxHii", 2, 2, _RAW, _DESKTOP_SIZE)
+        self._ask()
+
+    # -- the picture -----------------------------------------------------------------------------------------------
+
+    def _message(self) -> Reading:
+        kind = (yield 1)[0]
+        if kind == _UPDATE:
+            yield from self._update()
+        elif kind == _COLOURS:
+            (count,) = struct.unpack(">3xH", (yield 5))
+            yield count * 6
+        elif kind == _CUT_TEXT:
+            (length,) = struct.unpack(">3xI", (yield 7))
+            yield _bounded(length)
+        elif kind != _BELL:
+            raise _not_vnc(f"It sent a message of the unknown kind {kind}")
+
+    def _update(self) -> Reading:
+        (count,) = struct.unpack(">xH", (yield 3))
+        for _ in range(count):
+            x, y, width, height, encoding = struct.unpack(">HHHHi", (yield 12))
+            if encoding == _DESKTOP_SIZE:
+                self._resize(width, height)
+            elif encoding == _RAW:
+                yield from self._rectangle(x, y, width, height)
+            else:
+                raise _not_vnc(f"It sent a rectangle in encoding {encoding}, which was not asked for")
+        if self._screen.missing:
+            self._ask()
+
+    def _rectangle(self, x: int, y: int, width: int, height: int) -> Reading:
+        if x + width > self._screen.width or y + height > self._screen.height:
+            size = f"{self._screen.width}x{self._screen.height}"
+            raise _not_vnc(f"It sent {width}x{height} pixels at {x},{y} of a screen of {size}")
+        for line in range(height if width else 0):
+            self._screen.put(x, y + line, (yield width * PIXEL))
+
+    def _resize(self, width: int, height: int) -> None:
+        self._resizes += 1
+        if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE) or self._resizes > MOST_RESIZES:
+            raise ServerFailed(
+                f"The screen is said to be {width}x{height}",
+                why=f"A picture is taken of up to {LARGEST_SIDE}x{LARGEST_SIDE}",
+                next_step="Choose a smaller resolution inside the guest",
+            )
+        self._screen = Picture(width, height)
+
+    def _ask(self) -> None:
+        """For all of the screen, also what has not changed since."""
+        self._answer += struct.pack(">BBHHHH", 3, 0, 0, 0, self._screen.width, self._screen.height)
+
+
+def response_to(challenge: bytes, password: str) -> bytes:
+    """VNC's proof of the password: DES with its first eight bytes as key, the bits of each turned round."""
+    key = bytes(int(f"{byte:08b}"[::-1], 2) for byte in password.encode("latin-1", "replace")[:8].ljust(8, b"\0"))
+    # Three times the same key makes it plain DES. Only this protocol needs it: inside TLS, with a password for once.
+    encryptor = Cipher(TripleDES(key * 3), modes.ECB()).encryptor()  # noqa: S304, S305
+    return encryptor.update(challenge) + encryptor.finalize()
+
+
+def _bounded(length: int) -> int:
+    if length > LONGEST_TEXT:
+        raise _not_vnc(f"It announced a text of {length} bytes")
+    return length
+
+
+def _not_vnc(why: str) -> Problem:
+    return ServerFailed("The console does not speak VNC as it should", why=why, next_step=AGAIN)
+
+
+def _refused(reason: str) -> Problem:
+    return AuthenticationFailed(
+        "The console did not accept the password that PVE made for it", why=f"It said: {reason}", next_step=AGAIN
+    )
