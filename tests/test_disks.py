@@ -1,5 +1,7 @@
 """Disks and mount points: made, grown, moved, detached, attached, destroyed, and guarded."""
 
+from typing import Any
+
 import pytest
 
 from quorate.config import Access
@@ -416,7 +418,7 @@ async def test_a_cd_drive_holds_nothing_to_destroy_but_can_be_taken_out(tmp_path
 @pytest.mark.parametrize("tool", ["disk_add", "disk_resize", "disk_move", "disk_detach", "disk_attach", "disk_destroy"])
 async def test_a_locked_guest_keeps_its_disks_as_they_are(tmp_path, tool):
     async with rig(tmp_path, faults=[f"locked:{STOPPED_VM}:migrate"]) as quorate:
-        arguments: dict[str, object] = {
+        arguments: Any = {
             "disk_add": {"size": 1},
             "disk_resize": {"size": "+1G"},
             "disk_move": {"disk": "scsi0", "storage": "tank"},

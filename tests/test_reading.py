@@ -149,7 +149,7 @@ async def test_a_guest_made_a_moment_ago_is_found_by_its_name(tmp_path):
         old.config["hostname"] = "just-made"
         world.add_guest(old)
         assert (await quorate.facts("guest_get", guest="just-made"))["vmid"] == old.vmid
-        assert (await quorate.rows("guest_list", status="unknown"))[0]["vmid"] == old.vmid
+        assert (await quorate.rows("guest_list", name="just-made"))[0]["vmid"] == old.vmid
 
 
 async def test_a_migrated_guest_is_read_from_where_it_is_now(tmp_path):

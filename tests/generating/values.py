@@ -86,7 +86,7 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "disk_resize.disk": pick(["scsi0", "rootfs"]), "disk_attach.disk": st.just("unused0"),
         "disk_add.options": pick([{"backup": False}, {"backup": True}]),
         "disk_attach.options": pick([{"backup": False}, {"backup": True}]),
-        "options": pick([{"tablet": 0}, {"cpuunits": 200}, {"hookscript": "local:snippets/h.sh"}]),
+        "options": pick([{"tablet": 0}, {"cpuunits": 200}, {"startup": "order=3"}]),
         "unset": pick([["description"], ["tags"], ["onboot"]]), "revert": st.just(["memory"]),
         "digest": st.just("0" * 40), "of": st.just(102), "vnet": st.just("v1"), "zone": st.just("z1"),
         "image_upload.checksum": st.just(hashlib.sha256(CONTENT).hexdigest()), "file": st.just(str(image)),

@@ -58,6 +58,12 @@ class _Ticket(msgspec.Struct, frozen=True):
     obtained: float
 
 
+class _Console(msgspec.Struct, frozen=True):
+    port: int
+    ticket: str
+    password: str = ""
+
+
 @dataclass(slots=True)
 class _Raw:
     status: int
@@ -138,14 +144,11 @@ class PveClient:
             raw = await self._write("POST", f"{path}/vncproxy", asked)
         except OutcomeUnknown as problem:  # a console to which nobody comes is closed by PVE after ten seconds
             raise TimedOut("PVE did not answer when asked for the console", why=problem.why) from None
-        opened = self._decoded(path, raw).data
-        way = {"port": opened["port"], "vncticket": opened["ticket"]}
-        socket = await self._connect(raw.endpoint, f"{path}/vncwebsocket", way)
-        return opened.get("password") or opened["ticket"], socket
+        opened = self._decoded_as(_Console, path, raw)
+        way = {"port": opened.port, "vncticket": opened.ticket}
+        return opened.password or opened.ticket, await self._connect(raw.endpoint, f"{path}/vncwebsocket", way)
 
-    async def _connect(
-        self, endpoint: str, path: str, params: Mapping[str, Any]
-    ) -> aiohttp.ClientWebSocketResponse:
+    async def _connect(self, endpoint: str, path: str, params: Mapping[str, Any]) -> aiohttp.ClientWebSocketResponse:
         url, _ = _address(endpoint, "GET", path, params)
         try:
             return await self._open().ws_connect(
@@ -164,6 +167,13 @@ class PveClient:
         except (_SentOnce, aiohttp.ClientError, OSError) as error:
             cause = error.error if isinstance(error, _SentOnce) else error
             raise await self._explain(endpoint, "GET", path, cause) from None
+
+    def _decoded_as(self, kind: type[T], path: str, raw: _Raw) -> T:
+        try:
+            # PVE is written in Perl: now and then a number comes as a string.
+            return msgspec.json.decode(raw.body, type=_envelope(kind), strict=False).data  # type: ignore[no-any-return]
+        except msgspec.DecodeError as error:
+            raise self._not_pve(path, raw, str(error)) from None
 
     def _decoded(self, path: str, raw: _Raw) -> Answer:
         try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from quorate.pve.errors import BadArgument, NotFound
+from quorate.pve.errors import BadArgument, NodeOffline, NotFound, TimedOut, Unreachable
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
@@ -94,6 +95,18 @@ class Inventory:
     async def guests(self) -> list[Resource]:
         return [row for row in await self.rows() if row.is_guest]
 
+    async def named_guests(self) -> list[Resource]:
+        """The guests, with what their own nodes say of those that are too new to have a name in the cluster's view."""
+        guests = await self.guests()
+        online = {row.node for row in await self.of_type("node") if row.status == "online"}
+        new = {row.vmid: row for row in guests if row.status == "unknown" and not row.name and row.node in online}
+        known: dict[int, Resource] = {}
+        for place in sorted({(row.node, row.type) for row in new.values()}):
+            with contextlib.suppress(NodeOffline, TimedOut, Unreachable):  # then they stay nameless for now
+                listed = await self._client.get_as(list[_ListedGuest], f"/nodes/{place[0]}/{place[1]}")
+                known |= {row.vmid: row.as_resource(*place, new[row.vmid].pool) for row in listed if row.vmid in new}
+        return [known.get(row.vmid, row) for row in guests] if known else guests
+
     async def of_type(self, type: str) -> list[Resource]:
         return [row for row in await self.rows() if row.type == type]
 
@@ -131,17 +144,9 @@ class Inventory:
             reading.exception()  # its callers were told; if they are gone, nobody else needs to be
 
     async def _look_closer(self, node: str | None, key: str) -> list[Resource]:
-        """A guest made seconds ago is missing or nameless in the cluster's view; its node knows it at once."""
+        """Once more with a fresh view, and with the names of guests that were made seconds ago."""
         self.forget()
-        found = _matches(await self.guests(), node, key)
-        if found:
-            return found
-        nameless = [row for row in await self.guests() if row.status == "unknown" and not row.name]
-        online = {row.node for row in await self.of_type("node") if row.status == "online"}
-        for place in sorted({(row.node, row.type) for row in nameless if row.node in online}):
-            listed = await self._client.get_as(list[_ListedGuest], f"/nodes/{place[0]}/{place[1]}")
-            found += _matches((row.as_resource(*place) for row in listed), node, key)
-        return found
+        return _matches(await self.named_guests(), node, key)
 
 
 class _ListedGuest(msgspec.Struct, frozen=True):
@@ -156,7 +161,7 @@ class _ListedGuest(msgspec.Struct, frozen=True):
     maxmem: int = 0
     maxdisk: int = 0
 
-    def as_resource(self, node: str, type: str) -> Resource:
+    def as_resource(self, node: str, type: str, pool: str) -> Resource:
         return Resource(
             type=type,
             id=f"{type}/{self.vmid}",
@@ -165,6 +170,7 @@ class _ListedGuest(msgspec.Struct, frozen=True):
             name=self.name,
             status=self.status,
             tags=self.tags,
+            pool=pool,
             template=int(self.template or 0),
             maxcpu=self.cpus,
             maxmem=self.maxmem,

@@ -15,6 +15,7 @@ from aiohttp import hdrs, web
 
 from quorate.pve.schema import Facts, Match
 from quorate.sim import answers, parameters
+from quorate.sim.consoles import Consoles
 from quorate.sim.faults import Faults, proxy_reason, with_null
 from quorate.sim.permission_check import check_permission
 from quorate.sim.refusals import (
@@ -86,6 +87,7 @@ class Front:
     async def _handle(self, request: web.BaseRequest, local_node: Node) -> web.StreamResponse:
         started = self._world.clock.now()
         fmt, drop = "json", ""
+        response: web.StreamResponse
         try:
             fmt, path = self._accept(request)
             self._requests.append((request.method, path))
@@ -144,7 +146,7 @@ class Front:
             raise failure(error.argument)
         return "" if drop is None else drop.argument
 
-    async def _answer(self, request: web.BaseRequest, fmt: str, path: str, local_node: Node) -> web.Response:
+    async def _answer(self, request: web.BaseRequest, fmt: str, path: str, local_node: Node) -> web.StreamResponse:
         user = self._authenticate(request, path)
         match = self._facts.find(request.method, path)
         route = None if match is None else all_routes().get((request.method, match.endpoint.template))
@@ -168,6 +170,8 @@ class Front:
         typed = parameters.typed(match.endpoint, raw)
         call = Call(self._world, match.endpoint, user, typed, match.values, local_node, self.authentication, request)
         data = await _run(route, call)
+        if path.endswith("websocket") and request.headers.get(hdrs.UPGRADE, "").lower() == "websocket":
+            return await self._world.part(Consoles).join(request, local_node.name, int(data["port"]))
         for fault in self._faults.for_request("null", request.method, path):
             data = with_null(data, fault.argument)
         return answers.success(data, fmt, gzip_accepted="gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, ""))
@@ -241,8 +245,10 @@ class Front:
         if hdrs.EXPIRES in response.headers:
             response.headers[hdrs.EXPIRES] = now
 
-    async def _finish(self, request: web.BaseRequest, response: web.Response, drop: str) -> web.StreamResponse:
+    async def _finish(self, request: web.BaseRequest, response: web.StreamResponse, drop: str) -> web.StreamResponse:
         """Keep-alive rules, and faults that come after the work is done."""
+        if not isinstance(response, web.Response):  # a WebSocket: all is said
+            return response
         self._date(response)
         if drop == "after":
             return _cut_connection(request)

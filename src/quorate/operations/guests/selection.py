@@ -29,7 +29,7 @@ class Filter:
         pools = sorted(row.pool for row in await pve.inventory.of_type("pool"))
         if self.pool is not None and pools and self.pool not in pools:
             raise NotFound(f"There is no pool {self.pool!r}", next_step=f"The pools are {', '.join(pools)}")
-        return [row for row in await pve.inventory.guests() if self.fits(row)]
+        return [row for row in await pve.inventory.named_guests() if self.fits(row)]
 
     def fits(self, row: Resource) -> bool:
         return (

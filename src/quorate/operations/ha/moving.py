@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quorate.operations.provision.migrate import Mode, _local_volumes, _refuse_snapshots, _refuse_untransferable
+from quorate.operations.provision.migrate import Mode, local_volumes, refuse_snapshots, refuse_untransferable
 from quorate.operations.readiness import refuse_locked, storages_on, volumes
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import Conflict
@@ -19,7 +19,7 @@ async def disks_to_copy(pve: Cluster, guest: Guest, node: str, *, live: bool) ->
     """The local disks that would be copied; what cannot be is refused, as the manager would fail at it unheard."""
     status, config = await asyncio.gather(guest.get("status/current"), guest.get("config"))
     refuse_locked(guest, status)
-    local = await _local_volumes(pve, guest, config)
+    local = await local_volumes(pve, guest, config)
     here, there = await storages_on(pve, guest.row.node), await storages_on(pve, node)
     used = {one.storage for one in volumes(config) if one.on_storage}
     if lacking := sorted(name for name in used if name in here and name not in there):
@@ -27,9 +27,9 @@ async def disks_to_copy(pve: Cluster, guest: Guest, node: str, *, live: bool) ->
     runs = status.get("status") == "running"
     mode: Mode = "live" if live and runs and guest.is_vm else "offline"
     try:
-        await _refuse_snapshots(pve, guest, node, local, mode)
+        await refuse_snapshots(pve, guest, node, local, mode)
         if mode != "live":
-            await _refuse_untransferable(pve, guest, node, local, {})
+            await refuse_untransferable(pve, guest, node, local, {})
     except Conflict as problem:
         raise Conflict(problem.what, why=problem.why, next_step=WAY_OUT) from None
     return [str(one) for one in local]

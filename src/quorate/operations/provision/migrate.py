@@ -50,12 +50,12 @@ async def guest_migrate(
     if mode == "live":
         _refuse_unmovable(found, verdict)
     mapping = await _storage_map(pve, found, node, target_storage)
-    local = await _local_volumes(pve, found, config)
+    local = await local_volumes(pve, found, config)
     await _refuse_unreachable(pve, found, node, volumes(config), mapping)
-    await _refuse_snapshots(pve, found, node, local, mode)
+    await refuse_snapshots(pve, found, node, local, mode)
     _refuse_uncopied(found, local, mode, with_local_disks=with_local_disks)
     if mode != "live":
-        await _refuse_untransferable(pve, found, node, local, mapping)
+        await refuse_untransferable(pve, found, node, local, mapping)
 
     async def arrived() -> bool:
         pve.inventory.forget()
@@ -182,7 +182,7 @@ async def _storage_map(pve: Cluster, guest: Guest, node: str, text: str | None) 
     return mapping
 
 
-async def _local_volumes(pve: Cluster, guest: Guest, config: dict[str, Any]) -> list[Volume]:
+async def local_volumes(pve: Cluster, guest: Guest, config: dict[str, Any]) -> list[Volume]:
     """The disks that only the guest's own node has; they are copied."""
     known = await storages_on(pve, guest.row.node)
     local = [
@@ -215,7 +215,7 @@ async def _refuse_unreachable(
         )
 
 
-async def _refuse_snapshots(pve: Cluster, guest: Guest, node: str, local: list[Volume], mode: Mode) -> None:
+async def refuse_snapshots(pve: Cluster, guest: Guest, node: str, local: list[Volume], mode: Mode) -> None:
     """Snapshots of local disks go along only when the guest stands still, and only from some storages."""
     data = [one for one in local if not one.is_cloudinit]
     names = [row["name"] for row in await snapshots_of(guest)] if data else []
@@ -246,7 +246,7 @@ def _refuse_uncopied(guest: Guest, local: list[Volume], mode: Mode, *, with_loca
         )
 
 
-async def _refuse_untransferable(
+async def refuse_untransferable(
     pve: Cluster, guest: Guest, node: str, local: list[Volume], mapping: dict[str, str]
 ) -> None:
     """Disks of a guest that stands still are sent as streams, and those of ZFS only fit ZFS."""

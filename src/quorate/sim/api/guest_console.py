@@ -36,11 +36,20 @@ def _guest(call: Call) -> Guest:
 
 @route(f"POST {_QEMU}/vncproxy", f"POST {_LXC}/vncproxy", needs_quorum=False)
 def vnc(call: Call) -> dict[str, Any]:
-    _guest(call)
-    console = open_console(call, "vncproxy", str(call.vmid), _path(call))
+    guest = _guest(call)
+    # With a serial display, and for containers, it is a terminal that comes as a picture; only real screens are served.
+    has_screen = guest.kind == "qemu" and not str(guest.config.get("vga", "")).removeprefix("type=").startswith(
+        "serial"
+    )
+    console = open_console(
+        call,
+        "vncproxy",
+        str(call.vmid),
+        _path(call),
+        screen_of=guest if has_screen else None,
+        generate_password=bool(call.params.get("generate-password")),
+    )
     console["cert"] = call.world.part(Certificates).authority_pem()
-    if call.params.get("generate-password"):
-        console["password"] = console["ticket"][-8:]
     return console
 
 
