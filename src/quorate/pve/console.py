@@ -1,7 +1,7 @@
 """What is on the screen of a VM: VNC's own protocol (RFB 3.8, RFC 6143) over the WebSocket that PVE gives for it.
 
-`RfbClient` knows nothing of the connection: it is fed what came and tells what to answer, so messages may be cut anywhere.
-The server is not trusted: sizes, counts, bytes and the time are bounded.
+`RfbClient` knows nothing of the connection: it is fed what came, cut anywhere, and tells what to answer. The server
+is not trusted: sizes, counts, bytes and the time are bounded.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ _SHARED = b"\x01"  # others who look at this console stay
 _RAW, _DESKTOP_SIZE = 0, -223
 # 32 bits a pixel, of which 24 tell; little-endian, true colour, 255 for each; red in the first byte, then green, blue.
 _PIXEL_FORMAT = struct.pack(">BBBBHHHBBB3x", 32, 24, 0, 1, 255, 255, 255, 0, 8, 16)
+_SET_PIXEL_FORMAT, _SET_ENCODINGS, _ASK = 0, 2, 3
 _UPDATE, _COLOURS, _BELL, _CUT_TEXT = range(4)
 
 Reading = Generator[int, bytes, None]
 """Yields how many bytes it needs next, and is sent them."""
 
 
-async def look(client: PveClient, path: str, seconds: float = SECONDS) -> Picture:
+async def look(client: PveClient, path: str) -> Picture:
     """What the screen of the VM at this API path shows now."""
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(SECONDS):
             return await _look(client, path)
     except TimeoutError:
-        raise TimedOut(f"The console did not show a whole picture within {seconds:g} s", next_step=AGAIN) from None
+        raise TimedOut(f"The console did not show a whole picture within {SECONDS:g} s", next_step=AGAIN) from None
 
 
 async def _look(client: PveClient, path: str) -> Picture:
@@ -127,7 +128,8 @@ class RfbClient:
         if _VNC_AUTHENTICATION not in offered:
             raise _not_vnc(f"It offers only the security types {', '.join(map(str, offered))}")
         self._answer.append(_VNC_AUTHENTICATION)
-        self._answer += response_to((yield 16), password)
+        challenge = yield 16
+        self._answer += response_to(challenge, password)
         if (yield 4) != bytes(4):
             raise _refused((yield from self._reason()))
 
@@ -140,8 +142,8 @@ class RfbClient:
         width, height, name_length = struct.unpack(">HH16xI", (yield 24))
         self._resize(width, height)
         yield _bounded(name_length)
-        self._answer += b"\0\0\0\0" + _PIXEL_FORMAT
-        self._answer += struct.pack(">BxHii", 2, 2, _RAW, _DESKTOP_SIZE)
+        self._answer += struct.pack(">B3x", _SET_PIXEL_FORMAT) + _PIXEL_FORMAT
+        self._answer += struct.pack(">BxHii", _SET_ENCODINGS, 2, _RAW, _DESKTOP_SIZE)
         self._ask()
 
     # -- the picture -----------------------------------------------------------------------------------------------
@@ -191,14 +193,14 @@ class RfbClient:
 
     def _ask(self) -> None:
         """For all of the screen, also what has not changed since."""
-        self._answer += struct.pack(">BBHHHH", 3, 0, 0, 0, self._screen.width, self._screen.height)
+        self._answer += struct.pack(">BBHHHH", _ASK, 0, 0, 0, self._screen.width, self._screen.height)
 
 
 def response_to(challenge: bytes, password: str) -> bytes:
     """VNC's proof of the password: DES with its first eight bytes as key, the bits of each turned round."""
     key = bytes(int(f"{byte:08b}"[::-1], 2) for byte in password.encode("latin-1", "replace")[:8].ljust(8, b"\0"))
     # Three times the same key makes it plain DES. Only this protocol needs it: inside TLS, with a password for once.
-    encryptor = Cipher(TripleDES(key * 3), modes.ECB()).encryptor()  # noqa: S304, S305
+    encryptor = Cipher(TripleDES(key * 3), modes.ECB()).encryptor()  # noqa: S305
     return encryptor.update(challenge) + encryptor.finalize()
 
 
