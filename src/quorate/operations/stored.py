@@ -193,7 +193,7 @@ async def find(pve: Cluster, volid: str, node: str | None = None) -> Volume:
     volumes, _ = await read(pve, where, content=folder if folder in FOLDERS else None)
     found = [volume for volume in volumes if volume.volid == volid]
     if not found:
-        near = difflib.get_close_matches(volid, [volume.volid for volume in volumes], 2)
+        near = difflib.get_close_matches(volid, sorted({volume.volid for volume in volumes}), 2)
         hint = f"Did you mean {' or '.join(near)}?" if near else "volume_list shows what is there"
         raise NotFound(f"There is no volume {volid!r}", next_step=hint)
     if len(found) > 1:

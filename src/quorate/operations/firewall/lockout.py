@@ -150,7 +150,7 @@ def refuse_lockout(firewall: Firewall) -> None:
         if not access.everyone and not access.sources:
             raise Conflict(
                 f"This would lock everyone out of {node}",
-                why=f"Its {SERVICES[WEB]} would be closed by {access.blocked_by}",
+                why=f"There, {SERVICES[WEB]} would be closed by {access.blocked_by}",
                 next_step="First add an enabled ACCEPT rule for tcp 8006 from your network above it, "
                 "with firewall_rule_set; nothing was changed",
             )
