@@ -9,6 +9,7 @@ from quorate.operations.api.answers import bounded, cut
 from quorate.operations.api.paths import objection
 from quorate.operations.api.risk import judge, refusal, risk_of
 from quorate.operations.registry import Risk, Table
+from quorate.pve.connection import Limits
 from quorate.pve.schema import facts
 from quorate.sim.routing import all_routes
 from tests.driving import rig, second_server, text_of
@@ -347,6 +348,74 @@ async def test_every_read_that_the_simulator_knows_is_answered_in_bounds_or_expl
                 answered += 1
             assert len(text) < 30_000, path
         assert answered > 150
+
+
+PLAUSIBLE = {
+    "vmid": "108",
+    "newid": "900",
+    "target": "pve2",
+    "storage": "local",
+    "disk": "scsi0",
+    "size": "+1G",
+    "snapname": "walk",
+    "command": "reboot",
+    "type": "in",
+    "action": "ACCEPT",
+    "userid": "walker@pve",
+    "roleid": "Walker",
+    "groupid": "walkers",
+    "poolid": "walk",
+    "cidr": "10.9.0.0/24",
+    "schedule": "02:00",
+    "ostemplate": "local:vztmpl/none.tar.zst",
+    "url": "https://example.test/x.iso",
+    "content": "iso",
+    "filename": "x.iso",
+}
+
+
+def plausible(name, spec):
+    """A value that a parameter may well have."""
+    if name in PLAUSIBLE:
+        return PLAUSIBLE[name]
+    if spec.get("enum"):
+        return spec["enum"][0]
+    kind = spec.get("type")
+    return {"boolean": False, "integer": spec.get("minimum", 1), "number": 1, "array": ["walk"]}.get(kind, "walk")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_write_that_the_simulator_knows_is_planned_and_carried_out_or_explained(tmp_path, version):
+    limits = Limits(request_seconds=2, total_seconds=4)  # time stands still here, and some calls wait for a lock
+    async with rig(tmp_path, version=version, limits=limits) as quorate:
+        planned = carried_out = 0
+        for endpoint in facts(version).endpoints():
+            path = concrete(endpoint.template)
+            if endpoint.method == "GET" or (endpoint.method, endpoint.template) not in all_routes() or "{" in path:
+                continue
+            inside = set(re.findall(r"{([^}]+)}", endpoint.template))
+            params = {
+                name: plausible(name, spec)
+                for name, spec in endpoint.parameters.items()
+                if not spec.get("optional") and name not in inside
+            }
+            call = {"method": endpoint.method, "path": path, "params": params}
+            shown = await quorate.call("api_call", **call, dry_run=True)
+            text = text_of(shown)
+            assert "inside Quorate" not in text, (path, text)
+            assert bool(refusal(endpoint)) == ("is never called" in text), (path, text)
+            if shown.is_error:
+                continue
+            planned += 1
+            if endpoint.template == "/nodes/{node}/status":  # a node that reboots would hide the others
+                continue
+            done = await quorate.call("api_call", **call, wait=0)
+            assert "inside Quorate" not in text_of(done), (path, text_of(done))
+            assert "internal error" not in text_of(done), (path, text_of(done))
+            carried_out += not done.is_error
+        assert planned > 130
+        assert carried_out > 60
 
 
 @pytest.mark.anyio
