@@ -65,7 +65,7 @@ async def _first(client: Client, status: str) -> str:
 
 
 async def _show(client: Client, tool: str, arguments: dict[str, Any]) -> None:
-    bar = ProgressBar(sys.stdout)
+    bar = ProgressBar(sys.stdout, always=True)
 
     async def draw(progress: float, total: float | None, message: str | None) -> None:
         await bar.show(progress, total, message or "")

@@ -12,11 +12,12 @@ LINE_WIDTH = 100
 
 
 class ProgressBar:
-    """One line on stderr that redraws itself; silent when nobody looks at it."""
+    """One line that redraws itself; where nobody looks it is silent, or a line per step if `always`."""
 
     def __init__(self, stream: TextIO, *, always: bool = False) -> None:
         self._stream = stream
-        self._on = always or stream.isatty()
+        self._redraws = stream.isatty()
+        self._on = always or self._redraws
         self._drawn = False
 
     async def show(self, done: float, whole: float | None, line: str) -> None:
@@ -24,9 +25,10 @@ class ProgressBar:
             share = min(done / (whole or 100.0), 1.0)
             filled = round(share * BAR_WIDTH)
             text = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {share:4.0%} {line}"
-            self._stream.write(f"\r{text[:LINE_WIDTH]:<{LINE_WIDTH}}")
+            line = text[:LINE_WIDTH]
+            self._stream.write(f"\r{line:<{LINE_WIDTH}}" if self._redraws else f"{line}\n")
             self._stream.flush()
-            self._drawn = True
+            self._drawn = self._redraws
 
     def clear(self) -> None:
         if self._drawn:
