@@ -58,6 +58,14 @@ def test_call_prints_a_table_or_json_and_ends_with_zero(simulator, tmp_path):
     assert len(json.loads(data.stdout)["rows"]) == 3
 
 
+def test_call_reaches_every_toolset_unless_the_operator_chose_some(simulator, tmp_path):
+    _, settings = simulator
+    assert run("call", "backup_list", cwd=tmp_path, **settings).returncode == 0
+    chosen = run("call", "backup_list", "--toolsets", "guests", cwd=tmp_path, **settings)
+    assert chosen.returncode == 1
+    assert "switched off" in chosen.stderr
+
+
 def test_call_follows_a_change_to_its_end(simulator, tmp_path):
     _, settings = simulator
     stopped = json.loads(

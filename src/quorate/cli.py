@@ -155,6 +155,8 @@ def _loopback(text: str) -> tuple[str, int]:
 def _call(options: argparse.Namespace) -> int:
     arguments = _key_values(options.arguments)
     settings = _settings(options)
+    if settings.toolsets is None:
+        settings = replace(settings, toolsets=("all",))  # the default set spares a model's tokens, not a person's
     if "wait" not in arguments:
         settings = replace(settings, wait_seconds=math.inf)  # a person at a shell wants the end of it
     return asyncio.run(_call_once(settings, options, arguments))
