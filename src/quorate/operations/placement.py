@@ -23,10 +23,7 @@ async def pick_node(pve: Cluster, wanted: str | None = None, *, memory: int = 0)
     """The wanted node if it is online, else the default one, else the online node with most free memory."""
     named = wanted or pve.defaults.node
     if named:
-        row = await pve.inventory.node(named)
-        if row.status != "online":
-            raise Conflict(f"Node {named} is {row.status}", next_step="node_list shows the nodes that are online")
-        return named
+        return (await pve.inventory.online_node(named)).node
     online = [row for row in await pve.inventory.of_type("node") if row.status == "online"]
     if not online:
         raise Conflict("No node is online", next_step="See cluster_status")

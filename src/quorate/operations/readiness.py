@@ -89,13 +89,6 @@ async def storages_on(pve: Cluster, node: str) -> dict[str, Resource]:
     return {row.storage: row for row in rows if row.node == node and row.status == "available"}
 
 
-async def online_node(pve: Cluster, name: str) -> str:
-    row = await pve.inventory.node(name)
-    if row.status != "online":
-        raise Conflict(f"Node {name} is {row.status}", next_step="node_list shows the nodes that are online")
-    return name
-
-
 async def snapshots_of(guest: Guest) -> list[dict[str, Any]]:
     """The guest's snapshots, oldest first, without the row for how it is now."""
     rows = [row for row in await guest.get("snapshot") if row.get("name") != "current"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Sequence
 
 from quorate.pve.errors import BadArgument
 
@@ -27,6 +28,12 @@ def used_of(used: float, whole: float) -> str:
 
 def percent(share: float) -> str:
     return f"{share * 100:.0f}%"
+
+
+def shortlist(things: Sequence[object], most: int) -> str:
+    """The first of them by name, and how many more there are."""
+    more = f" and {len(things) - most} more" if len(things) > most else ""
+    return ", ".join(str(one) for one in things[:most]) + more
 
 
 def duration(seconds: float) -> str:

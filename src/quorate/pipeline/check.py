@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,7 +62,7 @@ async def _check_rights(
     async def may(path: str, privilege: str) -> bool:
         return await cluster.may(path, privilege) or (path in pools and await cluster.may(pools[path], privilege))
 
-    held = dict(zip(wanted, await asyncio.gather(*(may(*one) for one in wanted)), strict=True))
+    held = {one: await may(*one) for one in wanted}  # one after the other: the first answer serves the rest
     lacking = missing(endpoint.permission, values, lambda path, privilege: held.get((path, privilege), False))
     if lacking:
         need = lacking[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class Cluster:
         self._version: dict[str, Any] | None = None
         self._rights: dict[str, Mapping[str, int]] = {}
         self._rights_read_at = float("-inf")
+        self._reading_rights = asyncio.Lock()
         self.reserved_vmids: set[int] = set()
         """Ids that calls under way have chosen, so that two of them never choose the same."""
         self.own_tasks: set[str] = set()
@@ -87,6 +89,11 @@ class Cluster:
     async def guest(self, ref: int | str) -> Guest:
         return Guest(self, await self.inventory.guest(ref))
 
+    async def guests(self, refs: Iterable[int | str]) -> list[Guest]:
+        """The guests that are meant, each once."""
+        found = [await self.guest(ref) for ref in refs]
+        return list({guest.vmid: guest for guest in found}.values())
+
     # -- rights ----------------------------------------------------------------------------------------------------
 
     async def may(self, path: str, privilege: str) -> bool:
@@ -111,10 +118,11 @@ class Cluster:
         self._rights_read_at = float("-inf")
 
     async def _known_rights(self) -> dict[str, Mapping[str, int]]:
-        if self.clock.monotonic() - self._rights_read_at > RIGHTS_LIFE_SECONDS:
-            self._rights = dict(await self.get("/access/permissions"))
-            self._rights_read_at = self.clock.monotonic()
-        return self._rights
+        async with self._reading_rights:  # calls that come together ask once
+            if self.clock.monotonic() - self._rights_read_at > RIGHTS_LIFE_SECONDS:
+                self._rights = dict(await self.get("/access/permissions"))
+                self._rights_read_at = self.clock.monotonic()
+            return self._rights
 
 
 def _granted(rights: Mapping[str, Mapping[str, int]], path: str) -> set[str]:

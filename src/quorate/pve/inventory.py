@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quorate.pve.errors import BadArgument, NodeOffline, NotFound, TimedOut, Unreachable
+from quorate.pve.errors import BadArgument, Conflict, NodeOffline, NotFound, TimedOut, Unreachable
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
@@ -129,6 +129,13 @@ class Inventory:
                 return row
         names = sorted(row.node for row in nodes)
         raise NotFound(f"There is no node {name!r}", next_step=f"The nodes are {', '.join(names)}")
+
+    async def online_node(self, name: str) -> Resource:
+        """The node, if it can be asked."""
+        row = await self.node(name)
+        if row.status != "online":
+            raise Conflict(f"Node {name} is {row.status}", next_step="node_list shows the nodes that are online")
+        return row
 
     async def _read(self, generation: int) -> list[Resource]:
         begun = self._clock.monotonic()

@@ -10,6 +10,7 @@ from msgspec import Meta
 from quorate.operations.access.listing import TOKEN_ID, acl, groups, holder, roles, tokens_in, unknown, users
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
+from quorate.operations.units import shortlist
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, NotFound, Problem
 
@@ -159,5 +160,5 @@ async def _replaced(pve: Cluster, path: str, who: str, gained: set[str]) -> list
     lost = sorted(set(held) - gained)
     if not lost:
         return []
-    shown = ", ".join(lost[:LOST_SHOWN]) + (f" and {len(lost) - LOST_SHOWN} more" if len(lost) > LOST_SHOWN else "")
+    shown = shortlist(lost, LOST_SHOWN)
     return [f"On {path} the new entry replaces what {who} has there from above, from groups: it loses {shown}"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.units import moment
+from quorate.operations.units import moment, shortlist
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, NotFound
 
@@ -186,8 +186,7 @@ def unknown(what: str, name: str, known: Collection[str]) -> NotFound:
     if near:
         hint = f"Did you mean {near[0]}?"
     elif known:
-        more = f" and {len(known) - NAMES_SHOWN} more" if len(known) > NAMES_SHOWN else ""
-        hint = f"There are {', '.join(sorted(known)[:NAMES_SHOWN])}{more}"
+        hint = f"There are {shortlist(sorted(known), NAMES_SHOWN)}"
     else:
         hint = "access_list shows what our credentials may see"
     return NotFound(f"There is no {what} {name!r}", next_step=hint)

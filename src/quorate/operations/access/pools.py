@@ -82,7 +82,7 @@ async def pool_set(
     if present is None:
         _check_parent(pool, known)
     joining = await _joining(pve, pool, add_guests or [], move)
-    leaving = await _guests(pve, remove_guests or [])
+    leaving = await pve.guests(remove_guests or [])
     storages = await _check_storages(pve, add_storages or [])
     now = _members(present or {})
     add = {"vms": _fresh([str(one.vmid) for one in joining], now[0]), "storage": _fresh(storages, now[1])}
@@ -164,13 +164,8 @@ def _check_parent(pool: str, known: Mapping[str, Any]) -> None:
         raise BadArgument(f"Pool {pool} needs the pool {parent} around it", next_step=f"Create {parent} first")
 
 
-async def _guests(pve: Cluster, refs: Refs) -> list[Guest]:
-    found = [await pve.guest(ref) for ref in refs]
-    return list({guest.vmid: guest for guest in found}.values())
-
-
 async def _joining(pve: Cluster, pool: str, refs: Refs, move: bool) -> list[Guest]:
-    guests = await _guests(pve, refs)
+    guests = await pve.guests(refs)
     for guest in guests:
         if guest.row.pool not in ("", pool) and not move:
             raise Conflict(

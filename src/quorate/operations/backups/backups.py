@@ -14,12 +14,13 @@ from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, Table, operation, page
 from quorate.operations.storage.volumes import OnNode, StorageNames, names, shortened, totals, vmid_of
 from quorate.operations.stored import Volume, require
-from quorate.operations.units import moment, size
+from quorate.operations.units import moment, shortlist, size
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import BadArgument, Conflict, NotFound, ServerFailed
 
 COLUMNS = ("backup", "guest", "name", "type", "size", "age", "made", "protected", "verified", "notes")
+NAMES_SHOWN = 5
 GUESTS_AT_ONCE = 100
 REMOVALS_SHOWN = 50
 NOTES_TEMPLATE = "{{guestname}}"  # what PVE's own web page uses
@@ -155,7 +156,7 @@ async def backup_create(
     }
     calls = [vzdump_call(node, here, {**options, "storage": where[node]}) for node, here in by_node.items()]
     return Plan(
-        f"Back up {_listed(guests)}",
+        f"Back up {shortlist(guests, NAMES_SHOWN)}",
         tuple(calls),
         independent=True,
         facts={"storage": ", ".join(sorted(set(where.values())))},
@@ -167,12 +168,7 @@ async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest
     wanted = refs if isinstance(refs, list) else [refs]
     if not wanted or len(wanted) > GUESTS_AT_ONCE:
         raise BadArgument(f"{len(wanted)} guests are given", next_step=f"Give between 1 and {GUESTS_AT_ONCE}")
-    found = [await pve.guest(ref) for ref in wanted]
-    return list({guest.vmid: guest for guest in found}.values())
-
-
-def _listed(guests: list[Guest]) -> str:
-    return ", ".join(str(guest) for guest in guests[:5]) + (f" and {len(guests) - 5} more" if len(guests) > 5 else "")
+    return await pve.guests(wanted)
 
 
 async def _storages(pve: Cluster, nodes: list[str], wanted: str | None) -> dict[str, str]:
@@ -198,7 +194,7 @@ def vzdump_call(node: str, guests: list[Guest], params: dict[str, Any]) -> Call:
     """One run of PVE's backup program, which only sees the guests of its own node."""
     only = guests[0] if len(guests) == 1 else None
     return Call(
-        f"Back up {_listed(guests)} on {node} to {params['storage']}",
+        f"Back up {shortlist(guests, NAMES_SHOWN)} on {node} to {params['storage']}",
         "POST",
         f"/nodes/{node}/vzdump",
         {"vmid": ",".join(str(guest.vmid) for guest in guests), **params},

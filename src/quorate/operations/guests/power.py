@@ -10,10 +10,12 @@ from msgspec import Meta
 from quorate.operations.guests.each import plan_each
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.registry import GuestRefs, Risk, operation
+from quorate.operations.units import shortlist
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import BadArgument, Conflict
 
 GUESTS_AT_ONCE = 50
+NAMES_SHOWN = 5
 
 Action = Literal["start", "shutdown", "reboot", "reset", "suspend", "resume"]
 
@@ -79,8 +81,7 @@ async def plan_power(guests: list[Guest], action: str, **params: Any) -> Plan:
         state = await state_of(guest)
         return power_call(guest, action, state, params) or f"{guest} is already {state}"
 
-    names = ", ".join(str(guest) for guest in guests[:5]) + (f" and {len(guests) - 5} more" if len(guests) > 5 else "")
-    return await plan_each(f"{_RULES[action].verb} {names}", guests, one)
+    return await plan_each(f"{_RULES[action].verb} {shortlist(guests, NAMES_SHOWN)}", guests, one)
 
 
 async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
@@ -89,8 +90,7 @@ async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest
         raise BadArgument("No guest is given", next_step="Give a vmid or a name; guest_list shows both")
     if len(wanted) > GUESTS_AT_ONCE:
         raise BadArgument(f"{len(wanted)} guests are too many for one call", next_step=f"Give at most {GUESTS_AT_ONCE}")
-    found = [await pve.guest(ref) for ref in wanted]
-    return list({guest.vmid: guest for guest in found}.values())
+    return await pve.guests(wanted)
 
 
 async def state_of(guest: Guest) -> str:

@@ -135,14 +135,13 @@ async def ha_relocate(
 ) -> Plan:
     """Have the HA manager move a guest to another node."""
     found = await pve.guest(guest)
-    target = await pve.inventory.node(node)
+    await pve.inventory.node(node)
     says = f"{how.capitalize()} {found} from {found.row.node} to {node}"
     if sid_of(found) not in await managed(pve):
         raise Conflict(f"{found} is not under HA", next_step="Use guest_migrate, or put it under HA with ha_set first")
     if found.row.node == node:
         return Plan(says, unchanged=(f"{found} is already on {node}",))
-    if target.status != "online":
-        raise Conflict(f"Node {node} is {target.status}", next_step="node_list shows the nodes that are online")
+    await pve.inventory.online_node(node)
     await _refuse_in_error(pve, found)
     await _refuse_against_rules(pve, found, node)
     copied = await disks_to_copy(pve, found, node, live=how == "migrate")

@@ -11,8 +11,7 @@ from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.settling import same
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict, NotFound
-from quorate.pve.inventory import Resource
+from quorate.pve.errors import BadArgument, NotFound
 
 COLUMNS = ("iface", "type", "active", "autostart", "cidr", "gateway", "ports", "vlan", "mtu", "comment")
 DIFF_SHOWN = 6000
@@ -83,7 +82,7 @@ async def node_network_change(
     remove: Annotated[list[str], Meta(description="Options to remove, such as gateway")] | None = None,
 ) -> Plan:
     """Edit a node's interfaces. Nothing becomes real before node_network_apply."""
-    await _online(pve, node)
+    await pve.inventory.online_node(node)
     given = {
         "cidr": cidr,
         "gateway": gateway,
@@ -207,7 +206,7 @@ def _shows_pending(pve: Cluster, node: str) -> Any:
 @operation(risk=Risk.DESTROY)
 async def node_network_apply(pve: Cluster, node: str) -> Plan:
     """Make the waiting network edits of a node real. A mistake cuts the node and its guests off."""
-    row = await _online(pve, node)
+    row = await pve.inventory.online_node(node)
     says = f"Apply the network edits of {node}"
     pending = await _pending(pve, node)
     if not pending:
@@ -229,13 +228,6 @@ async def node_network_apply(pve: Cluster, node: str) -> Plan:
 def _touches_addresses(patch: str) -> bool:
     changed = [line[1:].strip() for line in patch.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     return any(line.startswith(("address", "gateway", "bridge-ports", "bond-slaves")) for line in changed)
-
-
-async def _online(pve: Cluster, node: str) -> Resource:
-    row = await pve.inventory.node(node)
-    if row.status != "online":
-        raise Conflict(f"Node {node} is {row.status}", next_step="node_list shows the nodes that are online")
-    return row
 
 
 async def _pending(pve: Cluster, node: str) -> str | None:

@@ -34,7 +34,7 @@ async def node_service_control(
     pve: Cluster, node: str, service: str, action: Literal["start", "stop", "restart", "reload"]
 ) -> Plan:
     """Start, stop, restart or reload a service of a node."""
-    await _online(pve, node)
+    await pve.inventory.online_node(node)
     rows = {row["service"]: row for row in await pve.get(f"/nodes/{node}/services")}
     if service not in rows:
         near = difflib.get_close_matches(service, rows, 1)
@@ -65,7 +65,7 @@ async def node_service_control(
 @operation(risk=Risk.CHANGE, idempotent=True)
 async def node_updates_refresh(pve: Cluster, node: str) -> Plan:
     """Read a node's package lists anew (apt update). Installs nothing."""
-    await _online(pve, node)
+    await pve.inventory.online_node(node)
     says = f"Read the package lists of {node} anew"
 
     async def after() -> dict[str, Any]:
@@ -77,7 +77,7 @@ async def node_updates_refresh(pve: Cluster, node: str) -> Plan:
 @operation(risk=Risk.DESTROY)
 async def node_power(pve: Cluster, node: str, action: Literal["reboot", "shutdown"]) -> Plan:
     """Reboot or shut down a node. Its guests go down with it; only some of those under HA move away."""
-    await _online(pve, node)
+    await pve.inventory.online_node(node)
     says = f"{'Reboot' if action == 'reboot' else 'Shut down'} node {node}"
     running = [row for row in await pve.inventory.guests() if row.node == node and row.status == "running"]
     uptime = (await pve.get(f"/nodes/{node}/status")).get("uptime", 0)
@@ -115,12 +115,6 @@ async def _dangers(pve: Cluster, node: str, running: list[Resource]) -> list[str
     if len(nodes) == 1:
         found.append("It is the only node: nothing can be asked until it is back")
     return found
-
-
-async def _online(pve: Cluster, node: str) -> None:
-    row = await pve.inventory.node(node)
-    if row.status != "online":
-        raise Conflict(f"Node {node} is {row.status}", next_step="node_list shows the nodes that are online")
 
 
 def _target(node: str) -> Target:

@@ -23,7 +23,6 @@ from quorate.operations.readiness import (
     data_volumes,
     existing_snapshot,
     has_feature,
-    online_node,
     only_for_vms,
     refuse_locked,
     snapshots_of,
@@ -80,7 +79,7 @@ async def guest_clone(
     copies = await _decide_mode(source, full, snapshot, wants_copy=bool(storage or format))
     if copies:
         _refuse_running_container(source, status, snapshot)
-    target = await online_node(pve, node or source.row.node)
+    target = (await pve.inventory.online_node(node or source.row.node)).node
     await _check_storages(pve, source, config, target, storage)
     await check_pool(pve, pool)
     warnings = [

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from quorate.operations.units import shortlist
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, NotFound
 
@@ -114,6 +115,4 @@ def several(word: str, wanted: str, names: Iterable[str]) -> Ambiguous:
 
 
 def listed(names: Iterable[str]) -> str:
-    shown = sorted(names)
-    more = f" and {len(shown) - NAMES_SHOWN} more" if len(shown) > NAMES_SHOWN else ""
-    return ", ".join(shown[:NAMES_SHOWN]) + more
+    return shortlist(sorted(names), NAMES_SHOWN)

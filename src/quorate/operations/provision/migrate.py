@@ -11,7 +11,6 @@ from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Plan, guest_call
 from quorate.operations.readiness import (
     Volume,
-    online_node,
     refuse_locked,
     replication_jobs,
     snapshots_of,
@@ -89,7 +88,7 @@ def _migrate_parameters(guest: Guest, mode: Mode, storage: str | None, *, with_l
 
 
 async def _check_target(pve: Cluster, guest: Guest, node: str) -> None:
-    await online_node(pve, node)
+    await pve.inventory.online_node(node)
     if node == guest.row.node:
         others = [
             row.node for row in await pve.inventory.of_type("node") if row.status == "online" and row.node != node

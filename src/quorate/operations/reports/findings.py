@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quorate.operations.units import shortlist
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import PermissionMissing, Problem, TimedOut
 
@@ -54,9 +55,7 @@ def unchecked(area: str, problem: Problem, next_call: str, where: str = "") -> F
 
 
 def names(all_of_them: Iterable[str]) -> str:
-    listed = list(all_of_them)
-    more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
-    return ", ".join(listed[:NAMES_SHOWN]) + more
+    return shortlist(list(all_of_them), NAMES_SHOWN)
 
 
 def counted(count: int, one: str, several: str) -> str:
