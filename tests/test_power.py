@@ -299,7 +299,7 @@ async def test_a_task_whose_node_goes_silent_is_told_as_begun_not_as_failed(tmp_
 async def test_a_cancelled_change_leaves_its_task_in_the_audit_trail(tmp_path):
     import asyncio
 
-    from quorate.pipeline.record import Caller
+    from quorate.pipeline.caller import Exchange
 
     async with rig(tmp_path) as quorate:
         guest = some_guest(quorate, "qemu", running=True)
@@ -310,7 +310,7 @@ async def test_a_cancelled_change_leaves_its_task_in_the_audit_trail(tmp_path):
 
         quorate.sim.faults.add("latency:3600:GET:/nodes/*/tasks/*/log")
         change = asyncio.create_task(
-            quorate.app.pipeline.run("guest_power", {"guest": guest.vmid, "action": "shutdown"}, Caller(), note)
+            quorate.app.pipeline.run("guest_power", {"guest": guest.vmid, "action": "shutdown"}, Exchange(report=note))
         )
         while not any(path.endswith("/log") for _, path in quorate.sim.requests):
             await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from quorate.state.audit import AuditTrail
 
 if TYPE_CHECKING:
     from quorate.sim.cluster import SimulatedCluster
-    from quorate.surfaces.native import NativeServer
+    from quorate.surfaces.server import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,11 @@ class App:
     cluster: Cluster | None
     pipeline: Pipeline
 
-    def server(self, transport: str = "stdio") -> NativeServer:
-        from quorate.surfaces.native import (
-            NativeServer,
-        )  # the MCP SDK is the largest import; `quorate call` does without
+    def server(self, transport: str = "stdio") -> Server:
+        from quorate.surfaces.native import NativeSurface  # the MCP SDK is the largest import; `call` does without it
+        from quorate.surfaces.server import Server
 
-        return NativeServer(self.pipeline, transport=transport)
+        return Server(self.pipeline, [NativeSurface(self.pipeline)], transport=transport)
 
     async def close(self) -> None:
         if self.cluster is not None:
@@ -41,7 +40,7 @@ class App:
 
 def build(settings: Settings, *, clock: Clock | None = None) -> App:
     cluster = _cluster(settings.clusters[0], clock) if settings.clusters else None
-    gate = Gate(settings.access, chosen_toolsets(settings))
+    gate = Gate(settings.access, chosen_toolsets(settings), settings.look_inside)
     audit = AuditTrail(settings.audit_file)
     pipeline = Pipeline(cluster, gate, audit, wait_seconds=settings.wait_seconds, problem=settings.problem)
     return App(settings, cluster, pipeline)

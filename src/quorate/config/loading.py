@@ -19,7 +19,7 @@ from quorate.config.sources import (
     toml_file,
 )
 from quorate.config.spellings import GENERAL
-from quorate.config.values import as_access, as_path, as_toolsets, as_waiting_time, read
+from quorate.config.values import as_access, as_choice, as_path, as_toolsets, as_waiting_time, read
 
 NOTHING_CONFIGURED = (
     "No Proxmox VE cluster is configured: set PROXMOX_URL, PROXMOX_TOKEN_ID and PROXMOX_TOKEN_SECRET "
@@ -62,6 +62,7 @@ def load(
         clusters=clusters,
         access=read(general, "access", as_access, Access.READ),
         toolsets=read(general, "toolsets", as_toolsets, None),
+        look_inside=read(general, "look_inside", as_choice, False),
         audit_file=read(general, "audit_file", as_path, None) or usual_audit_file(variables),
         wait_seconds=read(general, "wait_seconds", as_waiting_time, WAIT_SECONDS),
         warnings=tuple(warnings),

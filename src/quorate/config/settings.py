@@ -44,6 +44,8 @@ class Settings:
     access: Access = Access.READ
     toolsets: tuple[str, ...] | None = None
     """None is the default set, `("all",)` is every toolset."""
+    look_inside: bool = False
+    """Looking inside guests is allowed at access read already."""
     audit_file: Path = field(default_factory=usual_audit_file)
     wait_seconds: float = WAIT_SECONDS
     """How long a change is followed before its task is handed back."""

@@ -18,6 +18,7 @@ class Names(NamedTuple):
 GENERAL: Mapping[str, Names] = {
     "access": Names(("QUORATE_ACCESS",), ("access",)),
     "toolsets": Names(("QUORATE_TOOLSETS",), ("toolsets",)),
+    "look_inside": Names(("QUORATE_LOOK_INSIDE",), ("look_inside",)),
     "audit_file": Names(("QUORATE_AUDIT_FILE",), ("audit_file",)),
     "wait_seconds": Names(("QUORATE_WAIT_SECONDS",), ("wait_seconds",)),
     "config": Names(("QUORATE_CONFIG",), ()),

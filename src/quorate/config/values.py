@@ -65,6 +65,13 @@ def as_flag(given: Given) -> bool | None:
     return False if word in ("false", "0", "no", "off") else None
 
 
+def as_choice(given: Given) -> bool:
+    flag = as_flag(given)
+    if flag is None:
+        raise ConfigError(f"{given.label} must be true or false.")
+    return flag
+
+
 def as_port(given: Given) -> int:
     return _whole_number(given, 1, 65535)
 

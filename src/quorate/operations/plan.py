@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.pve.cluster import Guest
+from quorate.pve.tasks import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,33 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Performed:
+    """What became of an action."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    running: bool = False
+    """It goes on by itself; `next_step` says how to follow it."""
+    next_step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One change that is no single write to the API: a command inside a guest, a file, something on a host."""
+
+    says: str
+    line: str
+    """How it stands in a dry run and in the audit, in the way of a command line; secrets are taken out later."""
+    perform: Callable[[float, Report | None], Awaitable[Performed]]
+    """Does it. Gets the seconds that the caller waits, and where progress goes. Raises a Problem if it fails."""
+    target: Target | None = None
+    needs: tuple[Call, ...] = ()
+    """Calls of the API it will make: checked beforehand against the facts and our rights, as all are."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     summary: str
-    calls: tuple[Call, ...] = ()
+    calls: tuple[Call | Action, ...] = ()
     unchanged: tuple[str, ...] = ()
     """What needs no call, and why: "vm 100 web01 is already running"."""
     failures: tuple[str, ...] = ()
@@ -66,6 +91,11 @@ class Plan:
     """Another plan, if PVE refuses the contested call at once for a conflict (an id that was taken meanwhile)."""
     contested: int = 0
     """Which of the calls that is. What was done before it stays done, and the other plan does not repeat it."""
+
+    @property
+    def api_calls(self) -> list[Call]:
+        """Every write to the API that it is known to make."""
+        return [one for step in self.calls for one in ((step,) if isinstance(step, Call) else step.needs)]
 
 
 def guest_call(

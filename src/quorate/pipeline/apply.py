@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.operations.plan import Call, Plan
+from quorate.operations.plan import Action, Call, Plan
 from quorate.operations.units import duration
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import (
@@ -32,7 +32,7 @@ UPLOAD_SHARE = 0.9  # of the progress of an upload; the rest is PVE's copying
 class Step:
     """One call of the plan and what became of it."""
 
-    call: Call
+    call: Call | Action
     state: str = "not tried"
     """done, warnings, running, failed, unknown (sent, and no answer came back) or not tried"""
     task: Upid | None = None
@@ -41,6 +41,8 @@ class Step:
     seconds: float = 0.0
     log: list[str] = field(default_factory=list)
     answer: Any = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    next_step: str | None = None
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -51,6 +53,7 @@ class Step:
             **({"why": str(self.problem)} if self.problem else {}),
             **({"log": self.log} if self.log else {}),
             **({"note": self.note} if self.note else {}),
+            **self.facts,
         }
 
 
@@ -83,17 +86,10 @@ def _job(cluster: Cluster, step: Step, deadline: float, report: Report | None) -
 async def _run(cluster: Cluster, step: Step, deadline: float, report: Report | None) -> None:
     begun = cluster.clock.monotonic()
     try:
-        sending, following = (None, report) if step.call.upload is None else _split(report, UPLOAD_SHARE)
-        await _send(cluster, step, sending)
-        if step.task is not None:
-            state = await follow(
-                cluster.client, step.task, clock=cluster.clock, wait=max(0.0, deadline - begun), report=following
-            )
-            _judge(step, state)
-            if step.state == "done" and step.task.type.startswith(HANDING_ON):
-                await _settle(cluster, step, deadline)
+        if isinstance(step.call, Action):
+            await _perform(step, step.call, max(0.0, deadline - begun), report)
         else:
-            step.state = "done"
+            await _call(cluster, step, step.call, deadline, report)
     except Problem as problem:
         step.state, step.problem = "unknown" if isinstance(problem, OutcomeUnknown) else "failed", problem
         if isinstance(problem, PermissionMissing):
@@ -101,9 +97,28 @@ async def _run(cluster: Cluster, step: Step, deadline: float, report: Report | N
     step.seconds = cluster.clock.monotonic() - begun
 
 
-async def _send(cluster: Cluster, step: Step, report: Report | None) -> None:
+async def _perform(step: Step, action: Action, wait: float, report: Report | None) -> None:
+    performed = await action.perform(wait, report)
+    step.state = "running" if performed.running else "done"
+    step.facts, step.next_step = performed.facts, performed.next_step
+
+
+async def _call(cluster: Cluster, step: Step, call: Call, deadline: float, report: Report | None) -> None:
+    sending, following = (None, report) if call.upload is None else _split(report, UPLOAD_SHARE)
+    await _send(cluster, step, call, sending)
+    if step.task is None:
+        step.state = "done"
+        return
+    left = max(0.0, deadline - cluster.clock.monotonic())
+    state = await follow(cluster.client, step.task, clock=cluster.clock, wait=left, report=following)
+    _judge(step, state)
+    if step.state == "done" and step.task.type.startswith(HANDING_ON):
+        await _settle(cluster, step, call, deadline)
+
+
+async def _send(cluster: Cluster, step: Step, call: Call, report: Report | None) -> None:
     """One write, once. If its answer is lost, the task it started is looked for; it is never sent again."""
-    call, sent_at = step.call, cluster.clock.time()
+    sent_at = cluster.clock.time()
     try:
         answer = await (
             cluster.client.request(call.method, call.path, call.params)
@@ -111,7 +126,7 @@ async def _send(cluster: Cluster, step: Step, report: Report | None) -> None:
             else cluster.client.upload(call.path, call.params, call.upload, report)
         )
     except OutcomeUnknown as unknown:
-        await _find_out(cluster, step, sent_at, unknown)
+        await _find_out(cluster, step, call, sent_at, unknown)
         return
     step.answer = answer.data
     if Upid.looks_like(answer.data):
@@ -136,13 +151,13 @@ async def _unnamed_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | 
     return task
 
 
-async def _find_out(cluster: Cluster, step: Step, sent_at: float, unknown: OutcomeUnknown) -> None:
+async def _find_out(cluster: Cluster, step: Step, call: Call, sent_at: float, unknown: OutcomeUnknown) -> None:
     """After a lost answer: the task that was started, or the effect itself. Else the fate stays unknown."""
-    step.task = await _lost_task(cluster, step.call, sent_at)
+    step.task = await _lost_task(cluster, call, sent_at)
     if step.task is not None:
         cluster.own_tasks.add(step.task.text)
         step.note = "The answer was lost; its task was found and followed."
-    elif step.call.settled is not None and await step.call.settled():
+    elif call.settled is not None and await call.settled():
         step.note = "The answer was lost; the effect was found to be there."
     else:
         unknown.why = f"{unknown.why} No task for it was found on the node afterwards."
@@ -199,9 +214,9 @@ def _judge(step: Step, state: TaskState) -> None:
         step.log = [line for line in state.log if "warn" in line.lower()][-LOG_LINES_ON_FAILURE:]
 
 
-async def _settle(cluster: Cluster, step: Step, deadline: float) -> None:
+async def _settle(cluster: Cluster, step: Step, call: Call, deadline: float) -> None:
     """The task has only told someone else what is wanted, the HA manager or the end of a VM; wait until it is done."""
-    there = step.call.arrived or step.call.settled
+    there = call.arrived or call.settled
     while there is not None and not await there():
         if cluster.clock.monotonic() >= deadline:
             step.state, step.note = "running", "PVE has taken it over and is still at it; see guest_get."

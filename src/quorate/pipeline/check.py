@@ -14,11 +14,11 @@ from quorate.pve.schema import Endpoint, Facts
 
 async def check(cluster: Cluster, plan: Plan) -> None:
     """Raise the first problem that PVE would answer with."""
-    if not plan.calls:
+    if not plan.api_calls:
         return
     facts = await cluster.facts()
     pools: dict[str, str] = {}
-    for call in plan.calls:
+    for call in plan.api_calls:
         endpoint, values = _endpoint(facts, call)
         _check_parameters(call, endpoint, values)
         await _check_rights(cluster, call, endpoint, values, pools)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from quorate.config import Access
 from quorate.operations.registry import DEFAULT_TOOLSETS, Operation, Risk
+from quorate.pipeline.caller import Caller
 from quorate.pve.errors import Refused
 
 NEEDED = {
@@ -22,8 +23,10 @@ class Gate:
 
     access: Access = Access.READ
     toolsets: frozenset[str] = DEFAULT_TOOLSETS
+    look_inside: bool = False
+    """Whether looking inside guests is allowed at access read already."""
 
-    def objection(self, operation: Operation, risk: Risk | None = None) -> Refused | None:
+    def objection(self, operation: Operation, caller: Caller, risk: Risk | None = None) -> Refused | None:
         """Why this operation is neither listed nor run; None if it is. `risk` is that of one call, where it varies."""
         risk = risk or operation.least_risk
         if operation.toolset not in self.toolsets:
@@ -32,7 +35,19 @@ class Gate:
                 why=f"The toolset {operation.toolset!r} is not among {', '.join(sorted(self.toolsets))}",
                 next_step=f"The operator can start Quorate with --toolsets {operation.toolset} or all",
             )
-        needed = NEEDED[risk]
+        if caller.scope.toolsets is not None and operation.toolset not in caller.scope.toolsets:
+            return Refused(
+                f"{operation.name} is outside the scope of {caller.subject or 'this token'}",
+                why=f"The token's toolsets are {', '.join(sorted(caller.scope.toolsets))}",
+                next_step="The operator can make a token with a wider scope",
+            )
+        needed = self._needed(risk)
+        if not caller.scope.access.allows(needed):
+            return Refused(
+                f"{operation.name} is outside the scope of {caller.subject or 'this token'}",
+                why=f"It can {_effect(risk)}, which needs {needed.value}; the token has {caller.scope.access.value}",
+                next_step="The operator can make a token with a wider scope",
+            )
         if not self.access.allows(needed):
             return Refused(
                 f"{operation.name} is refused at access level {self.access.value}",
@@ -40,6 +55,9 @@ class Gate:
                 next_step=f"Only the operator can change that, by starting Quorate with --access {needed.value}",
             )
         return None
+
+    def _needed(self, risk: Risk) -> Access:
+        return Access.READ if risk is Risk.LOOK_INSIDE and self.look_inside else NEEDED[risk]
 
 
 def _effect(risk: Risk) -> str:

@@ -9,18 +9,11 @@ from typing import Any
 from quorate.operations.plan import Plan
 from quorate.operations.units import moment
 from quorate.pipeline.apply import Step
+from quorate.pipeline.caller import Caller
 from quorate.pipeline.telling import call_line, overall
 
 LONGEST_TEXT = 4096
 KEPT_TEXT = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks: the client program and the way it came in."""
-
-    client: str = "unknown"
-    transport: str = "stdio"
 
 
 @dataclass(slots=True)
@@ -50,7 +43,11 @@ class Record:
     def entry(self, *, now: float, seconds: float, cluster: str, access: str) -> dict[str, Any]:
         return {
             "time": moment(now),
-            "caller": {"client": self.caller.client, "transport": self.caller.transport},
+            "caller": {
+                "client": self.caller.client,
+                "transport": self.caller.transport,
+                **({"subject": self.caller.subject} if self.caller.subject else {}),
+            },
             "cluster": cluster,
             "tool": self.tool,
             "risk": self.risk,

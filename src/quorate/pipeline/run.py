@@ -6,7 +6,7 @@ import difflib
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quorate.operations.plan import Plan
@@ -14,9 +14,10 @@ from quorate.operations.registry import Illustrated, Operation, Risk, Table, ope
 from quorate.pipeline import telling
 from quorate.pipeline.apply import Step, apply, confirm_identity
 from quorate.pipeline.arguments import decode
+from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.check import check
 from quorate.pipeline.gate import Gate
-from quorate.pipeline.record import Caller, Record
+from quorate.pipeline.record import Record
 from quorate.pipeline.redact import Redactor, secrets_in
 from quorate.pipeline.sanitise import clean
 from quorate.pve.clock import Clock, SystemClock
@@ -58,21 +59,21 @@ class Pipeline:
         self._problem = problem
         self._redactor = Redactor()
 
-    def visible(self) -> list[Operation]:
-        return [
-            operation for operation in operations(self.gate.toolsets).values() if self.gate.objection(operation) is None
-        ]
+    def visible(self, caller: Caller | None = None) -> list[Operation]:
+        caller = caller or Caller()
+        offered = operations(self.gate.toolsets).values()
+        return [operation for operation in offered if self.gate.objection(operation, caller) is None]
 
-    async def run(self, name: str, given: Mapping[str, Any], caller: Caller, report: Report | None = None) -> Result:
+    async def run(self, name: str, given: Mapping[str, Any], exchange: Exchange) -> Result:
         """Run one operation. Raises Problem, already without secrets, when there is no answer to give."""
         self._redactor.add(secrets_in(given))
-        report = self._presentable_report(report)
+        exchange = replace(exchange, report=self._presentable_report(exchange.report))
         try:
             operation = operations(self.gate.toolsets).get(name) or _find(name)
             risk = _risk(operation, given)
             if risk in (Risk.CHANGE, Risk.DESTROY):
-                return await self._change(operation, risk, given, caller, report)
-            return await self._read(operation, risk, given, report)
+                return await self._change(operation, risk, given, exchange)
+            return await self._read(operation, risk, given, exchange)
         except Problem as problem:
             raise self._presentable(problem) from None
 
@@ -82,13 +83,13 @@ class Pipeline:
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
-    async def _read(self, operation: Operation, risk: Risk, given: Mapping[str, Any], report: Report | None) -> Result:
-        self._pass_gate(operation, risk)
+    async def _read(self, operation: Operation, risk: Risk, given: Mapping[str, Any], exchange: Exchange) -> Result:
+        self._pass_gate(operation, exchange.caller, risk)
         arguments = decode(operation, given)
         for name in ("dry_run", "wait") if operation.changes else ():
             arguments.pop(name)
         if operation.wants_report:
-            arguments["report"] = report
+            arguments["report"] = exchange.report
         data = await operation.run(self._reachable(), **arguments)
         if isinstance(data, Illustrated):
             return Result(self._leaving(data.facts), pictures=data.pictures)
@@ -96,13 +97,11 @@ class Pipeline:
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    async def _change(
-        self, operation: Operation, risk: Risk, given: Mapping[str, Any], caller: Caller, report: Report | None
-    ) -> Result:
-        record = Record(operation.name, risk.value, given, caller)
+    async def _change(self, operation: Operation, risk: Risk, given: Mapping[str, Any], exchange: Exchange) -> Result:
+        record = Record(operation.name, risk.value, given, exchange.caller)
         begun = self._clock.monotonic()
         try:
-            return await self._decide(operation, risk, given, record, report)
+            return await self._decide(operation, risk, given, record, exchange)
         except Problem as problem:
             if record.outcome not in ("refused", "unknown"):
                 record.outcome = "failed"
@@ -112,10 +111,10 @@ class Pipeline:
             self._write(record, self._clock.monotonic() - begun)
 
     async def _decide(
-        self, operation: Operation, risk: Risk, given: Mapping[str, Any], record: Record, report: Report | None
+        self, operation: Operation, risk: Risk, given: Mapping[str, Any], record: Record, exchange: Exchange
     ) -> Result:
         try:
-            self._pass_gate(operation, risk)
+            self._pass_gate(operation, exchange.caller, risk)
         except Problem:
             record.decision, record.outcome = "refused", "refused"
             raise
@@ -126,12 +125,12 @@ class Pipeline:
         plan: Plan = await operation.run(cluster, **arguments)
         record.planned(plan)
         try:
-            return await self._act_on(cluster, plan, risk, wait, record, report)
+            return await self._act_on(cluster, plan, risk, wait, record, exchange)
         finally:  # an id that was only planned is free again; one that has become a guest PVE itself knows
-            cluster.reserved_vmids -= {call.params.get(key) for call in plan.calls for key in ("vmid", "newid")}
+            cluster.reserved_vmids -= {call.params.get(key) for call in plan.api_calls for key in ("vmid", "newid")}
 
     async def _act_on(
-        self, cluster: Cluster, plan: Plan, risk: Risk, wait: float | None, record: Record, report: Report | None
+        self, cluster: Cluster, plan: Plan, risk: Risk, wait: float | None, record: Record, exchange: Exchange
     ) -> Result:
         await check(cluster, plan)
         if record.dry_run:
@@ -142,7 +141,8 @@ class Pipeline:
             return Result(self._leaving(telling.nothing_to_do(plan)), failed=bool(plan.failures))
         if risk is Risk.DESTROY:
             await confirm_identity(cluster, plan)
-        plan = await self._carry_out(cluster, plan, record, self._wait_seconds if wait is None else wait, report)
+        wait = self._wait_seconds if wait is None else wait
+        plan = await self._carry_out(cluster, plan, record, wait, exchange.report)
         record.applied()
         return await self._outcome(plan, record.steps)
 
@@ -180,8 +180,8 @@ class Pipeline:
 
     # -- what all calls share --------------------------------------------------------------------------------------
 
-    def _pass_gate(self, operation: Operation, risk: Risk) -> None:
-        if objection := self.gate.objection(operation, risk):
+    def _pass_gate(self, operation: Operation, caller: Caller, risk: Risk) -> None:
+        if objection := self.gate.objection(operation, caller, risk):
             raise objection
 
     def _reachable(self) -> Cluster:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorate.operations.plan import Call, Plan
+from quorate.operations.plan import Action, Call, Plan
 from quorate.pipeline.apply import Step
 from quorate.pipeline.redact import HIDDEN, SECRET_PARAMETERS
 
 
-def call_line(call: Call) -> str:
-    """A call on one line, without secrets: `POST /nodes/pve1/qemu vmid=100 cores=2`."""
+def call_line(call: Call | Action) -> str:
+    """A step on one line, without secrets: `POST /nodes/pve1/qemu vmid=100 cores=2`."""
+    if isinstance(call, Action):
+        return call.line
     shown = " ".join(f"{name}={HIDDEN if name in SECRET_PARAMETERS else value}" for name, value in call.params.items())
     return f"{call.method} {call.path} {shown}".strip()
 
@@ -70,6 +72,8 @@ def _remarks(plan: Plan) -> dict[str, Any]:
 
 
 def _next_step(plan: Plan, steps: list[Step]) -> str | None:
+    if advice := next((step.next_step for step in steps if step.next_step), None):
+        return advice
     running = next((step.task.text for step in steps if step.state == "running" and step.task), None)
     if running is None:
         return plan.next_step

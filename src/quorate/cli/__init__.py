@@ -1,0 +1,49 @@
+"""The `quorate` command; each of its commands is a module of this package."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from quorate import __version__
+from quorate.cli import call, demo, serve, sim, tools
+from quorate.cli.options import FAILED, USAGE
+from quorate.config import ConfigError
+
+COMMANDS = (serve, call, tools, sim, demo)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    options = _parse(_parser(), arguments)
+    try:
+        code = options.run(options)
+    except ConfigError as error:
+        print(f"quorate: {error}", file=sys.stderr)
+        code = USAGE
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        code = FAILED
+    sys.exit(code)
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """As usual, but `key=value` pairs of a call may also stand after options."""
+    options, rest = parser.parse_known_args(arguments)
+    stray = [one for one in rest if one.startswith("-") or not hasattr(options, "arguments")]
+    if stray:
+        parser.error(f"unrecognized arguments: {' '.join(stray)}")
+    if rest:
+        options.arguments += rest
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="quorate", description="An MCP server for Proxmox VE clusters.")
+    parser.add_argument("--version", action="version", version=f"quorate {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for one in COMMANDS:
+        one.add(commands)
+    return parser

@@ -1,0 +1,53 @@
+"""Options that several commands share, and the settings they lead to."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from quorate.config import ConfigError, Settings, load
+
+OK, FAILED, USAGE, STILL_RUNNING = 0, 1, 2, 3
+
+
+def command(commands: Any, name: str, run: Any, summary: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=summary[:1].upper() + summary[1:] + "."
+    )
+    made.set_defaults(run=run)
+    return made
+
+
+def gate_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--access", choices=("read", "operate", "admin"), help="how much may be done (default: read)")
+    command.add_argument("--toolsets", metavar="A,B", help="which groups of tools, or all")
+    command.add_argument("--surface", choices=("native",), default="native", help="how the tools are shown")
+
+
+def cluster_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
+    command.add_argument("--demo", action="store_true", help="use a simulated cluster instead of a real one")
+
+
+def settings_from(options: argparse.Namespace) -> Settings:
+    settings = load(file=options.config, access=options.access, toolsets=options.toolsets, tolerate=options.demo)
+    if settings.problem and not options.demo:
+        raise ConfigError(settings.problem)
+    for warning in settings.warnings if not options.demo else ():
+        print(f"quorate: warning: {warning}", file=sys.stderr)
+    return settings
+
+
+@contextlib.asynccontextmanager
+async def on_cluster(settings: Settings, demo: bool) -> AsyncIterator[Settings]:
+    if not demo:
+        yield settings
+        return
+    from quorate.app import demo_settings
+
+    async with demo_settings(settings) as ready:
+        yield ready

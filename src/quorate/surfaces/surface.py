@@ -1,0 +1,39 @@
+"""A surface: one way in which the operations are shown to MCP clients."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Protocol
+
+from mcp.types import CallToolResult, ImageContent, TextContent, Tool
+
+from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.run import Result
+from quorate.surfaces import rendering
+
+
+class Surface(Protocol):
+    def tools(self, caller: Caller) -> list[Tool]:
+        """What this caller sees, in a stable order."""
+        ...
+
+    def knows(self, name: str) -> bool:
+        """Whether a tool of this name belongs here, seen or not."""
+        ...
+
+    async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
+        """Raises Problem when there is no answer to give."""
+        ...
+
+
+def answer(result: Result) -> CallToolResult:
+    """The same facts as text and as structure, and the pictures."""
+    return CallToolResult(
+        content=[TextContent(type="text", text=rendering.text(result.data)), *map(_image, result.pictures)],
+        structured_content=rendering.structured(result.data),
+        is_error=result.failed,
+    )
+
+
+def _image(png: bytes) -> ImageContent:
+    return ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png")
