@@ -446,7 +446,7 @@ async def test_wrong_parameters_of_a_read_are_refused_before_pve_is_asked(tmp_pa
         await quorate.facts("cluster_status")
         text = await quorate.refusal("api_call", method="GET", path="/cluster/resources", params={"type": "pool"})
         assert "does not have a value in the enumeration" in text
-        assert "api_describe" in text
+        assert "api_search" in text
         assert all(path != "/cluster/resources?type=pool" for _, path in quorate.sim.requests)
         twice = await quorate.refusal("api_call", method="GET", path="/nodes/pve1/status", params={"node": "pve2"})
         assert "stands in the path already" in twice
@@ -684,13 +684,13 @@ async def test_a_search_is_bounded_filtered_and_tells_the_risk(tmp_path):
 @pytest.mark.anyio
 async def test_an_endpoint_is_explained(tmp_path):
     async with rig(tmp_path) as quorate:
-        told = await quorate.facts("api_describe", method="POST", path="/nodes/{node}/qemu/{vmid}/clone")
+        told = await quorate.facts("api_search", method="POST", path="/nodes/{node}/qemu/{vmid}/clone")
         assert told["risk"].startswith("change")
         assert "newid" in told["required"]
         assert "raw|qcow2|vmdk" in told["optional"]["format"]
         assert told["task"] == "qmclone"
         assert "VM.Clone on /vms/{vmid} and (VM.Allocate on /vms/{newid} or" in told["needs"]
-        real = await quorate.facts("api_describe", method="POST", path="/nodes/pve1/qemu/100/vncproxy")
+        real = await quorate.facts("api_search", method="POST", path="/nodes/pve1/qemu/100/vncproxy")
         assert "console" in real["refused"]
 
 
@@ -698,12 +698,47 @@ async def test_an_endpoint_is_explained(tmp_path):
 async def test_one_parameter_is_explained_in_full(tmp_path):
     async with rig(tmp_path) as quorate:
         path = "/nodes/{node}/qemu/{vmid}/config"
-        told = await quorate.facts("api_describe", method="PUT", path=path, parameter="net0")
+        told = await quorate.facts("api_search", method="PUT", path=path, parameter="net0")
         assert "bridge" in str(told["format"])
-        text = await quorate.refusal("api_describe", method="PUT", path=path, parameter="colour")
+        text = await quorate.refusal("api_search", method="PUT", path=path, parameter="colour")
         assert "has no parameter 'colour'" in text
-        missing = await quorate.refusal("api_describe", method="PUT", path="/nodes/{node}/nothing")
+        missing = await quorate.refusal("api_search", method="PUT", path="/nodes/{node}/nothing")
         assert "has no PUT /nodes/{node}/nothing" in missing
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/nodes/{node}/qemu/{vmid}/snapshot", "/nodes/pve1/qemu/100/snapshot"])
+async def test_a_path_without_a_method_is_answered_with_its_methods(tmp_path, path):
+    async with rig(tmp_path) as quorate:
+        answer = await quorate.facts("api_search", path=path)
+        assert sorted(row[0] for row in answer["rows"]) == ["GET", "POST"]
+        assert "method=" in answer["next"]
+        text = await quorate.refusal("api_search", path=path, parameter="snapname")
+        assert "Say which with method=" in text
+
+
+@pytest.mark.anyio
+async def test_a_path_with_one_method_needs_no_method(tmp_path):
+    async with rig(tmp_path) as quorate:
+        told = await quorate.facts("api_search", path="/nodes/pve1/qemu/100/clone")
+        assert told["endpoint"] == "POST /nodes/{node}/qemu/{vmid}/clone"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "One of words and path is needed"),
+        ({"words": "clone", "path": "/nodes"}, "One of words and path is needed"),
+        ({"words": "clone", "parameter": "newid"}, "parameter needs path"),
+        ({"path": "/nodes/pve1/nothing"}, "has no /nodes/pve1/nothing"),
+        ({"path": "/nodes/{node}/nothing"}, "has no /nodes/{node}/nothing"),
+        ({"path": "/api2/json/nodes"}, "names the transport"),
+    ],
+)
+async def test_a_search_is_for_words_or_for_a_path(tmp_path, arguments, words):
+    async with rig(tmp_path) as quorate:
+        assert words in await quorate.refusal("api_search", **arguments)
 
 
 @pytest.mark.anyio
@@ -711,7 +746,7 @@ async def test_one_parameter_is_explained_in_full(tmp_path):
 async def test_every_endpoint_can_be_explained_in_few_words(tmp_path, version):
     async with rig(tmp_path, version=f"{version}.1") as quorate:
         for endpoint in list(facts(version).endpoints())[::7]:
-            answer = await quorate.call("api_describe", method=endpoint.method, path=endpoint.template)
+            answer = await quorate.call("api_search", method=endpoint.method, path=endpoint.template)
             assert not answer.is_error, endpoint
             assert len(text_of(answer)) < 15_000, endpoint
 

@@ -28,7 +28,7 @@ async def main():
     async with Client(build(load(tolerate=True, toolsets="all")).server()) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
     heavy = [name for name in ("matplotlib", "numpy", "PIL", "quorate.charts") if name in sys.modules]
-    print(json.dumps({"listed": "metrics_chart" in names, "heavy": heavy}))
+    print(json.dumps({"listed": "metrics_get" in names, "heavy": heavy}))
 
 asyncio.run(main())
 """
@@ -36,7 +36,7 @@ asyncio.run(main())
 
 async def chart(quorate, **arguments):
     """The facts and the picture of a chart that must succeed."""
-    answer = await quorate.call("metrics_chart", **arguments)
+    answer = await quorate.call("metrics_get", chart=True, **arguments)
     assert not answer.is_error, answer.content
     images = [block for block in answer.content if isinstance(block, ImageContent)]
     assert [image.mime_type for image in images] == ["image/png"]
@@ -59,7 +59,7 @@ async def test_other_tools_do_not_need_matplotlib_and_a_chart_says_how_to_get_it
     async with rig(tmp_path) as quorate:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         monkeypatch.delitem(sys.modules, "quorate.charts", raising=False)
-        text = await quorate.refusal("metrics_chart", guests=102)
+        text = await quorate.refusal("metrics_get", chart=True, guest=102)
         assert "pip install 'quorate[charts]'" in text
         assert "metrics_get" in text
         assert await quorate.facts("metrics_get", guest=102)
@@ -67,12 +67,12 @@ async def test_other_tools_do_not_need_matplotlib_and_a_chart_says_how_to_get_it
 
 async def test_a_guest_is_drawn_with_a_panel_for_every_metric(tmp_path):
     async with rig(tmp_path) as quorate:
-        facts, small = await chart(quorate, guests=102)
+        facts, small = await chart(quorate, guest=102)
         assert list(facts["shown"]) == [
             "CPU load, share of the cores (mean / max, %)",
             "Memory in use (mean / max, GiB)",
         ]
-        facts, large = await chart(quorate, guests=102, show=["cpu", "memory", "diskio", "network"])
+        facts, large = await chart(quorate, guest=102, show=["cpu", "memory", "diskio", "network"])
         assert facts["shown"]["Network traffic (mean / max, kB/s)"].keys() == {"in", "out"}
         assert large.size[0] == small.size[0]
         assert large.size[1] > 1.5 * small.size[1]
@@ -81,16 +81,16 @@ async def test_a_guest_is_drawn_with_a_panel_for_every_metric(tmp_path):
 
 async def test_guests_are_compared_by_their_names(tmp_path):
     async with rig(tmp_path) as quorate:
-        facts, _ = await chart(quorate, guests=["docker01", 103, "docker01"], timeframe="week")
+        facts, _ = await chart(quorate, guest=["docker01", 103, "docker01"], timeframe="week")
         assert facts["chart"] == "docker01 (102), docker02 (103): last week"
         assert list(facts["shown"]["Memory in use (mean / max, GiB)"]) == ["docker01 (102)", "docker02 (103)"]
 
 
 async def test_in_a_large_comparison_both_directions_become_one_line(tmp_path):
     async with rig(tmp_path) as quorate:
-        few, _ = await chart(quorate, guests=[102, 103], show="network")
+        few, _ = await chart(quorate, guest=[102, 103], show="network")
         assert len(few["shown"]["Network traffic (mean / max, kB/s)"]) == 4
-        many, _ = await chart(quorate, guests=[100, 102, 103, 104], show="network")
+        many, _ = await chart(quorate, guest=[100, 102, 103, 104], show="network")
         lines = many["shown"]["Network traffic, in + out (mean / max, kB/s)"]
         assert list(lines) == ["router (100)", "docker01 (102)", "docker02 (103)", "k3s-server (104)"]
         means = [float(few["shown"]["Network traffic (mean / max, kB/s)"][f"docker01 (102) {way}"].split(" / ")[0])
@@ -100,32 +100,46 @@ async def test_in_a_large_comparison_both_directions_become_one_line(tmp_path):
 
 async def test_nodes_and_storages_are_drawn_with_their_own_fields(tmp_path):
     async with rig(tmp_path) as quorate:
-        facts, _ = await chart(quorate, nodes=["pve1", "pve2"], timeframe="hour", show=["cpu", "memory", "disk"])
+        facts, _ = await chart(quorate, node=["pve1", "pve2"], timeframe="hour", show=["cpu", "memory", "disk"])
         assert list(facts["shown"]["Disk space in use (mean / max, GiB)"]) == ["pve1", "pve2"]
-        facts, _ = await chart(quorate, storages=["nas", "pve1/local-lvm"], timeframe="year")
+        facts, _ = await chart(quorate, storage=["nas", "pve1/local-lvm"], timeframe="year")
         assert list(facts["shown"]) == ["Disk space in use (mean / max, TiB)"]
+
+
+async def test_beside_storages_nodes_say_whose_they_are(tmp_path):
+    async with rig(tmp_path) as quorate:
+        facts, _ = await chart(quorate, storage=["local-lvm", "nas"], node=["pve1", "pve2"])
+        (lines,) = facts["shown"].values()
+        assert list(lines) == ["pve1/local-lvm", "pve2/local-lvm", "nas"]
+
+
+async def test_a_field_that_pve_records_is_drawn_under_its_own_name(tmp_path):
+    async with rig(tmp_path) as quorate:
+        facts, _ = await chart(quorate, node="pve1", show=["loadavg", "iowait", "humidity"])
+        assert list(facts["shown"]) == ["loadavg (mean / max)", "iowait (mean / max, %)"]
+        assert facts["not_recorded"] == ["humidity"]
 
 
 async def test_peaks_are_named_as_such(tmp_path):
     async with rig(tmp_path) as quorate:
-        facts, _ = await chart(quorate, guests=102, cf="MAX")
+        facts, _ = await chart(quorate, guest=102, cf="MAX")
         assert facts["chart"].endswith("last day, peaks")
 
 
 async def test_the_time_is_local_and_the_zone_is_named(tmp_path, monkeypatch):
     async with rig(tmp_path) as quorate:
         monkeypatch.setenv("TZ", "Europe/Vienna")
-        assert (await chart(quorate, guests=102))[0]["time"] == "Time in Europe/Vienna (CET, UTC+1)"
-        facts, _ = await chart(quorate, guests=102, timezone="Asia/Kolkata")
+        assert (await chart(quorate, guest=102))[0]["time"] == "Time in Europe/Vienna (CET, UTC+1)"
+        facts, _ = await chart(quorate, guest=102, timezone="Asia/Kolkata")
         assert facts["time"] == "Time in Asia/Kolkata (IST, UTC+5:30)"
-        text = await quorate.refusal("metrics_chart", guests=102, timezone="Mars/Olympus")
+        text = await quorate.refusal("metrics_get", chart=True, guest=102, timezone="Mars/Olympus")
         assert "There is no time zone 'Mars/Olympus'" in text
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "", "Europe"])
 async def test_a_time_zone_is_a_name_and_no_path(tmp_path, name):
     async with rig(tmp_path) as quorate:
-        assert "no time zone" in await quorate.refusal("metrics_chart", guests=102, timezone=name)
+        assert "no time zone" in await quorate.refusal("metrics_get", chart=True, guest=102, timezone=name)
 
 
 def test_a_year_with_summer_time_names_both():
@@ -136,13 +150,13 @@ def test_a_year_with_summer_time_names_both():
 
 async def test_a_stopped_guest_in_a_comparison_is_named_instead_of_missing_silently(tmp_path):
     async with rig(tmp_path) as quorate:
-        facts, _ = await chart(quorate, guests=[102, "win11"])
+        facts, _ = await chart(quorate, guest=[102, "win11"])
         assert facts["without_data"] == ["win11 (107)"]
 
 
 async def test_a_metric_that_nobody_recorded_is_named(tmp_path):
     async with rig(tmp_path) as quorate:
-        facts, _ = await chart(quorate, guests=102, show=["cpu", "disk"])
+        facts, _ = await chart(quorate, guest=102, show=["cpu", "disk"])
         assert facts["not_recorded"] == ["disk"]
 
 
@@ -151,25 +165,27 @@ async def test_names_that_look_like_formulas_are_drawn_as_they_are(tmp_path):
         guest = quorate.sim.world.guests[102]
         guest.config["name"] = "_$\\frac$" + "x" * 60
         guest.touch()
-        facts, _ = await chart(quorate, guests=[102, 103])
+        facts, _ = await chart(quorate, guest=[102, 103])
         assert any("…" in label for lines in facts["shown"].values() for label in lines)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "Nothing to draw is given"),
-        ({"guests": [100, 101, 102, 103, 104, 105, 106, 200, 201]}, "9 lines are too many"),
-        ({"guests": 107}, "nothing to draw"),
-        ({"storages": "nas", "show": ["cpu"]}, "a storage has only disk"),
-        ({"guests": 102, "timeframe": "decade"}, "for nodes only"),
-        ({"guests": "docker09"}, "Did you mean"),
-        ({"guests": 102, "show": ["cpus"]}, "show"),
+        ({}, "Whose load is meant is not said"),
+        ({"guest": [100, 101, 102, 103, 104, 105, 106, 200, 201]}, "9 lines are too many"),
+        ({"guest": 102, "show": list("abcdefghi")}, "9 panels are too many"),
+        ({"guest": 102, "points": 5}, "points does not go with chart=true"),
+        ({"guest": 107}, "nothing to draw"),
+        ({"storage": "nas", "show": ["cpu"]}, "a storage has only disk"),
+        ({"guest": 102, "timeframe": "decade"}, "for nodes only"),
+        ({"guest": "docker09"}, "Did you mean"),
+        ({"guest": 102, "show": ["cpus"]}, "cpus was not recorded"),
     ],
 )
 async def test_what_cannot_be_drawn_is_refused_with_the_reason(tmp_path, arguments, words):
     async with rig(tmp_path) as quorate:
-        assert words in await quorate.refusal("metrics_chart", **arguments)
+        assert words in await quorate.refusal("metrics_get", chart=True, **arguments)
 
 
 # -- at the shell ------------------------------------------------------------------------------------------------------
@@ -183,24 +199,24 @@ def call(*arguments, cwd):
 
 
 def test_the_command_saves_the_picture_and_says_where(tmp_path):
-    drawn = call("metrics_chart", "guests=docker01", "show=cpu", cwd=tmp_path)
+    drawn = call("metrics_get", "chart=true", "guest=docker01", "show=cpu", cwd=tmp_path)
     assert drawn.returncode == 0, drawn.stderr
-    assert "picture written to metrics_chart.png" in drawn.stderr
-    assert (tmp_path / "metrics_chart.png").read_bytes().startswith(PNG)
-    again = call("metrics_chart", "nodes=pve1", "--output", "here.png", "--json", cwd=tmp_path)
+    assert "picture written to metrics_get.png" in drawn.stderr
+    assert (tmp_path / "metrics_get.png").read_bytes().startswith(PNG)
+    again = call("metrics_get", "chart=true", "node=pve1", "--output", "here.png", "--json", cwd=tmp_path)
     assert json.loads(again.stdout)["chart"] == "pve1: last day"
     assert (tmp_path / "here.png").read_bytes().startswith(PNG)
 
 
 def test_a_picture_is_never_written_over_one_that_was_not_named(tmp_path):
-    (tmp_path / "metrics_chart.png").write_bytes(b"mine")
-    drawn = call("metrics_chart", "guests=102", "show=cpu", cwd=tmp_path)
-    assert "metrics_chart-2.png" in drawn.stderr
-    assert (tmp_path / "metrics_chart.png").read_bytes() == b"mine"
+    (tmp_path / "metrics_get.png").write_bytes(b"mine")
+    drawn = call("metrics_get", "chart=true", "guest=102", "show=cpu", cwd=tmp_path)
+    assert "metrics_get-2.png" in drawn.stderr
+    assert (tmp_path / "metrics_get.png").read_bytes() == b"mine"
 
 
 def test_a_picture_that_cannot_be_written_is_a_failure(tmp_path):
-    drawn = call("metrics_chart", "guests=102", "show=cpu", "--output", "no/such/folder.png", cwd=tmp_path)
+    drawn = call("metrics_get", "chart=true", "guest=102", "show=cpu", "--output", "no/such/folder.png", cwd=tmp_path)
     assert drawn.returncode == 1
     assert "cannot be written to no/such/folder.png: No such file or directory" in drawn.stderr
 

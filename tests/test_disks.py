@@ -1,7 +1,5 @@
 """Disks and mount points: made, grown, moved, detached, attached, destroyed, and guarded."""
 
-from typing import Any
-
 import pytest
 
 from quorate.config import Access
@@ -208,14 +206,14 @@ async def test_force_overcommits_a_storage_with_a_warning(tmp_path):
 async def test_a_disk_grows_by_and_to_a_size_and_never_shrinks(tmp_path, vmid, key):
     async with rig(tmp_path) as quorate:
         before = volume(quorate, vmid, volid_of(quorate, vmid, key)).size
-        await quorate.facts("disk_resize", guest=vmid, disk=key, size="+2G")
+        await quorate.facts("disk_change", action="resize", guest=vmid, disk=key, size="+2G")
         assert volume(quorate, vmid, volid_of(quorate, vmid, key)).size == before + 2 * GIB
-        facts = await quorate.facts("disk_resize", guest=vmid, size="100G")
+        facts = await quorate.facts("disk_change", action="resize", guest=vmid, size="100G")
         assert volume(quorate, vmid, volid_of(quorate, vmid, key)).size == 100 * GIB
         assert ":resize:" in facts["task"]
-        again = await quorate.facts("disk_resize", guest=vmid, size="100G")
+        again = await quorate.facts("disk_change", action="resize", guest=vmid, size="100G")
         assert again["result"] == "nothing to do"
-        text = await quorate.refusal("disk_resize", guest=vmid, size="50G")
+        text = await quorate.refusal("disk_change", action="resize", guest=vmid, size="50G")
         assert "has 100G and cannot be shrunk to 50G" in text
         assert "only grows disks" in text
         assert "disk_add" in text
@@ -223,7 +221,9 @@ async def test_a_disk_grows_by_and_to_a_size_and_never_shrinks(tmp_path, vmid, k
 
 async def test_growing_says_what_is_left_to_do_inside_a_vm(tmp_path):
     async with rig(tmp_path) as quorate:
-        assert "file system inside" in (await quorate.facts("disk_resize", guest=VM, size="+1G"))["next"]
+        assert (
+            "file system inside" in (await quorate.facts("disk_change", action="resize", guest=VM, size="+1G"))["next"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ async def test_growing_says_what_is_left_to_do_inside_a_vm(tmp_path):
 )
 async def test_a_resize_that_cannot_work_is_refused(tmp_path, arguments, words):
     async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("disk_resize", guest=VM, **arguments)
+        text = await quorate.refusal("disk_change", action="resize", guest=VM, **arguments)
         for word in words:
             assert word in text
         assert writes(quorate) == []
@@ -245,8 +245,10 @@ async def test_a_resize_that_cannot_work_is_refused(tmp_path, arguments, words):
 async def test_a_cd_drive_is_neither_resized_nor_moved(tmp_path):
     async with rig(tmp_path) as quorate:
         guest(quorate, STOPPED_VM).config["ide2"] = "none,media=cdrom"
-        assert "cannot be resized" in await quorate.refusal("disk_resize", guest=STOPPED_VM, disk="ide2", size="+1G")
-        text = await quorate.refusal("disk_move", guest=STOPPED_VM, disk="ide2", storage="nas")
+        assert "cannot be resized" in await quorate.refusal(
+            "disk_change", action="resize", guest=STOPPED_VM, disk="ide2", size="+1G"
+        )
+        text = await quorate.refusal("disk_change", action="move", guest=STOPPED_VM, disk="ide2", storage="nas")
         assert "cannot be moved" in text
 
 
@@ -257,20 +259,22 @@ async def test_a_file_with_snapshots_cannot_grow_and_they_are_named(tmp_path):
         vm = guest(quorate, NFS_VM)
         vm.snapshots["old"] = Snapshot("old", 1, dict(vm.config))
         vm.config["parent"] = "old"
-        text = await quorate.refusal("disk_resize", guest=NFS_VM, size="+1G")
+        text = await quorate.refusal("disk_change", action="resize", guest=NFS_VM, size="+1G")
         assert "The snapshots old need it" in text
         assert "snapshot_delete" in text
 
 
 async def test_a_task_that_fails_to_resize_is_an_error_with_its_words(tmp_path):
     async with rig(tmp_path, faults=["task-fails:resize:shrinking disks is not supported"]) as quorate:
-        assert "shrinking disks is not supported" in await quorate.refusal("disk_resize", guest=VM, size="+1G")
+        assert "shrinking disks is not supported" in await quorate.refusal(
+            "disk_change", action="resize", guest=VM, size="+1G"
+        )
 
 
 async def test_a_lost_answer_to_a_resize_is_followed_and_not_sent_again(tmp_path):
     async with rig(tmp_path, faults=["drop:after:PUT:/nodes/*/resize"]) as quorate:
         before = volume(quorate, VM, volid_of(quorate, VM, "scsi0")).size
-        facts = await quorate.facts("disk_resize", guest=VM, size="+1G")
+        facts = await quorate.facts("disk_change", action="resize", guest=VM, size="+1G")
         assert facts["result"] == "done"
         assert volume(quorate, VM, volid_of(quorate, VM, "scsi0")).size == before + GIB
         assert len(writes(quorate)) == 1
@@ -282,7 +286,7 @@ async def test_a_lost_answer_to_a_resize_is_followed_and_not_sent_again(tmp_path
 async def test_a_vm_disk_moves_while_it_runs_and_the_source_goes(tmp_path):
     async with rig(tmp_path) as quorate:
         old = volid_of(quorate, VM, "scsi0")
-        facts = await quorate.facts("disk_move", guest=VM, disk="scsi0", storage="nas", format="qcow2")
+        facts = await quorate.facts("disk_change", action="move", guest=VM, disk="scsi0", storage="nas", format="qcow2")
         new = volid_of(quorate, VM, "scsi0")
         assert new.startswith("nas:")
         assert volume(quorate, VM, old) is None
@@ -292,20 +296,20 @@ async def test_a_vm_disk_moves_while_it_runs_and_the_source_goes(tmp_path):
 async def test_the_source_can_be_kept(tmp_path):
     async with rig(tmp_path) as quorate:
         old = volid_of(quorate, STOPPED_CT, "rootfs")
-        await quorate.facts("disk_move", guest=STOPPED_CT, disk="rootfs", storage="local-lvm")
+        await quorate.facts("disk_change", action="move", guest=STOPPED_CT, disk="rootfs", storage="local-lvm")
         assert volid_of(quorate, STOPPED_CT, "rootfs") == old  # it is there already
         old = volid_of(quorate, STOPPED_VM, "scsi0")
-        await quorate.facts("disk_move", guest=STOPPED_VM, disk="scsi0", storage="tank", delete=False)
+        await quorate.facts("disk_change", action="move", guest=STOPPED_VM, disk="scsi0", storage="tank", delete=False)
         assert guest(quorate, STOPPED_VM).config["unused0"] == old
 
 
 async def test_a_container_volume_moves_when_it_is_off(tmp_path):
     async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("disk_move", guest=CT, disk="rootfs", storage="tank")
+        text = await quorate.refusal("disk_change", action="move", guest=CT, disk="rootfs", storage="tank")
         assert "only the volumes of stopped containers" in text
         assert "action=shutdown" in text
         await quorate.facts("guest_power", guest=CT, action="shutdown")
-        await quorate.facts("disk_move", guest=CT, disk="rootfs", storage="tank")
+        await quorate.facts("disk_change", action="move", guest=CT, disk="rootfs", storage="tank")
         assert volid_of(quorate, CT, "rootfs").startswith("tank:")
 
 
@@ -313,18 +317,20 @@ async def test_a_move_to_the_wrong_or_a_full_storage_is_refused(tmp_path):
     async with rig(tmp_path) as quorate:
         place = quorate.sim.world.storages["tank"].place("pve2")
         place.base_used = place.total - GIB
-        text = await quorate.refusal("disk_move", guest=VM, disk="scsi0", storage="tank")
+        text = await quorate.refusal("disk_change", action="move", guest=VM, disk="scsi0", storage="tank")
         assert "free, not 60G" in text
         assert "force" not in text
-        assert "does not hold images" in await quorate.refusal("disk_move", guest=VM, disk="scsi0", storage="local")
+        assert "does not hold images" in await quorate.refusal(
+            "disk_change", action="move", guest=VM, disk="scsi0", storage="local"
+        )
 
 
 async def test_a_disk_in_a_snapshot_moves_only_if_the_source_stays(tmp_path):
     async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("disk_move", guest=108, disk="scsi0", storage="tank")
+        text = await quorate.refusal("disk_change", action="move", guest=108, disk="scsi0", storage="tank")
         assert "clean, configured" in text
         assert "delete=false" in text
-        await quorate.facts("disk_move", guest=108, disk="scsi0", storage="tank", delete=False)
+        await quorate.facts("disk_change", action="move", guest=108, disk="scsi0", storage="tank", delete=False)
         assert volid_of(quorate, 108, "scsi0").startswith("tank:")
 
 
@@ -335,11 +341,11 @@ async def test_a_disk_is_detached_attached_and_destroyed(tmp_path):
     async with rig(tmp_path) as quorate:
         await quorate.facts("disk_add", guest=VM, size=1, storage="local-lvm")
         volid = volid_of(quorate, VM, "scsi1")
-        facts = await quorate.facts("disk_detach", guest=VM, disk="scsi1")
+        facts = await quorate.facts("disk_change", action="detach", guest=VM, disk="scsi1")
         assert facts["kept_as"] == "unused0"
         assert "unmounted first" in facts["warnings"][0]
         assert guest(quorate, VM).config["unused0"] == volid
-        facts = await quorate.facts("disk_attach", guest=VM, slot="virtio")
+        facts = await quorate.facts("disk_change", action="attach", guest=VM, slot="virtio")
         assert facts["disk"] == "virtio0"
         config = guest(quorate, VM).config
         assert str(config["virtio0"]).startswith(volid)
@@ -355,26 +361,28 @@ async def test_a_mount_point_is_detached_and_attached_elsewhere(tmp_path):
         await quorate.facts("disk_add", guest=STOPPED_CT, size=1, path="/a", storage="local-lvm")
         volid = volid_of(quorate, STOPPED_CT, "mp0")
         text = await quorate.refusal("disk_destroy", guest=STOPPED_CT, disk="mp0")
-        assert "disk_detach disk=mp0" in text
-        assert (await quorate.facts("disk_detach", guest=STOPPED_CT, disk="mp0"))["kept_as"] == "unused0"
-        await quorate.facts("disk_attach", guest=STOPPED_CT, disk="unused0", path="/b")
+        assert "disk_change action=detach disk=mp0" in text
+        detached = await quorate.facts("disk_change", action="detach", guest=STOPPED_CT, disk="mp0")
+        assert detached["kept_as"] == "unused0"
+        assert "disk_change action=attach disk=unused0" in detached["next"]
+        await quorate.facts("disk_change", action="attach", guest=STOPPED_CT, disk="unused0", path="/b")
         assert "mp=/b" in guest(quorate, STOPPED_CT).config["mp0"]
         assert "unused0" not in guest(quorate, STOPPED_CT).config
-        await quorate.facts("disk_detach", guest=STOPPED_CT, disk="mp0")
+        await quorate.facts("disk_change", action="detach", guest=STOPPED_CT, disk="mp0")
         await quorate.facts("disk_destroy", guest=STOPPED_CT, disk="unused0")
         assert volume(quorate, STOPPED_CT, volid) is None
 
 
 async def test_the_boot_disk_is_guarded(tmp_path):
     async with rig(tmp_path) as quorate:
-        for tool in ("disk_detach", "disk_destroy"):
-            text = await quorate.refusal(tool, guest=STOPPED_VM, disk="scsi0")
+        for tool, action in (("disk_change", {"action": "detach"}), ("disk_destroy", {})):
+            text = await quorate.refusal(tool, guest=STOPPED_VM, disk="scsi0", **action)
             assert "boots from it" in text
             assert "force=true" in text
-            assert "rootfs" in await quorate.refusal(tool, guest=STOPPED_CT, disk="rootfs", force=True)
+            assert "rootfs" in await quorate.refusal(tool, guest=STOPPED_CT, disk="rootfs", force=True, **action)
         assert writes(quorate) == []
-        await quorate.facts("disk_detach", guest=STOPPED_VM, disk="scsi0", force=True)
-        facts = await quorate.facts("disk_attach", guest=STOPPED_VM)
+        await quorate.facts("disk_change", action="detach", guest=STOPPED_VM, disk="scsi0", force=True)
+        facts = await quorate.facts("disk_change", action="attach", guest=STOPPED_VM)
         assert "guest_configure boot=[scsi0]" in facts["next"]
 
 
@@ -384,22 +392,47 @@ async def test_a_protected_guest_keeps_its_disks(tmp_path):
         text = await quorate.refusal("disk_destroy", guest=207, disk="unused0")
         assert "is protected" in text
         assert "protection=false" in text
-        assert "is protected" in await quorate.refusal("disk_detach", guest=109, disk="scsi0", force=True)
+        assert "is protected" in await quorate.refusal(
+            "disk_change", action="detach", guest=109, disk="scsi0", force=True
+        )
 
 
 async def test_a_disk_that_a_snapshot_needs_is_not_destroyed(tmp_path):
     async with rig(tmp_path) as quorate:
-        await quorate.facts("disk_detach", guest=108, disk="scsi0", force=True)
+        await quorate.facts("disk_change", action="detach", guest=108, disk="scsi0", force=True)
         text = await quorate.refusal("disk_destroy", guest=108, disk="unused0")
         assert "need it" in text
 
 
 async def test_attaching_names_what_there_is(tmp_path):
     async with rig(tmp_path) as quorate:
-        assert "no detached disk" in await quorate.refusal("disk_attach", guest=VM)
+        assert "no detached disk" in await quorate.refusal("disk_change", action="attach", guest=VM)
         guest(quorate, VM).config |= {"unused0": "local-lvm:a", "unused1": "local-lvm:b"}
-        assert "unused1 (local-lvm:b)" in await quorate.refusal("disk_attach", guest=VM)
-        assert "no detached disk 'unused7'" in await quorate.refusal("disk_attach", guest=VM, disk="unused7")
+        assert "unused1 (local-lvm:b)" in await quorate.refusal("disk_change", action="attach", guest=VM)
+        assert "no detached disk 'unused7'" in await quorate.refusal(
+            "disk_change", action="attach", guest=VM, disk="unused7"
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"action": "attach", "size": "+1G"}, ["size does not go with action=attach", "It is for resize"]),
+        ({"action": "attach", "force": False}, ["force does not go with action=attach", "detach and resize"]),
+        ({"action": "detach", "disk": "scsi0", "delete": False}, ["delete does not go with action=detach", "move"]),
+        ({"action": "move", "disk": "scsi0", "storage": "nas", "slot": "scsi1"}, ["slot does not go with action=move"]),
+        ({"action": "resize", "size": "+1G", "storage": "nas"}, ["storage does not go with action=resize"]),
+        ({"action": "resize"}, ["action=resize needs size", "+10G"]),
+        ({"action": "move", "disk": "scsi0"}, ["action=move needs storage"]),
+        ({"action": "move", "storage": "nas"}, ["Which disk", "is not said", "It has scsi0"]),
+        ({"action": "detach"}, ["Which disk", "is not said", "It has scsi0"]),
+    ],
+)
+async def test_every_action_takes_only_what_belongs_to_it(tmp_path, arguments, words):
+    async with rig(tmp_path) as quorate:
+        text = await quorate.refusal("disk_change", guest=VM, **arguments)
+        assert all(word in text for word in words), text
+        assert writes(quorate) == []
 
 
 async def test_destroying_needs_the_access_level_for_it(tmp_path):
@@ -411,19 +444,23 @@ async def test_a_cd_drive_holds_nothing_to_destroy_but_can_be_taken_out(tmp_path
     async with rig(tmp_path) as quorate:
         guest(quorate, STOPPED_VM).config["ide2"] = "none,media=cdrom"
         assert "no data of its own" in await quorate.refusal("disk_destroy", guest=STOPPED_VM, disk="ide2")
-        await quorate.facts("disk_detach", guest=STOPPED_VM, disk="ide2")
+        await quorate.facts("disk_change", action="detach", guest=STOPPED_VM, disk="ide2")
         assert "ide2" not in guest(quorate, STOPPED_VM).config
 
 
-@pytest.mark.parametrize("tool", ["disk_add", "disk_resize", "disk_move", "disk_detach", "disk_attach", "disk_destroy"])
-async def test_a_locked_guest_keeps_its_disks_as_they_are(tmp_path, tool):
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("disk_add", {"size": 1}),
+        ("disk_change", {"action": "resize", "size": "+1G"}),
+        ("disk_change", {"action": "move", "disk": "scsi0", "storage": "tank"}),
+        ("disk_change", {"action": "detach", "disk": "scsi0"}),
+        ("disk_change", {"action": "attach"}),
+        ("disk_destroy", {"disk": "scsi0"}),
+    ],
+)
+async def test_a_locked_guest_keeps_its_disks_as_they_are(tmp_path, tool, arguments):
     async with rig(tmp_path, faults=[f"locked:{STOPPED_VM}:migrate"]) as quorate:
-        arguments: Any = {
-            "disk_add": {"size": 1},
-            "disk_resize": {"size": "+1G"},
-            "disk_move": {"disk": "scsi0", "storage": "tank"},
-            "disk_attach": {},
-        }.get(tool, {"disk": "scsi0"})
         assert "is locked (migrate)" in await quorate.refusal(tool, guest=STOPPED_VM, **arguments)
 
 
@@ -431,12 +468,12 @@ async def test_a_locked_guest_keeps_its_disks_as_they_are(tmp_path, tool):
 async def test_both_versions_take_every_call(tmp_path, version):
     async with rig(tmp_path, version=version) as quorate:
         await quorate.facts("disk_add", guest=STOPPED_VM, size=1, storage="nas")
-        await quorate.facts("disk_resize", guest=STOPPED_VM, disk="scsi1", size="2G")
-        await quorate.facts("disk_move", guest=STOPPED_VM, disk="scsi1", storage="tank")
-        await quorate.facts("disk_detach", guest=STOPPED_VM, disk="scsi1")
+        await quorate.facts("disk_change", action="resize", guest=STOPPED_VM, disk="scsi1", size="2G")
+        await quorate.facts("disk_change", action="move", guest=STOPPED_VM, disk="scsi1", storage="tank")
+        await quorate.facts("disk_change", action="detach", guest=STOPPED_VM, disk="scsi1")
         await quorate.facts("disk_destroy", guest=STOPPED_VM, disk="unused0")
         await quorate.facts("disk_add", guest=STOPPED_CT, size=1, path="/a")
-        await quorate.facts("disk_resize", guest=STOPPED_CT, disk="mp0", size="+1G")
+        await quorate.facts("disk_change", action="resize", guest=STOPPED_CT, disk="mp0", size="+1G")
 
 
 async def test_a_mount_point_whose_answer_is_lost_is_found(tmp_path):

@@ -37,14 +37,12 @@ NEVER_PLANNED = {
 MILDER_THAN_RAW = {
     "cloudinit_set": "the drive goes to a free slot",
     "disk_add": "only to a free slot",
-    "disk_attach": "only to a free slot",
-    "disk_detach": "the volume stays, as an unused disk",
-    "disk_move": "the source goes when its copy is complete",
+    "disk_change": "only to a free slot; what is detached stays, as an unused disk; a source goes when it is copied",
     "guest_configure": "of the drives only the CD-ROM",
     "ha_remove": "the guest stays as it is, and can be put under HA again",
     "nic_remove": "a network card holds no data",
-    "node_network_change": "pending only; node_network_apply makes it so",
-    "sdn_change": "pending only; sdn_apply makes it so",
+    "node_network_change": "pending only; network_apply makes it so",
+    "sdn_change": "pending only; network_apply makes it so",
     "task_stop": "it ends work that can be begun again",
 }
 """Operations that may be milder than the raw call they make, because of what they check or how little they change."""

@@ -170,7 +170,7 @@ async def test_a_guest_that_the_ha_manager_cannot_carry_over_is_refused_with_the
         mark = len(quorate.sim.requests)
         text = await quorate.refusal("ha_relocate", guest=102, node="pve2")
         assert "before-upgrade" in text
-        assert "disk_move" in text
+        assert "disk_change action=move" in text
         assert "ha_remove" in text
         assert all(method == "GET" for method, _ in quorate.requests_since(mark))
 

@@ -103,24 +103,39 @@ async def test_templates_that_are_there_come_before_those_that_can_be_had(tmp_pa
 
 async def test_a_template_is_downloaded_by_its_package_name(tmp_path):
     async with rig(tmp_path) as quorate:
-        facts = await quorate.facts("template_download", template="debian-12-standard", storage="nas")
+        facts = await quorate.facts("image_download", template="debian-12-standard", storage="nas")
         assert facts["volume"] == "nas:vztmpl/debian-12-standard_12.12-1_amd64.tar.zst"
         assert volume(quorate, facts["volume"]) is not None
-        again = await quorate.facts("template_download", template="debian-12-standard", storage="nas")
+        again = await quorate.facts("image_download", template="debian-12-standard", storage="nas")
         assert again["result"] == "nothing to do"
 
 
 async def test_an_unclear_template_is_answered_with_a_choice(tmp_path):
     async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("template_download", template="ubuntu")
+        text = await quorate.refusal("image_download", template="ubuntu")
         assert "ubuntu-24.04-standard_24.04-2_amd64.tar.zst" in text
-        assert "template_list" in await quorate.refusal("template_download", template="zzzzzz")
+        assert "template_list" in await quorate.refusal("image_download", template="zzzzzz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "One of url and template is needed"),
+        ({"url": ALPINE, "template": "alpine"}, "One of url and template is needed"),
+        ({"template": "alpine", "filename": "x.tar.gz"}, "filename does not go with template"),
+        ({"template": "alpine", "checksum": "ab" * 32}, "checksum does not go with template"),
+        ({"template": "alpine", "verify_certificates": False}, "verify_certificates does not go with template"),
+    ],
+)
+async def test_a_download_is_of_a_url_or_of_a_template(tmp_path, arguments, words):
+    async with rig(tmp_path) as quorate:
+        assert words in await quorate.refusal("image_download", **arguments)
 
 
 @pytest.mark.parametrize("wanted", ["debian-12", "nextcloud", "turnkey-nextcloud", "alpine", "ubuntu-24.04-standard"])
 async def test_a_name_means_the_same_template_to_a_download_and_to_a_new_container(tmp_path, wanted):
     async with rig(tmp_path) as quorate:
-        got = await quorate.facts("template_download", template=wanted, storage="nas", dry_run=True)
+        got = await quorate.facts("image_download", template=wanted, storage="nas", dry_run=True)
         made = await quorate.facts("container_create", template=wanted, dry_run=True)
         assert got["volume"] == f"nas:vztmpl/{made['chosen']['template']}"
 
@@ -140,5 +155,5 @@ async def test_images_come_by_every_way_on_both_major_versions(tmp_path, version
         assert volume(quorate, got["volume"]) is not None
         sent = await quorate.facts("image_upload", data="aGVsbG8=", filename="hello.iso", storage="nas")
         assert volume(quorate, sent["volume"]).size == 5
-        made = await quorate.facts("template_download", template="alpine-3.22-default", storage="nas")
+        made = await quorate.facts("image_download", template="alpine-3.22-default", storage="nas")
         assert volume(quorate, made["volume"]) is not None

@@ -57,7 +57,7 @@ async def test_peaks_are_at_least_as_high_as_averages(tmp_path):
 async def test_no_points_unless_asked_for_and_then_never_more_than_that(tmp_path):
     async with rig(tmp_path) as quorate:
         assert "points" not in await quorate.facts("metrics_get", guest=102, timeframe="day")
-        facts = await quorate.facts("metrics_get", guest=102, timeframe="day", points=24, fields=["cpu", "mem"])
+        facts = await quorate.facts("metrics_get", guest=102, timeframe="day", points=24, show=["cpu", "mem"])
         points = facts["points"]
         assert points["columns"] == ["time", "cpu %", "mem GiB"]
         assert len(points["rows"]) == 24
@@ -107,10 +107,22 @@ async def test_a_stopped_guest_has_limits_but_no_load(tmp_path):
         assert "did not run" in facts["note"]
 
 
-@pytest.mark.parametrize("given_so", [{}, {"guest": 102, "node": "pve1"}, {"guest": 102, "storage": "nas"}])
+@pytest.mark.parametrize("given_so", [{"guest": [102, 103]}, {"guest": 102, "node": "pve1"}])
 async def test_one_thing_at_a_time_is_measured(tmp_path, given_so):
     async with rig(tmp_path) as quorate:
-        assert "wants one of guest, node and storage" in await quorate.refusal("metrics_get", **given_so)
+        text = await quorate.refusal("metrics_get", **given_so)
+        assert "one at a time, not of 2" in text
+        assert "chart=true" in text
+        assert "is not said" in await quorate.refusal("metrics_get")
+        assert "timezone does not go with numbers" in await quorate.refusal("metrics_get", guest=102, timezone="UTC")
+
+
+async def test_what_is_shown_is_named_as_people_say_it_or_as_pve_records_it(tmp_path):
+    async with rig(tmp_path) as quorate:
+        rows = by_field(await quorate.facts("metrics_get", guest=102, show=["memory", "network", "netin"]))
+        assert list(rows) == ["mem", "netin", "netout"]
+        assert list(by_field(await quorate.facts("metrics_get", node="pve1", show="memory"))) == ["memused"]
+        assert list(by_field(await quorate.facts("metrics_get", storage="nas", show="disk"))) == ["used"]
 
 
 async def test_what_is_not_there_is_named_with_what_is(tmp_path):
@@ -118,7 +130,7 @@ async def test_what_is_not_there_is_named_with_what_is(tmp_path):
         assert "There are local, local-lvm, nas" in await quorate.refusal("metrics_get", storage="attic")
         assert "It is on pve1, pve2" in await quorate.refusal("metrics_get", storage="tank", node="pve3")
         assert "The nodes are pve1, pve2, pve3" in await quorate.refusal("metrics_get", node="pve9")
-        text = await quorate.refusal("metrics_get", guest=102, fields=["cpu", "humidity"])
+        text = await quorate.refusal("metrics_get", guest=102, show=["cpu", "humidity"])
         assert "Nothing is recorded as humidity" in text
         assert "netin" in text
 

@@ -175,3 +175,19 @@ async def test_bridges_vlans_and_vnets_are_listed(tmp_path, version):
         assert rows[1]["address"].endswith("/24")
         assert {row["node"] for row in await quorate.rows("network_list")} == {"pve1", "pve2", "pve3"}
         assert "no node 'pve9'" in await quorate.refusal("network_list", node="pve9")
+        assert [row["name"] for row in await quorate.rows("network_list", node="pve1", kind="vnet")] == ["blue"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"of": "node"}, "of=node needs node"),
+        ({"of": "sdn", "node": "pve1"}, "node does not go with of=sdn"),
+        ({"kind": "bond"}, "of=guests has no kind=bond. It has bridge, vlan, vnet"),
+        ({"of": "node", "node": "pve1", "kind": "zone"}, "of=node has no kind=zone"),
+        ({"of": "sdn", "kind": "bridge"}, "of=sdn has no kind=bridge"),
+    ],
+)
+async def test_each_list_of_networks_takes_what_belongs_to_it(tmp_path, arguments, words):
+    async with rig(tmp_path) as quorate:
+        assert words in await quorate.refusal("network_list", **arguments)

@@ -70,7 +70,7 @@ async def test_a_node_that_is_away_cannot_be_inspected(tmp_path):
 
 async def test_the_newest_lines_of_the_journal_are_shown(tmp_path):
     async with rig(tmp_path) as quorate:
-        told = await quorate.facts("node_log", node="pve1", lines=3)
+        told = await quorate.facts("log_read", node="pve1", limit=3)
         assert len(told["lines"]) == 3
         assert all(" pve1 " in line for line in told["lines"])
         assert told["lines"][-1].startswith("Jan 15 07:17:00")
@@ -78,15 +78,15 @@ async def test_the_newest_lines_of_the_journal_are_shown(tmp_path):
 
 async def test_the_journal_is_filtered_by_text_time_and_service(tmp_path):
     async with rig(tmp_path) as quorate:
-        found = await quorate.facts("node_log", node="pve1", contains="cron.hourly", since="3h")
+        found = await quorate.facts("log_read", node="pve1", contains="cron.hourly", since="3h")
         assert len(found["lines"]) == 3
         assert all("cron.hourly" in line for line in found["lines"])
-        early = await quorate.facts("node_log", node="pve1", until="2026-01-14 12:00", since="2026-01-14 10:00")
+        early = await quorate.facts("log_read", node="pve1", until="2026-01-14 12:00", since="2026-01-14 10:00")
         assert all(line.startswith(("Jan 14 10:", "Jan 14 11:", "Jan 14 12:00")) for line in early["lines"])
-        unit = await quorate.facts("node_log", node="pve1", service="pvedaemon", since="60d")
+        unit = await quorate.facts("log_read", node="pve1", service="pvedaemon", since="60d")
         assert unit["lines"]
         assert all("pvedaemon" in line for line in unit["lines"])
-        nothing = await quorate.facts("node_log", node="pve1", service="pveproxy", since="1h")
+        nothing = await quorate.facts("log_read", node="pve1", service="pveproxy", since="1h")
         assert "lines" not in nothing
         assert "widen since" in nothing["next"]
 
@@ -95,25 +95,46 @@ async def test_the_time_of_a_unit_s_log_is_the_node_s_own(tmp_path):
     async with rig(tmp_path) as quorate:
         await quorate.facts("api_call", method="PUT", path="/nodes/pve1/time", params={"timezone": "Europe/Berlin"})
         mark = len(quorate.sim.requests)
-        await quorate.facts("node_log", node="pve1", service="pvedaemon", since="2026-01-15 06:00")
+        await quorate.facts("log_read", node="pve1", service="pvedaemon", since="2026-01-15 06:00")
         assert ("GET", "/nodes/pve1/time") in quorate.requests_since(mark)
 
 
 async def test_times_that_make_no_sense_are_refused(tmp_path):
     async with rig(tmp_path) as quorate:
-        assert "is no time" in await quorate.refusal("node_log", node="pve1", since="yesterday-ish")
-        assert "later than until" in await quorate.refusal("node_log", node="pve1", since="1h", until="2h")
+        assert "is no time" in await quorate.refusal("log_read", node="pve1", since="yesterday-ish")
+        assert "later than until" in await quorate.refusal("log_read", node="pve1", since="1h", until="2h")
 
 
 async def test_the_cluster_log_is_listed_and_filtered(tmp_path):
     async with rig(tmp_path) as quorate:
-        rows = await quorate.rows("cluster_log")
+        rows = await quorate.rows("log_read")
         assert rows == sorted(rows, key=lambda row: row["time"], reverse=True)
-        mine = await quorate.rows("cluster_log", node="pve2", contains="vzdump")
+        mine = await quorate.rows("log_read", contains=["PVE2", "vzdump"])
         assert mine
         assert all(row["node"] == "pve2" and "vzdump" in row["message"] for row in mine)
-        trouble = await quorate.rows("cluster_log", problems=True)
+        who = rows[0]["user"]
+        assert {row["user"] for row in await quorate.rows("log_read", user=who)} == {who}
+        middle = rows[len(rows) // 2]["time"]
+        early = await quorate.rows("log_read", until=middle, limit=500)
+        assert early
+        assert all(row["time"] <= middle for row in early)
+        assert len(early) < (await quorate.facts("log_read"))["total"]
+        trouble = await quorate.rows("log_read", problems=True)
         assert {row["severity"] for row in trouble} <= {"error", "warning", "critical"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"service": "pvedaemon"}, "service needs node"),
+        ({"node": "pve1", "user": "root@pam"}, "user does not go with node"),
+        ({"node": "pve1", "problems": True}, "problems does not go with node"),
+        ({"node": "pve1", "offset": 50}, "offset does not go with node"),
+    ],
+)
+async def test_what_belongs_to_the_other_log_is_refused(tmp_path, arguments, words):
+    async with rig(tmp_path) as quorate:
+        assert words in await quorate.refusal("log_read", **arguments)
 
 
 async def test_without_ceph_it_is_said_in_clear_words(tmp_path):

@@ -15,12 +15,12 @@ def network(quorate, node="pve1"):
 
 async def test_interfaces_are_listed_with_addresses_and_ports(tmp_path):
     async with rig(tmp_path) as quorate:
-        rows = {row["iface"]: row for row in await quorate.rows("node_network_list", node="pve1")}
+        rows = {row["iface"]: row for row in await quorate.rows("network_list", of="node", node="pve1")}
         assert rows["vmbr0"]["cidr"] == f"{quorate.sim.world.nodes['pve1'].ip}/24"
         assert rows["vmbr0"]["ports"] == "eno1"
-        bridges = await quorate.rows("node_network_list", node="pve1", type="bridge")
+        bridges = await quorate.rows("network_list", of="node", node="pve1", kind="bridge")
         assert [row["iface"] for row in bridges] == ["vmbr0", "vmbr1"]
-        assert "The nodes are" in await quorate.refusal("node_network_list", node="pve9")
+        assert "The nodes are" in await quorate.refusal("network_list", of="node", node="pve9")
 
 
 @pytest.mark.parametrize("version", ["8.4.1", "9.1.8"])
@@ -31,11 +31,11 @@ async def test_a_new_bridge_waits_until_it_is_applied(tmp_path, version):
             cidr="10.20.0.1/24", comment="lab",
         )  # fmt: skip
         assert "+iface vmbr9 inet static" in told["pending"]
-        assert "node_network_apply" in told["next"]
+        assert "network_apply of=node" in told["next"]
         assert "vmbr9" not in quorate.sim.world.nodes["pve1"].bridges
-        listed = await quorate.facts("node_network_list", node="pve1")
+        listed = await quorate.facts("network_list", of="node", node="pve1")
         assert "+iface vmbr9" in listed["pending"]
-        applied = await quorate.facts("node_network_apply", node="pve1")
+        applied = await quorate.facts("network_apply", of="node", node="pve1")
         assert applied["result"] == "done"
         assert "vmbr9" in quorate.sim.world.nodes["pve1"].bridges
         assert network(quorate).changes() is None
@@ -77,19 +77,25 @@ async def test_edits_are_dropped(tmp_path):
 
 async def test_applying_shows_the_difference_and_the_danger_first(tmp_path):
     async with rig(tmp_path) as quorate:
-        nothing = await quorate.facts("node_network_apply", node="pve1")
+        nothing = await quorate.facts("network_apply", of="node", node="pve1")
         assert nothing["unchanged"] == ["No network edits wait on pve1"]
         await quorate.facts("node_network_change", node="pve1", action="set", iface="vmbr0", cidr="192.168.10.77/24")
-        told = await quorate.facts("node_network_apply", node="pve1", dry_run=True)
+        told = await quorate.facts("network_apply", of="node", node="pve1", dry_run=True)
         assert "+\taddress 192.168.10.77/24" in told["pending"]
         assert any("only its console is left" in warning for warning in told["warnings"])
         assert any("running guests" in warning for warning in told["warnings"])
 
 
+async def test_what_is_applied_has_to_be_said(tmp_path):
+    async with rig(tmp_path) as quorate:
+        assert "of=node needs node" in await quorate.refusal("network_apply", of="node")
+        assert "node does not go with of=sdn" in await quorate.refusal("network_apply", of="sdn", node="pve1")
+
+
 async def test_applying_needs_the_admin_level_and_editing_does_not(tmp_path):
     async with rig(tmp_path, access=Access.OPERATE) as quorate:
         await quorate.facts("node_network_change", node="pve1", action="set", iface="vmbr9", type="bridge")
-        assert "--access admin" in await quorate.refusal("node_network_apply", node="pve1")
+        assert "--access admin" in await quorate.refusal("network_apply", of="node", node="pve1")
 
 
 @pytest.mark.parametrize(

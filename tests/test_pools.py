@@ -11,14 +11,16 @@ pytestmark = pytest.mark.anyio
 async def test_pools_and_their_members_are_listed(tmp_path):
     async with rig(tmp_path) as quorate:
         pools = quorate.sim.world.access.pools
-        rows = await quorate.rows("pool_list")
+        rows = await quorate.rows("access_list", kind="pools")
         assert {row["pool"]: row["guests"] for row in rows} == {name: len(pool.vms) for name, pool in pools.items()}
-        facts = await quorate.facts("pool_list", pool="lab")
+        facts = await quorate.facts("access_list", kind="pools", name="lab")
         rows = [dict(zip(facts["columns"], row, strict=True)) for row in facts["rows"]]
         assert {row["id"] for row in rows if row["type"] != "storage"} == pools["lab"].vms
         assert [row["id"] for row in rows if row["type"] == "storage"] == ["local-lvm"]
         assert "alice@pve PVEVMAdmin" in facts["rights"]
-        assert "There is no pool 'labs'. Did you mean lab?" in await quorate.refusal("pool_list", pool="labs")
+        assert "There is no pool 'labs'. Did you mean lab?" in await quorate.refusal(
+            "access_list", kind="pools", name="labs"
+        )
 
 
 async def test_a_pool_is_made_filled_and_emptied(tmp_path):

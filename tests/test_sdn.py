@@ -24,31 +24,31 @@ async def test_a_network_is_made_listed_applied_and_taken_away(tmp_path, version
         await quorate.facts(
             "sdn_change", action="set", kind="subnet", name="10.9.0.0/24", vnet="labnet", gateway="10.9.0.1"
         )
-        listed = await quorate.facts("sdn_list")
+        listed = await quorate.facts("network_list", of="sdn")
         rows = [dict(zip(listed["columns"], row, strict=True)) for row in listed["rows"]]
         assert [(row["kind"], row["name"], row["state"]) for row in rows] == [
             ("zone", "lab", "new"),
             ("vnet", "labnet", "new"),
             ("subnet", "10.9.0.0/24", "new"),
         ]
-        assert "sdn_apply" in listed["next"]
+        assert "network_apply of=sdn" in listed["next"]
         assert ("rollback" in listed["next"]) == version.startswith("9")
         assert sdn(quorate).running("vnets") == {}
-        applied = await quorate.facts("sdn_apply")
+        applied = await quorate.facts("network_apply", of="sdn")
         assert applied["result"] == "done"
         assert ":reloadnetworkall:" in applied["task"]
         assert set(sdn(quorate).running("vnets")) == {"labnet"}
-        assert "No SDN edits" in (await quorate.facts("sdn_apply"))["unchanged"][0]
+        assert "No SDN edits" in (await quorate.facts("network_apply", of="sdn"))["unchanged"][0]
         await quorate.facts(
             "sdn_change", action="set", kind="subnet", name="10.9.0.0/24", vnet="labnet", options={"snat": True}
         )
-        assert (await quorate.rows("sdn_list", kind="subnet"))[0]["state"] == "changed"
+        assert (await quorate.rows("network_list", of="sdn", kind="subnet"))[0]["state"] == "changed"
         for kind, name in (("subnet", "10.9.0.0/24"), ("vnet", "labnet"), ("zone", "lab")):
             more = {"vnet": "labnet"} if kind == "subnet" else {}
             assert (await quorate.facts("sdn_change", action="delete", kind=kind, name=name, **more))[
                 "result"
             ] == "done"
-        await quorate.facts("sdn_apply")
+        await quorate.facts("network_apply", of="sdn")
         assert sdn(quorate).running("zones") == {}
 
 
@@ -93,7 +93,7 @@ async def test_applying_warns_about_edits_of_nodes_that_come_along(tmp_path):
         await quorate.facts("sdn_change", action="set", kind="zone", name="lab", type="simple")
         await quorate.facts("node_network_change", node="pve2", action="set", iface="vmbr7", type="bridge")
         quorate.sim.world.nodes["pve3"].online = False
-        told = await quorate.facts("sdn_apply", dry_run=True)
+        told = await quorate.facts("network_apply", of="sdn", dry_run=True)
         assert any("pve2 itself wait" in warning for warning in told["warnings"])
         assert any("pve3 is offline" in warning for warning in told["warnings"])
         assert told["pending"] == ["new zone lab"]

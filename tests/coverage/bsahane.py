@@ -238,7 +238,9 @@ ROWS = [
     row(
         "proxmox-resize-vm-disk",
         of(104, disk="scsi0", grow_gb=4, dry_run=False),
-        native("disk_resize", {**ON, "disk": "disk", "size": Turned("grow_gb", "+{}G".format), **DRY}),
+        native(
+            "disk_change", {**ON, "disk": "disk", "size": Turned("grow_gb", "+{}G".format), **DRY}, action="resize"
+        ),
         looks.disk_is("scsi0", size="64G"),
         without=PATIENCE,
     ),
@@ -380,7 +382,7 @@ ROWS = [
         native("metrics_get", {"node": "node", "timeframe": "timeframe", "cf": "cf"}),
         lists.usage_is_told,
     ),
-    row("proxmox-list-pools", {}, native("pool_list"), pools_are_listed),
+    row("proxmox-list-pools", {}, native("access_list", kind="pools"), pools_are_listed),
     row(
         "proxmox-create-pool",
         {"poolid": "media", "comment": "films", "dry_run": False},

@@ -28,8 +28,8 @@ ROLLBACK = native("snapshot_rollback", {"guest": "vmid", "snapshot": "snapname"}
 DROP_SNAPSHOT = native("snapshot_delete", {"guest": "vmid", "snapshot": "snapname"})
 BACKUP = native("backup_create", {"guest": "vmid", "storage": "storage", "mode": "mode", "compress": "compress"})
 RESTORE = native("backup_restore", {"node": "node", "vmid": "vmid", "backup": "archive", "storage": "storage"})
-GROW = native("disk_resize", {"guest": "vmid", "disk": "disk", "size": "size"})
-MOVE = native("disk_move", {"guest": "vmid", "disk": "disk", "storage": "storage", "delete": "delete"})
+GROW = native("disk_change", {"guest": "vmid", "disk": "disk", "size": "size"}, action="resize")
+MOVE = native("disk_change", {"guest": "vmid", "disk": "disk", "storage": "storage", "delete": "delete"}, action="move")
 VM_NIC = {
     "guest": "vmid",
     "bridge": "bridge",
@@ -201,14 +201,14 @@ ROWS = [
     row(
         "proxmox_remove_disk_vm",
         on(107, disk="scsi1"),
-        native("disk_detach", {"guest": "vmid", "disk": "disk"}),
+        native("disk_change", {"guest": "vmid", "disk": "disk"}, action="detach"),
         looks.is_detached("scsi1"),
         prepare=preparing.with_second_disk(107),
     ),
     row(
         "proxmox_remove_mountpoint_lxc",
         on(206, mp="mp0"),
-        native("disk_detach", {"guest": "vmid", "disk": "mp"}),
+        native("disk_change", {"guest": "vmid", "disk": "mp"}, action="detach"),
         looks.is_detached("mp0"),
         prepare=preparing.with_second_disk(206),
     ),

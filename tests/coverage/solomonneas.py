@@ -143,7 +143,12 @@ ROWS = [
     row("proxmox_guest_network", {"vmid": 102}, GET, addresses_are_told),
     row("proxmox_wait_task", {"upid": lists.PAST_TASK}, native("task_wait", {"task": "upid"}), lists.task_is_told),
     row("proxmox_next_vmid", {}, native("api_call", method="GET", path="/cluster/nextid"), lists.next_id_is_free),
-    row("proxmox_list_pool_resources", {"pool": "lab"}, native("pool_list", {"pool": "pool"}), lists.pool_is_listed),
+    row(
+        "proxmox_list_pool_resources",
+        {"pool": "lab"},
+        native("access_list", {"name": "pool"}, kind="pools"),
+        lists.pool_is_listed,
+    ),
     row(
         "proxmox_start_resource",
         {"vmid": 206, "confirm": True},

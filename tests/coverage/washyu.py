@@ -5,7 +5,7 @@ from tests.coverage.brynnjocelyn import ISO, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
 LISTS = {"vm": ("guest_list", {"type": "vm"}), "lxc": ("guest_list", {"type": "ct"}), "node": ("node_list", {}),
-         "storage": ("storage_list", {}), "pool": ("pool_list", {})}  # fmt: skip
+         "storage": ("storage_list", {}), "pool": ("access_list", {"kind": "pools"})}  # fmt: skip
 
 
 async def list_every_kind(done: Done) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.access.listing import TOKEN_ID, acl, groups, holder, roles, tokens_in, unknown, users
+from quorate.operations.access.directory import TOKEN_ID, acl, groups, holder, roles, tokens_in, unknown, users
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.units import shortlist

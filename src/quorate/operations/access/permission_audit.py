@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from quorate.operations.access.acl import checked_path
-from quorate.operations.access.listing import PLAIN_ID, acl, holder, roles
+from quorate.operations.access.directory import PLAIN_ID, acl, holder, roles
 from quorate.operations.access.permission_needs import Wanted, calls_of_level, lacking, only_for_root, paths_of
 from quorate.operations.plan import Plan
 from quorate.operations.registry import TOOLSETS, GuestRefs, Operation, Risk, operation, operations
@@ -191,7 +191,7 @@ async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[st
     except PermissionMissing as problem:
         stopped = problem  # our own rights end here; what was asked for up to here is known
     calls = [("GET", path, params) for path, params in observed.reads]
-    calls += [(call.method, call.path, dict(call.params)) for call in plan.calls] if plan else []
+    calls += [(call.method, call.path, dict(call.params)) for call in plan.api_calls] if plan else []
     wanted = []
     for method, path, params in calls:
         match = facts.find(method, path)

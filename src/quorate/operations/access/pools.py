@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.operations.access.listing import acl, holder, unknown
+from quorate.operations.access.directory import acl, holder, unknown
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.pve.cluster import Cluster, Guest
@@ -21,20 +22,14 @@ _POOL_ID = re.compile(r"[A-Za-z0-9.\-_]+(/[A-Za-z0-9.\-_]+){0,2}")
 Refs = list[int | str]
 
 
-@operation(risk=Risk.READ)
-async def pool_list(
-    pve: Cluster,
-    pool: Annotated[str, Meta(description="Show its members")] | None = None,
-    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
-    offset: Annotated[int, Meta(ge=0)] = 0,
-) -> Table:
-    """List the pools, or the guests and storages in one of them."""
-    if pool is None:
-        counts: dict[str, int] = {}
-        for row in await pve.inventory.guests():
-            counts[row.pool] = counts.get(row.pool, 0) + 1
-        rows = [[name, counts.get(name, 0), one.get("comment", "")] for name, one in (await _pools(pve)).items()]
-        return page(("pool", "guests", "comment"), rows, limit=limit, offset=offset)
+async def summaries(pve: Cluster) -> list[list[Any]]:
+    """Every pool with the number of its guests and its comment."""
+    counts = Counter(row.pool for row in await pve.inventory.guests())
+    return [[name, counts[name], one.get("comment", "")] for name, one in (await _pools(pve)).items()]
+
+
+async def members(pve: Cluster, pool: str, *, limit: int, offset: int) -> Table:
+    """The guests and storages in a pool, and who holds which role on all of them."""
     found = await _existing(pve, pool)
     table = page(
         ("type", "id", "name", "node", "status"),

@@ -7,21 +7,20 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.access.listing import (
+from quorate.operations.access.directory import (
     PLAIN_ID,
     TOKEN_ID,
     USER_ID,
-    Expire,
     acl,
     groups,
     groups_of,
     holder,
-    parse_expiry,
     roles,
     tokens_in,
     unknown,
     users,
 )
+from quorate.operations.access.expiry import Expire, parse_expiry
 from quorate.operations.access.pools import plan_pool_deletion
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation

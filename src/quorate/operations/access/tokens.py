@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.operations.access.listing import TOKEN_ID, Expire, parse_expiry, tokens_in, unknown, users
+from quorate.operations.access.directory import TOKEN_ID, tokens_in, unknown, users
+from quorate.operations.access.expiry import Expire, parse_expiry
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.pve.cluster import Cluster

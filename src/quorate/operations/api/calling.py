@@ -40,7 +40,7 @@ async def api_call(
     limit: Annotated[int, Meta(ge=1, le=200, description="Rows of a GET")] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table | dict[str, Any] | Plan:
-    """Call any endpoint of the PVE API. Prefer the other tools; find endpoints with api_search and api_describe."""
+    """Call any endpoint of the PVE API. Prefer the other tools; find and understand endpoints with api_search."""
     match = api_paths.find(await pve.facts(), method, path)
     given = dict(params or {})
     _refuse(match, given)
@@ -67,7 +67,10 @@ def _check_parameters(match: Match, path: str, params: Mapping[str, Any]) -> Non
     if errors:
         listed = "; ".join(f"{name}: {why.strip()}" for name, why in errors.items())
         raise ParameterRejected(
-            f"PVE would not accept GET {path}", why=listed, next_step="See api_describe", facts={"errors": errors}
+            f"PVE would not accept GET {path}",
+            why=listed,
+            next_step="See api_search with this path and method",
+            facts={"errors": errors},
         )
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
 from quorate.operations.api import paths as api_paths
+from quorate.operations.api.describing import describe
 from quorate.operations.api.risk import judge, refusal
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, NotFound
-from quorate.pve.privileges import root_only
 from quorate.pve.schema import Endpoint, Facts
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
-ENUM_SHOWN = 12
+COLUMNS = ("method", "path", "name", "risk", "privileges")
 _WORD = re.compile(r"[a-z0-9]+")
 # What people say, and what PVE calls it.
 _MEANS = {
@@ -51,29 +51,42 @@ _MEANS = {
 @operation(risk=Risk.READ)
 async def api_search(
     pve: Cluster,
-    words: Annotated[str, Meta(description="Such as 'backup job schedule' or 'VM.Clone'")],
+    words: Annotated[str, Meta(description="Such as 'backup job schedule' or 'VM.Clone'")] | None = None,
+    path: Annotated[str, Meta(description="Describe this one: /nodes/{node}/qemu or /nodes/pve1/qemu, with its method")]
+    | None = None,
     method: Method | None = None,
+    parameter: Annotated[str, Meta(description="With path: only this one, in full")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=100)] = 20,
     offset: Annotated[int, Meta(ge=0)] = 0,
-) -> Table:
-    """Find endpoints of the PVE API by words in their paths, names, parameters and privileges; best first."""
+) -> Table | dict[str, Any]:
+    """Find endpoints of the PVE API by words in their paths, names, parameters and privileges, best first.
+
+    With path, describe one: parameters, privileges, risk, what it returns, the task it starts.
+    """
+    if (words is None) == (path is None):
+        raise BadArgument("One of words and path is needed", next_step="words finds endpoints, path describes one")
+    facts = await pve.facts()
+    if path is not None:
+        return _described(facts, path, method, parameter)
+    if parameter is not None:
+        raise BadArgument("parameter needs path", next_step="Say which endpoint it belongs to with path= and method=")
+    return _search(facts, str(words), method, limit=limit, offset=offset)
+
+
+def _search(facts: Facts, words: str, method: str | None, *, limit: int, offset: int) -> Table:
     wanted = _WORD.findall(words.lower())
     if not wanted:
         raise BadArgument("There are no words to search for", next_step="Give words such as snapshot or firewall rule")
-    facts = await pve.facts()
     scored = [
         (score, endpoint)
         for endpoint in facts.endpoints()
         if method in (None, endpoint.method) and (score := _score(endpoint, wanted))
     ]
     scored.sort(key=lambda pair: (-pair[0], len(pair[1].template), pair[1].template, pair[1].method))
-    table = page(
-        ("method", "path", "name", "risk", "privileges"),
-        (_row(endpoint) for _, endpoint in scored),
-        limit=limit,
-        offset=offset,
+    table = page(COLUMNS, (_row(endpoint) for _, endpoint in scored), limit=limit, offset=offset)
+    table.facts["next"] = (
+        "path= and method= show the parameters of one" if scored else "Try other words, such as PVE's own"
     )
-    table.facts["next"] = "api_describe shows the parameters" if scored else "Try other words, such as PVE's own"
     return table
 
 
@@ -135,104 +148,32 @@ def _collect(check: Any, found: set[str]) -> None:
             _collect(part, found)
 
 
-@operation(risk=Risk.READ)
-async def api_describe(
-    pve: Cluster,
-    method: Method,
-    path: Annotated[str, Meta(description="With or without placeholders: /nodes/{node}/qemu or /nodes/pve1/qemu")],
-    parameter: Annotated[str, Meta(description="Only this one, in full")] | None = None,
-) -> dict[str, Any]:
-    """One endpoint of the PVE API: parameters, privileges, risk, what it returns, the task it starts."""
-    endpoint = _endpoint(await pve.facts(), method, path)
+# -- the endpoint at a path --------------------------------------------------------------------------------------------
+
+
+def _described(facts: Facts, path: str, method: str | None, parameter: str | None) -> Table | dict[str, Any]:
+    """The one endpoint that is meant; if the path has several methods and none is named, what they are."""
+    found = _at(facts, path, method)
+    if len(found) == 1:
+        return describe(found[0], parameter)
     if parameter is not None:
-        return {"parameter": parameter, **_in_full(endpoint, parameter)}
-    risk, because = judge(method, endpoint.template)
-    required = {name: _brief(spec) for name, spec in endpoint.parameters.items() if not spec.get("optional")}
-    optional = {name: _brief(spec) for name, spec in endpoint.parameters.items() if spec.get("optional")}
-    return {
-        "endpoint": f"{method} {endpoint.template}",
-        "name": endpoint.name,
-        "risk": f"{risk.value}: {because}",
-        "refused": refusal(endpoint) or "",
-        "needs": needs_in_words(endpoint.permission),
-        "required": required,
-        "optional": optional,
-        "returns": _returns(endpoint.returns),
-        "task": ", ".join(endpoint.worker_types),
-        "next": f"api_call method={method} path=… params=…",
-    }
+        methods = ", ".join(endpoint.method for endpoint in found)
+        raise BadArgument(f"{path} has {methods}, each with its own parameters", next_step="Say which with method=")
+    table = page(COLUMNS, map(_row, found), limit=len(found), offset=0)
+    table.facts["next"] = "method= shows the parameters of one"
+    return table
 
 
-def _endpoint(facts: Facts, method: str, path: str) -> Endpoint:
+def _at(facts: Facts, path: str, method: str | None) -> list[Endpoint]:
+    """The endpoints of a path, with or without placeholders."""
+    methods = [one for one in get_args(Method) if method in (None, one)]
     if "{" in path:
-        try:
-            return facts.endpoint(method, path)
-        except KeyError:
-            raise NotFound(f"PVE {facts.version} has no {method} {path}", next_step="api_search finds paths") from None
-    return api_paths.find(facts, method, path).endpoint
-
-
-def _in_full(endpoint: Endpoint, name: str) -> dict[str, Any]:
-    known = endpoint.parameters
-    numbered = re.sub(r"\d+$", "[n]", name)
-    found = known.get(name) or known.get(numbered)
-    if found is None:
-        raise NotFound(f"{endpoint.method} {endpoint.template} has no parameter {name!r}", next_step=_names(known))
-    return dict(found)
-
-
-def _names(known: Mapping[str, Any]) -> str:
-    return f"It has {', '.join(sorted(known)) or 'none'}"
-
-
-def _brief(spec: Mapping[str, Any]) -> str:
-    """Type, choices and bounds in one line."""
-    parts = [str(spec.get("type", "any"))]
-    if "enum" in spec:
-        choices = [str(one) for one in spec["enum"]]
-        more = f"|… {len(choices) - ENUM_SHOWN} more" if len(choices) > ENUM_SHOWN else ""
-        parts = ["|".join(choices[:ENUM_SHOWN]) + more]
-    known = spec.get("format")
-    if isinstance(known, str):
-        parts.append(known)
-    elif isinstance(known, Mapping):
-        parts.append(f"key=value list of {', '.join(list(known)[:ENUM_SHOWN])}")
-    for key, word in (("minimum", ">="), ("maximum", "<="), ("maxLength", "length <="), ("default", "default")):
-        if key in spec:
-            parts.append(f"{word} {spec[key]}")
-    if "requires" in spec:
-        parts.append(f"with {spec['requires']}")
-    return " ".join(parts)
-
-
-def _returns(spec: Mapping[str, Any]) -> str:
-    kind = str(spec.get("type", "any"))
-    inner = spec.get("items", spec) if kind == "array" else spec
-    fields = list(inner.get("properties", {})) if isinstance(inner, Mapping) else []
-    more = f" and {len(fields) - 30} more" if len(fields) > 30 else ""
-    return f"{kind} of {', '.join(fields[:30])}{more}" if fields else kind
-
-
-def needs_in_words(permission: Mapping[str, Any] | None) -> str:
-    """The permission expression as a sentence part: "VM.Clone on /vms/{vmid} and (…)"."""
-    if root_only(permission) or permission is None:
-        return "root@pam itself"
-    if permission.get("user") in ("all", "world") or "check" not in permission:
-        mentioned = ", ".join(permission.get("privs_mentioned", ()))
-        anyone = "no login" if permission.get("user") == "world" else "any login"
-        return f"{anyone}; its code also asks for {mentioned}" if mentioned else anyone
-    return _check_in_words(permission["check"])
-
-
-def _check_in_words(check: Sequence[Any]) -> str:
-    kind = check[0]
-    if kind in ("and", "or"):
-        return f" {kind} ".join(
-            f"({_check_in_words(part)})" if part[0] in ("and", "or") else _check_in_words(part) for part in check[1:]
-        )
-    if kind == "perm":
-        options = dict(zip(check[3::2], check[4::2], strict=False))
-        return f"{(' or ' if options.get('any') else ' and ').join(check[2])} on {check[1]}"
-    if kind == "perm-modify":
-        return f"Permissions.Modify on {check[1]}"
-    return "rights over the user that it is about (User.Modify, Realm.AllocateUser)"
+        found = [one for one in facts.endpoints() if one.template == path and one.method in methods]
+        if not found:
+            what = f"{method} {path}" if method else path
+            raise NotFound(f"PVE {facts.version} has no {what}", next_step="api_search words=… finds paths")
+        return found
+    if problem := api_paths.objection(path):
+        raise problem
+    matches = [match for one in methods if (match := facts.find(one, path))]
+    return [match.endpoint for match in matches] or [api_paths.find(facts, methods[0], path).endpoint]

@@ -17,7 +17,7 @@ from quorate.operations.config_change import (
     read_config,
     write_config,
 )
-from quorate.operations.configure.networks import address_changes
+from quorate.operations.configure.network_cards import address_changes
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.readiness import storages_on
@@ -227,7 +227,9 @@ async def _new_drive(pve: Cluster, guest: Guest, config: Config, storage: str | 
     """The drive beside the boot disk, on a bus that the guest can read."""
     slot = _free_place(config)
     if slot is None:
-        raise Conflict(f"{guest} has no place left for the cloud-init drive", next_step="Free one with disk_detach")
+        raise Conflict(
+            f"{guest} has no place left for the cloud-init drive", next_step="Free one with disk_change action=detach"
+        )
     boots = values.boot_disk(config, is_vm=True)
     beside = values.volume_of(str(config.get(boots or "", ""))).partition(":")[0]
     here = await storages_on(pve, guest.row.node)

@@ -28,7 +28,10 @@ def existing_disk(guest: Guest, config: Config, key: str | None) -> str:
     disks = [name for name in sorted(config) if values.bus_of(name) in (*values.DISKS, "unused")]
     if key in disks:
         return str(key)
-    raise NotFound(f"{guest} has no disk {key!r}", next_step=f"It has {', '.join(disks) or 'none'}")
+    there = f"It has {', '.join(disks) or 'none'}"
+    if key is None:
+        raise BadArgument(f"Which disk of {guest} is meant is not said", next_step=f"Give disk=. {there}")
+    raise NotFound(f"{guest} has no disk {key!r}", next_step=there)
 
 
 def unused_disk(guest: Guest, config: Config, key: str | None) -> str:
@@ -59,13 +62,15 @@ def free_slot(guest: Guest, config: Config, given: str | None) -> str:
             next_step=f"Give one of {', '.join(buses)}, or {buses[0]}1",
         )
     if wanted in config:
-        raise Conflict(f"{wanted} of {guest} is taken by {config[wanted]}", next_step="Leave disk out for a free slot")
+        raise Conflict(f"{wanted} of {guest} is taken by {config[wanted]}", next_step="Leave it out for a free slot")
     return wanted
 
 
 def refuse_cdrom(key: str, value: str, what: str) -> None:
     if values.bus_of(key) == "unused":
-        raise BadArgument(f"{key} is detached and cannot be {what}", next_step="Attach it first with disk_attach")
+        raise BadArgument(
+            f"{key} is detached and cannot be {what}", next_step="Attach it first with disk_change action=attach"
+        )
     if not values.is_disk(key, value) or ":" not in values.volume_of(value):
         raise BadArgument(f"{key} is {values.volume_of(value)}, not a disk of the guest, and cannot be {what}")
 

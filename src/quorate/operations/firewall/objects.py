@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.access.listing import unknown
+from quorate.operations.access.directory import unknown
 from quorate.operations.firewall import lockout
 from quorate.operations.firewall.places import CLUSTER, ObjectScope, Of, Place, place_of
 from quorate.operations.firewall.rules import risk_of

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.access.listing import unknown
+from quorate.operations.access.directory import unknown
 from quorate.operations.plan import Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.pve import values

@@ -13,6 +13,7 @@ from quorate.operations.backups.backups import NOTES_TEMPLATE, vzdump_call
 from quorate.operations.guests.each import plan_each
 from quorate.operations.guests.power import plan_power
 from quorate.operations.guests.selection import Filter
+from quorate.operations.misplaced import refuse_misplaced
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.readiness import refuse_locked
@@ -46,7 +47,9 @@ async def guest_bulk(
     limit: Annotated[int, Meta(ge=1, le=MOST_GUESTS, description="Refuse if more guests fit")] = 25,
 ) -> Plan:
     """Start, shut down, reboot, snapshot, tag, untag or back up many guests at once. Try dry_run first."""
-    _check_arguments(action, {"tags": tags, "snapshot": snapshot, "storage": storage})
+    refuse_misplaced("action", action, {"tags": tags, "snapshot": snapshot, "storage": storage}, _BELONGS_TO)
+    if action in _BELONGS_TO["tags"] and not tags:
+        raise BadArgument(f"action={action} needs tags", next_step="Give tags=[…]")
     wanted = Filter(node, type, status, name, tag, pool)
     targets = await _targets(pve, guests, wanted, limit, templates=action in ("tag", "untag"))
     says = f"{action.capitalize()} {len(targets)} guests"
@@ -60,16 +63,6 @@ async def guest_bulk(
         case _:
             plan = await plan_power(targets, action)
     return replace(plan, summary=says, facts={"targets": [str(guest) for guest in targets]})
-
-
-def _check_arguments(action: str, given: dict[str, Any]) -> None:
-    for name, value in given.items():
-        if value is not None and action not in _BELONGS_TO[name]:
-            raise BadArgument(
-                f"{name} does not go with action={action}", next_step=f"It is for {' and '.join(_BELONGS_TO[name])}"
-            )
-    if action in _BELONGS_TO["tags"] and not given["tags"]:
-        raise BadArgument(f"action={action} needs tags", next_step="Give tags=[…]")
 
 
 async def _targets(

@@ -195,7 +195,9 @@ def _cdrom(guest: Guest, config: Config, given: str) -> dict[str, str]:
     ]
     slot = drives[0] if drives else next((slot for slot in _CD_SLOTS if slot not in config), None)
     if slot is None:
-        raise BadArgument(f"{guest} has no place left for a CD drive", next_step="Free one with disk_detach")
+        raise BadArgument(
+            f"{guest} has no place left for a CD drive", next_step="Free one with disk_change action=detach"
+        )
     if given != "none" and ":" not in given:
         raise BadArgument(
             f"{given!r} is no volume", next_step="Write it as storage:iso/file.iso, or none to eject the disc"
@@ -244,11 +246,9 @@ def _refuse_foreign(key: str) -> None:
     if bus == "net":
         raise BadArgument(f"{key} is a network card", next_step="Use nic_set or nic_remove")
     if bus == "unused":
-        raise BadArgument(f"{key} is a detached disk", next_step="Use disk_attach or disk_destroy")
+        raise BadArgument(f"{key} is a detached disk", next_step="Use disk_change action=attach, or disk_destroy")
     if bus in values.DISKS:
-        raise BadArgument(
-            f"{key} is a disk", next_step="Use disk_add, disk_resize, disk_move, disk_detach or disk_destroy"
-        )
+        raise BadArgument(f"{key} is a disk", next_step="Use disk_add, disk_change or disk_destroy")
     if key in _ABOUT_THE_CALL:
         raise BadArgument(f"{key} is no option of a guest", next_step="Use unset, revert and digest")
 

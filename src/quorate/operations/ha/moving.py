@@ -10,8 +10,8 @@ from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import Conflict
 
 WAY_OUT = (
-    "Move its disks with disk_move to a storage that both nodes have, or take it out of HA with ha_remove and use "
-    "guest_migrate, which can do more"
+    "Move its disks with disk_change action=move to a storage that both nodes have, or take it out of HA with ha_remove"
+    " and use guest_migrate, which can do more"
 )
 
 

@@ -1,18 +1,27 @@
-"""Recorded load (RRD): what is asked for, its points, and what they say in a few numbers."""
+"""Recorded load (RRD): its points, and what they say in a few numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quorate.operations.metrics.subjects import Subject
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotFound
-from quorate.pve.inventory import Resource
+from quorate.pve.errors import BadArgument
 
 Timeframe = Literal["hour", "day", "week", "month", "year", "decade"]
 Consolidation = Literal["AVERAGE", "MAX"]
+
+MEASURES = {
+    "cpu": ("cpu",),
+    "memory": ("mem", "memused"),
+    "disk": ("used", "disk", "rootused"),
+    "diskio": ("diskread", "diskwrite"),
+    "network": ("netin", "netout"),
+}
+"""What people ask for, and what PVE records it as: for guests, nodes and storages, or for both directions."""
 
 LIMITS = ("maxcpu", "maxmem", "maxdisk", "memtotal", "swaptotal", "roottotal", "total")
 """What does not move by itself: the size of what the other fields use."""
@@ -28,15 +37,6 @@ _RATES = frozenset({"netin", "netout", "network", "diskread", "diskwrite", "disk
 
 STEADY = 0.05
 """A change of less than this part of the mean is no trend."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """Whose load it is: a guest, a node, or a storage as a node sees it."""
-
-    kind: Literal["guest", "node", "storage"]
-    label: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +60,6 @@ class Series:
 
     def last(self, field: str) -> float | None:
         return next((row[field] for row in reversed(self.rows) if field in row), None)
-
-
-async def guest_subject(pve: Cluster, ref: int | str) -> Subject:
-    guest = await pve.guest(ref)
-    return Subject("guest", f"{guest.row.name or guest.row.kind} ({guest.vmid})", guest.path())
-
-
-async def node_subject(pve: Cluster, name: str) -> Subject:
-    row = await pve.inventory.node(name)
-    return Subject("node", row.node, f"/nodes/{row.node}")
-
-
-async def storage_subject(pve: Cluster, name: str, node: str | None = None) -> Subject:
-    """A storage by its name, or by `node/name` where every node has its own of that name."""
-    if node is None and "/" in name:
-        node, _, name = name.partition("/")
-    rows = [row for row in await pve.inventory.of_type("storage") if row.storage == name]
-    if not rows:
-        names = sorted({row.storage for row in await pve.inventory.of_type("storage")})
-        raise NotFound(f"There is no storage {name!r}", next_step=f"There are {', '.join(names) or 'none'}")
-    places = [row for row in rows if node in (None, row.node)]
-    if not places:
-        raise NotFound(f"Node {node} has no storage {name!r}", next_step=f"It is on {_nodes(rows)}")
-    if len(places) > 1 and not places[0].shared:
-        raise BadArgument(
-            f"{len(places)} nodes have a storage {name!r} of their own",
-            next_step=f"Say which, such as {places[0].node}/{name}; it is on {_nodes(places)}",
-        )
-    place = next((row for row in places if row.status == "available"), places[0])
-    label = name if place.shared else f"{place.node}/{name}"
-    return Subject("storage", label, f"/nodes/{place.node}/storage/{name}")
-
-
-def _nodes(rows: Iterable[Resource]) -> str:
-    return ", ".join(sorted(row.node for row in rows))
 
 
 async def read(pve: Cluster, subject: Subject, timeframe: str, cf: str = "AVERAGE") -> Series:

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from quorate.operations.metrics import series
 from quorate.operations.metrics.series import Series
+from quorate.operations.metrics.subjects import Subject
 from quorate.operations.registry import Risk, Table, operation
 from quorate.operations.units import percent, size, used_of
 from quorate.pve.cluster import Cluster, Guest
@@ -104,7 +105,7 @@ async def _hour(pve: Cluster, row: Resource) -> Series | None:
     """One guest whose node is away must not hide all others."""
     try:
         guest = Guest(pve, row)
-        return await series.read(pve, series.Subject("guest", str(guest), guest.path()), "hour")
+        return await series.read(pve, Subject("guest", str(guest), guest.path()), "hour")
     except Problem:
         return None
 

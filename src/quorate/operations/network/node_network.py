@@ -23,22 +23,15 @@ _SPELLED_TWICE = {"address": "cidr", "netmask": "cidr", "address6": "cidr6", "ne
 Options = Annotated[dict[str, str | int | bool], Meta(description="Further PVE options, such as bond_mode")]
 
 
-@operation(risk=Risk.READ)
-async def node_network_list(
-    pve: Cluster,
-    node: str,
-    type: Literal["bridge", "bond", "eth", "vlan"] | None = None,
-    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
-    offset: Annotated[int, Meta(ge=0)] = 0,
-) -> Table:
-    """Interfaces of a node as they will be, and the edits that wait to be applied."""
+async def interfaces(pve: Cluster, node: str, kind: str | None, *, limit: int, offset: int) -> Table:
+    """The interfaces of a node as they will be, and the edits that wait to be applied."""
     await pve.inventory.node(node)
     answer = await pve.client.request("GET", f"/nodes/{node}/network")
-    wanted = [row for row in answer.data if type is None or row["type"] == type or _is_ovs(row["type"], type)]
+    wanted = [row for row in answer.data if kind is None or row["type"] == kind or _is_ovs(row["type"], kind)]
     table = page(COLUMNS, (_row(row) for row in wanted), limit=limit, offset=offset)
     if answer.changes:
         table.facts["pending"] = _cut(answer.changes)
-        table.facts["next"] = "node_network_apply makes it real, node_network_change action=revert drops it"
+        table.facts["next"] = "network_apply of=node makes it real, node_network_change action=revert drops it"
     return table
 
 
@@ -81,7 +74,7 @@ async def node_network_change(
     options: Options | None = None,
     remove: Annotated[list[str], Meta(description="Options to remove, such as gateway")] | None = None,
 ) -> Plan:
-    """Edit a node's interfaces. Nothing becomes real before node_network_apply."""
+    """Edit a node's interfaces. Nothing becomes real before network_apply."""
     await pve.inventory.online_node(node)
     given = {
         "cidr": cidr,
@@ -95,7 +88,7 @@ async def node_network_change(
     if action == "revert":
         return await _revert(pve, node)
     if iface is None:
-        raise BadArgument(f"action={action} needs iface", next_step="node_network_list shows the interfaces")
+        raise BadArgument(f"action={action} needs iface", next_step="network_list of=node shows the interfaces")
     rows = {row["iface"]: row for row in await pve.get(f"/nodes/{node}/network")}
     if action == "delete":
         return _delete(pve, node, iface, rows)
@@ -183,7 +176,7 @@ async def _revert(pve: Cluster, node: str) -> Plan:
     return Plan(says, (call,), facts={"dropped": _cut(pending)})
 
 
-_NEXT = "Nothing is real yet: node_network_apply makes it so, node_network_change action=revert drops it"
+_NEXT = "Nothing is real yet: network_apply of=node makes it so, node_network_change action=revert drops it"
 
 
 def _plan(pve: Cluster, node: str, says: str, method: str, path: str, iface: str, params: Mapping[str, Any]) -> Plan:
@@ -203,9 +196,8 @@ def _shows_pending(pve: Cluster, node: str) -> Any:
     return after
 
 
-@operation(risk=Risk.DESTROY)
-async def node_network_apply(pve: Cluster, node: str) -> Plan:
-    """Make the waiting network edits of a node real. A mistake cuts the node and its guests off."""
+async def apply(pve: Cluster, node: str) -> Plan:
+    """Make the waiting edits of a node real."""
     row = await pve.inventory.online_node(node)
     says = f"Apply the network edits of {node}"
     pending = await _pending(pve, node)

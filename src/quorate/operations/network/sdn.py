@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.operations.misplaced import refuse_misplaced
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.settling import same
@@ -15,20 +16,32 @@ from quorate.pve.errors import BadArgument, Conflict, NotFound
 
 COLUMNS = ("kind", "name", "in", "type", "state", "settings", "pending")
 ROOT = "/cluster/sdn"
-NEXT = "Nothing is real yet: sdn_apply makes it so on all nodes"
+PENDING_SHOWN = 200
+NEXT = "Nothing is real yet: network_apply of=sdn makes it so on all nodes"
 
 Kind = Literal["zone", "vnet", "subnet"]
+_BELONGS_TO = {
+    "type": ("zone",),
+    "zone": ("vnet",),
+    "vnet": ("subnet",),
+    "tag": ("zone", "vnet"),
+    "gateway": ("subnet",),
+}
 _BOOKKEEPING = {"digest", "state", "pending", "type", "zone", "vnet", "subnet", "network", "mask", "cidr"}
 
 
-@operation(risk=Risk.READ)
-async def sdn_list(
-    pve: Cluster,
-    kind: Kind | None = None,
-    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
-    offset: Annotated[int, Meta(ge=0)] = 0,
-) -> Table:
-    """SDN zones, vnets and subnets; state tells which edits are not applied yet."""
+async def objects(pve: Cluster, kind: str | None, *, limit: int, offset: int) -> Table:
+    """Zones, vnets and subnets; state tells which edits are not applied yet."""
+    rows = await _rows(pve, kind)
+    table = page(COLUMNS, rows, limit=limit, offset=offset)
+    if any(row[4] for row in rows):
+        table.facts["next"] = "network_apply of=sdn makes the edits real" + (
+            f"; api_call POST {ROOT}/rollback drops them" if await _can_roll_back(pve) else ""
+        )
+    return table
+
+
+async def _rows(pve: Cluster, kind: str | None = None) -> list[list[Any]]:
     rows: list[list[Any]] = []
     vnets = await pve.get(f"{ROOT}/vnets", pending=1)
     if kind in (None, "zone"):
@@ -39,12 +52,7 @@ async def sdn_list(
         for vnet in (row["vnet"] for row in vnets if row.get("state") != "deleted"):
             subnets = await pve.get(f"{ROOT}/vnets/{vnet}/subnets", pending=1)
             rows += [_row("subnet", row.get("cidr") or row["subnet"], vnet, row) for row in subnets]
-    table = page(COLUMNS, rows, limit=limit, offset=offset)
-    if any(row[4] for row in rows):
-        table.facts["next"] = "sdn_apply makes the edits real" + (
-            f"; api_call POST {ROOT}/rollback drops them" if await _can_roll_back(pve) else ""
-        )
-    return table
+    return rows
 
 
 def _row(kind: str, name: str, inside: str, row: Mapping[str, Any]) -> list[Any]:
@@ -85,12 +93,12 @@ async def sdn_change(
     | None = None,
     remove: Annotated[list[str], Meta(description="Options to remove")] | None = None,
 ) -> Plan:
-    """Make, change or delete an SDN zone, vnet or subnet. Nothing becomes real before sdn_apply."""
+    """Make, change or delete an SDN zone, vnet or subnet. Nothing becomes real before network_apply."""
     if action == "delete":
         return await _delete(pve, kind, name, vnet)
     given = {"type": type, "zone": zone, "tag": tag, "gateway": gateway}
     edits = {key: value for key, value in given.items() if value is not None} | (options or {})
-    _refuse_misplaced(kind, type=type, zone=zone, vnet=vnet, gateway=gateway, tag=tag)
+    refuse_misplaced("kind", kind, {**given, "vnet": vnet}, _BELONGS_TO)
     if kind == "subnet":
         return await _set_subnet(pve, name, vnet, edits, remove or [])
     known = {row[kind]: row for row in await pve.get(f"{ROOT}/{kind}s")}
@@ -106,7 +114,7 @@ async def sdn_change(
 
 async def _set_subnet(pve: Cluster, cidr: str, vnet: str | None, edits: dict[str, Any], remove: list[str]) -> Plan:
     if vnet is None:
-        raise BadArgument("A subnet needs its vnet", next_step="Give vnet=; sdn_list shows them")
+        raise BadArgument("A subnet needs its vnet", next_step="Give vnet=; network_list of=sdn shows them")
     known = await _subnet_id(pve, vnet, cidr)
     path = f"{ROOT}/vnets/{vnet}/subnets"
     if known is None:
@@ -133,7 +141,7 @@ def _plan(
 async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
     says = f"Prepare the removal of {kind} {name}"
     if kind == "subnet" and vnet is None:
-        raise BadArgument("A subnet needs its vnet", next_step="Give vnet=; sdn_list shows them")
+        raise BadArgument("A subnet needs its vnet", next_step="Give vnet=; network_list of=sdn shows them")
     if await _find(pve, kind, name, vnet) is None:
         return Plan(says, unchanged=(f"There is no {kind} {name}",))
     await _refuse_used(pve, kind, name)
@@ -147,13 +155,10 @@ async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
     return Plan(says, (Call(says, "DELETE", path, {}, Target(kind, name), settled=settled),), next_step=NEXT)
 
 
-@operation(risk=Risk.DESTROY)
-async def sdn_apply(pve: Cluster) -> Plan:
-    """Make the waiting SDN edits real: every node reloads its network, its own waiting edits included."""
+async def apply(pve: Cluster) -> Plan:
+    """Make the waiting edits real. Every node reloads its network, its own waiting edits included."""
     says = "Apply the SDN configuration on all nodes"
-    table = await sdn_list(pve, limit=200)
-    waiting = [_change_line(dict(zip(table.columns, row, strict=True))) for row in table.rows]
-    pending = [line for line in waiting if line]
+    pending = [line for row in await _rows(pve) if (line := _change_line(dict(zip(COLUMNS, row, strict=True))))]
     if not pending:
         return Plan(says, unchanged=("No SDN edits of zones, vnets or subnets wait",))
     warnings = []
@@ -163,7 +168,8 @@ async def sdn_apply(pve: Cluster) -> Plan:
         elif (await pve.client.request("GET", f"/nodes/{node.node}/network")).changes:
             warnings.append(f"Edits of the network of {node.node} itself wait, too, and become real with this")
     call = Call(says, "PUT", ROOT, {}, Target("sdn", "cluster"))
-    return Plan(says, (call,), facts={"pending": pending}, warnings=tuple(warnings))
+    more = [f"… and {len(pending) - PENDING_SHOWN} more"] if len(pending) > PENDING_SHOWN else []
+    return Plan(says, (call,), facts={"pending": pending[:PENDING_SHOWN] + more}, warnings=tuple(warnings))
 
 
 def _change_line(row: Mapping[str, Any]) -> str:
@@ -190,13 +196,6 @@ async def _subnet_id(pve: Cluster, vnet: str, cidr: str) -> str | None:
 
 def _removal(remove: list[str] | None) -> dict[str, str]:
     return {"delete": ",".join(remove)} if remove else {}
-
-
-def _refuse_misplaced(kind: str, **given: Any) -> None:
-    fitting = {"zone": {"type", "tag"}, "vnet": {"zone", "tag"}, "subnet": {"vnet", "gateway"}}[kind]
-    for name, value in given.items():
-        if value is not None and name not in fitting:
-            raise BadArgument(f"{name} does not go with kind={kind}")
 
 
 async def _refuse_unknown_zone(pve: Cluster, vnet: str, zone: str | None) -> None:

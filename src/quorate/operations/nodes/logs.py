@@ -1,13 +1,16 @@
-"""What nodes and the cluster have written down."""
+"""Reading what the cluster and its nodes have written down."""
 
 from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.operations.misplaced import refuse_beside
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import moment
 from quorate.pve.cluster import Cluster
@@ -26,27 +29,75 @@ _CURSOR = re.compile(r"^s=[^ ]*;i=[0-9a-f]+;")
 When = Annotated[str, Meta(description="2026-01-31 08:00 (UTC), or how long ago: 30m, 2h, 1d")]
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which lines are asked for."""
+
+    begin: float | None
+    end: float | None
+    contains: tuple[str, ...]
+    """Texts that are all in the line, in any case."""
+    user: str | None = None
+    problems: bool = False
+
+    def has(self, line: str) -> bool:
+        return all(text.lower() in line.lower() for text in self.contains)
+
+
 @operation(risk=Risk.READ)
-async def node_log(
+async def log_read(
     pve: Cluster,
-    node: str,
-    service: Annotated[str, Meta(description="Only this unit, such as pvedaemon")] | None = None,
+    node: Annotated[str, Meta(description="Its journal; left out: the cluster's log")] | None = None,
+    service: Annotated[str, Meta(description="Journal: only this unit, such as pvedaemon")] | None = None,
+    user: Annotated[str, Meta(description="Cluster: only what this one did")] | None = None,
+    problems: Annotated[bool, Meta(description="Cluster: only warnings and worse")] | None = None,
     since: When | None = None,
     until: When | None = None,
-    contains: Annotated[str, Meta(description="Only lines with this text")] | None = None,
-    lines: Annotated[int, Meta(ge=1, le=500)] = 50,
-) -> dict[str, Any]:
-    """The newest lines of a node's journal that fit. Tasks have their own logs: task_get."""
-    await pve.inventory.node(node)
+    contains: Annotated[str | list[str], Meta(description="Only lines with this text, or all of these")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50,
+    offset: Annotated[int, Meta(ge=0, description="Cluster")] = 0,
+) -> Table | dict[str, Any]:
+    """The cluster's log (tasks, logins, changes; newest first), or the newest lines of a node's journal.
+
+    Tasks have their own logs: task_get.
+    """
     begin, end = (_moment(pve, text) for text in (since, until))
     if begin is not None and end is not None and begin > end:
         raise BadArgument("since is later than until", next_step="Swap them")
+    texts = tuple(contains) if isinstance(contains, list) else () if contains is None else (contains,)
+    if node is None:
+        if service is not None:
+            raise BadArgument("service needs node", next_step="Every node has a journal of its own; give node=")
+        return await _cluster_log(pve, Wanted(begin, end, texts, user, bool(problems)), limit, offset)
+    beside = {"user": user, "problems": problems, "offset": offset or None}
+    refuse_beside("node", beside, "It is for the cluster's log; a journal takes service, since, until and contains")
+    return await _node_log(pve, node, service, Wanted(begin, end, texts), limit)
+
+
+def _moment(pve: Cluster, text: str | None) -> float | None:
+    if text is None:
+        return None
+    ago = _AGO.match(text.strip())
+    if ago:
+        return pve.clock.time() - int(ago["count"]) * _SECONDS[ago["unit"]]
+    try:
+        given = datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadArgument(f"{text!r} is no time", next_step="Write 2026-01-31 08:00, or 2h for two hours ago") from None
+    return (given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+# -- the journal of a node ---------------------------------------------------------------------------------------------
+
+
+async def _node_log(pve: Cluster, node: str, service: str | None, wanted: Wanted, lines: int) -> dict[str, Any]:
+    await pve.inventory.node(node)
+    searched = LINES_SEARCHED if wanted.contains else lines
     if service is None:
-        found = await _journal(pve, node, begin, end, LINES_SEARCHED if contains else lines)
+        found = await _journal(pve, node, wanted.begin, wanted.end, searched)
     else:
-        found = await _unit(pve, node, service, begin, end, LINES_SEARCHED if contains else lines)
-    if contains is not None:
-        found = [line for line in found if contains.lower() in line.lower()]
+        found = await _unit(pve, node, service, wanted.begin, wanted.end, searched)
+    found = [line for line in found if wanted.has(line)]
     return {
         "node": node,
         "lines": [line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…" for line in found[-lines:]],
@@ -83,43 +134,27 @@ def _local(epoch: float) -> str:
     return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _moment(pve: Cluster, text: str | None) -> float | None:
-    if text is None:
-        return None
-    ago = _AGO.match(text.strip())
-    if ago:
-        return pve.clock.time() - int(ago["count"]) * _SECONDS[ago["unit"]]
-    try:
-        given = datetime.datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise BadArgument(f"{text!r} is no time", next_step="Write 2026-01-31 08:00, or 2h for two hours ago") from None
-    return (given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp()
+# -- the cluster's log -------------------------------------------------------------------------------------------------
 
 
-@operation(risk=Risk.READ)
-async def cluster_log(
-    pve: Cluster,
-    node: str | None = None,
-    user: str | None = None,
-    contains: Annotated[str, Meta(description="Only messages with this text")] | None = None,
-    problems: Annotated[bool, Meta(description="Only warnings and worse")] = False,
-    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
-    offset: Annotated[int, Meta(ge=0)] = 0,
-) -> Table:
-    """The cluster's log, newest first: tasks, logins, changes."""
-    rows = [
-        row
-        for row in await pve.get("/cluster/log", max=CLUSTER_ENTRIES)
-        if (node is None or row.get("node") == node)
-        and (user is None or row.get("user") == user)
-        and (contains is None or contains.lower() in str(row.get("msg", "")).lower())
-        and (not problems or int(row.get("pri", 6)) <= SEVERITIES.index("warning"))
-    ]
+async def _cluster_log(pve: Cluster, wanted: Wanted, limit: int, offset: int) -> Table:
+    rows = [row for row in await pve.get("/cluster/log", max=CLUSTER_ENTRIES) if _fits(row, wanted)]
     rows.sort(key=lambda row: -int(row.get("time", 0)))
     return page(("time", "node", "user", "severity", "tag", "message"), map(_entry, rows), limit=limit, offset=offset)
 
 
-def _entry(row: dict[str, Any]) -> list[Any]:
+def _fits(row: Mapping[str, Any], wanted: Wanted) -> bool:
+    at = float(row.get("time", 0))
+    return (
+        (wanted.begin is None or at >= wanted.begin)
+        and (wanted.end is None or at <= wanted.end)
+        and (wanted.user is None or row.get("user") == wanted.user)
+        and (not wanted.problems or int(row.get("pri", 6)) <= SEVERITIES.index("warning"))
+        and wanted.has(" ".join(str(row.get(key, "")) for key in ("node", "user", "tag", "msg")))
+    )
+
+
+def _entry(row: Mapping[str, Any]) -> list[Any]:
     severity = int(row.get("pri", 6))
     return [
         moment(row["time"]),

@@ -1,16 +1,13 @@
-"""The history of load, as a few numbers or as points."""
+"""The history of one guest, node or storage as a few numbers, and as points where they are asked for."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from quorate.operations.metrics import series
-from quorate.operations.metrics.series import Consolidation, Series, Statistics, Subject, Timeframe, Unit
-from quorate.operations.registry import GuestRef, Risk, Table, operation
+from quorate.operations.metrics.series import MEASURES, Series, Statistics, Unit
+from quorate.operations.registry import Table
 from quorate.operations.units import duration, moment
-from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument
 
 COLUMNS = ("field", "unit", "min", "mean", "p95", "max", "last", "trend")
@@ -19,58 +16,33 @@ FILLING = {"used": "total", "rootused": "roottotal", "disk": "maxdisk"}
 """What may run full, and the field that says how large it is."""
 
 
-@operation(risk=Risk.READ)
-async def metrics_get(
-    pve: Cluster,
-    guest: GuestRef | None = None,
-    node: str | None = None,
-    storage: Annotated[str, Meta(description="Name, or node/name")] | None = None,
-    timeframe: Annotated[Timeframe, Meta(description="decade: nodes only")] = "hour",
-    cf: Consolidation = "AVERAGE",
-    fields: Annotated[str | list[str], Meta(description="Only these, such as cpu, mem, netin")] | None = None,
-    points: Annotated[int, Meta(ge=0, le=300, description="Also this many points, thinned")] = 0,
-) -> Table:
-    """Load of a guest, node or storage over time: min, mean, p95, max, last, trend (change over the time) per field."""
-    subject = await _subject(pve, guest, node, storage)
-    found = await series.read(pve, subject, timeframe, cf)
-    chosen = _chosen(found, [fields] if isinstance(fields, str) else fields)
-    numbers = {name: series.statistics(found.points(name)) for name in chosen}
-    units = {name: series.unit_of(name, numbers[name].max) for name in chosen}
-    rows = [_row(name, units[name], numbers[name]) for name in chosen]
+def table(found: Series, timeframe: str, cf: str, show: list[str], points: int) -> Table:
+    fields = _fields(found, show)
+    numbers = {name: series.statistics(found.points(name)) for name in fields}
+    units = {name: series.unit_of(name, numbers[name].max) for name in fields}
+    rows = [_row(name, units[name], numbers[name]) for name in fields]
     facts = {**_frame(found, timeframe, cf), **_forecast(found, numbers)}
-    if points and chosen:
+    if points and fields:
         facts["points"] = _points(found, units, points, peak=cf == "MAX")
     return Table(COLUMNS, rows, len(rows), facts=facts)
 
 
-async def _subject(pve: Cluster, guest: int | str | None, node: str | None, storage: str | None) -> Subject:
-    if guest is not None and (node, storage) == (None, None):
-        return await series.guest_subject(pve, guest)
-    if guest is None and storage is not None:
-        return await series.storage_subject(pve, storage, node)
-    if guest is None and node is not None:
-        return await series.node_subject(pve, node)
-    raise BadArgument(
-        "metrics_get wants one of guest, node and storage",
-        next_step="A local storage takes its node beside it; metrics_chart and metrics_top compare several",
-    )
-
-
-def _chosen(found: Series, wanted: list[str] | None) -> list[str]:
+def _fields(found: Series, show: list[str]) -> list[str]:
     """The fields that are asked for, else all that moved or could have."""
-    if wanted:
-        unknown = [name for name in wanted if name not in found.fields]
-        if unknown and found.fields:
-            raise BadArgument(
-                f"Nothing is recorded as {', '.join(unknown)} for {found.subject.label}",
-                next_step=f"There are {', '.join(found.fields)}",
-            )
-        return [name for name in wanted if name in found.fields]
-    return [
-        name
-        for name in found.fields
-        if name not in series.LIMITS and (name in ("cpu", "mem") or any(value for _, value in found.points(name)))
-    ]
+    if not show:
+        return [
+            name
+            for name in found.fields
+            if name not in series.LIMITS and (name in ("cpu", "mem") or any(value for _, value in found.points(name)))
+        ]
+    meant = {name: [field for field in MEASURES.get(name, (name,)) if field in found.fields] for name in show}
+    unknown = [name for name, fields in meant.items() if not fields]
+    if unknown and found.fields:
+        raise BadArgument(
+            f"Nothing is recorded as {', '.join(unknown)} for {found.subject.label}",
+            next_step=f"There are {', '.join(found.fields)}",
+        )
+    return list(dict.fromkeys(field for fields in meant.values() for field in fields))
 
 
 def _row(name: str, unit: Unit, numbers: Statistics) -> list[Any]:

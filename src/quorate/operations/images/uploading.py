@@ -1,4 +1,4 @@
-"""Bringing images to a storage: from here, or from the internet."""
+"""Uploading images from here to a storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
 
 from msgspec import Meta
 
@@ -27,12 +26,11 @@ from quorate.operations.images.local_files import (
     stored_name,
     where_it_is,
 )
-from quorate.operations.placement import pick_node
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.units import size
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, PermissionMissing, Problem
+from quorate.pve.errors import BadArgument
 from quorate.pve.inventory import Resource
 
 MOST_DATA = 8 * 1024**2
@@ -181,83 +179,3 @@ def _upload_call(
         settled=arrived,
         task_id="",
     )
-
-
-# -- from the internet -------------------------------------------------------------------------------------------------
-
-
-@operation(risk=Risk.CHANGE)
-async def image_download(
-    pve: Cluster,
-    url: str,
-    storage: str | None = None,
-    node: str | None = None,
-    content: ImageContent | None = None,
-    filename: Annotated[str, Meta(description="Default: as the server calls it")] | None = None,
-    checksum: Annotated[str, Meta(description="Expected, such as sha256:…")] | None = None,
-    verify_certificates: bool = True,
-) -> Plan:
-    """Let a node download an ISO image, container template or disk image from a URL. Never overwrites."""
-    if not re.match(r"https?://[^/\s]", url):
-        raise BadArgument(f"{url!r} is not a web address", next_step="It begins with https:// or http://")
-    expected = parse_checksum(checksum) if checksum else None
-    found = await _metadata(pve, await pick_node(pve, node), url, verify_certificates)
-    given = stored_name(filename or found.get("filename") or unquote(urlsplit(url).path))
-    name, compression = (given, None) if filename else _uncompressed(given, content)
-    kind = content_for(name, content)
-    length = int(found.get("size") or 0)
-    place = await place_for(pve, kind, storage=storage, node=node, room=length)
-    existing = await present(pve, place, kind, name)
-    if existing and expected is None:
-        raise already_there(existing, "Use it, choose another filename, or give checksum= to have it compared")
-    params = {
-        "url": url,
-        "content": kind,
-        "filename": name,
-        **(expected.params if expected else {}),
-        **({"compression": compression} if compression else {}),
-        **({} if verify_certificates else {"verify-certificates": 0}),
-    }
-
-    async def arrived() -> bool:
-        return existing is None and await present(pve, place, kind, name) is not None
-
-    says = f"Download {place.storage}:{kind}/{name}{f' ({size(length)})' if length else ''} on {place.node}"
-    path, target = f"/nodes/{place.node}/storage/{place.storage}/download-url", Target("storage", place.storage)
-    return Plan(
-        says,
-        (Call(says, "POST", path, params, target, settled=arrived, task_id=name),),
-        facts={"volume": f"{place.storage}:{kind}/{name}", "type": found.get("mimetype", "")},
-        warnings=_doubts(expected, existing is not None),
-    )
-
-
-def _doubts(expected: Checksum | None, exists: bool) -> tuple[str, ...]:
-    if expected is None:
-        return ("Without a checksum nobody notices a damaged or changed file",)
-    return ("The file is there already; PVE compares it and downloads nothing",) if exists else ()
-
-
-async def _metadata(pve: Cluster, node: str, url: str, verify: bool) -> dict[str, Any]:
-    """What the server says about the file, asked by the node that will fetch it."""
-    options = {} if verify else {"verify-certificates": 0}
-    try:
-        answer = await pve.get(f"/nodes/{node}/query-url-metadata", url=url, **options)
-    except PermissionMissing:
-        raise
-    except Problem as problem:
-        raise BadArgument(
-            f"Node {node} cannot fetch {url}",
-            why=problem.what,
-            next_step="Check the address; if the node has no way to the internet, image_upload brings a file from here",
-        ) from None
-    return dict(answer or {})
-
-
-def _uncompressed(name: str, content: str | None) -> tuple[str, str | None]:
-    """PVE unpacks compressed ISO images, and these only."""
-    for ending, compression in _COMPRESSIONS.items():
-        inner = name[: -len(ending)]
-        if content in (None, "iso") and name.lower().endswith(ending) and inner.lower().endswith(ENDINGS["iso"]):
-            return inner, compression
-    return name, None

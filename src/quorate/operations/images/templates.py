@@ -1,23 +1,18 @@
-"""Container templates: those on the storages, and those that Proxmox and TurnKey offer."""
+"""Listing container templates: those on the storages, and those that Proxmox and TurnKey offer."""
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from quorate.operations import stored
-from quorate.operations.images.local_files import place_for, present
 from quorate.operations.placement import pick_node
-from quorate.operations.plan import Plan
-from quorate.operations.provision.container_templates import Template, appliance_named
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.storage.volumes import StorageNames, names
 from quorate.operations.stored import Volume
 from quorate.operations.units import size
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import NotFound
 
 COLUMNS = ("template", "present_on", "size", "section", "about")
 PLACES_SHOWN = 4
@@ -33,14 +28,14 @@ async def template_list(
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
-    """Container templates: present on storages, and available for template_download. VMs: guest_list template=true."""
+    """Container templates: present on storages, and available for image_download. VMs: guest_list template=true."""
     volumes, trouble = (
         await stored.survey(pve, storages=names(storage), node=node, content="vztmpl")
         if show != "available"
         else ([], [])
     )
-    offered = await _offered(pve, await pick_node(pve, node)) if show != "present" else []
-    rows = _rows(volumes, {str(row["template"]): row for row in offered})
+    offers = await offered(pve, await pick_node(pve, node)) if show != "present" else []
+    rows = _rows(volumes, {str(row["template"]): row for row in offers})
     if search:
         rows = [row for row in rows if search.lower() in f"{row[0]} {row[4]}".lower()]
     table = page(COLUMNS, rows, limit=limit, offset=offset)
@@ -50,7 +45,7 @@ async def template_list(
     return table
 
 
-async def _offered(pve: Cluster, node: str) -> list[dict[str, Any]]:
+async def offered(pve: Cluster, node: str) -> list[dict[str, Any]]:
     return list(await pve.get(f"/nodes/{node}/aplinfo"))
 
 
@@ -73,33 +68,3 @@ def _row(name: str, volumes: list[Volume], offer: dict[str, Any]) -> list[Any]:
         offer.get("section", ""),
         offer.get("headline", ""),
     ]
-
-
-@operation(risk=Risk.CHANGE, idempotent=True)
-async def template_download(
-    pve: Cluster,
-    template: Annotated[str, Meta(description="File or package name; debian-13-standard takes its newest")],
-    storage: str | None = None,
-    node: str | None = None,
-) -> Plan:
-    """Download a container template from the appliance list to a storage."""
-    place = await place_for(pve, "vztmpl", storage=storage, node=node, room=0)
-    name = _named(template, await _offered(pve, place.node))
-    existing = await present(pve, place, "vztmpl", name)
-    says = f"Download {place.storage}:vztmpl/{name} on {place.node}"
-    facts = {"volume": f"{place.storage}:vztmpl/{name}"}
-    if existing:
-        return Plan(says, unchanged=(f"{existing} is there already ({size(existing.size)})",), facts=facts)
-    call = Template(name, facts["volume"], missing=True).download(pve, place.node)
-    return Plan(says, (call,), facts=facts)
-
-
-def _named(wanted: str, offered: list[dict[str, Any]]) -> str:
-    name = appliance_named(wanted, offered)
-    if name is None:
-        near = difflib.get_close_matches(wanted.rpartition("/")[2], [str(row["template"]) for row in offered], 3, 0.4)
-        raise NotFound(
-            f"The appliance list has no template {wanted!r}",
-            next_step=f"Did you mean {' or '.join(near)}?" if near else "template_list shows what it has",
-        )
-    return name

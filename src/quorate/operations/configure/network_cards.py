@@ -1,8 +1,7 @@
-"""Network cards of guests, and the bridges, VLANs and vnets that they can be plugged into."""
+"""Network cards of guests. What they can be plugged into: network_list."""
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -20,16 +19,12 @@ from quorate.operations.config_change import (
 from quorate.operations.placement import pick_bridge
 from quorate.operations.plan import Plan
 from quorate.operations.readiness import only_for_vms
-from quorate.operations.registry import GuestRef, Risk, Table, operation, page
+from quorate.operations.registry import GuestRef, Risk, operation
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, NotFound, Problem
-from quorate.pve.tasks import gather_bounded
+from quorate.pve.errors import BadArgument, NotFound
 
 NICS = 32
-NODES_AT_ONCE = 8
-SHOWN_TYPES = ("bridge", "OVSBridge", "vlan", "vnet")
-COLUMNS = ("node", "name", "type", "active", "address", "ports", "vlan", "zone", "comment")
 # Words that stand in place of an address.
 AUTOMATIC = ("dhcp", "auto", "manual")
 
@@ -114,60 +109,6 @@ async def nic_remove(pve: Cluster, guest: GuestRef, nic: Nic) -> Plan:
         warnings=tuple(warnings) if len(cards) == 1 else (),
         after=live_and_waiting(found, [key]),
     )
-
-
-@operation(risk=Risk.READ)
-async def network_list(
-    pve: Cluster,
-    node: Annotated[str, Meta(description="Default: all")] | None = None,
-    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
-    offset: Annotated[int, Meta(ge=0)] = 0,
-) -> Table:
-    """Bridges, VLANs and SDN vnets that guests of a node can use."""
-    if node is not None:
-        await pve.inventory.node(node)
-    known = await pve.inventory.of_type("node")
-    nodes = sorted(row.node for row in known if (row.node == node if node else row.status == "online"))
-    vnets, *found = await gather_bounded(NODES_AT_ONCE, [lambda: _vnets(pve), *(_job(pve, one) for one in nodes)])
-    rows = [_row(one, interface, vnets) for one, listed in zip(nodes, found, strict=True) for interface in listed]
-    table = page(COLUMNS, rows, limit=limit, offset=offset)
-    if unasked := sorted(row.node for row in known if node is None and row.status != "online"):
-        table.facts["not_read"] = [f"{one}: the node is offline" for one in unasked]
-    return table
-
-
-def _job(pve: Cluster, node: str) -> Any:
-    return lambda: _interfaces(pve, node)
-
-
-async def _interfaces(pve: Cluster, node: str) -> list[dict[str, Any]]:
-    """What the node has itself, and the vnets that SDN has brought to it."""
-    path = f"/nodes/{node}/network"
-    own, vnets = await asyncio.gather(pve.get(path), pve.get(path, type="vnet"))
-    merged = {str(row["iface"]): row for row in [*own, *vnets] if row.get("type") in SHOWN_TYPES}
-    return [merged[name] for name in sorted(merged)]
-
-
-async def _vnets(pve: Cluster) -> dict[str, dict[str, Any]]:
-    """Zone and tag of every vnet; without SDN, or without the right to see it, there are none."""
-    try:
-        return {str(row["vnet"]): row for row in await pve.get("/cluster/sdn/vnets") or []}
-    except Problem:
-        return {}
-
-
-def _row(node: str, interface: Mapping[str, Any], vnets: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    name = str(interface["iface"])
-    vnet = vnets.get(name, {}) if interface["type"] == "vnet" else {}
-    vlan = interface.get("vlan-id") or vnet.get("tag") or ("aware" if interface.get("bridge_vlan_aware") else "")
-    ports = interface.get("bridge_ports") or interface.get("ovs_ports") or interface.get("vlan-raw-device", "")
-    addresses = [str(interface[key]) for key in ("cidr", "cidr6") if interface.get(key)]
-    comment = str(interface.get("comments") or vnet.get("alias") or "").strip()
-    active = "yes" if interface.get("active") else "no"
-    return [node, name, interface["type"], active, " ".join(addresses), ports, vlan, vnet.get("zone", ""), comment]
-
-
-# -- cards -------------------------------------------------------------------------------------------------------------
 
 
 def _cards(config: Mapping[str, Any]) -> list[str]:

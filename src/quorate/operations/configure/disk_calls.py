@@ -1,0 +1,70 @@
+"""Parts that the calls of all disk tools are made of, and what they read when a call is done."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.config_change import Config, pending_changes
+from quorate.operations.configure.disk_checks import exactly, size_of
+from quorate.operations.plan import Call, guest_call
+from quorate.operations.units import size as shown
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument
+
+MAKING_INTERVAL, MAKING_LOOKS = 3.0, 20
+
+Format = Literal["raw", "qcow2", "vmdk"]
+Settings = Annotated[dict[str, Any], Meta(description="ssd, discard, iothread, cache, backup, ro …")]
+
+
+def mount(guest: Guest, slot: str, path: str | None) -> dict[str, str]:
+    if guest.is_vm:
+        if path is not None:
+            raise BadArgument("path goes with containers only", next_step="Leave it out and mount it inside the VM")
+        return {}
+    if path is None or not path.startswith("/"):
+        raise BadArgument(f"{guest} needs a path to mount {slot} at", next_step="Give path, such as /data")
+    return {"mp": path}
+
+
+def texts(options: Mapping[str, Any] | None) -> dict[str, str]:
+    return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in (options or {}).items()}
+
+
+def resize_call(
+    guest: Guest, key: str, size: int, *, more: bool = False, digest: str | None = None, leads_to: int | None = None
+) -> Call:
+    async def grown() -> bool:
+        return size_of(str((await guest.get("config")).get(key, ""))) >= (leads_to or size)
+
+    text = ("+" if more else "") + exactly(size)
+    says = f"Grow {key} of {guest} " + (f"by {shown(size)}" if more else f"to {shown(size)}")
+    return guest_call(guest, "PUT", "resize", says, settled=grown, disk=key, size=text, digest=digest)
+
+
+def comes_to_be(pve: Cluster, guest: Guest, there: Callable[[Config], bool]) -> Callable[[], Awaitable[bool]]:
+    """A container's mount point is made within the call itself, which may go on after its answer was lost."""
+
+    async def look() -> bool:
+        for _ in range(0 if guest.is_vm else MAKING_LOOKS):
+            if there(await guest.get("config")):
+                return True
+            await pve.clock.sleep(MAKING_INTERVAL)
+        return there(await guest.get("config"))
+
+    return look
+
+
+def state_of(guest: Guest, key: str) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+    async def look() -> Mapping[str, Any]:
+        entries = await guest.get("pending")
+        waiting = pending_changes(entries)
+        now = next((str(entry["value"]) for entry in entries if entry["key"] == key and "value" in entry), "")
+        if key in waiting:
+            return {"waits_for_restart": {key: waiting[key]}, "next": "guest_power action=reboot applies it"}
+        return {key: now}
+
+    return look

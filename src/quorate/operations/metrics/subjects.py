@@ -1,0 +1,77 @@
+"""Whose load is asked for: guests, nodes, storages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, NotFound
+from quorate.pve.inventory import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whose load it is: a guest, a node, or a storage as a node sees it."""
+
+    kind: Literal["guest", "node", "storage"]
+    label: str
+    path: str
+
+
+async def chosen(
+    pve: Cluster,
+    guests: int | str | list[int | str] | None,
+    nodes: str | list[str] | None,
+    storages: str | list[str] | None,
+) -> list[Subject]:
+    """Each once. Beside storages, nodes say whose storages are meant."""
+    found = [await _guest(pve, ref) for ref in listed(guests)]
+    if storages is None:
+        found += [await _node(pve, name) for name in listed(nodes)]
+    else:
+        found += [await _storage(pve, name, node) for name in listed(storages) for node in listed(nodes) or [None]]
+    if not found:
+        raise BadArgument("Whose load is meant is not said", next_step="Give guest, node or storage")
+    return list({(subject.kind, subject.label): subject for subject in found}.values())
+
+
+def listed(given: Any) -> list[Any]:
+    """One, several or none, as a list."""
+    return given if isinstance(given, list) else [] if given is None else [given]
+
+
+async def _guest(pve: Cluster, ref: int | str) -> Subject:
+    guest = await pve.guest(ref)
+    return Subject("guest", f"{guest.row.name or guest.row.kind} ({guest.vmid})", guest.path())
+
+
+async def _node(pve: Cluster, name: str) -> Subject:
+    row = await pve.inventory.node(name)
+    return Subject("node", row.node, f"/nodes/{row.node}")
+
+
+async def _storage(pve: Cluster, name: str, node: str | None) -> Subject:
+    """A storage by its name, or by `node/name` where every node has its own of that name."""
+    if "/" in name:
+        node, _, name = name.partition("/")
+    rows = [row for row in await pve.inventory.of_type("storage") if row.storage == name]
+    if not rows:
+        names = sorted({row.storage for row in await pve.inventory.of_type("storage")})
+        raise NotFound(f"There is no storage {name!r}", next_step=f"There are {', '.join(names) or 'none'}")
+    places = [row for row in rows if node in (None, row.node)]
+    if not places:
+        raise NotFound(f"Node {node} has no storage {name!r}", next_step=f"It is on {_nodes(rows)}")
+    if len(places) > 1 and not places[0].shared:
+        raise BadArgument(
+            f"{len(places)} nodes have a storage {name!r} of their own",
+            next_step=f"Say which, such as {places[0].node}/{name}; it is on {_nodes(places)}",
+        )
+    place = next((row for row in places if row.status == "available"), places[0])
+    label = name if place.shared else f"{place.node}/{name}"
+    return Subject("storage", label, f"/nodes/{place.node}/storage/{name}")
+
+
+def _nodes(rows: Iterable[Resource]) -> str:
+    return ", ".join(sorted(row.node for row in rows))
