@@ -1,1 +1,1 @@
-"""What must last: the audit trail."""
+"""What must last: approvals, the operator's passphrase, bearer tokens, the audit trail."""

@@ -1,0 +1,111 @@
+"""The state in one SQLite file, for a single server or several on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from quorate.state.database import Row, StateUnavailable
+from quorate.state.locking import locked_folder
+from quorate.state.schema import NEWEST, READ_VERSION, VERSION_TABLE, WRITE_VERSION, statements_since
+
+BUSY_SECONDS = 10.0
+
+Answer = TypeVar("Answer")
+
+
+class SqliteDatabase:
+    """All access happens in one worker thread: SQLite blocks, and its connection stays where it was made."""
+
+    def __init__(self, file: Path, worker: ThreadPoolExecutor, connection: sqlite3.Connection) -> None:
+        self._file = file
+        self._worker = worker
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, file: Path) -> SqliteDatabase:
+        worker = ThreadPoolExecutor(1, thread_name_prefix="quorate-state")
+        try:
+            connection = await asyncio.get_running_loop().run_in_executor(worker, _told(file, lambda: _connect(file)))
+        except BaseException:
+            worker.shutdown(wait=False)
+            raise
+        return cls(file, worker, connection)
+
+    async def execute(self, statement: str, *values: Any) -> int:
+        return await self._in_worker(lambda: self._connection.execute(statement, _named(values)).rowcount)
+
+    async def fetch(self, statement: str, *values: Any) -> list[Row]:
+        rows = await self._in_worker(lambda: self._connection.execute(statement, _named(values)).fetchall())
+        return [dict(row) for row in rows]
+
+    async def close(self) -> None:
+        await self._in_worker(self._connection.close)
+        self._worker.shutdown()
+
+    async def _in_worker(self, work: Callable[[], Answer]) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, _told(self._file, work))
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    """Open the file and bring its tables up to date, once, whoever else starts at the same time."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked_folder(file.parent):
+        _keep_private(file)
+        connection = sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None)
+        try:
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")  # what was used up stays used up after a power cut
+            _upgrade(connection, str(file))
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _keep_private(file: Path) -> None:
+    if not file.exists():
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite's side files take over its mode
+    elif file.is_file() and file.stat().st_mode & 0o077:
+        file.chmod(0o600)
+
+
+def _upgrade(connection: sqlite3.Connection, place: str) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(VERSION_TABLE)
+        version = connection.execute(READ_VERSION).fetchone()["version"] or 0
+        for statement in statements_since(version, place):
+            connection.execute(statement)
+        if version < NEWEST:
+            connection.execute(WRITE_VERSION, {"1": NEWEST})
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _named(values: tuple[Any, ...]) -> dict[str, Any]:
+    """To SQLite `$1` is a parameter with the name 1."""
+    return {str(number): value for number, value in enumerate(values, 1)}
+
+
+def _told(file: Path, work: Callable[[], Answer]) -> Callable[[], Answer]:
+    def run() -> Answer:
+        try:
+            return work()
+        except (sqlite3.Error, OSError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise StateUnavailable(
+                f"The state file {file} cannot be used",
+                why=why,
+                next_step="Check that the disk has room and the folder is ours, or set QUORATE_STATE to another place",
+            ) from None
+
+    return run

@@ -1,0 +1,178 @@
+"""Bearer tokens of the HTTP transport: `qrt_<id>_<secret>`.
+
+The secret is 256 random bits, so nobody can guess it from its hash: plain SHA-256 is as good as a slow hash here, and
+it is computed at every request. The id finds the row, the secret alone opens it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import math
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from quorate.pve.errors import BadArgument, Conflict
+from quorate.state.database import Row, StateUnavailable
+from quorate.state.store import Store
+
+ACCESS = ("read", "operate", "admin")
+CACHE_SECONDS = 3.0
+"""How long the table is believed: a token that another process revokes works at most so long."""
+NEWCOMER_SECONDS = 0.25
+"""How soon a token that another process has made is found, and how often strangers' inventions make us look."""
+USE_NOTED_SECONDS = 60.0
+
+_TOKEN = re.compile(r"qrt_(?P<id>[0-9a-f]{12})_(?P<secret>[0-9a-f]{64})")
+_NAME = re.compile(r"[\w.@-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGrant:
+    """What a token allows. For toolsets and clusters None means all that the server has."""
+
+    id: str
+    name: str
+    access: str
+    toolsets: frozenset[str] | None
+    clusters: frozenset[str] | None
+    created: float
+    expires: float | None
+    last_used: float | None
+    """To the minute."""
+    revoked: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    plain: str
+    """Shown once; it cannot be had again."""
+    grant: TokenGrant
+
+
+class Tokens:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._clock = store.clock
+        self._known: dict[str, Row] = {}
+        self._read_at = -math.inf
+        self._reading = asyncio.Lock()
+
+    async def create(
+        self,
+        name: str,
+        access: str = "read",
+        *,
+        toolsets: Iterable[str] | None = None,
+        clusters: Iterable[str] | None = None,
+        expires: float | None = None,
+    ) -> NewToken:
+        """Make a token. `expires` is a time, in seconds since the epoch."""
+        _ensure_named(name)
+        _ensure_access(access)
+        if expires is not None and expires <= self._clock.time():
+            raise BadArgument("The token would be expired already")
+        key, secret = secrets.token_hex(6), secrets.token_hex(32)
+        row: Row = {
+            "id": key,
+            "name": name,
+            "secret_sha256": _sha256(secret),
+            "access": access,
+            "toolsets": None if toolsets is None else json.dumps(sorted(set(toolsets))),
+            "clusters": None if clusters is None else json.dumps(sorted(set(clusters))),
+            "created": self._clock.time(),
+            "expires": expires,
+            "last_used": None,
+            "revoked": None,
+        }
+        made = await self._store.execute(
+            """INSERT INTO quorate_tokens
+                (id, name, secret_sha256, access, toolsets, clusters, created, expires, last_used, revoked)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING""",
+            *row.values(),
+        )
+        if not made:
+            raise Conflict(
+                f"There is a token {name!r} already", next_step=f"Revoke it first, or choose another name than {name!r}"
+            )
+        self._read_at = -math.inf
+        return NewToken(f"qrt_{key}_{secret}", _grant(row))
+
+    async def list(self) -> list[TokenGrant]:
+        """All tokens, also expired and revoked ones, oldest first."""
+        return [_grant(row) for row in await self._store.fetch("SELECT * FROM quorate_tokens ORDER BY created, id")]
+
+    async def revoke(self, id_or_name: str) -> bool:
+        """End a token for good. False if there is none of that id or name that still works."""
+        ended = await self._store.execute(
+            "UPDATE quorate_tokens SET revoked = $1 WHERE (id = $2 OR name = $2) AND revoked IS NULL",
+            self._clock.time(),
+            id_or_name,
+        )
+        self._read_at = -math.inf
+        return ended > 0
+
+    async def verify(self, text: str) -> TokenGrant | None:
+        """What this token allows, or None. Equally long for an unknown id and a wrong secret."""
+        found = _TOKEN.fullmatch(text)
+        if found is None:
+            return None
+        row = await self._row(found["id"])
+        expected = row["secret_sha256"] if row else _sha256("")
+        right = hmac.compare_digest(_sha256(found["secret"]), expected)
+        now = self._clock.time()
+        if row is None or not right or row["revoked"] is not None:
+            return None
+        if row["expires"] is not None and row["expires"] <= now:
+            return None
+        await self._note_use(row, now)
+        return _grant(row)
+
+    async def _row(self, id: str) -> Row | None:
+        """From the whole table, which is small and read at most every few seconds, whoever asks and however many."""
+        if not self._fresh(id):
+            async with self._reading:
+                if not self._fresh(id):
+                    rows = await self._store.fetch("SELECT * FROM quorate_tokens WHERE revoked IS NULL")
+                    self._known = {row["id"]: row for row in rows}
+                    self._read_at = self._clock.monotonic()
+        return self._known.get(id)
+
+    def _fresh(self, id: str) -> bool:
+        age = self._clock.monotonic() - self._read_at
+        return age < (CACHE_SECONDS if id in self._known else NEWCOMER_SECONDS)
+
+    async def _note_use(self, row: Row, now: float) -> None:
+        if row["last_used"] is not None and now - row["last_used"] < USE_NOTED_SECONDS:
+            return
+        row["last_used"] = now
+        try:
+            await self._store.execute("UPDATE quorate_tokens SET last_used = $1 WHERE id = $2", now, row["id"])
+        except StateUnavailable:
+            return  # a full disk must not end reads
+
+
+def _grant(row: Row) -> TokenGrant:
+    sets = {name: None if row[name] is None else frozenset(json.loads(row[name])) for name in ("toolsets", "clusters")}
+    return TokenGrant(**{name: value for name, value in {**row, **sets}.items() if name != "secret_sha256"})
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _ensure_named(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise BadArgument(
+            f"{name!r} is no name for a token",
+            next_step="Use up to 64 letters, digits, dots, dashes, underscores and @",
+        )
+
+
+def _ensure_access(access: str) -> None:
+    if access not in ACCESS:
+        raise BadArgument(f"There is no access level {access!r}", next_step=f"Choose from {', '.join(ACCESS)}")

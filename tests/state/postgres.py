@@ -1,0 +1,106 @@
+"""A real PostgreSQL server for tests, where its binaries are there; the tests that need it are skipped if not.
+
+Import `postgres_server` and `postgres` into a conftest to use them: each test gets its own empty database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+PASSWORD = "s3cret-of-the-database"
+UNPRIVILEGED = ("postgres", "nobody")
+_INITDB_OPTIONS = ("--encoding", "UTF8", "--no-locale", "--no-sync", "--pwfile")
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """A server that listens on a unix socket in its own folder, and nowhere else."""
+
+    folder: Path
+
+    def location(self, database: str, password: str = PASSWORD) -> str:
+        return f"postgresql://quorate:{password}@/{database}?host={self.folder}"
+
+    def new_database(self) -> str:
+        name = f"test_{uuid4().hex}"
+        asyncio.run(self._run(f"CREATE DATABASE {name}"))
+        return self.location(name)
+
+    async def _run(self, statement: str) -> None:
+        import asyncpg  # type: ignore[import-untyped]
+
+        connection = await asyncpg.connect(self.location("postgres"))
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    pytest.importorskip("asyncpg", reason="the extra `postgres` is not installed")
+    initdb, pg_ctl = _binary("initdb"), _binary("pg_ctl")
+    folder = Path(tempfile.mkdtemp(prefix="quorate-pg-"))  # not below pytest's, which other users may not enter
+    try:
+        (folder / "password").write_text(PASSWORD)
+        as_user = _unprivileged(folder)
+        data = folder / "data"
+        _run(
+            [initdb, "-D", data, "-U", "quorate", "-A", "scram-sha-256", *_INITDB_OPTIONS, folder / "password"],
+            as_user,
+        )
+        options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off -c max_connections=100"
+        log = folder / "log"
+        _run([pg_ctl, "start", "-w", "-D", data, "-o", options, "-l", log], as_user)
+        try:
+            yield PostgresServer(folder)
+        finally:
+            _run([pg_ctl, "stop", "-w", "-m", "immediate", "-D", data], as_user)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> str:
+    """The location of a new, empty database."""
+    return postgres_server.new_database()
+
+
+def _binary(name: str) -> str:
+    found = shutil.which(name)
+    if found:
+        return found
+    installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    if not installed:
+        pytest.skip(f"PostgreSQL is not installed: there is no {name}")
+    return str(installed[-1])
+
+
+def _unprivileged(folder: Path) -> dict[str, object]:
+    """PostgreSQL refuses to run as root: how to start it as someone else, who owns the folder."""
+    if os.geteuid() != 0:
+        return {}
+    known = {user.pw_name: user for user in pwd.getpwall()}
+    user = next((known[name] for name in UNPRIVILEGED if name in known), None)
+    if user is None:
+        pytest.skip(f"PostgreSQL does not run as root, and there is no user {' or '.join(UNPRIVILEGED)}")
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _run(command: list[str | Path], as_user: dict[str, object]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", **as_user)  # type: ignore[call-overload]
+    if done.returncode:
+        pytest.skip(f"PostgreSQL cannot be started: {done.stdout[-200:]} {done.stderr[-500:]}")
