@@ -113,10 +113,16 @@ async def talking(**options: Any) -> AsyncIterator[Api]:
     """A cluster on a manual clock without the delay of refused logins, and a client with full rights."""
     options.setdefault("clock", ManualClock())
     options.setdefault("auth_delay", 0)
-    async with SimulatedCluster(**options) as cluster:
-        context = ssl.create_default_context(cafile=cluster.ca_file)
-        connector = aiohttp.TCPConnector(ssl=context)
-        jar = aiohttp.DummyCookieJar()
-        async with aiohttp.ClientSession(connector=connector, cookie_jar=jar) as session:
-            headers = {"Authorization": f"PVEAPIToken={cluster.token_id}={cluster.token_secret}"}
-            yield Api(cluster, session, headers)
+    async with SimulatedCluster(**options) as cluster, speaking_to(cluster) as api:
+        yield api
+
+
+@asynccontextmanager
+async def speaking_to(cluster: SimulatedCluster) -> AsyncIterator[Api]:
+    """A client with full rights for a cluster that runs."""
+    context = ssl.create_default_context(cafile=cluster.ca_file)
+    connector = aiohttp.TCPConnector(ssl=context)
+    jar = aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=jar) as session:
+        headers = {"Authorization": f"PVEAPIToken={cluster.token_id}={cluster.token_secret}"}
+        yield Api(cluster, session, headers)

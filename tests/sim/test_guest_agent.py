@@ -158,6 +158,49 @@ def test_files_can_be_written_and_read_back():
     run(check())
 
 
+def test_bytes_from_inside_are_shown_one_character_each():
+    async def check() -> None:
+        async with talking() as api:
+            encoded = base64.b64encode("é€".encode() + b"\xff\x00").decode()
+            await api.post(f"{AGENT}/file-write", file="/tmp/u", content=encoded, encode=0)
+            shown = "é€".encode().decode("latin-1") + "\xff\x00"
+            assert (await api.get(f"{AGENT}/file-read", file="/tmp/u")).data["content"] == shown
+            assert (await result(api, "cat", "/tmp/u"))["out-data"] == shown
+
+    run(check())
+
+
+def test_content_that_pve_packs_itself_has_one_byte_for_a_character():
+    async def check() -> None:
+        async with talking() as api:
+            await api.post(f"{AGENT}/file-write", file="/tmp/l", content="é")
+            assert (await result(api, "wc", "-c", "/tmp/l"))["out-data"] == "1 /tmp/l\n"
+            wide = await api.post(f"{AGENT}/file-write", file="/tmp/l", content="€")
+            assert (wide.status, wide.reason[:35]) == (500, "Wide character in subroutine entry ")
+
+    run(check())
+
+
+def test_only_ascii_reaches_the_agent():
+    async def check() -> None:
+        async with talking() as api:
+            refused = await execute(api, "echo", "é")
+            assert refused.reason == "Agent error: JSON parse error, invalid UTF-8 sequence in string"
+            assert (await execute(api, "echo", "€")).reason.startswith("Wide character in syswrite")
+
+    run(check())
+
+
+def test_a_read_that_ends_with_the_file_does_not_know_it():
+    async def check() -> None:
+        async with talking() as api:
+            await api.post(f"{AGENT}/file-write", file="/tmp/x", content="hello")
+            exact = await api.get(f"{AGENT}/file-read", file="/tmp/x", count=5)
+            assert exact.data == {"content": "hello", "bytes-read": 5, "truncated": 1}
+
+    run(check())
+
+
 def test_encoded_content_is_decoded_in_the_guest():
     async def check() -> None:
         async with talking() as api:
@@ -218,7 +261,7 @@ def test_while_the_file_systems_are_frozen_commands_are_refused():
             assert (await api.post(f"{AGENT}/fsfreeze-freeze")).data == {"result": 1}
             assert (await api.post(f"{AGENT}/fsfreeze-status")).data == {"result": "frozen"}
             assert "frozen" in (await execute(api, "true")).reason
-            assert (await api.get(f"{AGENT}/get-fsinfo")).data["result"]["error"]["class"] == "GenericError"
+            assert (await api.get(f"{AGENT}/get-fsinfo")).data["result"]["error"]["class"] == "CommandNotFound"
             assert (await api.post(f"{AGENT}/fsfreeze-thaw")).data == {"result": 1}
             assert (await execute(api, "true")).status == 200
 

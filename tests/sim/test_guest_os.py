@@ -56,6 +56,23 @@ def output(script: str) -> str:
         ("echo hi | sha256sum | cut -d' ' -f1 | head -c 8", "98ea6e4f"),
         ("env FOO=bar printenv FOO", "bar\n"),
         ("# only a comment", ""),
+        ("if false; then echo a; elif true; then echo b; else echo c; fi", "b\n"),
+        ("if false; then echo a; else echo c; fi; echo $?", "c\n0\n"),
+        ("for x in 1 2 3; do [ $x = 2 ] && continue; echo $x; done", "1\n3\n"),
+        ("i=0; while [ $i -lt 3 ]; do i=$((i+1)); done; echo $i", "3\n"),
+        ("until true; do echo never; done; while true; do break; done; echo end", "end\n"),
+        ("case abc in x|y) echo no;; a*) echo yes;; *) echo other;; esac", "yes\n"),
+        ("f() { echo $1 $#; return 3; }; f a b; echo $? $1", "a 2\n3\n"),
+        ("set -- 'a b' c; for x in \"$@\"; do echo $x; done; shift; echo $1 $#", "a b\nc\nc 1\n"),
+        ('x=/a/b.c; echo ${x#*/} ${x##*/} ${x%.*} ${x%%/*}. ${x##*"/b"}', "a/b.c b.c /a/b . .c\n"),
+        ("printf 'one\\ntwo\\n' | while IFS= read -r l; do echo \"<$l>\"; done", "<one>\n<two>\n"),
+        ("echo 'a b c' | { read x y; echo $y; cat; }", "b c\n"),
+        ("v=$(printf %b. 'a\\0303\\0251\\n'); echo \"${v%.}\"", "aé\n\n"),
+        ("own=1; env | grep -c own; export own; env | grep own", "0\nown=1\n"),
+        ("exec 2>/dev/null; ls /nope; echo $?", "2\n"),
+        ("exec echo last; echo never", "last\n"),
+        ("su -s /bin/sh -c 'whoami; echo $HOME $1' -- ubuntu x y", "ubuntu\n/home/ubuntu y\n"),
+        ("eval 'echo a; echo b'", "a\nb\n"),
         ("set -e; false; echo never", ""),
         ("echo 'echo from $0' > /tmp/s; chmod +x /tmp/s; /tmp/s", "from /tmp/s\n"),
     ],
@@ -71,7 +88,10 @@ def test_the_shell_does_what_a_shell_does(script: str, expected: str):
         ("/etc/hosts", 126, "sh: 1: /etc/hosts: Permission denied\n"),
         ("exit 42", 42, ""),
         ("echo 'a", 2, "sh: 1: Syntax error: Unterminated quoted string\n"),
-        ("if true; then echo; fi", 2, 'sh: 1: Syntax error: "if" unexpected\n'),
+        ("then", 2, 'sh: 1: Syntax error: "then" unexpected\n'),
+        ("if true", 2, 'sh: 1: Syntax error: end of file unexpected (expecting "then")\n'),
+        ("export 1=2", 2, "sh: 1: export: 1: bad variable name\n"),
+        ("exec nosuch; echo never", 127, "sh: 1: exec: nosuch: not found\n"),
         ("echo a |", 2, 'sh: 1: Syntax error: "end of file" unexpected\n'),
         ("cat /nope", 1, "cat: /nope: No such file or directory\n"),
         ("rm /etc", 1, "rm: cannot remove '/etc': Is a directory\n"),
@@ -87,6 +107,40 @@ def test_the_shell_does_what_a_shell_does(script: str, expected: str):
 def test_what_fails_fails_with_the_right_code_and_words(script: str, code: int, error: str):
     process = run(script)
     assert (process.exitcode, process.io.err.decode()) == (code, error)
+
+
+def test_what_is_started_beside_a_command_goes_on_after_it():
+    async def check() -> None:
+        inside = machine()
+        clock = inside.world.clock
+        assert isinstance(clock, ManualClock)
+        process = await inside.execute(["sh", "-c", "(sleep 5; echo late > /tmp/late) & echo now"])
+        assert process is not None
+        assert process.io.out == b"now\n"
+        assert inside.files.find("/tmp/late") is None
+        await clock.advance(6)
+        assert inside.files.read("/tmp/late") == b"late\n"
+
+    asyncio.run(check())
+
+
+def test_a_signal_to_a_group_ends_a_command_and_what_it_started():
+    async def check() -> None:
+        inside = machine()
+        clock = inside.world.clock
+        assert isinstance(clock, ManualClock)
+        script = "kill -0 -$$ || exec setsid sh -c '(sleep 5; touch /tmp/late) & sleep 60'"
+        process = await inside.spawn(["sh", "-c", script])
+        assert process is not None
+        await asyncio.sleep(0)
+        killing = await inside.execute(["kill", "-TERM", f"-{process.pid}"])
+        assert killing is not None
+        assert killing.exitcode == 0
+        await clock.advance(10)
+        assert process.signal == 15
+        assert inside.files.find("/tmp/late") is None
+
+    asyncio.run(check())
 
 
 def test_services_can_be_stopped_started_and_asked_for():

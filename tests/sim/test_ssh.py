@@ -81,7 +81,7 @@ def test_pct_exec_runs_a_command_in_a_container():
         ("qm guest exec 108 -- true", 255, "VM 108 is not running"),
         ("qm guest exec 100 -- true", 255, "QEMU guest agent is not running"),
         ("pct exec 200 -- nosuch", 127, 'Failed to exec "nosuch"'),
-        ("pct push 200 /nope /tmp/x", 2, "failed to open /nope for reading: No such file or directory"),
+        ("pct push 206 /etc/hostname /tmp/x", 2, "Configuration file 'nodes/pve1/lxc/206.conf' does not exist"),
     ],
 )
 def test_the_tools_refuse_in_their_own_words(command: str, code: int, error: str):
@@ -94,10 +94,33 @@ def test_the_tools_refuse_in_their_own_words(command: str, code: int, error: str
     run(check())
 
 
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("pct push 200 /nope /tmp/x", "failed to open /nope for reading\n"),
+        ("pct push 200 /etc/hostname /no/dir/x", "failed to create file: /no/dir/x: No such file or directory\n"),
+        ("pct push 200 /etc/hostname /tmp/x --perms 9", "invalid mode: '09'\n"),
+        ("pct pull 200 /nope /tmp/x", "failed to open /nope: No such file or directory\n"),
+        ("pct pull 200 /etc/hostname /no/dir/x", "failed to create file: /no/dir/x: No such file or directory\n"),
+    ],
+)
+def test_a_copy_that_failed_is_told_but_does_not_show_in_the_exit_code(command: str, error: str):
+    async def check() -> None:
+        async with talking(ssh=True) as api:
+            assert await told(api, command) == (0, "", error)
+
+    run(check())
+
+
 def test_a_stopped_container_cannot_be_entered():
     async def check() -> None:
         async with talking(ssh=True) as api:
             assert await told(api, "pct exec 206 -- true", "pve3") == (255, "", "container '206' not running!\n")
+            pushed = await told(api, "pct push 206 /etc/hostname /tmp/x", "pve3")
+            assert pushed == (255, "", "can only push files to a running CT\n")
+            pulled = await told(api, "pct pull 206 /etc/hostname /tmp/x", "pve3")
+            assert pulled[0] == 255
+            assert "can only pull files from a running VM" in pulled[2]
 
     run(check())
 
@@ -135,7 +158,7 @@ def test_qm_guest_exec_prints_the_result_as_json():
         async with talking(ssh=True) as api:
             code, text, _ = await told(api, "qm guest exec 102 -- sh -c 'echo hi; exit 3'")
             assert code == 0
-            assert json.loads(text) == {"exitcode": 3, "exited": 1, "out-data": "hi\n"}
+            assert json.loads(text) == {"exitcode": 3, "exited": 1, "out-data": "hi\n", "out-truncated": 0}
 
     run(check())
 

@@ -112,6 +112,10 @@ class SimulatedCluster:
         return str(self._directory / "ca.pem")
 
     @property
+    def has_ssh(self) -> bool:
+        return self._ssh is not None
+
+    @property
     def ssh_ports(self) -> dict[str, int]:
         """The port of every node's SSH server on loopback, by the node's name."""
         return self._ssh_front.ports

@@ -12,7 +12,11 @@ An option is one text, `KIND[:ARGUMENT…][:METHOD:PATH][;count=N][;p=PROBABILIT
     596[:METHOD:PATH]               `Connection timed out`, as for a node that does not answer in time
     596:after[:METHOD:PATH]         the same answer, but the node does the work all the same
     401[:METHOD:PATH]               the credentials are refused
+    403[:METHOD:PATH]               the rights are refused
     500:TEXT[:METHOD:PATH]          the API answers with this error
+    501[:METHOD:PATH]               the API says that it has no such method
+    garbage:json[:METHOD:PATH]      the request is handled, but its answer is no valid JSON
+    garbage:html[:METHOD:PATH]      a proxy in between answers with its own page and 502
     null:FIELD[:METHOD:PATH]        the first row of a list has null in this field, as of a careless storage plugin
     task-fails:TYPE:TEXT            tasks of this type (`*` for any) end with this error and change nothing
     locked:VMID:LOCK                the guest carries this lock, such as `backup`
@@ -177,7 +181,10 @@ def _check(fault: Fault, text: str) -> None:
         "595": "",
         "596": "(after)?",
         "401": "",
+        "403": "",
         "500": ".+",
+        "501": "",
+        "garbage": "json|html",
         "null": r"\w+",
         "task-fails": r"[\w*-]+:.+",
         "locked": r"\d+:[a-z-]+",

@@ -141,10 +141,16 @@ class Front:
                 return "timed out"
             if away is not None:
                 raise ProxyFailure(status, proxy_reason(status))
+        if self._faults.first("403", request.method, path):
+            raise forbidden()
         error = self._faults.first("500", request.method, path)
         if error is not None:
             raise failure(error.argument)
-        return "" if drop is None else drop.argument
+        if self._faults.first("501", request.method, path):
+            raise not_implemented(request.method, path)
+        garbage = self._faults.first("garbage", request.method, path)
+        lost = drop or garbage
+        return "" if lost is None else lost.argument
 
     async def _answer(self, request: web.BaseRequest, fmt: str, path: str, local_node: Node) -> web.StreamResponse:
         user = self._authenticate(request, path)
@@ -254,6 +260,8 @@ class Front:
             return _cut_connection(request)
         if drop == "mid":
             return await _cut_body(request, response)
+        if drop in ("json", "html"):
+            response = _garbage(drop)
         transport = request.transport
         count = 1
         if transport is not None:
@@ -276,6 +284,14 @@ async def _run(route: Route, call: Call) -> Any:
     except Exception as error:  # a defect of the simulator must not look like an answer of PVE's
         _LOG.exception("%s %s failed", call.endpoint.method, call.endpoint.template)
         raise failure("internal error of the simulated cluster") from error
+
+
+def _garbage(kind: str) -> web.Response:
+    if kind == "html":
+        return web.Response(
+            status=502, text="<html><body><h1>502 Bad Gateway</h1></body></html>", content_type="text/html"
+        )
+    return web.Response(text='{"data":[{"vmid":1', content_type="application/json")
 
 
 def _cut_connection(request: web.BaseRequest) -> web.StreamResponse:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from quorate.sim import status
-from quorate.sim.guest_os.agent import Agent, AgentError
+from quorate.sim.agent_line import AgentLine, execution_shown
+from quorate.sim.guest_os.agent import AgentError
 from quorate.sim.guest_os.files import FileError, FileSystem
-from quorate.sim.guest_os.machine import Machine, Machines, Process
+from quorate.sim.guest_os.machine import Machine, Machines
 from quorate.sim.guest_os.running import Io
 from quorate.sim.guests import MIB, Guest, Kind, OperatingSystem
 from quorate.sim.refusals import Refusal
@@ -52,6 +54,13 @@ class _Failure(Exception):
     def __init__(self, text: str, code: int = _FAILED) -> None:
         super().__init__(text)
         self.code = code
+
+
+class _WorkerFailure(_Failure):
+    """What goes wrong in the task behind `pct push` and `pct pull` is told, but the exit code stays 0."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, 0)
 
 
 _Action = Callable[[Io, Guest, list[str]], Coroutine[Any, Any, int]]
@@ -150,97 +159,82 @@ class _Tools:
         argv = _after_options(args, ("--keep-env", "-keep-env"))
         if not argv:
             raise _Failure("400 Parameter verification failed.\nextra-args: property is missing and it is not optional")
-        process = await self._world.part(Machines).of(guest).execute(argv, io.stdin)
+        process = await self._world.part(Machines).of(guest).execute(argv, io.stdin, io.out, io.err)
         if process is None:
             io.complain(
                 f"lxc-attach: {guest.vmid}: ../src/lxc/attach.c: lxc_attach_run_command: 1841 "
                 f'No such file or directory - Failed to exec "{argv[0]}"'
             )
             return 127
-        io.out.extend(process.io.out)
-        io.err.extend(process.io.err)
         return process.exitcode if process.exitcode is not None else 128 + (process.signal or 0)
 
     async def _push(self, io: Io, guest: Guest, args: list[str]) -> int:
-        if not guest.running:
-            raise _Failure(f"can't push files to a stopped container {guest.vmid}")
         paths, options = _paths_and_options(args)
+        if not guest.running:
+            raise _Failure("can only push files to a running CT")
         inside = self._world.part(Machines).of(guest).files
         try:
             data = io.machine.files.read(io.path(paths[0]))
         except FileError as error:
-            raise _Failure(f"failed to open {paths[0]} for reading: {error.text}", _MISSING) from error
+            raise _WorkerFailure(f"failed to open {paths[0]} for reading") from error
         target = FileSystem.absolute(paths[1], "/")
+        mode = _mode(options)
         try:
             inside.write(target, data)
         except FileError as error:
-            raise _Failure(f"failed to create file {paths[1]}: {error.text}", _MISSING) from error
+            raise _WorkerFailure(f"failed to create file: {paths[1]}: {error.text}") from error
         entry = inside.get(target)
-        if "perms" in options:
-            entry.mode = int(options["perms"], 8)
+        entry.mode = entry.mode if mode is None else mode
         entry.owner = options.get("user", entry.owner)
         return 0
 
     async def _pull(self, io: Io, guest: Guest, args: list[str]) -> int:
+        paths, options = _paths_and_options(args)
         if not guest.running:
-            raise _Failure(f"can't pull files from a stopped container {guest.vmid}")
-        paths, _ = _paths_and_options(args)
+            raise _Failure("can only pull files from a running VM at /usr/share/perl5/PVE/CLI/pct.pm line 577.")
+        mode = _mode(options)
+        target = io.path(paths[1])
+        try:
+            io.machine.files.write(target, b"")  # the copy is made before the original is looked at
+        except FileError as error:
+            raise _WorkerFailure(f"failed to create file: {paths[1]}: {error.text}") from error
+        entry = io.machine.files.get(target)
+        entry.mode = entry.mode if mode is None else mode
         try:
             data = self._world.part(Machines).of(guest).files.read(FileSystem.absolute(paths[0], "/"))
         except FileError as error:
-            raise _Failure(f"failed to open {paths[0]}: {error.text}", _MISSING) from error
-        try:
-            io.machine.files.write(io.path(paths[1]), data)
-        except FileError as error:
-            raise _Failure(f"failed to create {paths[1]}: {error.text}", _MISSING) from error
+            raise _WorkerFailure(f"failed to open {paths[0]}: {error.text}") from error
+        io.machine.files.write(target, data)
         return 0
 
     async def _guest_exec(self, io: Io, guest: Guest, args: list[str]) -> int:
-        world = self._world
-        if not guest.agent_configured():
-            raise _Failure("No QEMU guest agent configured")
-        if not guest.running:
-            raise _Failure(f"VM {guest.vmid} is not running")
-        if not guest.agent_answers(world.clock.now()):
-            raise _Failure("QEMU guest agent is not running")
         options, argv = _options_before(args, ("timeout", "synchronous", "pass-stdin"))
-        machine = world.part(Machines).of(guest)
+        path, *rest = argv or [""]
+        arguments: dict[str, Any] = {"path": path, "arg": rest, "capture_output": True}
+        if options.get("pass-stdin") == "1":
+            arguments["input_data"] = base64.b64encode(io.stdin).decode()
         try:
-            Agent(machine).check("guest-exec")
+            line = await AgentLine.to(self._world, guest)
+            pid = (await line.ask("exec", **arguments))["pid"]
+            if options.get("synchronous") == "0":
+                _say_json(io, {"pid": pid})
+                return 0
+            result = await self._end_of(line, pid, float(options.get("timeout", _AGENT_TIMEOUT)))
         except AgentError as error:
             raise _Failure(f"Agent error: {error}") from error
-        process = await machine.spawn(argv, io.stdin if options.get("pass-stdin") == "1" else b"") if argv else None
-        if process is None:
-            name = argv[0] if argv else ""
-            raise _Failure(
-                f"Agent error: Guest agent command failed, error was 'Failed to execute child process “{name}”"
-                " (No such file or directory)'"
-            )
-        if options.get("synchronous") == "0":
-            _say_json(io, {"pid": process.pid})
-            return 0
-        await self._wait(process, float(options.get("timeout", _AGENT_TIMEOUT)))
-        _say_json(io, _result(process))
-        if process.exited:
-            machine.processes.pop(process.pid, None)
+        except Refusal as refusal:
+            raise _Failure(refusal.reason) from refusal
+        _say_json(io, result if result["exited"] else {**result, "pid": pid})
         return 0
 
-    async def _wait(self, process: Process, seconds: float) -> None:
+    async def _end_of(self, line: AgentLine, pid: int, seconds: float) -> dict[str, Any]:
         """Look every now and then, as the tool does, until the time is up."""
         until = self._world.clock.now() + seconds
-        while not process.exited and self._world.clock.now() < until:
+        while True:
+            result = execution_shown(await line.ask("exec-status", pid=pid))
+            if result["exited"] or self._world.clock.now() >= until:
+                return result
             await self._world.clock.sleep(0.5)
-
-
-def _result(process: Process) -> dict[str, Any]:
-    if not process.exited:
-        return {"exited": 0, "pid": process.pid}
-    result: dict[str, Any] = {"exited": 1}
-    result |= {"signal": process.signal} if process.signal is not None else {"exitcode": process.exitcode}
-    for name, data in (("out-data", process.io.out), ("err-data", process.io.err)):
-        if data:
-            result[name] = data.decode("utf-8", "replace")
-    return result
 
 
 def _say_json(io: Io, value: dict[str, Any]) -> None:
@@ -278,9 +272,18 @@ def _paths_and_options(args: list[str]) -> tuple[list[str], dict[str, str]]:
             paths.append(each)
     if len(paths) != 2:
         raise _Failure("400 not enough arguments" if len(paths) < 2 else "400 too many arguments")
-    if not all(character in "01234567" for character in options.get("perms", "")):
-        raise _Failure("400 Parameter verification failed.\nperms: invalid format")
     return paths, options
+
+
+def _mode(options: dict[str, str]) -> int | None:
+    """The permissions of `--perms`: octal, with or without the zero before it."""
+    text = options.get("perms")
+    if text is None:
+        return None
+    try:
+        return int(text, 8)
+    except ValueError as error:
+        raise _WorkerFailure(f"invalid mode: '{text if text.startswith('0') else f'0{text}'}'") from error
 
 
 def _on_one_line(text: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from quorate.sim.node_shell import NodeShells
 from quorate.sim.world import Node, World
@@ -70,13 +71,26 @@ class SshFront:
         async def session(process: asyncssh.SSHServerProcess[bytes]) -> None:
             stdin = await _input_of(process)
             argv = ["/bin/sh", "-c", process.command] if process.command is not None else ["/bin/sh"]
-            done = await self._world.part(NodeShells).of(node).execute(argv, stdin)
+            machine = self._world.part(NodeShells).of(node)
+            done = await machine.execute(argv, stdin, _Sent(process.stdout.write), _Sent(process.stderr.write))
             assert done is not None
-            process.stdout.write(bytes(done.io.out))
-            process.stderr.write(bytes(done.io.err))
             process.exit(done.exitcode if done.exitcode is not None else 255)
 
         return session
+
+
+class _Sent(bytearray):
+    """Output that goes to the client as it comes. A client that has left does not end the command."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._send = send
+
+    def extend(self, data: Iterable[SupportsIndex]) -> None:
+        sent = bytes(data)
+        super().extend(sent)
+        with contextlib.suppress(BrokenPipeError):
+            self._send(sent)
 
 
 def _doorkeeper(node: Node) -> object:

@@ -173,11 +173,12 @@ class Tasks:
         if task.running:  # it had not begun, so nothing inside it saw the interrupt
             task.end(self._clock.now(), INTERRUPTED)
 
-    def in_background(self, work: Coroutine[None, None, None]) -> None:
+    def in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Something that goes on without a UPID, such as a node that boots; it ends with the cluster."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     async def close(self) -> None:
         """End everything that still runs, when the cluster goes away."""

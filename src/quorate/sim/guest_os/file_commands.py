@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterator
+import stat
 from datetime import UTC, datetime
 
 from quorate.sim.guest_os.files import Entry, FileError, copy_of
@@ -52,7 +51,7 @@ def _list(io: Io, directory: Entry, options: dict[str, str]) -> None:
 def _long(name: str, entry: Entry) -> str:
     when = datetime.fromtimestamp(entry.mtime, UTC).strftime("%b %e %H:%M")
     shown = f"{name} -> {entry.link}" if entry.link is not None else name
-    return f"{entry.mode_text()} {1 + len(entry.children)} {entry.owner} {entry.owner} {entry.size:>5} {when} {shown}"
+    return f"{entry.mode_text()} {1 + len(entry.children)} {entry.owner} {entry.group} {entry.size:>5} {when} {shown}"
 
 
 @command("stat")
@@ -61,34 +60,51 @@ def stat_(io: Io, args: list[str]) -> int:
     template = options.get("c") or options.get("format")
     code = 0
     for path in paths:
-        entry = io.machine.files.find(io.path(path), follow=False)
+        entry = io.machine.files.find(io.path(path), follow="L" in options)
         if entry is None:
             io.complain(f"stat: cannot statx '{path}': No such file or directory")
             code = 1
         elif template is not None:
-            io.say(_stat_format(template, path, entry))
+            io.say(_stat_format(io, template, path, entry))
         else:
-            kind = "directory" if entry.is_directory else "symbolic link" if entry.link else "regular file"
+            kind = _KINDS.get(entry.kind, "regular file")
             io.say(f"  File: {path}\n  Size: {entry.size:<10}\tBlocks: {8 * (1 + entry.size // 4096)}   {kind}")
             io.say(f"Access: ({entry.mode:04o}/{entry.mode_text()})  Uid: (    0/{entry.owner:>8})")
     return code
 
 
-def _stat_format(template: str, path: str, entry: Entry) -> str:
+_KINDS = {
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character special file",
+    stat.S_IFBLK: "block special file",
+}
+
+
+def _stat_format(io: Io, template: str, path: str, entry: Entry) -> str:
     values = {
         "n": path,
         "s": str(entry.size),
         "a": f"{entry.mode:o}",
         "A": entry.mode_text(),
-        "U": entry.owner,
-        "G": entry.owner,
-        "u": "0",
-        "g": "0",
+        "f": f"{entry.kind | entry.mode:x}",
+        "h": str(2 if entry.is_directory else 1),
+        "U": entry.owner if entry.owner in io.machine.users else "UNKNOWN",
+        "G": entry.group if entry.group in io.machine.users else "UNKNOWN",
+        "u": _number_of(io, entry.owner),
+        "g": _number_of(io, entry.group),
+        "X": str(int(entry.mtime)),
         "Y": str(int(entry.mtime)),
         "y": datetime.fromtimestamp(entry.mtime, UTC).strftime("%Y-%m-%d %H:%M:%S.000000000 +0000"),
-        "F": "directory" if entry.is_directory else "symbolic link" if entry.link else "regular file",
+        "F": _KINDS.get(entry.kind, "regular file"),
     }
     return re.sub(r"%([A-Za-z%])", lambda match: values.get(match[1], "%" if match[1] == "%" else "?"), template)
+
+
+def _number_of(io: Io, name: str) -> str:
+    return str(io.machine.users.get(name, name if name.isdecimal() else 65534))
 
 
 @command("mkdir")
@@ -167,7 +183,7 @@ def touch(io: Io, args: list[str]) -> int:
 
 @command("chmod")
 def chmod(io: Io, args: list[str]) -> int:
-    modes = [each for each in args if not re.fullmatch(r"-[Rvcf]+", each)]
+    modes = [each for each in args if not re.fullmatch(r"-[Rvcf]+|--", each)]
     if len(modes) < 2:
         io.complain("chmod: missing operand")
         return 1
@@ -208,16 +224,18 @@ def chown(io: Io, args: list[str]) -> int:
     if len(others) < 2:
         io.complain("chown: missing operand")
         return 1
-    owner = others[0].partition(":")[0]
-    if owner and owner not in io.machine.users and not owner.isdecimal():
-        io.complain(f"chown: invalid user: '{others[0]}'")
-        return 1
+    owner, _, group = others[0].partition(":")
+    for kind, name in (("user", owner), ("group", group)):
+        if name and name not in io.machine.users and not name.isdecimal():
+            io.complain(f"chown: invalid {kind}: '{others[0]}'")
+            return 1
     for path in others[1:]:
         entry = io.machine.files.find(io.path(path))
         if entry is None:
             io.complain(f"chown: cannot access '{path}': No such file or directory")
             return 1
         entry.owner = owner or entry.owner
+        entry.group = group or entry.group
     return 0
 
 
@@ -297,55 +315,87 @@ def tee(io: Io, args: list[str]) -> int:
 
 @command("basename")
 def basename(io: Io, args: list[str]) -> int:
+    args = args[1:] if args[:1] == ["--"] else args
     io.say(posixpath.basename(args[0].rstrip("/")).removesuffix(args[1] if len(args) > 1 else "") if args else "")
     return 0 if args else 1
 
 
 @command("dirname")
 def dirname(io: Io, args: list[str]) -> int:
+    args = args[1:] if args[:1] == ["--"] else args
     io.say((posixpath.dirname(args[0]) or ".") if args else "")
     return 0 if args else 1
 
 
-@command("readlink", "realpath")
+@command("readlink")
 def readlink(io: Io, args: list[str]) -> int:
     options, paths = split_options(args)
+    if "f" in options:
+        return realpath(io, args)
     for path in paths:
         entry = io.machine.files.find(io.path(path), follow=False)
-        if entry is None or (entry.link is None and "f" not in options):
+        if entry is None or entry.link is None:
             return 1
-        io.say(entry.link if entry.link is not None else io.path(path))
+        io.out.extend((entry.link + ("" if "n" in options else "\n")).encode("utf-8", "surrogateescape"))
     return 0
 
 
-@command("find")
-def find(io: Io, args: list[str]) -> int:
-    paths = []
-    while args and not args[0].startswith("-"):
-        paths.append(args.pop(0))
-    tests = dict(zip(args[::2], args[1::2], strict=False))
-    if not tests.get("-maxdepth", "99").isdecimal():
-        io.complain("find: Expected a positive decimal integer argument to -maxdepth")
+@command("realpath")
+def realpath(io: Io, args: list[str]) -> int:
+    """Where paths lead with all links followed; only the last part need not be there."""
+    for path in split_options(args)[1]:
+        real = _real(io, io.path(path), 0)
+        if real is None:
+            return 1
+        io.say(real)
+    return 0
+
+
+def _real(io: Io, path: str, depth: int) -> str | None:
+    if path == "/":
+        return path
+    folder = _real(io, posixpath.dirname(path), depth)
+    above = None if folder is None else io.machine.files.find(folder)
+    if folder is None or above is None or not above.is_directory or depth > 16:
+        return None
+    full = posixpath.join(folder, posixpath.basename(path))
+    entry = io.machine.files.find(full, follow=False)
+    if entry is not None and entry.link is not None:
+        return _real(io, io.machine.files.absolute(entry.link, folder), depth + 1)
+    return full
+
+
+@command("mktemp")
+def mktemp(io: Io, args: list[str]) -> int:
+    """Make a file that only its owner can read, with a name nobody has."""
+    options, templates = split_options(args)
+    template = templates[0] if templates else "/tmp/tmp.XXXXXXXXXX"  # noqa: S108 (the guest's, not ours)
+    marks = len(template) - len(template.rstrip("X"))
+    if marks < 3:
+        io.complain(f"mktemp: too few X's in template '{template}'")
         return 1
-    code = 0
-    for path in paths or ["."]:
-        entry = io.machine.files.find(io.path(path))
-        if entry is None:
-            io.complain(f"find: '{path}': No such file or directory")
-            code = 1
-            continue
-        for name, each, depth in _walk(path, entry, 0):
-            kind = "d" if each.is_directory else "l" if each.link is not None else "f"
-            fits = fnmatch.fnmatchcase(posixpath.basename(name), tests.get("-name", "*"))
-            if fits and tests.get("-type", kind) == kind and depth <= int(tests.get("-maxdepth", "99")):
-                io.say(name)
-    return code
+    path = template[:-marks] + f"{io.machine.next_pid():0{marks}}"
+    try:
+        if "d" in options:
+            io.machine.files.make_directory(io.path(path))
+        else:
+            io.machine.files.write(io.path(path), b"")
+    except FileError as error:
+        io.complain(f"mktemp: failed to create file via template '{template}': {error.text}")
+        return 1
+    io.machine.files.get(io.path(path)).mode = 0o700 if "d" in options else 0o600
+    io.say(path)
+    return 0
 
 
-def _walk(path: str, entry: Entry, depth: int) -> Iterator[tuple[str, Entry, int]]:
-    yield path, entry, depth
-    for name, child in sorted(entry.children.items()):
-        yield from _walk(f"{path.rstrip('/')}/{name}", child, depth + 1)
+@command("mkfifo")
+def mkfifo(io: Io, args: list[str]) -> int:
+    for path in split_options(args)[1]:
+        if io.machine.files.find(io.path(path), follow=False) is not None:
+            io.complain(f"mkfifo: cannot create fifo '{path}': File exists")
+            return 1
+        io.machine.files.put(io.path(path), Entry(b"", special=stat.S_IFIFO, mtime=io.machine.now()))
+    return 0
 
 
 def _checksum(algorithm: str) -> Command:
@@ -399,7 +449,9 @@ def _unary(io: Io, operator: str, value: str) -> bool:
         return False
     match operator:
         case "-f":
-            return not entry.is_directory and entry.link is None
+            return stat.S_ISREG(entry.kind)
+        case "-p":
+            return stat.S_ISFIFO(entry.kind)
         case "-d":
             return entry.is_directory
         case "-h" | "-L":

@@ -27,7 +27,7 @@ class FileError(Exception):
 
 @dataclass(slots=True)
 class Entry:
-    """One file, directory or link. `content` may be computed at every reading, as in /proc."""
+    """One file, directory, link or something special. `content` may be computed at every reading, as in /proc."""
 
     content: bytes | Callable[[], bytes] | None = None  # None: a directory
     link: str | None = None
@@ -35,6 +35,15 @@ class Entry:
     owner: str = "root"
     mtime: float = 0.0
     children: dict[str, Entry] = field(default_factory=dict)
+    group: str = "root"
+    special: int | None = None  # the type of a pipe, socket or device, as in stat.S_IFIFO
+
+    @property
+    def kind(self) -> int:
+        """The type as the kernel codes it."""
+        if self.special is not None:
+            return self.special
+        return stat.S_IFDIR if self.is_directory else stat.S_IFLNK if self.link is not None else stat.S_IFREG
 
     @property
     def is_directory(self) -> bool:
@@ -51,8 +60,7 @@ class Entry:
 
     def mode_text(self) -> str:
         """The mode as `ls -l` shows it."""
-        kind = stat.S_IFDIR if self.is_directory else stat.S_IFLNK if self.link is not None else stat.S_IFREG
-        return stat.filemode(kind | self.mode)
+        return stat.filemode(self.kind | self.mode)
 
     @property
     def size(self) -> int:
@@ -182,6 +190,6 @@ class FileSystem:
 
 def copy_of(entry: Entry, mtime: float) -> Entry:
     """The same again, all the way down."""
-    copied = Entry(entry.content, entry.link, entry.mode, entry.owner, mtime)
+    copied = Entry(entry.content, entry.link, entry.mode, entry.owner, mtime, group=entry.group, special=entry.special)
     copied.children = {name: copy_of(child, mtime) for name, child in entry.children.items()}
     return copied

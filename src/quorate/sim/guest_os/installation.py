@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ipaddress
+import stat
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quorate.sim.guest_os.running import program_names
@@ -41,6 +43,10 @@ _DIRECTORIES = (
 )
 
 
+_ONLY_ON_ALPINE = frozenset({"rc-service", "rc-status", "rc-update"})
+_NOT_ON_ALPINE = frozenset({"apt", "apt-get", "bash", "dash", "journalctl", "systemctl"})
+
+
 @dataclass(slots=True)
 class Unit:
     """A service of the guest."""
@@ -50,21 +56,37 @@ class Unit:
     active: bool = True
     enabled: bool = True
     pid: int = 0
+    failed: bool = False
+    fails_with: str = ""  # what it says when it is started and dies of it
+    takes: float = 0.0  # seconds until it is up
+    starting: bool = False
+    changed_at: float = 0.0
+    log: list[str] = field(default_factory=list)
+
+
+def is_alpine(guest: Guest) -> bool:
+    """Whether OpenRC runs it and BusyBox has its programs; all others have systemd."""
+    return guest.system.id == "alpine"
 
 
 def first_services(guest: Guest) -> dict[str, Unit]:
     """The services of every system, and the one that this guest is there for."""
-    units = {
-        "cron": Unit("cron", "Regular background program processing daemon", pid=301),
-        "ssh": Unit("ssh", "OpenBSD Secure Shell server", pid=322),
-        "systemd-journald": Unit("systemd-journald", "Journal Service", pid=188),
-    }
+    if is_alpine(guest):
+        units = {"crond": Unit("crond", "", pid=301), "sshd": Unit("sshd", "", pid=322)}
+    else:
+        units = {
+            "cron": Unit("cron", "Regular background program processing daemon", pid=301),
+            "ssh": Unit("ssh", "OpenBSD Secure Shell server", pid=322),
+            "systemd-journald": Unit("systemd-journald", "Journal Service", pid=188),
+        }
     if guest.kind == "qemu" and guest.system.agent_installed:
         units["qemu-guest-agent"] = Unit("qemu-guest-agent", "QEMU Guest Agent", pid=344)
     words = f"{guest.name} {guest.config.get('tags', '')}"
     for word, (name, description) in _SERVICES_BY_NAME.items():
         if word in words and name not in units:
             units[name] = Unit(name, description, pid=400 + 7 * len(units))
+    for unit in units.values():
+        unit.changed_at = guest.started_at
     return units
 
 
@@ -77,13 +99,17 @@ def install(machine: Machine) -> None:
     files.add_link("/sbin", "usr/bin")
     files.add_link("/usr/sbin", "bin")
     for name in program_names():
-        files.add(f"/usr/bin/{name}", b"\x7fELF", mode=0o755)
-    files.add("/dev/null", b"")
+        if name not in (_NOT_ON_ALPINE if is_alpine(machine.guest) else _ONLY_ON_ALPINE):
+            files.add(f"/usr/bin/{name}", b"\x7fELF", mode=0o755)
+    if not is_alpine(machine.guest):
+        files.make_directories("/run/systemd/system")
+    files.add("/dev/null", b"", mode=0o666)
+    files.get("/dev/null").special = stat.S_IFCHR
     files.add("/etc/hostname", f"{_host_name(machine.guest)}\n")
     files.add("/etc/hosts", f"127.0.0.1\tlocalhost\n127.0.1.1\t{_host_name(machine.guest)}\n")
     files.add("/etc/resolv.conf", "search home.lan\nnameserver 192.168.10.2\n")
     files.add("/etc/timezone", "Etc/UTC\n")
-    files.add("/etc/debian_version", f"{system.version_id}.1\n")
+    files.add(f"/etc/{'alpine-release' if is_alpine(machine.guest) else 'debian_version'}", f"{system.version_id}.1\n")
     files.add("/etc/os-release", _os_release(machine))
     files.add("/etc/passwd", _passwd(machine))
     files.add("/etc/group", "root:x:0:\n" + "".join(f"{name}:x:{uid}:\n" for name, uid in machine.users.items() if uid))
@@ -94,7 +120,8 @@ def install(machine: Machine) -> None:
         if uid:
             files.make_directories(f"/home/{name}")
     files.add("/var/log/syslog", f"{_host_name(machine.guest)} systemd[1]: Startup finished in 1.204s.\n")
-    files.add("/var/log/dpkg.log", "2026-01-02 06:11:40 status installed libc-bin:amd64 2.41-12\n")
+    if not is_alpine(machine.guest):
+        files.add("/var/log/dpkg.log", "2026-01-02 06:11:40 status installed libc-bin:amd64 2.41-12\n")
     _add_proc(machine)
 
 
@@ -121,6 +148,40 @@ def _add_proc(machine: Machine) -> None:
     files.add("/proc/meminfo", memory)
     files.add("/proc/cpuinfo", cpus)
     files.add("/proc/version", lambda: f"Linux version {kernel_of(machine)}\n".encode())
+    files.add("/proc/sys/kernel/hostname", lambda: f"{machine.hostname}\n".encode())
+    files.add("/proc/net/route", lambda: _routes(machine))
+    files.add("/proc/net/ipv6_route", lambda: _ipv6_routes(machine))
+
+
+def _routes(machine: Machine) -> bytes:
+    """The table of the kernel: addresses in hexadecimal, last byte first. The first address tells the gateway."""
+    rows = ["Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"]
+    own = [address for address in machine.guest.addresses if ":" not in address.ip]
+    if own:
+        gateway = ipaddress.IPv4Address(own[0].ip.rpartition(".")[0] + ".1")
+        rows.append(_route(own[0].interface, "0.0.0.0/0", gateway, 0x3))
+    rows += [_route(one.interface, f"{one.ip}/{one.prefix}", None, 0x1) for one in own]
+    return ("\n".join(rows) + "\n").encode()
+
+
+def _route(interface: str, network: str, gateway: ipaddress.IPv4Address | None, flags: int) -> str:
+    where = ipaddress.IPv4Network(network, strict=False)
+    numbers = [where.network_address, gateway or ipaddress.IPv4Address(0), where.netmask]
+    destination, via, mask = (number.packed[::-1].hex().upper() for number in numbers)
+    return f"{interface}\t{destination}\t{via}\t{flags:04X}\t0\t0\t0\t{mask}\t0\t0\t0"
+
+
+def _ipv6_routes(machine: Machine) -> bytes:
+    zeros = "0" * 32
+    rows = [f"{zeros} 00 {zeros} 00 {zeros} ffffffff 00000001 00000000 00200200       lo"]
+    for one in machine.guest.addresses:
+        if ":" in one.ip:
+            network = ipaddress.IPv6Network(f"{one.ip}/{one.prefix}", strict=False)
+            where = network.network_address.packed.hex()
+            rows.append(
+                f"{where} {one.prefix:02x} {zeros} 00 {zeros} 00000100 00000001 00000000 00000001 {one.interface:>8}"
+            )
+    return ("\n".join(rows) + "\n").encode()
 
 
 def kernel_of(machine: Machine) -> str:

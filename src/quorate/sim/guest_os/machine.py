@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from quorate.sim import metrics, status
@@ -16,6 +16,7 @@ from quorate.sim.world import World
 SIGTERM, SIGKILL, SIGSEGV = 15, 9, 11
 
 _FIRST_PID = 610
+_FIRST_HANDLE = 1000
 
 
 @dataclass(slots=True)
@@ -26,13 +27,24 @@ class Process:
     argv: list[str]
     io: Io
     started_at: float
+    captured: bool = True  # whether the agent was asked to keep the output
     exitcode: int | None = None
     signal: int | None = None
+    leads: bool = False  # a process group of its own, which a signal reaches as a whole
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+    children: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
 
     @property
     def exited(self) -> bool:
         return self.exitcode is not None or self.signal is not None
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """A file that somebody outside works with through a number."""
+
+    path: str
+    position: int = 0
 
 
 class Machine:
@@ -48,8 +60,10 @@ class Machine:
         self.frozen = False
         self.own_commands: dict[str, Command] = {}  # what only this machine has, such as pct on a node
         self.processes: dict[int, Process] = {}
+        self.open_files: dict[int, OpenFile] = {}
         self._boot = guest.started_at
         self._next_pid = _FIRST_PID
+        self._next_handle = _FIRST_HANDLE
         install(self)
 
     @property
@@ -96,6 +110,7 @@ class Machine:
                 if process.task is not None:
                     process.task.cancel()
             self.processes.clear()
+            self.open_files.clear()
             self.frozen = False
             self._next_pid = _FIRST_PID
             for unit in self.services.values():
@@ -106,38 +121,66 @@ class Machine:
         """The program that a command name stands for, found along the path or by its own path."""
         return find_program(self, name)
 
-    async def spawn(self, argv: Sequence[str], stdin: bytes = b"") -> Process | None:
-        """Start a command; None if there is no such program. What takes no time has ended when this returns."""
+    async def spawn(
+        self, argv: Sequence[str], stdin: bytes = b"", out: bytearray | None = None, err: bytearray | None = None
+    ) -> Process | None:
+        """Start a command; None if there is no such program. What takes no time has ended when this returns.
+
+        Its outputs are collected in `out` and `err` as they come.
+        """
         program = self.program(argv[0])
         if program is None:
             return None
-        io = Io(self, stdin=stdin)
-        process = Process(self.next_pid(), list(argv), io, self.now())
+        io = Io(self, stdin, bytearray() if out is None else out, bytearray() if err is None else err)
+        io.pid = self.next_pid()
+        process = Process(io.pid, list(argv), io, self.now())
         self.processes[process.pid] = process
         self.world.tasks.in_background(self._run(process, program))
         await asyncio.sleep(0)
         return process
 
-    async def execute(self, argv: Sequence[str], stdin: bytes = b"") -> Process | None:
+    async def execute(
+        self, argv: Sequence[str], stdin: bytes = b"", out: bytearray | None = None, err: bytearray | None = None
+    ) -> Process | None:
         """Run a command to its end."""
-        process = await self.spawn(argv, stdin)
+        process = await self.spawn(argv, stdin, out, err)
         while process is not None and not process.exited:
             assert process.task is not None
             await asyncio.wait([process.task])
         return process
 
+    def in_background(self, io: Io, work: Coroutine[None, None, None]) -> None:
+        """What a command has started beside itself; it can outlive the command, but not a signal to its group."""
+        task = self.world.tasks.in_background(work)
+        if io.pid in self.processes:
+            self.processes[io.pid].children.append(task)
+
     def next_pid(self) -> int:
         self._next_pid += 2
         return self._next_pid
 
-    def kill(self, pid: int, signal: int) -> bool:
+    def keep_open(self, file: OpenFile) -> int:
+        """The number by which the file can be found again."""
+        handle = self._next_handle
+        self._next_handle += 1
+        self.open_files[handle] = file
+        return handle
+
+    def kill(self, pid: int, signal: int, *, group: bool = False) -> bool:
         """Whether there was such a process."""
         process = self.processes.get(pid)
         if process is None or process.exited or process.task is None:
             return False
         process.signal = signal
         process.task.cancel()
+        if group:
+            for child in process.children:
+                child.cancel()
         return True
+
+    def lives(self, pid: int) -> bool:
+        process = self.processes.get(pid)
+        return process is not None and not process.exited
 
     async def _run(self, process: Process, program: Program) -> None:
         process.task = asyncio.current_task()

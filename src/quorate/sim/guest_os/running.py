@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorate.sim.guest_os.files import FileError
 
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_COMMAND_MODULES = ("file_commands", "service_commands", "shell", "system_commands", "text_commands")
+_COMMAND_MODULES = (
+    "file_commands",
+    "find_command",
+    "openrc_commands",
+    "service_commands",
+    "shell",
+    "system_commands",
+    "text_commands",
+)
 _BINARY = b"\x7fELF"
 
 
@@ -34,14 +42,20 @@ class Io:
     err: bytearray = field(default_factory=bytearray)
     env: dict[str, str] = field(default_factory=_environment)
     cwd: str = "/root"
+    user: str = "root"
+    pid: int = 0
+
+    def copy(self, **changes: Any) -> Io:
+        """The same with some of it changed; outputs and environment are shared, as they are in a shell."""
+        return replace(self, **changes)
 
     def say(self, text: str) -> None:
         """One line of output."""
-        self.out.extend(f"{text}\n".encode())
+        self.out.extend(f"{text}\n".encode("utf-8", "surrogateescape"))
 
     def complain(self, text: str) -> None:
         """One line of error output."""
-        self.err.extend(f"{text}\n".encode())
+        self.err.extend(f"{text}\n".encode("utf-8", "surrogateescape"))
 
     def path(self, name: str) -> str:
         return self.machine.files.absolute(name, self.cwd)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from quorate.sim.guest_os.installation import Unit
 from quorate.sim.guest_os.options import split_options
 from quorate.sim.guest_os.running import Io, command
 
+_LINES = 10
+
 
 @command("systemctl")
-def systemctl(io: Io, args: list[str]) -> int:
-    options, words = split_options(args, with_value=("type", "t", "n", "lines"))
+async def systemctl(io: Io, args: list[str]) -> int:
+    options, words = split_options(args, with_value=("type", "t", "n", "lines", "p", "property"))
     action, names = (words[0] if words else "list-units"), words[1:]
     if action in ("poweroff", "reboot", "halt"):
         return _power(io, reboot=action == "reboot")
-    if action in ("list-units", "list-unit-files"):
-        return _list_units(io)
+    if action == "list-units":
+        return _list_units(io, bare="no-legend" in options)
+    if action == "list-unit-files":
+        return _list_unit_files(io, bare="no-legend" in options)
     if action == "daemon-reload":
         return 0
     if action == "is-system-running":
@@ -25,41 +31,65 @@ def systemctl(io: Io, args: list[str]) -> int:
         return 1
     code = 0
     for name in names:
-        quiet = bool({"q", "quiet"} & options.keys())
-        code = _unit_action(io, action, name.removesuffix(".service"), quiet=quiet) or code
+        code = await _unit_action(io, action, name.removesuffix(".service"), options) or code
     return code
 
 
-def _list_units(io: Io) -> int:
-    io.say("  UNIT                         LOAD   ACTIVE   SUB     DESCRIPTION")
+def _state(unit: Unit) -> tuple[str, str]:
+    """What systemd calls ActiveState and SubState."""
+    if unit.starting:
+        return "activating", "start"
+    return ("failed", "failed") if unit.failed else ("active", "running") if unit.active else ("inactive", "dead")
+
+
+def _list_units(io: Io, *, bare: bool) -> int:
+    if not bare:
+        io.say("  UNIT                         LOAD   ACTIVE   SUB     DESCRIPTION")
     for unit in io.machine.services.values():
-        state = "active   running" if unit.active else "inactive dead   "
-        io.say(f"  {unit.name + '.service':<28} loaded {state} {unit.description}")
+        active, sub = _state(unit)
+        io.say(f"{'' if bare else '  '}{unit.name + '.service':<28} loaded {active:<8} {sub:<7} {unit.description}")
     return 0
 
 
-def _unit_action(io: Io, action: str, name: str, *, quiet: bool) -> int:
+def _list_unit_files(io: Io, *, bare: bool) -> int:
+    if not bare:
+        io.say(f"{'UNIT FILE':<28} {'STATE':<15} PRESET")
+    for unit in io.machine.services.values():
+        io.say(f"{unit.name + '.service':<28} {'enabled' if unit.enabled else 'disabled':<15} enabled")
+    return 0
+
+
+async def _unit_action(io: Io, action: str, name: str, options: dict[str, str]) -> int:
     unit = io.machine.services.get(name)
     if action in ("is-active", "is-enabled", "is-failed"):
-        return _unit_question(io, action, unit, quiet=quiet)
+        return _unit_question(io, action, unit, quiet=bool({"q", "quiet"} & options.keys()))
+    if action == "show":
+        return _show(io, name, unit, options.get("p") or options.get("property"))
     if unit is None:
         if action == "status":
             io.complain(f"Unit {name}.service could not be found.")
             return 4
+        if action in ("enable", "disable"):
+            io.complain(f"Failed to {action} unit: Unit file {name}.service does not exist.")
+            return 1
         io.complain(f"Failed to {action} {name}.service: Unit {name}.service not found.")
         return 5
     match action:
         case "status":
             return _unit_status(io, unit)
+        case "start" if unit.active:
+            return 0
         case "start" | "restart" | "reload-or-restart":
-            unit.active, unit.pid = True, io.machine.next_pid()
+            return await _start(io, unit, waits="no-block" not in options)
         case "reload" if not unit.active:
             io.complain(f"{name}.service is not active, cannot reload.")
             return 1
         case "reload":
-            pass
+            _note(io, unit, f"Reloaded {name}.service - {unit.description}.")
         case "stop":
-            unit.active = False
+            unit.active = unit.starting = unit.failed = False
+            unit.pid = 0
+            _note(io, unit, f"Stopped {name}.service - {unit.description}.")
         case "enable" | "disable":
             unit.enabled = action == "enable"
         case _:
@@ -68,26 +98,95 @@ def _unit_action(io: Io, action: str, name: str, *, quiet: bool) -> int:
     return 0
 
 
+async def _start(io: Io, unit: Unit, *, waits: bool) -> int:
+    unit.active, unit.failed, unit.starting = False, False, unit.takes > 0
+    _note(io, unit, f"Starting {unit.name}.service - {unit.description}...")
+
+    async def come_up() -> None:
+        await io.machine.world.clock.sleep(unit.takes)
+        if unit.starting:
+            _up(io, unit)
+
+    if not unit.starting:
+        _up(io, unit)
+    elif waits:
+        await come_up()
+    else:
+        io.machine.world.tasks.in_background(come_up())
+    if unit.failed:
+        io.complain(f"Job for {unit.name}.service failed because the control process exited with error code.")
+        full = f"{unit.name}.service"
+        io.complain(f'See "systemctl status {full}" and "journalctl -xeu {full}" for details.')
+    return int(unit.failed and waits)
+
+
+def _up(io: Io, unit: Unit) -> None:
+    unit.starting, unit.failed, unit.active = False, bool(unit.fails_with), not unit.fails_with
+    unit.pid = 0 if unit.failed else io.machine.next_pid()
+    unit.changed_at = io.machine.now()
+    if unit.failed:
+        unit.log.append(f"{_stamp(io)} {io.machine.hostname} {unit.name}[{io.machine.next_pid()}]: {unit.fails_with}")
+        _note(io, unit, f"{unit.name}.service: Failed with result 'exit-code'.")
+    else:
+        _note(io, unit, f"Started {unit.name}.service - {unit.description}.")
+
+
+def _note(io: Io, unit: Unit, text: str) -> None:
+    unit.changed_at = io.machine.now()
+    unit.log.append(f"{_stamp(io)} {io.machine.hostname} systemd[1]: {text}")
+
+
+def _stamp(io: Io) -> str:
+    return datetime.fromtimestamp(io.machine.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S+00:00")
+
+
+def _show(io: Io, name: str, unit: Unit | None, wanted: str | None) -> int:
+    """The properties of a unit; one that is not there is told, too."""
+    active, sub = ("inactive", "dead") if unit is None else _state(unit)
+    changed = 0.0 if unit is None else unit.changed_at
+    properties = {
+        "Id": f"{name}.service",
+        "Description": f"{name}.service" if unit is None else unit.description,
+        "LoadState": "not-found" if unit is None else "loaded",
+        "ActiveState": active,
+        "SubState": sub,
+        "UnitFileState": "" if unit is None else "enabled" if unit.enabled else "disabled",
+        "MainPID": str(unit.pid if unit is not None and unit.active else 0),
+        "Result": "exit-code" if unit is not None and unit.failed else "success",
+        "ExecMainStatus": "1" if unit is not None and unit.failed else "0",
+        "StateChangeTimestamp": datetime.fromtimestamp(changed, UTC).strftime("%a %Y-%m-%d %H:%M:%S UTC"),
+    }
+    if unit is not None and unit.starting:
+        properties["Job"] = "4127"
+    for key in wanted.split(",") if wanted else properties:
+        if key in properties:
+            io.say(f"{key}={properties[key]}")
+    return 0
+
+
 def _unit_question(io: Io, action: str, unit: Unit | None, *, quiet: bool) -> int:
     if action == "is-enabled":
         answer = "not-found" if unit is None else "enabled" if unit.enabled else "disabled"
         code = 4 if unit is None else int(not unit.enabled)
     elif action == "is-failed":
-        answer, code = ("active" if unit is not None and unit.active else "inactive"), 1
+        answer = "inactive" if unit is None else _state(unit)[0]
+        code = int(answer != "failed")
     else:
-        running = unit is not None and unit.active
-        answer, code = ("active", 0) if running else ("inactive", 4 if unit is None else 3)
+        answer = "inactive" if unit is None else _state(unit)[0]
+        code = 0 if answer == "active" else 4 if unit is None else 3
     if not quiet:
         io.say(answer)
     return code
 
 
 def _unit_status(io: Io, unit: Unit) -> int:
-    state = "active (running)" if unit.active else "inactive (dead)"
+    active, sub = _state(unit)
+    result = " (Result: exit-code)" if unit.failed else f" ({sub})"
     enabled = "enabled" if unit.enabled else "disabled"
-    io.say(f"{'●' if unit.active else '○'} {unit.name}.service - {unit.description}")
+    mark = "●" if unit.active else "\N{MULTIPLICATION SIGN}" if unit.failed else "○"
+    io.say(f"{mark} {unit.name}.service - {unit.description}")
     io.say(f"     Loaded: loaded (/usr/lib/systemd/system/{unit.name}.service; {enabled}; preset: enabled)")
-    io.say(f"     Active: {state}")
+    io.say(f"     Active: {active}{result}")
     if unit.active:
         io.say(f"   Main PID: {unit.pid} ({unit.name})")
     return 0 if unit.active else 3
@@ -125,8 +224,17 @@ def _power(io: Io, *, reboot: bool) -> int:
 
 
 @command("journalctl")
-def journalctl(io: Io, _args: list[str]) -> int:
+def journalctl(io: Io, args: list[str]) -> int:
+    options, _ = split_options(args, with_value=("u", "unit", "n", "lines", "o", "output", "p", "S", "since"))
+    wanted = (options.get("u") or options.get("unit") or "").removesuffix(".service")
+    lines: list[str] = []
     for unit in io.machine.services.values():
-        if unit.active:
-            io.say(f"{io.machine.hostname} systemd[1]: Started {unit.name}.service - {unit.description}.")
+        if wanted in ("", unit.name):
+            begun = f"{io.machine.hostname} systemd[1]: Started {unit.name}.service - {unit.description}."
+            lines += unit.log or ([begun] if unit.active else [])
+    count = options.get("n") or options.get("lines") or str(_LINES if wanted else len(lines))
+    for line in lines[-int(count) :] if count.isdecimal() and int(count) else []:
+        io.say(line)
+    if wanted and not lines and not {"q", "quiet"} & options.keys():
+        io.say("-- No entries --")
     return 0

@@ -5,14 +5,30 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from quorate.sim.guest_os.files import FileError
 from quorate.sim.guest_os.running import Io, command
-from quorate.sim.guest_os.shell_syntax import Redirection, Simple, Step, SyntaxProblem, Word, duplication, parse
+from quorate.sim.guest_os.shell_syntax import (
+    Case,
+    Define,
+    For,
+    If,
+    Redirection,
+    Simple,
+    Step,
+    SyntaxProblem,
+    While,
+    Word,
+    duplication,
+    parse,
+)
+from quorate.sim.guest_os.shell_words import Variables, Words
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_WITH_DEFAULT = re.compile(r"(\w+)(:?[-=+])(.*)", re.DOTALL)
-_GLOB = re.compile(r"[*?\[]")
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+# A guest that loops for ever without waiting would keep the whole cluster waiting.
+_MOST_ROUNDS = 1_000_000
 
 
 class _Exit(Exception):
@@ -21,29 +37,59 @@ class _Exit(Exception):
         self.code = code
 
 
+class _Return(Exception):
+    pass
+
+
+class _Break(Exception):
+    def __init__(self, *, goes_on: bool) -> None:
+        super().__init__()
+        self.goes_on = goes_on
+
+
 class Shell:
     """One shell with its variables. `arguments` are $0, $1 and so on."""
 
     def __init__(self, io: Io, arguments: list[str]) -> None:
         self._io = io
-        self._arguments = arguments
-        self._code = 0
+        self._variables = Variables(arguments)
+        self._words = Words(self._variables, self._substitute)
+        self._functions: dict[str, Simple] = {}
         self._stops_on_error = False
+
+    @property
+    def _code(self) -> int:
+        return self._variables.code
+
+    @_code.setter
+    def _code(self, code: int) -> None:
+        self._variables.code = code
 
     async def run(self, text: str) -> int:
         """Run a script and return its exit code."""
         try:
             await self._steps(parse(text), self._io)
         except SyntaxProblem as problem:
-            self._io.complain(f"{self._arguments[0]}: 1: {problem}")
+            self._io.complain(f"{self._name}: 1: {problem}")
             return 2
         except _Exit as leaving:
             return leaving.code
+        except (_Return, _Break):
+            pass
         return self._code
+
+    @property
+    def _name(self) -> str:
+        return self._variables.arguments[0]
 
     async def _steps(self, steps: list[Step], io: Io) -> None:
         for step in steps:
             if (step.condition == "&&" and self._code != 0) or (step.condition == "||" and self._code == 0):
+                continue
+            if step.background:
+                inner = io.copy(stdin=b"")
+                io.machine.in_background(inner, self._copy(inner)._whole(step, inner))  # noqa: SLF001
+                self._code = 0
                 continue
             await self._pipeline(step.commands, io)
             if step.negated:
@@ -51,14 +97,37 @@ class Shell:
             elif self._stops_on_error and self._code != 0 and step.condition == ";":
                 raise _Exit(self._code)
 
+    async def _whole(self, step: Step, io: Io) -> None:
+        await self._in_own_shell([replace(step, background=False, condition=";")], io)
+
+    def _copy(self, io: Io) -> Shell:
+        other = Shell(io, [])
+        other._variables = self._variables.copy()
+        other._words = Words(other._variables, other._substitute)
+        other._functions = dict(self._functions)
+        other._stops_on_error = self._stops_on_error
+        return other
+
     async def _pipeline(self, commands: list[Simple], io: Io) -> None:
+        if len(commands) == 1:
+            inner = io.copy()
+            await self._redirected(commands[0], inner)
+            io.cwd, io.env = inner.cwd, inner.env
+            if not any(each.operator == "<" for each in commands[0].redirections):
+                io.stdin = inner.stdin  # what was read of it is gone
+            if _keeps_redirections(commands[0]):
+                io.stdin, io.out, io.err = inner.stdin, inner.out, inner.err
+            return
         stdin = io.stdin
         for position, each in enumerate(commands):
             last = position == len(commands) - 1
-            inner = Io(io.machine, stdin, io.out if last else bytearray(), io.err, io.env, io.cwd)
-            await self._redirected(each, inner)
-            if last and len(commands) == 1:
-                io.cwd = inner.cwd
+            inner = io.copy(stdin=stdin, out=io.out if last else bytearray(), env=dict(io.env))
+            shell = self._copy(inner)
+            try:
+                await shell._redirected(each, inner)  # noqa: SLF001
+                self._code = shell._code  # noqa: SLF001
+            except _Exit as leaving:
+                self._code = leaving.code
             stdin = bytes(inner.out) if not last else b""
 
     async def _redirected(self, each: Simple, io: Io) -> None:
@@ -69,7 +138,7 @@ class Shell:
                 await self._redirect(redirection, io, pending)
             await self._command(each, io)
         except FileError as error:
-            io.complain(f"{self._arguments[0]}: 1: cannot open {error.path}: {error.text}")
+            io.complain(f"{self._name}: 1: cannot open {error.path}: {error.text}")
             self._code = 2
         finally:
             for path, append, data in pending:
@@ -81,7 +150,7 @@ class Shell:
         if streams is not None:
             setattr(io, streams[0], getattr(io, streams[1]))
             return
-        path = io.path(await self._expand_to_one(redirection.target, io))
+        path = io.path(await self._words.one(redirection.target, io))
         if redirection.operator == "<":
             io.stdin = io.machine.files.read(path)
             return
@@ -96,21 +165,28 @@ class Shell:
             io.out = data
 
     async def _command(self, each: Simple, io: Io) -> None:
+        if each.compound is not None:
+            await self._compound(each.compound, io)
+            return
         if each.group is not None:
             if each.own_shell:
-                inner = Io(io.machine, io.stdin, io.out, io.err, dict(io.env), io.cwd)
-                await self._in_own_shell(each.group, inner)
+                inner = io.copy(env=dict(io.env))
+                shell = self._copy(inner)
+                await shell._in_own_shell(each.group, inner)  # noqa: SLF001
+                self._code = shell._code  # noqa: SLF001
             else:
                 await self._steps(each.group, io)
             return
         assignments, words = self._split_assignments(each.words)
-        values = {name: await self._expand_to_one(value, io) for name, value in assignments}
-        argv = [text for word in words for text in await self._expand(word, io)]
-        if not argv:
-            io.env.update(values)
-            self._code = 0
+        values = {name: await self._words.one(value, io) for name, value in assignments}
+        argv = [text for word in words for text in await self._words.fields(word, io)]
+        if argv:
+            await self._call(argv, io, values)
             return
-        await self._call(argv, io, values)
+        for name, value in values.items():
+            self._variables.set(name, value, io)
+        if not any(part.kind == "commands" for _, value in assignments for part in value):
+            self._code = 0  # else it is that of the last command inside
 
     async def _in_own_shell(self, steps: list[Step], io: Io) -> None:
         try:
@@ -118,24 +194,105 @@ class Shell:
         except _Exit as leaving:
             self._code = leaving.code
 
+    async def _compound(self, what: If | While | For | Case | Define, io: Io) -> None:
+        match what:
+            case If():
+                await self._if(what, io)
+            case While():
+                await self._while(what, io)
+            case For():
+                await self._for(what, io)
+            case Case():
+                await self._case(what, io)
+            case Define():
+                self._functions[what.name] = what.body
+                self._code = 0
+
+    async def _if(self, what: If, io: Io) -> None:
+        for condition, body in what.branches:
+            await self._steps(condition, io)
+            if self._code == 0:
+                await self._steps(body, io)
+                return
+        self._code = 0
+        await self._steps(what.otherwise, io)
+
+    async def _while(self, what: While, io: Io) -> None:
+        code = 0
+        for _ in range(_MOST_ROUNDS):
+            await self._steps(what.condition, io)
+            if (self._code == 0) == what.until:
+                break
+            if not await self._round(what.body, io):
+                break
+            code = self._code
+        self._code = code
+
+    async def _for(self, what: For, io: Io) -> None:
+        if what.words is None:
+            values = self._variables.arguments[1:]
+        else:
+            values = [text for word in what.words for text in await self._words.fields(word, io)]
+        self._code = 0
+        for value in values:
+            self._variables.set(what.name, value, io)
+            if not await self._round(what.body, io):
+                return
+
+    async def _round(self, body: list[Step], io: Io) -> bool:
+        """One round of a loop, and whether another may follow."""
+        try:
+            await self._steps(body, io)
+        except _Break as leaving:
+            return leaving.goes_on
+        return True
+
+    async def _case(self, what: Case, io: Io) -> None:
+        value = await self._words.one(what.word, io)
+        self._code = 0
+        for patterns, body in what.branches:
+            for pattern in patterns:
+                if fnmatch.fnmatchcase(value, await self._words.pattern(pattern, io)):
+                    await self._steps(body, io)
+                    return
+
     async def _call(self, argv: list[str], io: Io, values: dict[str, str]) -> None:
+        function = self._functions.get(argv[0])
+        if function is not None:
+            await self._call_function(function, argv, io)
+            return
         builtin = _BUILTINS.get(argv[0])
         if builtin is not None:
+            before = dict(self._variables.own)
+            self._variables.own |= values
             self._code = await builtin(self, io, argv[1:])
+            for name in values:
+                self._variables.own.pop(name, None)
+                if name in before:
+                    self._variables.own[name] = before[name]
             return
         program = io.machine.program(argv[0] if "/" not in argv[0] else io.path(argv[0]))
         if program is None:
             self._code = self._not_found(argv[0], io)
             return
-        inner = Io(io.machine, io.stdin, io.out, io.err, {**io.env, **values}, io.cwd)
-        self._code = await program(inner, argv)
+        self._code = await program(io.copy(env={**io.env, **values}), argv)
+
+    async def _call_function(self, function: Simple, argv: list[str], io: Io) -> None:
+        arguments = self._variables.arguments
+        self._variables.arguments = [arguments[0], *argv[1:]]
+        try:
+            await self._redirected(function, io)
+        except _Return:
+            pass
+        finally:
+            self._variables.arguments = arguments
 
     def _not_found(self, name: str, io: Io) -> int:
         entry = io.machine.files.find(io.path(name)) if "/" in name else None
         if entry is not None:
-            io.complain(f"{self._arguments[0]}: 1: {name}: Permission denied")
+            io.complain(f"{self._name}: 1: {name}: Permission denied")
             return 126
-        io.complain(f"{self._arguments[0]}: 1: {name}: not found")
+        io.complain(f"{self._name}: 1: {name}: not found")
         return 127
 
     @staticmethod
@@ -150,68 +307,19 @@ class Shell:
             found.append((match[1], rest))
         return found, []
 
-    async def _expand_to_one(self, word: Word, io: Io) -> str:
-        return "".join([await self._value(part.kind, part.value, io) for part in word])
-
-    async def _expand(self, word: Word, io: Io) -> list[str]:
-        """The fields of a word: unquoted expansions are split, patterns matched against files."""
-        fields: list[str] = [""]
-        quoted, pattern = any(part.quoted for part in word), False
-        for part in word:
-            value = await self._value(part.kind, part.value, io)
-            if part.kind == "text" or part.quoted:
-                fields[-1] += value
-                pattern = pattern or (not part.quoted and _GLOB.search(value) is not None)
-                continue
-            pieces = value.split()
-            if value[:1].isspace() and fields[-1]:
-                fields.append("")
-            for position, piece in enumerate(pieces):
-                fields[-1] += piece
-                if position < len(pieces) - 1:
-                    fields.append("")
-        if fields == [""] and not quoted:
-            return []
-        if word and word[0].kind == "text" and not word[0].quoted and fields[0].startswith("~"):
-            fields[0] = re.sub(r"^~(?=/|$)", io.env.get("HOME", "/root"), fields[0])
-        return _matching_files(fields[0], io) if pattern and len(fields) == 1 else fields
-
-    async def _value(self, kind: str, value: str, io: Io) -> str:
-        if kind == "text":
-            return value
-        if kind == "commands":
-            return await self._substitute(value, io)
-        match = _WITH_DEFAULT.fullmatch(value)
-        if match is None:
-            return self._variable(value, io)
-        known = self._variable(match[1], io)
-        return known if known or "-" not in match[2] else match[3]
-
-    def _variable(self, name: str, io: Io) -> str:
-        if name == "?":
-            return str(self._code)
-        if name == "#":
-            return str(len(self._arguments) - 1)
-        if name in ("@", "*"):
-            return " ".join(self._arguments[1:])
-        if name == "$":
-            return "4242"
-        if name == "PWD":
-            return io.cwd
-        if name.isdecimal():
-            return self._arguments[int(name)] if int(name) < len(self._arguments) else ""
-        return io.env.get(name, "")
-
     async def _substitute(self, text: str, io: Io) -> str:
-        inner = Io(io.machine, io.stdin, bytearray(), io.err, dict(io.env), io.cwd)
-        self._code = await Shell(inner, self._arguments).run(text)
-        return inner.out.decode("utf-8", "replace").rstrip("\n")
+        inner = io.copy(out=bytearray(), env=dict(io.env))
+        self._code = await self._copy(inner).run(text)
+        return inner.out.decode("utf-8", "surrogateescape").rstrip("\n")
+
+    # -- what the shell does itself --------------------------------------------------------------------------------
 
     async def _cd(self, io: Io, args: list[str]) -> int:
+        args = args[1:] if args[:1] == ["--"] else args
         path = io.path(args[0] if args else io.env.get("HOME", "/root"))
         entry = io.machine.files.find(path)
         if entry is None or not entry.is_directory:
-            io.complain(f"{self._arguments[0]}: 1: cd: can't cd to {args[0] if args else path}")
+            io.complain(f"{self._name}: 1: cd: can't cd to {args[0] if args else path}")
             return 2
         io.cwd = path
         return 0
@@ -219,23 +327,69 @@ class Shell:
     async def _leave(self, _io: Io, args: list[str]) -> int:
         raise _Exit(int(args[0]) & 0xFF if args and args[0].lstrip("-").isdecimal() else self._code)
 
+    async def _return(self, _io: Io, args: list[str]) -> int:
+        self._code = int(args[0]) & 0xFF if args and args[0].isdecimal() else self._code
+        raise _Return
+
+    async def _break(self, _io: Io, _args: list[str]) -> int:
+        raise _Break(goes_on=False)
+
+    async def _continue(self, _io: Io, _args: list[str]) -> int:
+        raise _Break(goes_on=True)
+
+    async def _exec(self, io: Io, args: list[str]) -> int:
+        """Become another program; without one, its redirections hold from then on."""
+        if not args:
+            return 0
+        program = io.machine.program(args[0] if "/" not in args[0] else io.path(args[0]))
+        if program is None:
+            io.complain(f"{self._name}: 1: exec: {args[0]}: not found")
+            raise _Exit(127)
+        raise _Exit(await program(io.copy(), args))
+
+    async def _eval(self, io: Io, args: list[str]) -> int:
+        await self._steps(parse(" ".join(args)), io)
+        return self._code
+
     async def _export(self, io: Io, args: list[str]) -> int:
         for each in args:
             name, separator, value = each.partition("=")
-            if separator:
-                io.env[name] = value
+            if not _NAME.fullmatch(name):
+                io.complain(f"{self._name}: 1: export: {name}: bad variable name")
+                raise _Exit(2)
+            self._variables.export(name, value if separator else None, io)
         return 0
 
     async def _unset(self, io: Io, args: list[str]) -> int:
         for name in args:
-            io.env.pop(name, None)
+            self._variables.unset(name, io)
         return 0
 
     async def _set(self, _io: Io, args: list[str]) -> int:
+        if "--" in args:
+            self._variables.arguments[1:] = args[args.index("--") + 1 :]
+            args = args[: args.index("--")]
         for option in args:
             if option.startswith("-") and "e" in option:
                 self._stops_on_error = True
         return 0
+
+    async def _shift(self, _io: Io, args: list[str]) -> int:
+        count = int(args[0]) if args and args[0].isdecimal() else 1
+        if count >= len(self._variables.arguments):
+            return 1
+        del self._variables.arguments[1 : 1 + count]
+        return 0
+
+    async def _read(self, io: Io, args: list[str]) -> int:
+        names = [each for each in args if not each.startswith("-")] or ["REPLY"]
+        line, end, io.stdin = io.stdin.partition(b"\n")
+        text, separators = line.decode("utf-8", "surrogateescape"), self._variables.separators(io)
+        fields = text.split(None, len(names) - 1) if separators.strip(" \t\n") == "" and separators else [text]
+        for position, name in enumerate(names):
+            value = fields[position] if position < len(fields) else ""
+            self._variables.set(name, value.rstrip() if separators and position == len(names) - 1 else value, io)
+        return int(not end)
 
     async def _nothing(self, _io: Io, _args: list[str]) -> int:
         return 0
@@ -247,7 +401,7 @@ class Shell:
             await self._call(names, io, {})
             return self._code
         for name in names:
-            if name in _BUILTINS:
+            if name in _BUILTINS or name in self._functions:
                 io.say(name)
             elif io.machine.program(name) is not None:
                 io.say(f"/usr/bin/{name}")
@@ -260,41 +414,47 @@ _Builtin = Callable[[Shell, Io, list[str]], Awaitable[int]]
 _BUILTINS: dict[str, _Builtin] = {
     "cd": Shell._cd,  # noqa: SLF001
     "exit": Shell._leave,  # noqa: SLF001
+    "return": Shell._return,  # noqa: SLF001
+    "break": Shell._break,  # noqa: SLF001
+    "continue": Shell._continue,  # noqa: SLF001
+    "exec": Shell._exec,  # noqa: SLF001
+    "eval": Shell._eval,  # noqa: SLF001
     "export": Shell._export,  # noqa: SLF001
     "unset": Shell._unset,  # noqa: SLF001
     "set": Shell._set,  # noqa: SLF001
+    "shift": Shell._shift,  # noqa: SLF001
+    "read": Shell._read,  # noqa: SLF001
+    "trap": Shell._nothing,  # noqa: SLF001
+    "umask": Shell._nothing,  # noqa: SLF001
+    "wait": Shell._nothing,  # noqa: SLF001
     ":": Shell._nothing,  # noqa: SLF001
     "command": Shell._locate,  # noqa: SLF001
 }
 
 
-def _matching_files(pattern: str, io: Io) -> list[str]:
-    """The files that a pattern in the last part of a path stands for, or the pattern itself."""
-    directory, _, name = pattern.rpartition("/")
-    entry = io.machine.files.find(io.path(directory or ("/" if pattern.startswith("/") else ".")))
-    if entry is None or not entry.is_directory:
-        return [pattern]
-    names = [each for each in sorted(entry.children) if fnmatch.fnmatchcase(each, name)]
-    names = [each for each in names if name.startswith(".") or not each.startswith(".")]
-    prefix = pattern[: len(pattern) - len(name)]
-    return [prefix + each for each in names] or [pattern]
+def _keeps_redirections(command: Simple) -> bool:
+    """`exec 2>/dev/null`: no program, so that it is the shell itself that is redirected."""
+    words = ["".join(part.value for part in word) for word in command.words]
+    return words == ["exec"] and bool(command.redirections)
 
 
 @command("sh", "bash", "dash")
 async def shell(io: Io, args: list[str]) -> int:
     """`sh -c TEXT [NAME ARGS…]`, `sh FILE`, or a script from the input."""
+    io = io.copy()  # a shell may redirect itself
     options = [each for each in args if re.fullmatch(r"-[a-z]+", each)]
-    rest = args[len(options) :] if args[: len(options)] == options else args
+    options = options if args[: len(options)] == options else options[:1] if args[:1] == options[:1] else []
+    rest = args[len(options) :]
     if any("c" in option for option in options):
         if not rest:
             io.complain("sh: 0: -c requires an argument")
             return 2
-        own = Shell(io, rest[1:] or ["sh"])
-        return await own.run(rest[0])
+        return await Shell(io, rest[1:] or ["sh"]).run(rest[0])
     if rest:
         path = io.path(rest[0])
         if io.machine.files.find(path) is None:
             io.complain(f"sh: 0: cannot open {rest[0]}: No such file")
             return 2
         return await Shell(io, rest).run(io.machine.files.read(path).decode("utf-8", "replace"))
-    return await Shell(io, ["sh"]).run(io.stdin.decode("utf-8", "replace"))
+    text, io.stdin = io.stdin.decode("utf-8", "replace"), b""
+    return await Shell(io, ["sh"]).run(text)

@@ -1,4 +1,4 @@
-"""The syntax of the guests' shell: words, pipelines, lists, redirections, groups. No loops and no conditions."""
+"""The syntax of the guests' shell: words, pipelines, lists, redirections, groups, loops, conditions, functions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Literal
 Operator = Literal[";", "&&", "||"]
 
 _OPERATORS = (
-    "&&", "||", "&>>", "&>", ">>", "2>>", "2>&1", "2>", ">&2", "1>&2", ">", "<", "|", ";", "&", "(", ")", "\n",
+    "&&", "||", "&>>", "&>", ">>", "2>>", "2>&1", "2>", ">&2", "1>&2", ">", "<", "|", ";;", ";", "&", "(", ")", "\n",
 )  # fmt: skip
 _REDIRECTIONS = frozenset({">", ">>", "<", "2>", "2>>", "&>", "&>>"})
 _DUPLICATIONS = {"2>&1": ("err", "out"), ">&2": ("out", "err"), "1>&2": ("out", "err")}
-_RESERVED = frozenset({"if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac"})
+_RESERVED = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "}"})
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -23,9 +23,9 @@ class SyntaxProblem(Exception):
 
 @dataclass(slots=True)
 class Part:
-    """A piece of a word: literal text, a variable, or the output of commands."""
+    """A piece of a word: literal text, a variable, a sum, or the output of commands."""
 
-    kind: Literal["text", "variable", "commands"]
+    kind: Literal["text", "variable", "arithmetic", "commands"]
     value: str
     quoted: bool
 
@@ -40,13 +40,47 @@ class Redirection:
 
 
 @dataclass(slots=True)
+class If:
+    branches: list[tuple[list[Step], list[Step]]]
+    otherwise: list[Step]
+
+
+@dataclass(slots=True)
+class While:
+    condition: list[Step]
+    body: list[Step]
+    until: bool
+
+
+@dataclass(slots=True)
+class For:
+    name: str
+    words: list[Word] | None
+    """None goes through the arguments."""
+    body: list[Step]
+
+
+@dataclass(slots=True)
+class Case:
+    word: Word
+    branches: list[tuple[list[Word], list[Step]]]
+
+
+@dataclass(slots=True)
+class Define:
+    name: str
+    body: Simple
+
+
+@dataclass(slots=True)
 class Simple:
-    """A command with its words, or a group in parentheses or braces."""
+    """A command with its words, a group in parentheses or braces, or something with a body."""
 
     words: list[Word] = field(default_factory=list)
     redirections: list[Redirection] = field(default_factory=list)
     group: list[Step] | None = None
     own_shell: bool = False
+    compound: If | While | For | Case | Define | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +90,7 @@ class Step:
     condition: Operator
     negated: bool
     commands: list[Simple]
+    background: bool = False
 
 
 Piece = str | Word
@@ -63,7 +98,7 @@ Piece = str | Word
 
 def parse(text: str) -> list[Step]:
     """The steps of a script."""
-    return _Parser(_Lexer(text).pieces()).steps(until=None)
+    return _Parser(_Lexer(text).pieces()).steps()
 
 
 class _Lexer:
@@ -142,6 +177,8 @@ class _Lexer:
         if self._text[self._at] == "`":
             return Part("commands", self._until("`"), quoted)
         rest = self._text[self._at + 1 :]
+        if rest.startswith("(("):
+            return Part("arithmetic", self._parenthesised()[1:-1], quoted)
         if rest.startswith("("):
             return Part("commands", self._parenthesised(), quoted)
         if rest.startswith("{"):
@@ -172,13 +209,14 @@ class _Parser:
         self._pieces = pieces
         self._at = 0
 
-    def steps(self, until: str | None) -> list[Step]:
+    def steps(self, *ends: str) -> list[Step]:
+        """All up to one of these words, which is left where it is, or up to the end of the text."""
         found: list[Step] = []
         condition: Operator = ";"
         while True:
             while self._peek() == "\n" or (self._peek() == ";" and found):
                 self._at += 1
-            if self._ends(until):
+            if self._at_end(ends):
                 return found
             found.append(self._pipeline(condition))
             piece = self._peek()
@@ -186,62 +224,150 @@ class _Parser:
                 condition = "&&" if piece == "&&" else "||"
                 self._at += 1
             elif piece in (";", "\n", "&"):
+                found[-1].background = piece == "&"
                 condition = ";"
                 self._at += 1
-            elif not self._ends(until, consume=False):
-                raise SyntaxProblem(f'Syntax error: "{_shown(piece)}" unexpected')
+            elif not self._at_end(ends):
+                raise self._unexpected()
 
-    def _ends(self, until: str | None, *, consume: bool = True) -> bool:
+    def _at_end(self, ends: tuple[str, ...]) -> bool:
         piece = self._peek()
-        if piece is None:
-            if until is not None:
-                raise SyntaxProblem(f'Syntax error: end of file unexpected (expecting "{until}")')
-            return True
-        if until is not None and _shown(piece) == until:
-            self._at += 1 if consume else 0
-            return True
-        return False
+        if piece is None and ends:
+            raise SyntaxProblem(f'Syntax error: end of file unexpected (expecting "{ends[-1]}")')
+        return piece is None or _shown(piece) in ends
 
     def _peek(self) -> Piece | None:
         return self._pieces[self._at] if self._at < len(self._pieces) else None
 
+    def _unexpected(self) -> SyntaxProblem:
+        return SyntaxProblem(f'Syntax error: "{_shown(self._peek()) or "end of file"}" unexpected')
+
+    def _take(self, word: str) -> None:
+        if _shown(self._peek()) != word:
+            raise SyntaxProblem(
+                f'Syntax error: {_shown(self._peek()) or "end of file"} unexpected (expecting "{word}")'
+            )
+        self._at += 1
+
+    def _taken(self, word: str) -> bool:
+        if _shown(self._peek()) != word:
+            return False
+        self._at += 1
+        return True
+
+    def _word(self) -> Word:
+        piece = self._peek()
+        if not isinstance(piece, list):
+            raise self._unexpected()
+        self._at += 1
+        return piece
+
     def _pipeline(self, condition: Operator) -> Step:
-        negated = _shown(self._peek()) == "!"
-        self._at += 1 if negated else 0
+        negated = self._taken("!")
         commands = [self._simple()]
-        while self._peek() == "|":
-            self._at += 1
+        while self._taken("|"):
             commands.append(self._simple())
         return Step(condition, negated, commands)
 
     def _simple(self) -> Simple:
         command = Simple()
         piece = self._peek()
-        if piece == "(" or _shown(piece) == "{":
+        name = _shown(piece)
+        if piece == "(" or name == "{":
             self._at += 1
-            command.group = self.steps(until=")" if piece == "(" else "}")
+            command.group = self.steps(")" if piece == "(" else "}")
+            self._at += 1
             command.own_shell = piece == "("
-        elif not isinstance(piece, list) and piece not in _REDIRECTIONS:
-            raise SyntaxProblem(f'Syntax error: "{_shown(piece) or "end of file"}" unexpected')
-        elif _shown(piece) in _RESERVED:
-            raise SyntaxProblem(f'Syntax error: "{_shown(piece)}" unexpected')
+        elif isinstance(piece, list) and name in ("if", "while", "until", "for", "case"):
+            self._at += 1
+            command.compound = self._compound(name)
+        elif isinstance(piece, list) and self._pieces[self._at + 1 : self._at + 3] == ["(", ")"]:
+            self._at += 3
+            command.compound = Define(name, self._simple())
+            return command
+        elif (not isinstance(piece, list) and piece not in _REDIRECTIONS) or name in _RESERVED:
+            raise self._unexpected()
+        self._rest(command)
+        return command
+
+    def _rest(self, command: Simple) -> None:
+        """The words and redirections of a command."""
+        plain = command.group is None and command.compound is None
         while True:
             piece = self._peek()
-            if isinstance(piece, list) and command.group is None:
+            if isinstance(piece, list):
+                if not plain:
+                    if _shown(piece) in _RESERVED:
+                        return
+                    raise self._unexpected()
                 command.words.append(piece)
-            elif isinstance(piece, list):
-                raise SyntaxProblem(f'Syntax error: "{_shown(piece)}" unexpected')
             elif piece in _REDIRECTIONS:
                 self._at += 1
-                target = self._peek()
-                if not isinstance(target, list):
-                    raise SyntaxProblem(f'Syntax error: "{_shown(target) or "end of file"}" unexpected')
+                target = self._word()
                 command.redirections.append(Redirection(str(piece), target))
+                continue
             elif piece in _DUPLICATIONS:
                 command.redirections.append(Redirection(str(piece), []))
             else:
-                return command
+                return
             self._at += 1
+
+    def _compound(self, name: str) -> If | While | For | Case:
+        if name == "if":
+            return self._if()
+        if name == "for":
+            return self._for()
+        if name == "case":
+            return self._case()
+        condition = self.steps("do")
+        return While(condition, self._body(), until=name == "until")
+
+    def _body(self) -> list[Step]:
+        self._take("do")
+        body = self.steps("done")
+        self._at += 1
+        return body
+
+    def _if(self) -> If:
+        branches, otherwise = [], []
+        while True:
+            condition = self.steps("then")
+            self._at += 1
+            branches.append((condition, self.steps("elif", "else", "fi")))
+            if self._taken("elif"):
+                continue
+            if self._taken("else"):
+                otherwise = self.steps("fi")
+            self._take("fi")
+            return If(branches, otherwise)
+
+    def _for(self) -> For:
+        name = _shown(self._word())
+        words: list[Word] | None = None
+        if self._taken("in"):
+            words = []
+            while isinstance(self._peek(), list):
+                words.append(self._word())
+        while self._peek() in (";", "\n"):
+            self._at += 1
+        return For(name, words, self._body())
+
+    def _case(self) -> Case:
+        word = self._word()
+        self._take("in")
+        branches: list[tuple[list[Word], list[Step]]] = []
+        while True:
+            while self._peek() == "\n":
+                self._at += 1
+            if self._taken("esac"):
+                return Case(word, branches)
+            self._taken("(")
+            patterns = [self._word()]
+            while self._taken("|"):
+                patterns.append(self._word())
+            self._take(")")
+            branches.append((patterns, self.steps(";;", "esac")))
+            self._taken(";;")
 
 
 def duplication(operator: str) -> tuple[str, str] | None:

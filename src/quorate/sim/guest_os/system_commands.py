@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime
 
@@ -47,14 +48,14 @@ def hostname(io: Io, args: list[str]) -> int:
 
 @command("whoami")
 def whoami(io: Io, _args: list[str]) -> int:
-    io.say("root")
+    io.say(io.user)
     return 0
 
 
 @command("id")
 def id_(io: Io, args: list[str]) -> int:
     options, names = split_options(args)
-    name = names[0] if names else "root"
+    name = names[0] if names else io.user
     number = io.machine.users.get(name)
     if number is None:
         io.complain(f"id: '{name}': no such user")
@@ -121,6 +122,24 @@ async def sleep(io: Io, args: list[str]) -> int:
     return 0
 
 
+@command("timeout")
+async def timeout(io: Io, args: list[str]) -> int:
+    """Run a command, but not for longer than so many seconds."""
+    program = io.machine.program(args[1]) if len(args) > 1 and re.fullmatch(r"\d+(\.\d+)?s?", args[0]) else None
+    if program is None:
+        said = f"failed to run command '{args[1]}': No such file or directory" if len(args) > 1 else "missing operand"
+        io.complain(f"timeout: {said}")
+        return 127 if len(args) > 1 else 125
+    work = asyncio.ensure_future(program(io, args[1:]))
+    alarm = asyncio.ensure_future(io.machine.world.clock.sleep(float(args[0].rstrip("s"))))
+    try:
+        await asyncio.wait({work, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        return work.result() if work.done() else 124
+    finally:
+        work.cancel()
+        alarm.cancel()
+
+
 @command("uptime")
 def uptime(io: Io, args: list[str]) -> int:
     seconds = int(io.machine.uptime())
@@ -177,8 +196,9 @@ def df(io: Io, args: list[str]) -> int:
         return f"{value // 1024}K"
 
     kind = "Type     " if "T" in options else ""
-    heads = ("Size", "Used", "Avail") if human else ("1K-blocks", "Used", "Available")
-    io.say(f"Filesystem     {kind}" + " ".join(f"{head:>10}" for head in heads) + " Use% Mounted on")
+    blocks, share = ("1024-blocks", "Capacity") if "P" in options else ("1K-blocks", "Use%")
+    heads = ("Size", "Used", "Avail") if human else (blocks, "Used", "Available")
+    io.say(f"Filesystem     {kind}" + " ".join(f"{head:>10}" for head in heads) + f" {share} Mounted on")
     for device, filesystem, total, taken, where in rows:
         part = f"{filesystem:<9}" if "T" in options else ""
         percent = -(-taken * 100 // total)
@@ -230,21 +250,65 @@ def pgrep(io: Io, args: list[str]) -> int:
 
 @command("kill")
 def kill(io: Io, args: list[str]) -> int:
-    signal = 15
-    for option in [each for each in args if re.fullmatch(r"-[A-Z0-9]+", each)]:
-        name = option[1:].removeprefix("SIG")
+    """A number below zero is a group of processes; signal 0 only asks whether there is one."""
+    signal, rest = 15, list(args)
+    if rest and re.fullmatch(r"-(SIG)?[A-Z]+|-\d{1,2}", rest[0]) and len(rest) > 1:
+        name = rest.pop(0)[1:].removeprefix("SIG")
         signal = int(name) if name.isdecimal() else _SIGNALS.get(name, 15)
     code = 0
-    for each in args:
-        if each.startswith("-"):
-            continue
-        if not each.isdecimal():
+    for each in rest:
+        if not re.fullmatch(r"-?\d+", each):
             io.complain(f"kill: failed to parse argument: '{each}'")
             return 1
-        if not _end_process(io, int(each), signal):
+        if not _signalled(io, int(each), signal):
             io.complain(f"kill: ({each}): No such process")
             code = 1
     return code
+
+
+def _signalled(io: Io, number: int, signal: int) -> bool:
+    process = io.machine.processes.get(abs(number))
+    if number < 0 and (process is None or not process.leads):
+        return False
+    if signal == 0:
+        return io.machine.lives(abs(number)) or any(unit.pid == number for unit in io.machine.services.values())
+    if number < 0:
+        return io.machine.kill(-number, signal, group=True)
+    return _end_process(io, number, signal)
+
+
+@command("setsid")
+async def setsid(io: Io, args: list[str]) -> int:
+    if io.pid in io.machine.processes:
+        io.machine.processes[io.pid].leads = True
+    return await _become(io, "setsid", args)
+
+
+@command("nohup")
+async def nohup(io: Io, args: list[str]) -> int:
+    return await _become(io, "nohup", args)
+
+
+@command("su")
+async def su(io: Io, args: list[str]) -> int:
+    """`su [-s SHELL] -c TEXT [--] USER [ARGS…]`, as root asks for it."""
+    options, words = split_options(args, ("s", "c"))
+    name = words[0] if words else "root"
+    if name not in io.machine.users:
+        io.complain(f"su: user {name} does not exist or the user entry does not contain all the required fields")
+        return 1
+    home = "/root" if name == "root" else f"/home/{name}"
+    inner = io.copy(env={**io.env, "HOME": home, "USER": name, "LOGNAME": name}, user=name)
+    text = ["-c", options["c"]] if "c" in options else []
+    return await _become(inner, "su", [options.get("s", "/bin/sh"), *text, *words[1:]])
+
+
+async def _become(io: Io, name: str, argv: list[str]) -> int:
+    program = io.machine.program(argv[0]) if argv else None
+    if program is None:
+        io.complain(f"{name}: failed to execute {argv[0] if argv else ''}: No such file or directory")
+        return 127
+    return await program(io, argv)
 
 
 def _end_process(io: Io, pid: int, signal: int) -> bool:
@@ -260,6 +324,8 @@ def ip(io: Io, args: list[str]) -> int:
     options, words = split_options(args)
     what = words[0] if words else ""
     if "address".startswith(what) and what:
+        if "o" in options or "oneline" in options:
+            return _ip_addresses_by_line(io)
         return _ip_addresses(io, words, brief="br" in "".join(options) or "brief" in options or "b" in options)
     if "route".startswith(what) and what:
         first = io.machine.primary_address()
@@ -272,6 +338,17 @@ def ip(io: Io, args: list[str]) -> int:
         return _ip_addresses(io, words, brief=False)
     io.complain(f'Object "{what}" is unknown, try "ip help".' if what else "Usage: ip [ OPTIONS ] OBJECT { COMMAND }")
     return 1 if what else 255
+
+
+def _ip_addresses_by_line(io: Io) -> int:
+    rows = [("lo", "127.0.0.1/8", "host"), ("lo", "::1/128", "host")]
+    rows += [(each.interface, f"{each.ip}/{each.prefix}", "global") for each in io.machine.guest.addresses]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name, _, _ in rows), start=1)}
+    for name, address, scope in rows:
+        family = "inet6" if ":" in address else "inet"
+        where = f"{numbers[name]}: {name}    {family} {address} scope {scope} {name}"
+        io.say(f"{where}\\       valid_lft forever preferred_lft forever")
+    return 0
 
 
 def _ip_addresses(io: Io, words: list[str], *, brief: bool) -> int:

@@ -10,7 +10,7 @@ from quorate.sim.guest_os.options import split_options
 from quorate.sim.guest_os.running import Io, command
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "0": "\0", "a": "\a", '"': '"'}
-_FORMAT = re.compile(r"%(-?0?\d{0,4}(?:\.\d{1,3})?)([sdiufxXoc%])")
+_FORMAT = re.compile(r"%(-?0?\d{0,4}(?:\.\d{1,3})?)([sbdiufxXoc%])")
 # A guest that counts for ever would keep the whole cluster waiting.
 _MOST_LINES = 1_000_000
 
@@ -28,7 +28,9 @@ def echo(io: Io, args: list[str]) -> int:
         interpret = interpret or "e" in args[0]
         args = args[1:]
     text = " ".join(args)
-    io.out.extend((escaped(text) if interpret else text).encode() + (b"\n" if newline else b""))
+    io.out.extend(
+        (escaped(text) if interpret else text).encode("utf-8", "surrogateescape") + (b"\n" if newline else b"")
+    )
     return 0
 
 
@@ -41,7 +43,7 @@ def printf(io: Io, args: list[str]) -> int:
     holes = len([match for match in _FORMAT.finditer(template) if match[2] != "%"])
     while True:
         taken, values = values[:holes], values[holes:]
-        io.out.extend(_filled(template, iter(taken)).encode())
+        io.out.extend(_filled(template, iter(taken)).encode("utf-8", "surrogateescape"))
         if not values or not holes:
             return 0
 
@@ -54,6 +56,8 @@ def _formatted(match: re.Match[str], values: Iterator[str]) -> str:
     if match[2] == "%":
         return "%"
     value = next(values, "")
+    if match[2] == "b":
+        return _bytes_named(value)
     if match[2] in "diu":
         return f"%{match[1]}d" % (int(value) if re.fullmatch(r"[+-]?\d+", value) else 0)
     if match[2] in "xXo":
@@ -61,6 +65,16 @@ def _formatted(match: re.Match[str], values: Iterator[str]) -> str:
     if match[2] == "f":
         return f"%{match[1]}f" % (float(value) if re.fullmatch(r"[+-]?\d+(\.\d+)?", value) else 0.0)
     return f"%{match[1]}s" % (value[:1] if match[2] == "c" else value)
+
+
+def _bytes_named(text: str) -> str:
+    """The text with its escapes made real, where \\0 and three octal digits name a byte."""
+    pieces = re.split(r"\\0([0-7]{1,3})", text)
+    data = b"".join(
+        bytes([int(piece, 8) & 0xFF]) if position % 2 else escaped(piece).encode("utf-8", "surrogateescape")
+        for position, piece in enumerate(pieces)
+    )
+    return data.decode("utf-8", "surrogateescape")
 
 
 @command("true")

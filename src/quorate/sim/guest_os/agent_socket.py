@@ -1,0 +1,99 @@
+"""A real QEMU guest agent behind the socket of its virtio port, asked in the way in which PVE asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quorate.sim.guest_os.agent import AgentError, AgentSilent
+
+# Seconds that PVE gives to a command.
+_PING = 3.0
+_USUAL = 5.0
+_PATIENCE = {
+    "guest-ping": _PING,
+    "guest-fsfreeze-freeze": 3600.0,
+    "guest-fsfreeze-thaw": 180.0,
+    "guest-fstrim": 600.0,
+    "guest-shutdown": 600.0,
+}
+_AGAIN = 0.1
+# These succeed without an answer: the machine goes, and the socket with it.
+_WITHOUT_ANSWER = frozenset({"guest-shutdown", "guest-suspend-disk", "guest-suspend-hybrid", "guest-suspend-ram"})
+# Everything before this byte is left over from a command that nobody waited for.
+_DELIMITER = b"\xff"
+_LONGEST_ANSWER = 64 * 1024**2
+
+
+class SocketAgent:
+    """One connection for every command, for the port takes one client at a time and the next one waits for it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ids = itertools.count(os.getpid() * 1000 + 1)
+
+    async def ask(self, command: str, arguments: Mapping[str, Any]) -> Any:
+        try:
+            async with asyncio.timeout(_PATIENCE.get(command, _USUAL)):
+                return await self._ask(command, arguments)
+        except TimeoutError as error:
+            raise AgentSilent("got timeout") from error
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise AgentSilent("client closed connection") from error
+
+    async def _ask(self, command: str, arguments: Mapping[str, Any]) -> Any:
+        number = next(self._ids)
+        line = await self._connect()
+        reader, writer = await asyncio.open_unix_connection(sock=line, limit=_LONGEST_ANSWER)
+        try:
+            writer.write(_line("guest-sync-delimited", {"id": number}) + _line(command, arguments))
+            await writer.drain()
+            await self._synchronised(reader, number)
+            reply = await reader.readline()
+            if not reply and command in _WITHOUT_ANSWER:
+                return None
+            if not reply:
+                raise asyncio.IncompleteReadError(b"", None)
+            return _answer(json.loads(reply))
+        finally:
+            writer.close()
+
+    async def _connect(self) -> socket.socket:
+        """A queue that is full says so at once, without waiting; then it is tried again, as long as there is time."""
+        while True:
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                line.setblocking(False)
+                line.connect(str(self._path))
+                return line
+            except BaseException as error:
+                line.close()
+                if not isinstance(error, BlockingIOError):
+                    raise
+            await asyncio.sleep(_AGAIN)
+
+    async def _synchronised(self, reader: asyncio.StreamReader, number: int) -> None:
+        """Read up to the answer of this very synchronisation, past those of others."""
+        while True:
+            await reader.readuntil(_DELIMITER)
+            if json.loads(await reader.readline()).get("return") == number:
+                return
+
+
+def _line(command: str, arguments: Mapping[str, Any]) -> bytes:
+    """PVE writes one byte for a character, so only ASCII arrives as it was meant."""
+    text = json.dumps({"execute": command, "arguments": dict(arguments)}, ensure_ascii=False)
+    return text.encode("latin-1") + b"\n"
+
+
+def _answer(reply: dict[str, Any]) -> Any:
+    error = reply.get("error")
+    if error is not None:
+        raise AgentError(error.get("desc", ""), error.get("class", "GenericError"))
+    return reply["return"]
