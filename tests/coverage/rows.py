@@ -37,7 +37,7 @@ NOT_ASKED_FOR = {
 
 
 def seed_rows() -> list[dict[str, Any]]:
-    """Every row: system, tool and params (name -> whether it is required)."""
+    """Every row: system, tool and params (name -> type, whether it is required, default)."""
     path = Path(__file__).parents[1] / "data" / "seed_tools.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text())
     return rows

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -33,6 +33,7 @@ TOOLSETS = {
     "network": "networks of nodes, SDN",
     "nodes": "care of nodes: services, updates, disks, certificates, logs",
     "reports": "health and capacity reports",
+    "inside": "commands, files and services inside guests",
     "api": "the whole PVE API",
     "tasks": "what PVE is doing and has done",
 }
@@ -41,6 +42,9 @@ DEFAULT_TOOLSETS = frozenset({"cluster", "guests", "provision", "snapshots", "st
 
 GuestRef = Annotated[int | str, Meta(description="vmid or name")]
 GuestRefs = Annotated[int | str | list[int | str], Meta(description="vmid or name, or a list of them")]
+
+
+Spans = Literal["all", "any", "one"]
 
 
 class Risk(enum.Enum):
@@ -63,6 +67,8 @@ class Operation:
         idempotent: bool | None,
         risk_of: Callable[[Mapping[str, Any]], Risk] | None,
         least: Risk | None,
+        spans: Spans,
+        unrecorded: Iterable[str],
     ) -> None:
         self.run = function
         self.name = function.__name__
@@ -70,6 +76,8 @@ class Operation:
         self.risk = risk
         self.risk_of = risk_of
         self.least_risk = least or (risk if risk_of is None else Risk.READ)
+        self.spans = spans
+        self.unrecorded = frozenset(unrecorded)
         self.changes = risk in (Risk.CHANGE, Risk.DESTROY)
         self.idempotent = not self.changes if idempotent is None else idempotent
 
@@ -87,7 +95,7 @@ class Operation:
         return bool(self._reports)
 
     def schema(self) -> dict[str, Any]:
-        return _schema(self.arguments)
+        return schema_of(self.arguments)
 
     @cached_property
     def _parameters(self) -> dict[str, tuple[Any, ...]]:
@@ -126,15 +134,30 @@ def operation(
     idempotent: bool | None = None,
     risk_of: Callable[[Mapping[str, Any]], Risk] | None = None,
     least: Risk | None = None,
+    spans: Spans = "all",
+    unrecorded: Iterable[str] = (),
 ) -> Callable[[Function], Function]:
     """Declare an operation. Its first parameter is the cluster; one annotated `Report` receives progress.
 
     Where the risk of a call varies by its arguments (`risk_of`), `risk` is the worst and `least` the mildest of it,
     READ unless given; `least` decides whether the operation is listed.
+
+    `spans` says what a read is about where there are several clusters and the caller names none: all of them, any of
+    them because each would answer the same, or one that has to be named.
+
+    Of the arguments that are `unrecorded`, such as the content of a file, the audit trail holds only their length.
     """
 
     def register(function: Function) -> Function:
-        declared = Operation(function, risk=risk, idempotent=idempotent, risk_of=risk_of, least=least)
+        declared = Operation(
+            function,
+            risk=risk,
+            idempotent=idempotent,
+            risk_of=risk_of,
+            least=least,
+            spans=spans,
+            unrecorded=unrecorded,
+        )
         assert declared.name not in _operations, f"two operations are called {declared.name}"
         assert declared.toolset in TOOLSETS, declared.toolset
         _operations[declared.name] = declared
@@ -161,7 +184,7 @@ def _load(toolset: str) -> None:
 # -- schemas on a diet -------------------------------------------------------------------------------------------------
 
 
-def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
+def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:
     (top,), parts = msgspec.json.schema_components([arguments])
     schema = parts[arguments.__name__] if "$ref" in top else top
     properties = {name: _slim(part) for name, part in schema.get("properties", {}).items()}
@@ -197,6 +220,8 @@ class Table:
     note: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     """What stands beside the rows."""
+    keys: list[Any] = field(default_factory=list)
+    """What the rows are sorted by, one for each, so that tables of several clusters can be put into one order."""
 
     @property
     def next_offset(self) -> int | None:

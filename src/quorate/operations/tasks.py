@@ -49,7 +49,9 @@ async def task_list(
         if type in (None, row["type"]) and (user is None or _is_by(user, row)) and status in (None, _outcome(row))
     ]
     chosen.sort(key=lambda row: -row["starttime"])
-    return page(COLUMNS, (_row(row) for row in chosen), limit=limit, offset=offset)
+    table = page(COLUMNS, (_row(row) for row in chosen), limit=limit, offset=offset)
+    table.keys = [-row["starttime"] for row in chosen[offset : offset + limit]]
+    return table
 
 
 def _outcome(row: dict[str, Any]) -> str:

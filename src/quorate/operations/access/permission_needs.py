@@ -86,6 +86,9 @@ CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "admin": ("POST /nodes/{node}/status",),
     },
     "reports": {"read": ("GET /cluster/status", "GET /cluster/backup-info/not-backed-up", "GET /nodes/{node}/tasks")},
+    "inside": {
+        "operate": (f"GET {_GUEST}/agent/get-osinfo", f"POST {_GUEST}/agent/exec", f"POST {_GUEST}/agent/file-write"),
+    },
     "tasks": {"read": ("GET /nodes/{node}/tasks",), "operate": ("DELETE /nodes/{node}/tasks/{upid}",)},
     # What the whole API needs depends on the call: ask with tool=api_call and its arguments.
     "api": {},

@@ -31,7 +31,7 @@ def _risk(arguments: Mapping[str, Any]) -> Risk:
     return Risk.READ if method == "GET" else Risk.DESTROY
 
 
-@operation(risk=Risk.DESTROY, risk_of=_risk)
+@operation(risk=Risk.DESTROY, risk_of=_risk, spans="one")
 async def api_call(
     pve: Cluster,
     method: Literal["GET", "POST", "PUT", "DELETE"],

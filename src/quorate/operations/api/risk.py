@@ -8,8 +8,9 @@ Some endpoints are not called at all: `refusal` says which and why.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from quorate.operations.registry import Risk
@@ -46,6 +47,7 @@ _RULES: Final = (
     _Rule(_WRITES, r"/cluster/jobs/realm-sync/.*", Risk.DESTROY, "it makes users and groups"),
     _Rule("PUT", r"/pools(/.*)?", Risk.DESTROY, "pool members pass on rights"),
     _Rule("POST PUT", r"/(cluster|nodes/{node})/firewall/.*", Risk.DESTROY, "it opens or closes the firewall"),
+    _Rule("POST PUT", r"/cluster/sdn/vnets/{vnet}/firewall/.*", Risk.DESTROY, "it opens or closes the firewall"),
     _Rule("PUT", r"/nodes/{node}/network|/cluster/sdn", Risk.DESTROY, "it rewrites the networks of nodes"),
     _Rule("POST", r"/cluster/sdn/rollback", Risk.DESTROY, "it drops edits for good"),
     _Rule("PUT POST", r"/nodes/{node}/(dns|hosts)", Risk.DESTROY, "it overwrites a file of the node"),
@@ -78,10 +80,11 @@ def _is_given(_value: Any) -> bool:
     return True
 
 
-def _names_devices(value: Any) -> bool:
-    """A `delete` list with disks, unused volumes or network cards in it."""
+def _names_devices(kinds: Collection[str] | None, value: Any) -> bool:
+    """A `delete` list with devices of these kinds in it, or of any kind."""
     names = value if isinstance(value, list) else re.split(r"[,;\s]+", str(value))
-    return any(values.bus_of(str(name)) is not None for name in names)
+    buses = [bus for name in names if (bus := values.bus_of(str(name))) is not None]
+    return any(kinds is None or bus in kinds for bus in buses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,9 @@ class _Telling:
 
 _TELLING: Final = (
     _Telling(r".*", ("force", "force-delete", "forceStop", "force-stop", "overrule-shutdown"), _is_on, "by force"),
-    _Telling(rf"{_GUEST}/config", ("delete",), _names_devices, "it takes devices away"),
+    _Telling(rf"{_GUEST}/config", ("delete",), partial(_names_devices, {"unused"}), "it deletes a volume"),
+    _Telling(rf"{_GUEST}/config", ("delete",), partial(_names_devices, values.DISKS), "it takes a disk away"),
+    _Telling(rf"{_GUEST}/config", ("delete",), partial(_names_devices, None), "it takes a device away"),
     _Telling(rf"{_GUEST}/(move_disk|move_volume)", ("target-vmid",), _is_given, "it takes a disk away"),
     _Telling(rf"{_GUEST}/(move_disk|move_volume|migrate)", ("delete",), _is_on, "it deletes the source"),
     _Telling(r".*/vzdump|/cluster/backup.*", ("remove", "prune-backups"), _is_on, "it deletes older backups"),

@@ -48,7 +48,7 @@ _MEANS = {
 }
 
 
-@operation(risk=Risk.READ)
+@operation(risk=Risk.READ, spans="any")
 async def api_search(
     pve: Cluster,
     words: Annotated[str, Meta(description="Such as 'backup job schedule' or 'VM.Clone'")] | None = None,

@@ -52,6 +52,8 @@ async def guest_list(
     shown = wanted[offset : offset + limit]
     table = page(COLUMNS, [_row(row) for row in shown], limit=limit, offset=0)
     table.offset, table.total = offset, len(wanted)
+    if sort != "vmid":
+        table.keys = [SORTS[sort](row) for row in shown]
     if table.next_offset is not None:
         table.note = "narrow with node, type, status, name, tag or pool"
     return table

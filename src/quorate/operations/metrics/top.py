@@ -50,7 +50,8 @@ async def metrics_top(
     wanted.sort(key=lambda row: (-_USED[by](row), row.vmid))
     columns = ("vmid", "name", "type", "node", *_COLUMNS[by])
     rows = [[row.vmid, row.name, row.kind, row.node, *_SHOWN[by](row)] for row in wanted[:limit]]
-    return Table(columns, rows, len(rows), facts=_share(by, wanted, rows))
+    keys = [-_USED[by](row) for row in wanted[:limit]]
+    return Table(columns, rows, len(rows), facts=_share(by, wanted, rows), keys=keys)
 
 
 _COLUMNS = {"cpu": ("cores_used", "load"), "memory": ("mem", "share"), "disk": ("disk", "status")}
@@ -98,7 +99,8 @@ async def _by_rate(pve: Cluster, running: list[Resource], by: str, limit: int) -
         facts["left_out"] = f"{len(running) - len(asked)} guests that did little since their start; narrow with node"
     if silent := [str(row.vmid) for row, one in zip(asked, found, strict=True) if one is None]:
         facts["no_answer_for"] = silent[:20]
-    return Table(("vmid", "name", "type", "node", *names, "together"), rows, len(rows), facts=facts)
+    keys = [-(one + other) for one, other, _ in means[:limit]]
+    return Table(("vmid", "name", "type", "node", *names, "together"), rows, len(rows), facts=facts, keys=keys)
 
 
 async def _hour(pve: Cluster, row: Resource) -> Series | None:

@@ -1,0 +1,161 @@
+"""Commands and files of a POSIX machine that is reached over SSH, by itself or through its node."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from quorate.inside.way import KEPT_BYTES, Command, Job, Output
+from quorate.problems import BadArgument, NotFound, Problem, Refused, TimedOut
+from quorate.ssh.launching import NOT_STARTED, Launch
+from quorate.ssh.process import Ended, Place, Process
+
+SHOWN_ON_TIMEOUT = 2000
+FILE_SECONDS = 120.0
+
+_NOT_THERE, _A_FOLDER = 44, 45
+# $1 path, $2 how many bytes are left out (counted from one), $3 how many are wanted
+_READ = (
+    f'[ -e "$1" ] || exit {_NOT_THERE}; [ ! -d "$1" ] || exit {_A_FOLDER}; exec < "$1" || exit 1; '
+    'tail -c "+$2" | head -c "$3"'
+)
+_WRITE = 'cat > "$1"'
+_APPEND = 'cat >> "$1"'
+
+
+def read_command(path: str, offset: int, limit: int) -> Command:
+    return Command(("/bin/sh", "-c", _READ, "sh", path, str(offset + 1), str(limit)), env={"LC_ALL": "C"})
+
+
+def content_of(output: Output, path: str) -> bytes:
+    """What a read command brought, or why it brought nothing."""
+    if output.exit_code == 0 and not (output.stderr and not output.stdout):
+        return output.stdout
+    if output.exit_code == _NOT_THERE:
+        raise NotFound(f"There is no file {path} in the guest", next_step="guest_dir_list shows what is in a folder")
+    if output.exit_code == _A_FOLDER:
+        raise Refused(f"{path} is a folder", next_step="guest_dir_list shows what is in it")
+    raise file_refused(output, f"{path} cannot be read")
+
+
+def file_refused(output: Output, what: str) -> Problem:
+    said = output.stderr.decode("utf-8", "replace").strip()[-SHOWN_ON_TIMEOUT:]
+    return (NotFound if "No such file" in said or "nonexistent" in said else Refused)(
+        what, why=f"The guest said: {said}"
+    )
+
+
+def not_started(guest: object, code: int | None, words: str) -> Problem:
+    """The command did not begin, by what was said instead of it."""
+    if code == NOT_STARTED:
+        return BadArgument(f"The command cannot be started in {guest}", why=f"The guest said: {words}")
+    return Refused(
+        f"The command did not start in {guest}",
+        why=f"The guest said: {words}" if words else f"Its shell ended with exit code {code}",
+        next_step="A guest without a shell takes no commands",
+    )
+
+
+class SshWay:
+    system = "posix"
+
+    def __init__(
+        self, name: str, description: str, place: Place, explain: Callable[[Ended], Problem], *, most: int
+    ) -> None:
+        self.name = name
+        self._description = description
+        self._place = place
+        self._explain = explain
+        self._most = most
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    async def run(self, command: Command, *, seconds: float = 30.0, keep: int = KEPT_BYTES) -> Output:
+        started: list[Process] = []
+        try:
+            async with asyncio.timeout(seconds):
+                started.append(await self._begin(command, None, keep))
+                return _output(started[0], await started[0].ended(), self._explain)
+        except TimeoutError:
+            if not started:
+                raise TimedOut(
+                    f"The command could not be started within {seconds:g} s",
+                    why="Other commands occupy the connection, or it is slow to make",
+                    next_step="Wait for them, or stop what runs in the background: guest_job lists it",
+                ) from None
+            await started[0].stop()
+            raise timed_out(seconds, *_so_far(started[0])) from None
+        except asyncio.CancelledError:
+            for process in started:
+                process.stop_in_background()
+            raise
+
+    async def start(self, command: Command, *, limit: float | None = None, keep: int = KEPT_BYTES) -> Job:
+        return SshJob(self, await self._begin(command, limit, keep), self._explain)
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int) -> bytes:
+        output = await self.run(read_command(path, offset, limit), seconds=FILE_SECONDS, keep=limit)
+        return content_of(output, path)
+
+    async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
+        script = ("/bin/sh", "-c", _APPEND if append else _WRITE, "sh", path)
+        output = await self.run(Command(script, stdin=data, env={"LC_ALL": "C"}), seconds=FILE_SECONDS)
+        if output.exit_code != 0:
+            raise file_refused(output, f"{path} cannot be written")
+
+    async def _begin(self, command: Command, limit: float | None, keep: int) -> Process:
+        launch = Launch(command.argv, command.env, command.cwd, command.user, limit)
+        return await Process.start(self._place, launch, command.stdin, keep=min(keep, self._most))
+
+
+class SshJob:
+    """Lives in this server: its output is here, and it ends with the server."""
+
+    def __init__(self, way: SshWay, process: Process, explain: Callable[[Ended], Problem]) -> None:
+        self.handle = f"{way.name}:{secrets.token_hex(6)}"
+        self._process = process
+        self._explain = explain
+
+    async def wait(self, seconds: float) -> Output | None:
+        done, _ = await asyncio.wait({self._process.end}, timeout=None if seconds == float("inf") else seconds)
+        return _output(self._process, self._process.end.result(), self._explain) if done else None
+
+    async def so_far(self) -> Output:
+        stdout, stderr = _so_far(self._process)
+        return Output(None, stdout, stderr, self._process.stdout.cut, self._process.stderr.cut)
+
+    async def stop(self) -> None:
+        await self._process.stop()
+
+
+def timed_out(seconds: float, stdout: bytes, stderr: bytes) -> TimedOut:
+    shown = {
+        name: data[:SHOWN_ON_TIMEOUT].decode("utf-8", "replace")
+        for name, data in (("stdout", stdout), ("stderr", stderr))
+        if data
+    }
+    return TimedOut(
+        f"The command did not end within {seconds:g} s",
+        why="It was ended, with all that it had started",
+        next_step="Give it more time, or let guest_exec go on with it in the background",
+        facts=shown,
+    )
+
+
+def _so_far(process: Process) -> tuple[bytes, bytes]:
+    return bytes(process.stdout.kept), bytes(process.stderr.kept)
+
+
+def _output(process: Process, ended: Ended, explain: Callable[[Ended], Problem]) -> Output:
+    if not ended.started and ended.signal is None:
+        raise explain(ended)
+    return Output(
+        ended.exit_code,
+        *_so_far(process),
+        stdout_cut=process.stdout.cut,
+        stderr_cut=process.stderr.cut,
+        signal=ended.signal,
+    )

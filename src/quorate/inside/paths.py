@@ -1,0 +1,74 @@
+"""Paths inside guests: absolute, in one plain spelling, so that no program can take them for anything else."""
+
+from __future__ import annotations
+
+import re
+
+from quorate.problems import BadArgument
+
+LONGEST_PATH = 4096
+LONGEST_NAME = 255
+
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+# What Windows forbids in names; a further colon would name a hidden stream of the file.
+_NOT_IN_WINDOWS_NAMES = re.compile(r'[<>:"|?*\x00-\x1f]')
+
+
+def guest_path(path: str, system: str) -> str:
+    """The path as the programs of that system get it; BadArgument if it is none."""
+    if "\0" in path:
+        raise BadArgument("The path holds a NUL character", why="No file system has such names")
+    if any("\ud800" <= char <= "\udfff" for char in path):
+        raise BadArgument("The path holds half a character (a lone surrogate)", why="It cannot be sent to the guest")
+    return _windows(path) if system == "windows" else _posix(path)
+
+
+def parent_of(path: str) -> str:
+    """The folder of a path that `guest_path` made."""
+    separator = "/" if path.startswith("/") else "\\"
+    folder = path.rpartition(separator)[0]
+    return folder if folder and not folder.endswith(":") else folder + separator
+
+
+def inside_folder(folder: str, name: str) -> str:
+    separator = "/" if folder.startswith("/") else "\\"
+    return f"{folder.rstrip(separator)}{separator}{name}"
+
+
+def _posix(path: str) -> str:
+    if not path.startswith("/"):
+        hint = "this guest runs no Windows; write /folder/file" if _DRIVE.match(path) else "begin it with /"
+        raise BadArgument(f"{path!r} is no absolute path", next_step=f"Give the whole path: {hint}")
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    _refuse_dots(path, names)
+    if any(len(name.encode()) > LONGEST_NAME for name in names) or len(path.encode()) >= LONGEST_PATH:
+        raise BadArgument(
+            "The path is too long", why=f"A name may have {LONGEST_NAME} bytes, a path less than {LONGEST_PATH}"
+        )
+    return "/" + "/".join(names)
+
+
+def _windows(path: str) -> str:
+    if not _DRIVE.match(path):
+        raise BadArgument(
+            f"{path!r} is no absolute path of Windows",
+            next_step="Give the whole path on a drive of the guest, such as C:\\folder\\file",
+        )
+    names = [name for name in re.split(r"[\\/]", path[3:]) if name not in ("", ".")]
+    _refuse_dots(path, names)
+    for name in names:
+        if _NOT_IN_WINDOWS_NAMES.search(name) or name.endswith((" ", ".")):
+            raise BadArgument(
+                f"{name!r} is no name of a file in Windows",
+                why='Names hold none of < > : " | ? * and no control characters, and end in neither space nor dot',
+            )
+    return f"{path[0].upper()}:\\" + "\\".join(names)
+
+
+def _refuse_dots(path: str, names: list[str]) -> None:
+    if ".." in names:
+        raise BadArgument(
+            f"{path!r} goes up with ..",
+            why="Where that leads depends on links inside the guest",
+            next_step="Write the path without ..",
+        )

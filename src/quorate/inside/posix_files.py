@@ -1,0 +1,177 @@
+"""Files of POSIX guests, by programs that coreutils and BusyBox both have."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+
+from quorate.inside.entries import Entry, Listing, Place
+from quorate.inside.paths import parent_of
+from quorate.inside.posix_script import failure, script, words_of
+from quorate.inside.way import Output, Way
+from quorate.problems import Conflict, GuestRefused, NotFound, Problem
+
+LISTED_BYTES = 2 * 1024 * 1024
+"""Of a folder with more to tell, the rest is left out: some twenty thousand entries."""
+
+# Type and mode in hexadecimal, size, links, ids, time; then the names, which hold no slash. No path holds two slashes
+# in a row, so those begin an entry, and names may hold whatever they like, line ends included.
+_FORMAT = "%f %s %h %u %g %Y/%U/%G"
+_NEW_MODE = "0644"
+_OTHER_WAY = 20
+_LOST_LINK = 21
+
+_STAT = 'stat -c "$2" -- "$1" && { test ! -L "$1" || readlink -- "$1"; }'
+_STAT_BEHIND = 'stat -L -c "$2" -- "$1"'
+_LIST = (
+    f'test -d "$1" || {{ stat -L -c "$2" -- "$1"; exit {_OTHER_WAY}; }}\n'
+    f'find -H "$1" -mindepth 1 -maxdepth 1 -exec stat -c "//$2 %n" {{}} + | head -c {LISTED_BYTES}'
+)
+# $1 path, $2 format, $3 the folder to make or nothing, $4 "append" or nothing. Tells the file behind all links, what is
+# there, and the new temporary file, which only its owner can read.
+_PREPARE = (
+    'test -z "$3" || mkdir -p -- "$3" || exit\n'
+    "target=$1\n"
+    f'test ! -L "$1" || target=$(readlink -f -- "$1") || exit {_LOST_LINK}\n'
+    "printf '%s\\0' \"$target\"\n"
+    'test ! -e "$target" || stat -c "$2" -- "$target" || exit\n'
+    "printf '\\0'\n"
+    'test ! -d "$target" || exit 0\n'
+    'test ! -e "$target" || test -z "$4" || exit 0\n'
+    'folder=$(dirname -- "$target") || exit\n'
+    'mktemp -- "$folder/.quorate-XXXXXX"'
+)
+# $1 temporary file, $2 target, $3 owner or nothing, $4 mode or nothing, $5 how long it must be
+_FINISH = (
+    f'test "$(wc -c < "$1")" -eq "$5" || exit {_OTHER_WAY}\n'
+    'test -z "$3" || chown -- "$3" "$1" || exit\n'
+    'test -z "$4" || chmod -- "$4" "$1" || exit\n'
+    'mv -f -- "$1" "$2"'
+)
+_ADJUST = 'test -z "$2" || chown -- "$2" "$1" || exit\ntest -z "$3" || chmod -- "$3" "$1"'
+
+_TYPES = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFBLK: "device",
+    stat.S_IFCHR: "device",
+}
+
+
+async def look_at(way: Way, path: str, *, behind_links: bool = False) -> Entry:
+    output = await way.run(script(_STAT_BEHIND if behind_links else _STAT, path, _FORMAT))
+    line, _, target = output.stdout.partition(b"\n")
+    if output.exit_code != 0:
+        raise failure(output, f"Looking at {path}")
+    return _entry(line, path.rpartition("/")[2].encode() or b"/", target.removesuffix(b"\n").decode("utf-8", "replace"))
+
+
+async def list_folder(way: Way, path: str) -> Listing:
+    output = await way.run(script(_LIST, path, _FORMAT), keep=LISTED_BYTES)
+    if output.exit_code == _OTHER_WAY and output.stdout:
+        kind = _entry(output.stdout.strip(), b"").type
+        raise Conflict(f"{path} is no folder but a {kind}", next_step="guest_path_stat and guest_file_read look at it")
+    if output.exit_code != 0 or (output.stderr and not output.stdout):
+        raise failure(output, f"Listing {path}")
+    cut = output.stdout_cut or len(output.stdout) >= LISTED_BYTES
+    return Listing(list(_entries(output.stdout, cut)), cut)
+
+
+def _entries(listed: bytes, cut: bool) -> Iterator[Entry]:
+    records = listed.split(b"//")[1:]
+    for record in records[:-1] if cut else records:
+        path = record.index(b" /", record.index(b"/"))
+        yield _entry(record[:path], record[path + 1 :].removesuffix(b"\n").rpartition(b"/")[2])
+
+
+def _entry(line: bytes, name: bytes, target: str = "") -> Entry:
+    numbers, user, group = line.decode("utf-8", "replace").split("/")
+    mode, size, links, uid, gid, modified = numbers.split()
+    bits = int(mode, 16)
+    return Entry(
+        name=name,
+        type=_TYPES.get(stat.S_IFMT(bits), "other"),
+        size=int(size),
+        modified=float(modified),
+        mode=f"{stat.S_IMODE(bits):04o}",
+        owner=_named(user, uid),
+        group=_named(group, gid),
+        links=int(links),
+        target=target,
+    )
+
+
+def _named(name: str, number: str) -> str:
+    return number if name in ("UNKNOWN", "") else name
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+async def prepare(way: Way, path: str, *, parents: bool, append: bool) -> Place:
+    """Make the folders that are wanted, see what is there, and make a temporary file beside it if it is replaced."""
+    command = script(_PREPARE, path, _FORMAT, parent_of(path) if parents else "", "append" if append else "")
+    output = await way.run(command)
+    if output.exit_code != 0:
+        raise _unprepared(output, path)
+    target, told, temporary = (_plain(part, path) for part in output.stdout.split(b"\0"))
+    old = _entry(told.encode(), b"") if told else None
+    if old is not None and old.type != "file":
+        if temporary:
+            await discard(way, temporary)
+        raise Conflict(
+            f"{path} is no file but a {old.type}", next_step="Give the path of a file; guest_dir_list shows folders"
+        )
+    return Place(target, temporary, old)
+
+
+def _plain(part: bytes, path: str) -> str:
+    try:
+        return part.removesuffix(b"\n").decode()
+    except UnicodeDecodeError:
+        raise Conflict(f"{path} leads to a name that is not UTF-8", next_step="Write to another path") from None
+
+
+def _unprepared(output: Output, path: str) -> Problem:
+    if output.exit_code == _LOST_LINK:
+        return Conflict(f"{path} is a link that leads nowhere", next_step="guest_path_stat shows where it points")
+    if "No such file or directory" in words_of(output):
+        return NotFound(f"The folder of {path} is not there", next_step="parents=true makes it")
+    return failure(output, f"Writing {path}")
+
+
+async def finish(way: Way, place: Place, *, owner: str | None, mode: str | None, size: int) -> None:
+    """Put the temporary file in the target's place, at once and with the rights of what was there."""
+    old = place.old
+    keeps = f"{old.owner}:{old.group}" if old else ""
+    rights = old.mode if old else _NEW_MODE
+    output = await way.run(
+        script(_FINISH, place.temporary, place.target, _kept_group(owner, old) or keeps, mode or rights, str(size))
+    )
+    if output.exit_code == _OTHER_WAY:
+        raise GuestRefused(
+            f"{place.target} did not arrive as a whole, so nothing was replaced", why=words_of(output) or None
+        )
+    if output.exit_code != 0:
+        raise failure(output, f"Writing {place.target}")
+
+
+async def adjust(way: Way, path: str, *, owner: str | None, mode: str | None) -> None:
+    output = await way.run(script(_ADJUST, path, owner or "", mode or ""))
+    if output.exit_code != 0:
+        raise failure(output, f"Setting owner and mode of {path}")
+
+
+async def discard(way: Way, path: str) -> None:
+    await way.run(script('rm -f -- "$1"', path))
+
+
+def _kept_group(owner: str | None, old: Entry | None) -> str | None:
+    """The half of `user:group` that is not given stays as it was."""
+    if owner is None or old is None:
+        return owner
+    user, _, group = owner.partition(":")
+    return f"{user or old.owner}:{group or old.group}"

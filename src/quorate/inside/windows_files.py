@@ -1,0 +1,96 @@
+"""Files of Windows guests, by PowerShell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quorate.inside.entries import Entry, Listing, Place
+from quorate.inside.way import Way
+from quorate.inside.windows import ask
+from quorate.problems import BadArgument, Conflict
+
+MOST_LISTED = 5000
+
+_TELL = """function Tell($i){@{name=$i.Name;folder=[bool]$i.PSIsContainer;size=$(if($i.PSIsContainer){0}else{$i.Length})
+modified=Seconds $i.LastWriteTimeUtc;attributes="$($i.Attributes)";link="$($i.LinkType)";target="$($i.Target)"}}
+"""
+_STAT = (
+    _TELL
+    + """$i=Get-Item -LiteralPath $v.path -Force
+$t=Tell $i
+$t.owner=$(try{(Get-Acl -LiteralPath $v.path).Owner}catch{''})
+$t"""
+)
+_LIST = (
+    _TELL
+    + """$i=Get-Item -LiteralPath $v.path -Force
+if(-not $i.PSIsContainer){@{folder=$false}}else{
+$all=@(Get-ChildItem -LiteralPath $v.path -Force|Select-Object -First ($v.most+1)|ForEach-Object{Tell $_})
+@{folder=$true;cut=($all.Count -gt $v.most);entries=@($all|Select-Object -First $v.most)}}"""
+)
+_PREPARE = """$f=[IO.Path]::GetDirectoryName($v.path)
+if($v.parents){[void][IO.Directory]::CreateDirectory($f)}
+if([IO.Directory]::Exists($v.path)){@{folder=$true}}
+elseif(-not [IO.Directory]::Exists($f)){throw (New-Object IO.DirectoryNotFoundException("no folder $f"))}else{
+$old=$null
+if([IO.File]::Exists($v.path)){$old=([IO.FileInfo]$v.path).Length}
+$temporary=''
+if($old -eq $null -or -not $v.append){
+$temporary=[IO.Path]::Combine($f,'.quorate-'+[Guid]::NewGuid().ToString('N'))
+[IO.File]::Create($temporary).Dispose()
+if($old -ne $null){Set-Acl -LiteralPath $temporary (Get-Acl -LiteralPath $v.path)}}
+@{folder=$false;old=$old;temporary=$temporary}}"""
+_FINISH = """if(([IO.FileInfo]$v.temporary).Length -ne $v.size){
+throw (New-Object IO.IOException('the file did not arrive as a whole'))}
+if([IO.File]::Exists($v.path)){[IO.File]::Replace($v.temporary,$v.path,[NullString]::Value)}
+else{[IO.File]::Move($v.temporary,$v.path)}"""
+_DISCARD = "Remove-Item -LiteralPath $v.path -Force -ErrorAction SilentlyContinue"
+
+
+async def look_at(way: Way, path: str) -> Entry:
+    return _entry(await ask(way, f"Looking at {path}", _STAT, path=path))
+
+
+async def list_folder(way: Way, path: str) -> Listing:
+    answer = await ask(way, f"Listing {path}", _LIST, path=path, most=MOST_LISTED)
+    if not answer["folder"]:
+        raise Conflict(f"{path} is no folder but a file", next_step="guest_path_stat and guest_file_read look at it")
+    return Listing([_entry(one) for one in answer["entries"]], bool(answer["cut"]))
+
+
+def _entry(told: Mapping[str, Any]) -> Entry:
+    return Entry(
+        name=str(told["name"]).encode("utf-8", "replace"),
+        type="link" if told["link"] else "folder" if told["folder"] else "file",
+        size=int(told["size"]),
+        modified=float(told["modified"]),
+        mode=str(told["attributes"]),
+        owner=str(told.get("owner") or ""),
+        target=str(told["target"] or ""),
+    )
+
+
+async def prepare(way: Way, path: str, *, parents: bool, append: bool) -> Place:
+    """Make the folders that are wanted, and a temporary file with the rights of what is there."""
+    answer = await ask(way, f"Writing {path}", _PREPARE, path=path, parents=parents, append=append)
+    if answer["folder"]:
+        raise Conflict(f"{path} is no file but a folder", next_step="Give the path of a file in it")
+    old = None if answer["old"] is None else Entry(b"", "file", int(answer["old"]), 0.0)
+    return Place(path, str(answer["temporary"] or ""), old)
+
+
+async def finish(way: Way, place: Place, *, size: int) -> None:
+    """Put the temporary file in the target's place at once; what was there hands on its rights."""
+    await ask(way, f"Writing {place.target}", _FINISH, path=place.target, temporary=place.temporary, size=size)
+
+
+async def discard(way: Way, path: str) -> None:
+    await ask(way, f"Removing {path}", _DISCARD, path=path)
+
+
+def refuse_rights(owner: str | None, mode: str | None) -> None:
+    if owner or mode:
+        raise BadArgument(
+            "mode and owner mean nothing on Windows", next_step="Leave them out; guest_exec can run icacls"
+        )

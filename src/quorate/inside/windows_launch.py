@@ -1,0 +1,102 @@
+"""How a command is started in a Windows guest by its agent, with folder, environment, input and time limit.
+
+What is plain goes straight to the agent. All else goes through a fixed PowerShell script, which gets it as JSON on its
+input and passes the outputs on byte by byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+
+from quorate.inside.way import Command
+from quorate.problems import BadArgument
+
+MOST_INPUT = 65536
+_FOR_EVER = -1
+
+_LAUNCH = """$ErrorActionPreference='Stop'
+$ProgressPreference='SilentlyContinue'
+$v=ConvertFrom-Json ([Console]::In.ReadToEnd())
+$i=New-Object Diagnostics.ProcessStartInfo
+$i.FileName=$v.program;$i.Arguments=$v.arguments;$i.UseShellExecute=$false
+$i.RedirectStandardInput=$true;$i.RedirectStandardOutput=$true;$i.RedirectStandardError=$true
+if($v.cwd){$i.WorkingDirectory=$v.cwd}
+foreach($p in $v.env.PSObject.Properties){$i.EnvironmentVariables[$p.Name]=[string]$p.Value}
+try{$c=[Diagnostics.Process]::Start($i)}catch{[Console]::Error.WriteLine($_.Exception.Message);exit 125}
+$o=$c.StandardOutput.BaseStream.CopyToAsync([Console]::OpenStandardOutput())
+$e=$c.StandardError.BaseStream.CopyToAsync([Console]::OpenStandardError())
+$b=[Convert]::FromBase64String($v.stdin)
+try{$c.StandardInput.BaseStream.Write($b,0,$b.Length)}catch{}
+try{$c.StandardInput.Close()}catch{}
+if(-not $c.WaitForExit($v.limit)){taskkill.exe /T /F /PID $c.Id|Out-Null}
+$c.WaitForExit();$o.Wait();$e.Wait()
+exit $c.ExitCode
+"""
+_WRITE = """$ErrorActionPreference='Stop'
+$v=ConvertFrom-Json ([Console]::In.ReadToEnd())
+try{$f=[IO.File]::Open($v.path,$v.how,'Write')
+$b=[Convert]::FromBase64String($v.data);$f.Write($b,0,$b.Length);$f.Close()
+}catch{[Console]::Error.WriteLine($_.Exception.Message);exit 1}
+"""
+# The exit code of the last program, else whether the last command of PowerShell itself has worked.
+_CODE = "\n$quorateWorked=$?;if($LASTEXITCODE){exit $LASTEXITCODE}elseif(-not $quorateWorked){exit 1}"
+_PLAIN = "$ProgressPreference='SilentlyContinue';[Console]::OutputEncoding=[Text.Encoding]::UTF8\n"
+
+
+def shell_command(text: str) -> tuple[str, ...]:
+    """A text that the caller wants PowerShell to run."""
+    return powershell_argv(_PLAIN + text + _CODE)
+
+
+def launched(command: Command, limit: float | None) -> tuple[tuple[str, ...], str]:
+    """What the agent is asked to start, and its input."""
+    if command.user:
+        raise BadArgument(
+            "Commands in Windows guests run as the agent does",
+            why="It is SYSTEM, and Windows lets it become another user only with that user's password",
+            next_step="Leave user out",
+        )
+    if any("\0" in part for part in (*command.argv, *command.env, *command.env.values())):
+        raise BadArgument("A command cannot hold the character NUL", next_step="Send such data as stdin")
+    if not command.argv or not command.argv[0]:
+        raise BadArgument("The command has no program", next_step="Its first part is the name of a program")
+    plain = not (command.env or command.cwd or limit is not None) and all(part.isascii() for part in command.argv)
+    if plain and command.stdin.isascii() and b"\0" not in command.stdin and len(command.stdin) <= MOST_INPUT:
+        return command.argv, command.stdin.decode("ascii")
+    given = {
+        "program": command.argv[0],
+        "arguments": subprocess.list2cmdline(command.argv[1:]),
+        "cwd": command.cwd or "",
+        "env": dict(command.env),
+        "stdin": base64.b64encode(command.stdin).decode(),
+        "limit": _FOR_EVER if limit is None else max(1, round(limit * 1000)),
+    }
+    return powershell_argv(_LAUNCH), _fitting(json.dumps(given))
+
+
+def write_command(path: str, data: str, *, append: bool) -> Command:
+    """Makes a file of what `data` says in base64, or adds that to it."""
+    given = {"path": path, "data": data, "how": "Append" if append else "Create"}
+    return Command(powershell_argv(_WRITE), stdin=_fitting(json.dumps(given)).encode())
+
+
+def ending_command(pid: int) -> tuple[str, ...]:
+    """Ends a process with all that it has started; Windows knows no polite way for programs without a window."""
+    return ("taskkill.exe", "/T", "/F", "/PID", str(pid))
+
+
+def powershell_argv(script: str) -> tuple[str, ...]:
+    encoded = base64.b64encode(script.encode("utf-16-le")).decode()
+    return ("powershell.exe", "-NoProfile", "-NonInteractive", "-OutputFormat", "Text", "-EncodedCommand", encoded)
+
+
+def _fitting(given: str) -> str:
+    if len(given) > MOST_INPUT:
+        raise BadArgument(
+            "The command and its input are too long for the guest agent",
+            why=f"It takes {MOST_INPUT // 1024} KiB",
+            next_step="Write the input to a file with guest_file_write first",
+        )
+    return given

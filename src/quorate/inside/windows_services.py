@@ -1,0 +1,79 @@
+"""Services of Windows guests, by PowerShell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quorate.inside.service_state import Service
+from quorate.inside.way import Way
+from quorate.inside.windows import ask
+from quorate.problems import BadArgument, NotFound
+
+_TELL = """function Tell($s){@{name=$s.Name;title=$s.DisplayName;state="$($s.State)";start="$($s.StartMode)"
+pid=[int]$s.ProcessId;code=[int64]$s.ExitCode}}
+"""
+_STATUS = (
+    _TELL
+    + """$s=@(Get-CimInstance Win32_Service|Where-Object{$_.Name -eq $v.service})
+if($s.Count -eq 0){@{found=$false}}else{
+$t=Tell $s[0]
+$t.found=$true
+$t.log=@()
+if($v.log -gt 0){
+$of=@{LogName='System';ProviderName='Service Control Manager'}
+$t.log=@(try{Get-WinEvent -FilterHashtable $of -MaxEvents 200|
+Where-Object{$_.Message -and ($_.Message.Contains($s[0].DisplayName) -or $_.Message.Contains($s[0].Name))}|
+Select-Object -First $v.log|
+ForEach-Object{$_.TimeCreated.ToUniversalTime().ToString('yyyy-MM-dd HH:mm:ssZ ')+$_.Message}}catch{})}
+$t}"""
+)
+_LIST = _TELL + "@{services=@(Get-CimInstance Win32_Service|ForEach-Object{Tell $_})}"
+_ACT = {
+    "start": "Start-Service -Name $v.service",
+    "stop": "Stop-Service -Name $v.service",
+    "restart": "Restart-Service -Name $v.service",
+    "enable": "Set-Service -Name $v.service -StartupType Automatic",
+    # Not "Disabled": that would forbid starting it by hand, too.
+    "disable": "Set-Service -Name $v.service -StartupType Manual",
+}
+_STATES = {
+    "Running": "active", "Stopped": "inactive", "Start Pending": "activating", "Stop Pending": "deactivating",
+    "Continue Pending": "activating", "Pause Pending": "deactivating", "Paused": "inactive",
+}  # fmt: skip
+_STARTS = {"Auto": "enabled", "Boot": "enabled", "System": "enabled", "Manual": "disabled", "Disabled": "masked"}
+# Ended well, or never started since the machine came up.
+_NO_ERROR = (0, 1077)
+
+
+async def status(way: Way, name: str, *, log_lines: int = 0) -> Service:
+    told = await ask(way, f"Looking at the service {name}", _STATUS, service=name, log=log_lines)
+    if not told["found"]:
+        raise NotFound(f"There is no service {name!r}", next_step="guest_service without a service lists the names")
+    return _service(told)
+
+
+async def every(way: Way) -> list[Service]:
+    return [_service(told) for told in (await ask(way, "Listing the services", _LIST))["services"]]
+
+
+async def act(way: Way, service: Service, action: str, *, seconds: float) -> None:
+    if action not in _ACT:
+        raise BadArgument(f"Windows services know no {action}", next_step="action=restart makes them read anew")
+    await ask(way, f"{action.capitalize()} of {service.name}", _ACT[action], seconds=seconds, service=service.name)
+
+
+def _service(told: Mapping[str, Any]) -> Service:
+    code = int(told["code"])
+    return Service(
+        name=str(told["name"]),
+        manager="windows",
+        state=_STATES.get(str(told["state"]), str(told["state"])),
+        detail=str(told["state"]),
+        enabled=_STARTS.get(str(told["start"]), str(told["start"])),
+        description=str(told["title"]),
+        pid=int(told["pid"]),
+        result="" if code in _NO_ERROR or told["state"] == "Running" else f"exit code {code}",
+        busy=str(told["state"]).endswith("Pending"),
+        log=[str(line) for line in told.get("log") or []],
+    )

@@ -1,0 +1,1 @@
+"""Inside guests: commands, files, services, facts."""

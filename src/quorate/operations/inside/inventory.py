@@ -1,0 +1,165 @@
+"""Guests as an Ansible inventory."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.inside import names
+from quorate.inside.interfaces import from_pve, is_usable, usable
+from quorate.operations.guests.selection import Filter
+from quorate.operations.inside.ansible import Inventory, Value, as_ini, as_json, as_yaml, refuse_templates
+from quorate.operations.registry import GuestRefs, Risk, operation
+from quorate.pve import values
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import BadArgument, Problem
+from quorate.pve.tasks import gather_bounded
+from quorate.ssh.target import SSH_PORT, SshTarget
+
+MOST_GUESTS = 500
+ASKED_AT_ONCE = 8
+
+Grouping = Literal["tag", "pool", "node", "os", "kind"]
+
+
+@operation(risk=Risk.READ)
+async def inventory_export(
+    pve: Cluster,
+    guest: Annotated[int | str | list[int | str], Meta(description="One or several; default: all that fit")]
+    | None = None,
+    format: Literal["ini", "yaml", "json"] = "yaml",
+    node: str | None = None,
+    tag: str | None = None,
+    pool: str | None = None,
+    type: Literal["vm", "ct"] | None = None,
+    group_by: Annotated[list[Grouping], Meta(description="Default: all of them")] | None = None,
+    user: Annotated[str, Meta(description="ansible_user; default: from the settings")] | None = None,
+    key_file: Annotated[str, Meta(description="Path of the private key; default: from the settings")] | None = None,
+    interface: Annotated[str, Meta(description="Take addresses of this one first")] | None = None,
+) -> dict[str, Any]:
+    """Ansible inventory of running guests that have an address."""
+    user = None if user is None else names.owner(user)
+    key_file = None if key_file is None else refuse_templates("key_file", key_file)
+    chosen = await _chosen(pve, guest, Filter(node, type, None, None, tag, pool, template=False))
+    found = await gather_bounded(ASKED_AT_ONCE, [_asking(pve, one, interface) for one in chosen])
+    inventory, left_out = Inventory(), {}
+    for host in sorted(found, key=lambda host: host.guest.vmid):
+        if host.address:
+            groups = _groups(host, group_by or ["tag", "pool", "node", "os", "kind"])
+            inventory.add(host.guest.row.name, host.guest.vmid, _variables(pve, host, user, key_file), groups)
+        else:
+            left_out[host.guest.label] = host.why
+    write = {"ini": as_ini, "yaml": as_yaml, "json": as_json}[format]
+    return {
+        "hosts": len(inventory.hosts),
+        "groups": sorted(inventory.groups),
+        "inventory": write(inventory),
+        "left_out": left_out,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    guest: Guest
+    address: str = ""
+    os: str = ""
+    why: str = ""
+
+
+async def _chosen(pve: Cluster, guest: GuestRefs | None, fits: Filter) -> list[Guest]:
+    if guest is not None:
+        found = await pve.guests(guest if isinstance(guest, list) else [guest])
+        return [one for one in found if fits.fits(one.row)]
+    found = [Guest(pve, row) for row in await fits.apply(pve)]
+    if len(found) > MOST_GUESTS:
+        raise BadArgument(
+            f"{len(found)} guests are more than an inventory is made of at once ({MOST_GUESTS})",
+            next_step="Narrow with node, tag, pool or type",
+        )
+    return found
+
+
+def _asking(pve: Cluster, guest: Guest, interface: str | None) -> Any:
+    return lambda: _asked(pve, guest, interface)
+
+
+async def _asked(pve: Cluster, guest: Guest, interface: str | None) -> _Host:
+    """Where the guest is found: by the settings, by what it tells itself, by what its configuration gives it."""
+    if guest.row.template or guest.row.status != "running":
+        return _Host(guest, why="It is a template" if guest.row.template else f"It is {guest.row.status}")
+    try:
+        config = await guest.get("config")
+    except Problem as problem:
+        return _Host(guest, why=str(problem))
+    system = await _os(guest, config)
+    target = pve.ssh.guest(guest.vmid)
+    if target is not None and target.host:
+        return _Host(guest, target.host, system)
+    given = [address for own in values.addresses_in_config(config).values() for address in own if is_usable(address)]
+    try:
+        addresses, why = (
+            usable(await from_pve(guest), config, prefer=interface),
+            "It has no address that others can use",
+        )
+    except Problem as problem:
+        addresses, why = given, str(problem)
+    return _Host(guest, addresses[0], system) if addresses else _Host(guest, os=system, why=why)
+
+
+async def _os(guest: Guest, config: Mapping[str, Any]) -> str:
+    """`debian` or `windows` by the agent, else what the configuration says: `alpine`, `linux`."""
+    if guest.is_vm and values.agent_enabled(config.get("agent")):
+        try:
+            told = str(((await guest.get("agent/get-osinfo")).get("result") or {}).get("id") or "")
+        except Problem:
+            told = ""
+        if told:
+            return "windows" if told == "mswindows" else told
+    ostype = str(config.get("ostype", ""))
+    if ostype.startswith(("l2", "win", "w2k", "wxp", "wvista", "other", "solaris")):
+        return "linux" if ostype.startswith("l2") else "windows" if ostype.startswith("w") else ostype
+    return ostype
+
+
+def _groups(host: _Host, kinds: list[Grouping]) -> list[tuple[str, str]]:
+    row = host.guest.row
+    own = {"tag": row.tag_list, "pool": [row.pool], "node": [row.node], "os": [host.os], "kind": [row.kind]}
+    return [(kind, name) for kind in dict.fromkeys(kinds) for name in own[kind] if name]
+
+
+def _variables(pve: Cluster, host: _Host, user: str | None, key_file: str | None) -> dict[str, Value]:
+    """Where and as whom to log in, by the caller's words or the settings, and which guest it is."""
+    target = pve.ssh.guest(host.guest.vmid, host.address)
+    assert target is not None  # there is an address
+    login = user or ("" if host.os == "windows" else target.user)
+    key = key_file or (str(target.key) if target.key else "")
+    given: dict[str, Value] = {
+        "ansible_host": target.host,
+        "ansible_port": target.port if target.port != SSH_PORT else "",
+        "ansible_user": login,
+        "ansible_ssh_private_key_file": key,
+        "ansible_ssh_common_args": _jump(target.jump) if target.jump else "",
+        "proxmox_vmid": host.guest.vmid,
+        "proxmox_node": host.guest.row.node,
+    }
+    return {name: _checked(name, value) for name, value in given.items() if value != ""}
+
+
+def _checked(name: str, value: Value) -> Value:
+    return refuse_templates(name, value) if isinstance(value, str) else value
+
+
+def _jump(jump: SshTarget) -> str:
+    """The arguments by which ssh goes over a machine in between, with that one's own key."""
+    before = ["-J", ",".join(_hops(jump.jump))] if jump.jump else []
+    key = ["-i", str(jump.key)] if jump.key else []
+    command = ["ssh", *before, *key, "-p", str(jump.port), "-W", "%h:%p", f"{jump.user}@{jump.host}"]
+    return f"-o {shlex.quote(f'ProxyCommand={shlex.join(command)}')}"
+
+
+def _hops(target: SshTarget) -> list[str]:
+    return [*(_hops(target.jump) if target.jump else []), f"{target.user}@{target.address}"]

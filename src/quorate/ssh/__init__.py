@@ -1,0 +1,1 @@
+"""Commands on other machines over SSH. Knows nothing of Proxmox VE."""

@@ -1,0 +1,141 @@
+"""Making one SSH connection, strictly, and telling in plain words why it cannot be made."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quorate.problems import AuthenticationFailed, NotConfigured, Problem, TimedOut, Unreachable
+from quorate.ssh.host_keys import HostKeys
+from quorate.ssh.target import SshTarget
+
+if TYPE_CHECKING:
+    import asyncssh
+
+CONNECT_SECONDS = 15.0
+KEEPALIVE_SECONDS = 5.0
+KEEPALIVES_MISSED = 3
+
+
+async def connect(
+    target: SshTarget,
+    host_keys: HostKeys,
+    *,
+    through: asyncssh.SSHClientConnection | None = None,
+    lost: Callable[[], None] | None = None,
+) -> asyncssh.SSHClientConnection:
+    """Log in at `target`; `lost` is called when the connection has ended, for whatever reason."""
+    import asyncssh
+
+    class Client(asyncssh.SSHClient):
+        def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:  # noqa: ARG002
+            shown.append(key)
+            return False
+
+        def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+            if lost is not None:
+                lost()
+
+    shown: list[asyncssh.SSHKey] = []
+    login = _login(target)
+    try:
+        return await asyncssh.connect(
+            target.host,
+            target.port,
+            tunnel=through or (),
+            username=target.user,
+            known_hosts=host_keys.known(),
+            client_factory=Client,
+            config=None,
+            gss_host=None,
+            x509_trusted_certs=None,
+            connect_timeout=CONNECT_SECONDS,
+            login_timeout=CONNECT_SECONDS,
+            keepalive_interval=KEEPALIVE_SECONDS,
+            keepalive_count_max=KEEPALIVES_MISSED,
+            encoding=None,
+            **login,
+        )
+    except asyncssh.HostKeyNotVerifiable as error:
+        raise host_keys.refusal(target, shown[0] if shown else None, str(error)) from None
+    except asyncssh.KeyExchangeFailed as error:
+        if "host key" in str(error):
+            raise host_keys.refusal(target, None, str(error)) from None
+        raise _unreachable(target, f"No way to encrypt suits both sides: {error}") from None
+    except asyncssh.PermissionDenied:
+        raise _not_let_in(target, login) from None
+    except asyncssh.ChannelOpenError as error:
+        raise _unreachable(target, f"The jump host cannot reach it: {error.reason}") from None
+    except (asyncssh.Error, ConnectionError) as error:
+        raise _unreachable(target, f"The connection broke while it was made: {error}") from None
+    except TimeoutError:
+        raise TimedOut(
+            f"{target.address} did not answer SSH within {CONNECT_SECONDS:g} s",
+            next_step="Check the address and port, that the host is on, and that no firewall drops the connection",
+        ) from None
+    except socket.gaierror:
+        raise _unreachable(target, f"The name {target.host} is not known to this machine") from None
+    except OSError as error:
+        raise _unreachable(target, error.strerror or str(error)) from None
+
+
+def _login(target: SshTarget) -> dict[str, Any]:
+    """Key file, else password, else what `ssh` itself would try: the agent's keys, the usual files."""
+    agent = os.environ.get("SSH_AUTH_SOCK") or None
+    password = target.password.reveal() if target.password else None
+    if target.key is not None:
+        return {**_key(target.key, agent), "password": password}
+    if password is not None:
+        return {"client_keys": None, "agent_path": None, "password": password}
+    return {"agent_path": agent, "password": None}
+
+
+def _key(file: Path, agent: str | None) -> dict[str, Any]:
+    import asyncssh
+
+    try:
+        return {"client_keys": [asyncssh.read_private_key(file)], "agent_path": None}
+    except OSError as error:
+        raise NotConfigured(
+            f"The SSH key {file} cannot be read",
+            why=error.strerror,
+            next_step="Correct the path or its permissions; a key's file belongs to the user that Quorate runs as",
+        ) from None
+    except (asyncssh.KeyEncryptionError, asyncssh.KeyImportError) as error:
+        if not isinstance(error, asyncssh.KeyEncryptionError) and "assphrase" not in str(error):
+            raise NotConfigured(f"{file} is no private SSH key", why=str(error)) from None
+    public = file.with_name(f"{file.name}.pub")
+    if agent is not None and public.is_file():  # the agent holds it, unlocked
+        return {"client_keys": (), "agent_path": agent, "agent_identities": [str(public)]}
+    raise NotConfigured(
+        f"The SSH key {file} is locked by a passphrase",
+        why="Quorate does not ask for passphrases",
+        next_step=f"Unlock it with `ssh-add {file}` in the session that starts Quorate (with {public.name} beside it), "
+        "or make a key of its own for Quorate without a passphrase",
+    )
+
+
+def _not_let_in(target: SshTarget, login: dict[str, Any]) -> AuthenticationFailed:
+    if target.key is not None:
+        tried = f"the key {target.key}" + (" and the password" if target.password else "")
+    elif target.password is not None:
+        tried = "the password"
+    else:
+        tried = "the keys of the SSH agent" if login["agent_path"] else "the usual keys of ~/.ssh"
+    return AuthenticationFailed(
+        f"{target.address} did not let {target.user} in over SSH",
+        why=f"It refused {tried}",
+        next_step=f"Put the public key into ~/.ssh/authorized_keys of {target.user} there "
+        f"(`ssh-copy-id -p {target.port} {target.user}@{target.host}`), or configure another user or key",
+    )
+
+
+def _unreachable(target: SshTarget, why: str) -> Problem:
+    return Unreachable(
+        f"{target.address} cannot be reached over SSH",
+        why=why,
+        next_step="Check the address and port, and that an SSH server runs there",
+    )

@@ -1,0 +1,133 @@
+"""Which host keys are trusted: those in the operator's known_hosts files and those pinned with `quorate trust`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quorate.problems import HostKeyRefused
+from quorate.ssh.target import SSH_PORT, SshTarget
+
+if TYPE_CHECKING:
+    import asyncssh
+
+_HOW_TO_SEE = "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the host shows the true one"
+
+
+@dataclass(frozen=True, slots=True)
+class HostKeys:
+    files: tuple[Path, ...]
+    """The operator's; one that is not there is empty."""
+    pins: Path
+    """Our own, which only `quorate trust` writes."""
+
+    def known(self) -> asyncssh.SSHKnownHosts:
+        """Read anew for every connection, so that a key that was just trusted counts. Broken lines are passed over."""
+        import asyncssh
+
+        known = asyncssh.SSHKnownHosts()
+        for line in [line for file in (*self.files, self.pins) for line in _lines(file)]:
+            try:
+                known.load(line)
+            except ValueError:
+                continue
+        return known
+
+    def refusal(self, target: SshTarget, key: asyncssh.SSHKey | None, why: str) -> HostKeyRefused:
+        """What to tell about a key that does not match; None where the host shows none of the kinds that are known."""
+        shown = (
+            f"It shows {kind_of(key)} {key.get_fingerprint()}" if key else "It shows no key of the kinds known of it"
+        )
+        where = ", ".join(str(file) for file in (*self.files, self.pins))
+        if "revoked" in why:
+            return HostKeyRefused(
+                f"The host key of {target.address} is revoked",
+                why=f"{shown}, which is marked @revoked in one of {where}",
+                next_step="Nothing was sent. Do not use this host until its owner has given it a new key",
+            )
+        if key is None or self._known_otherwise(target):
+            return HostKeyRefused(
+                f"WARNING: THE HOST KEY OF {target.address} HAS CHANGED",
+                why=f"{shown}, which is not the key known of it ({where}). "
+                "Either it was installed anew, or somebody in between pretends to be it",
+                next_step=f"Nothing was sent. If it was installed anew ({_HOW_TO_SEE}), take the old key out with "
+                f"`ssh-keygen -R '{entry_name(target.host, target.port)}'` or "
+                f"`quorate trust --remove {target.address}`, "
+                f"then trust the new one with `quorate trust {target.address}`",
+            )
+        return HostKeyRefused(
+            f"The host key of {target.address} is not known",
+            why=f"{shown}; nothing of it stands in {where}",
+            next_step=f"Only the operator can change that, at a terminal: `quorate trust {target.address}` "
+            f"({_HOW_TO_SEE})",
+        )
+
+    def _known_otherwise(self, target: SshTarget) -> bool:
+        port = None if target.port == SSH_PORT else target.port
+        return bool(self.known().match(target.host, "", port)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    name: str
+    kind: str
+    fingerprint: str
+
+
+def entry_name(host: str, port: int) -> str:
+    """How known_hosts writes a host."""
+    return host if port == SSH_PORT else f"[{host}]:{port}"
+
+
+def kind_of(key: asyncssh.SSHKey) -> str:
+    return key.get_algorithm()
+
+
+def pinned(pins: Path) -> list[Pin]:
+    import asyncssh
+
+    found = []
+    for line in _lines(pins):
+        name, _, data = line.partition(" ")
+        key = asyncssh.import_public_key(data)
+        found.append(Pin(name, kind_of(key), key.get_fingerprint()))
+    return found
+
+
+def pin(pins: Path, host: str, port: int, key: asyncssh.SSHKey) -> None:
+    """Trust this key, and no other pinned one, of this host."""
+    public = " ".join(key.export_public_key().decode().split()[:2])
+    _write(pins, [*_others(pins, host, port), f"{entry_name(host, port)} {public}"])
+
+
+def unpin(pins: Path, host: str, port: int) -> bool:
+    """Whether there was one to forget."""
+    others = _others(pins, host, port)
+    if len(others) == len(_lines(pins)):
+        return False
+    _write(pins, others)
+    return True
+
+
+def _others(pins: Path, host: str, port: int) -> list[str]:
+    return [line for line in _lines(pins) if line.partition(" ")[0] != entry_name(host, port)]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def _write(pins: Path, lines: Sequence[str]) -> None:
+    """At once and for our eyes alone: a reader sees the old file or the new one."""
+    pins.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = pins.with_name(f"{pins.name}.{os.getpid()}")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    new.replace(pins)

@@ -1,0 +1,182 @@
+"""How a command is started by a POSIX shell, so that it can be ended again together with all it has started.
+
+The shell gets a fixed script. Everything that varies comes as lines on its standard input, before the input of the
+command itself: so nothing is ever quoted, no value shows up in a list of processes, and nothing runs before the last
+of the lines has come. Only ASCII is sent, because not every way into a guest keeps other characters. The script says
+that it has started, with its process number, and then becomes the command.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from quorate.problems import BadArgument
+
+MARK = b"@quorate@ "
+NOT_STARTED = 125
+"""The exit code of the script if it cannot begin; the reason is in its error output."""
+LONGEST_NOISE = 64 * 1024
+"""What may stand before the mark: the words of a login shell, or why it never came."""
+
+# The scripts stand in single quotes on a command line that any login shell may read, csh and fish included: they hold
+# neither single quotes nor backslashes nor line ends. $$ is the command's own number, also inside parentheses.
+# A process may give itself a name with spaces, parentheses and line ends: only what follows the last ")" is numbers.
+_KILL_TREE = """
+q_kill() { IFS=" "; q_sig=$1; q_root=$2; q_set=" $2 "; q_old=; q_all=;
+for q_f in /proc/[0-9]*/stat; do
+q_s=; while IFS= read -r q_r || [ -n "$q_r" ]; do q_s="$q_s$q_r "; done < "$q_f";
+q_p=${q_f#/proc/}; set -- ${q_s##*") "};
+[ $# -lt 4 ] || q_all="$q_all ${q_p%/stat}:$2:$3:$4";
+done;
+while [ "$q_old" != "$q_set" ]; do q_old=$q_set;
+for q_e in $q_all; do q_p=${q_e%%:*}; q_e=${q_e#*:};
+case $q_set in *" $q_p "*) continue;; esac;
+case $q_set in *" ${q_e%%:*} "*) q_set="$q_set$q_p ";;
+*) case ":${q_e#*:}:" in *":$q_root:"*) q_set="$q_set$q_p ";; esac;; esac;
+done;
+done;
+for q_p in $q_set; do [ "$q_p" = "$q_me" ] || kill "-$q_sig" "$q_p"; done;
+kill "-$q_sig" "-$q_root"; };
+"""
+_LAUNCH = """
+q_x=$1; set --; q_u=; q_c=; q_t=; q_i=; q_how=; q_fail() { echo "$1" >&2; exit 125; };
+q_setsid=$(command -v setsid); q_su=$(command -v su); q_sudo=$(command -v sudo); q_env=$(command -v env);
+while IFS= read -r q_l && [ -n "$q_l" ]; do
+q_v=$(printf %b. "${q_l#?}"); q_v=${q_v%.};
+case $q_l in
+a*) set -- "$@" "$q_v";;
+e*) if [ "$q_how" = sudo ]; then set -- "$@" "$q_v"; else export "$q_v"; fi;;
+t*) q_t=$q_v;;
+i*) q_i=$q_v;;
+c*) cd -- "$q_v" || exit 125; q_c=1;;
+u*) q_u=$(id -u "$q_v" 2>/dev/null) || q_fail "there is no user $q_v";
+if [ "$q_u" = "$(id -u)" ]; then q_u=; elif [ "$(id -u)" = 0 ]; then q_u=$q_v; q_how=su;
+else q_u=$q_v; q_how=sudo; [ -n "$q_sudo" ] || q_fail "there is no sudo to become $q_v"; set -- "$q_env"; fi;
+[ -z "$q_u" ] || [ -n "$q_c" ] || cd /;;
+esac;
+done;
+[ $# -gt 0 ] || q_fail "no command came";
+case $q_how in
+su) set -- "$q_su" -s /bin/sh -c "$q_x" -- "$q_u" "$@";;
+sudo) set -- "$q_sudo" -n -H -u "$q_u" -- "$@";; esac;
+if [ -n "$q_t" ]; then (
+trap "" TERM HUP; read -r q_me q_r < /proc/self/stat;
+read -r q_r < "/proc/$$/stat"; set -- ${q_r##*") "}; q_born=${20}; q_n=0;
+q_lives() { kill -0 $$ || return 1; read -r q_r < "/proc/$$/stat"; set -- ${q_r##*") "}; [ "${20}" = "$q_born" ]; };
+while [ "$q_n" -lt "$q_t" ]; do sleep 1; q_n=$((q_n+1)); q_lives || exit 0; done;
+q_kill TERM $$; sleep 3; q_lives && q_kill KILL $$
+) </dev/null >/dev/null 2>&1 & fi;
+kill -0 "-$$" 2>/dev/null || [ -z "$q_setsid" ] || set -- "$q_setsid" "$@";
+[ -z "$q_i" ] || { exec < "$q_i"; rm -f "$q_i"; };
+echo "@quorate@ $$"; echo "@quorate@ $$" >&2; exec "$@"
+"""
+_BECOME = 'exec "$0" "$@"'  # what su gives to the user's shell
+
+_END = 'exec 2>/dev/null; q_me=; q_kill "$1" "$2"; exit 0'
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\$?", re.ASCII)
+
+
+def _one_line(script: str) -> str:
+    return " ".join(script.split("\n")).strip()
+
+
+_LAUNCH_ARGV = ("sh", "-c", _one_line(_KILL_TREE + _LAUNCH), "quorate", _BECOME)
+_END_ARGV = ("sh", "-c", _one_line(_KILL_TREE + _END), "quorate")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command for a POSIX machine: the fixed arguments of its shell, and all else as its standard input."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    user: str | None = None
+    limit: float | None = None
+    """After so many seconds it is ended, from inside, whether anybody still listens or not."""
+    stdin_file: str | None = None
+    """Its input is in this file of the machine, which is taken away as soon as the command has it."""
+
+    @property
+    def shell(self) -> tuple[str, ...]:
+        return _LAUNCH_ARGV
+
+    def lines(self) -> bytes:
+        """What has to come before the command's own input."""
+        if not self.argv or not self.argv[0] or self.argv[0].startswith("-"):
+            raise BadArgument("The command has no program", next_step="Its first part is the name of a program")
+        told = [("t", str(max(1, round(self.limit))))] if self.limit is not None else []
+        told += [("i", self.stdin_file)] if self.stdin_file else []
+        told += [("c", self.cwd)] if self.cwd else []
+        told += [("u", _account(self.user))] if self.user else []
+        told += [("e", f"{_variable(name)}={value}") for name, value in self.env.items()]
+        told += [("a", part) for part in self.argv]
+        return "".join(f"{letter}{_escaped(text)}\n" for letter, text in told).encode("ascii") + b"\n"
+
+
+def ending(pid: int, signal: str) -> tuple[str, ...]:
+    """The command that sends a signal to a process, its group, its session and all that descends from it."""
+    assert pid > 1
+    return (*_END_ARGV, signal, str(pid))
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """For a login shell, which takes it apart again: every argument is quoted exactly once."""
+    return shlex.join(argv)
+
+
+class Stream:
+    """One output of a launched command: what comes before the mark is apart, of the rest the first bytes are kept."""
+
+    def __init__(self, keep: int) -> None:
+        self.noise = bytearray()
+        self.kept = bytearray()
+        self.pid: int | None = None
+        self._keep = keep
+        self._length = 0
+
+    @property
+    def cut(self) -> bool:
+        return self._length > len(self.kept)
+
+    def feed(self, data: bytes) -> None:
+        if self.pid is not None:
+            self._length += len(data)
+            self.kept += data[: max(0, self._keep - len(self.kept))]
+            return
+        self.noise += data
+        at = self.noise.find(MARK)
+        end = self.noise.find(b"\n", at) if at >= 0 else -1
+        if end >= 0 and (number := bytes(self.noise[at + len(MARK) : end])).isdigit():
+            rest = bytes(self.noise[end + 1 :])
+            del self.noise[at:]
+            self.pid = int(number)
+            self.feed(rest)
+        elif len(self.noise) > 2 * LONGEST_NOISE:
+            del self.noise[:-LONGEST_NOISE]
+
+
+def _escaped(text: str) -> str:
+    """As `printf %b` undoes it."""
+    data = text.encode("utf-8", "surrogateescape")
+    if b"\0" in data:
+        raise BadArgument("A command cannot hold the character NUL", next_step="Send such data as stdin")
+    return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\0{byte:03o}" for byte in data)
+
+
+def _variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise BadArgument(
+            f"{name!r} is no name of an environment variable", next_step="Names are letters, digits and _"
+        )
+    return name
+
+
+def _account(name: str) -> str:
+    if not _ACCOUNT.fullmatch(name):
+        raise BadArgument(f"{name!r} is no name of a user", next_step="Names are letters, digits and . _ @ + -")
+    return name

@@ -1,0 +1,253 @@
+"""One connection to each target, shared by all commands: made once, kept alive, closed when idle, re-made when dead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from quorate.problems import Unreachable
+from quorate.ssh.connecting import connect
+from quorate.ssh.host_keys import HostKeys
+from quorate.ssh.target import SshTarget
+
+if TYPE_CHECKING:
+    import asyncssh
+
+IDLE_SECONDS = 300.0
+MOST_CHANNELS = 10
+"""What OpenSSH allows unless told otherwise (MaxSessions); a server that allows less is believed when it refuses."""
+GOODBYE_SECONDS = 5.0
+
+
+class Stoppable(Protocol):
+    async def stop(self) -> None: ...
+
+
+class Pool:
+    def __init__(self, host_keys: HostKeys, *, idle_seconds: float = IDLE_SECONDS) -> None:
+        self.host_keys = host_keys
+        self._idle_seconds = idle_seconds
+        self._lines: dict[SshTarget, Line] = {}
+        self._connecting: dict[SshTarget, asyncio.Task[Line]] = {}
+        self._chores: set[asyncio.Task[Any]] = set()
+        self.running: set[Stoppable] = set()
+        """Commands that end when the pool is closed."""
+
+    async def open(self, target: SshTarget, command: str, *, urgent: bool = False) -> Channel:
+        """A channel in which `command` has been asked for.
+
+        If the connection turns out to be dead, it is made anew, once: a command that waits for its input has done
+        nothing yet. `urgent` is for what ends other commands and must not wait for them.
+        """
+        line = await self._line(target)
+        try:
+            return await line.open(command, urgent=urgent)
+        except _Dead:
+            line = await self._line(target)
+        try:
+            return await line.open(command, urgent=urgent)
+        except _Dead as error:
+            raise Unreachable(
+                f"The connection to {target.address} breaks as soon as it is used",
+                why=str(error),
+                next_step="Try again; if it stays so, look into the log of the SSH server there",
+            ) from None
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something that has to be done although nobody waits for it; closing the pool waits for a while."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    @property
+    def connections(self) -> int:
+        return len(self._lines)
+
+    async def close(self) -> None:
+        for making in self._connecting.values():
+            making.cancel()
+        for command in self.running:
+            self.in_background(command.stop())
+        if self._chores:
+            await asyncio.wait(self._chores, timeout=GOODBYE_SECONDS)
+        for task in self._chores:
+            task.cancel()
+        lines = list(self._lines.values())
+        for line in lines:
+            line.hang_up()
+        await asyncio.gather(*(line.gone() for line in lines))
+
+    async def _line(self, target: SshTarget) -> Line:
+        """The line to the target; those who come together wait for the same one."""
+        if (line := self._lines.get(target)) is not None and line.alive:
+            return line
+        making = self._connecting.get(target)
+        if making is None:
+            making = asyncio.get_running_loop().create_task(self._connect(target))
+            self._connecting[target] = making
+            making.add_done_callback(lambda done: self._made(target, done))
+        return await asyncio.shield(making)  # one caller's cancellation must not fail the others
+
+    def _made(self, target: SshTarget, making: asyncio.Task[Line]) -> None:
+        self._connecting.pop(target, None)
+        if not making.cancelled():
+            making.exception()  # its callers were told; if they are gone, nobody else needs to be
+
+    async def _connect(self, target: SshTarget) -> Line:
+        jump = await self._line(target.jump) if target.jump else None
+        line = Line(self._idle_seconds, jump)
+        line.connection = await connect(
+            target,
+            self.host_keys,
+            through=jump.connection if jump else None,
+            lost=lambda: self._lost(target, line),
+        )
+        self._lines[target] = line
+        line.rest()
+        return line
+
+    def _lost(self, target: SshTarget, line: Line) -> None:
+        line.lose()
+        if self._lines.get(target) is line:
+            del self._lines[target]
+
+
+class _Dead(Exception):
+    """The connection is gone; what was to be sent over it was not."""
+
+
+class Line:
+    """One connection and how many commands it carries."""
+
+    connection: asyncssh.SSHClientConnection
+
+    def __init__(self, idle_seconds: float, jump: Line | None) -> None:
+        self._idle_seconds = idle_seconds
+        self._jump = jump
+        self._most = MOST_CHANNELS
+        self._open = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self.alive = True
+        if jump is not None:
+            jump.hold()
+
+    async def open(self, command: str, *, urgent: bool) -> Channel:
+        import asyncssh
+
+        while True:
+            await self._place(urgent)
+            try:
+                process = await self.connection.create_process(command, encoding=None)
+                return Channel(self, process)
+            except asyncssh.ChannelOpenError as error:
+                self.release()
+                if not self.alive or self.connection.is_closed():
+                    raise _Dead(error.reason) from None
+                await self._refused(error.reason, urgent)
+            except (asyncssh.Error, OSError) as error:
+                self.release()
+                self.connection.abort()
+                raise _Dead(str(error)) from None
+            except BaseException:
+                self.release()
+                raise
+
+    async def _place(self, urgent: bool) -> None:
+        """Wait until there is room for one more; the last place is for what is urgent."""
+        while self.alive and not urgent and self._open >= max(1, self._most - 1):
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done():
+                    self._wake()  # it was our turn; somebody else may take it
+                raise
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(turn)
+        if not self.alive:
+            raise _Dead("The connection was lost")
+        self.hold()
+
+    async def _refused(self, reason: str, urgent: bool) -> None:
+        """The server takes no more channels than there are now: believe it, and wait for one of them to end."""
+        if self._open == 0 or urgent:
+            raise Unreachable(
+                "The SSH server opens no session",
+                why=f"It said: {reason}",
+                next_step="Its sshd_config may forbid sessions (MaxSessions, ForceCommand, PermitRootLogin)",
+            )
+        self._most = self._open
+
+    def hold(self) -> None:
+        self._open += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def release(self) -> None:
+        self._open -= 1
+        self._wake()
+        if self._open == 0:
+            self.rest()
+
+    def rest(self) -> None:
+        """Nobody uses it: after a while it is closed."""
+        if self.alive and self._open == 0 and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self.hang_up)
+
+    def hang_up(self) -> None:
+        self.connection.close()
+
+    async def gone(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.connection.wait_closed(), GOODBYE_SECONDS)
+
+    def lose(self) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._jump is not None:
+            self._jump.release()
+        while self._waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+
+class Channel:
+    """One command's place on a line; it is given back once, when both sides have closed it."""
+
+    def __init__(self, line: Line, process: asyncssh.SSHClientProcess[bytes]) -> None:
+        self._line = line
+        self._leaving: asyncio.Task[None] | None = None
+        self.process = process
+
+    async def finished(self) -> None:
+        """Wait for the end of the command."""
+        if self._leaving is None:
+            self._leaving = asyncio.get_running_loop().create_task(self._leave())
+        await asyncio.shield(self._leaving)
+
+    def close(self) -> None:
+        self.process.close()
+        if self._leaving is None:
+            self._leaving = asyncio.get_running_loop().create_task(self._leave())
+
+    async def _leave(self) -> None:
+        try:
+            await self.process.wait_closed()
+        finally:
+            self._line.release()

@@ -1,0 +1,146 @@
+"""One command on another machine: bounded output, an end that can be waited for, and a way to end it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quorate.problems import OutcomeUnknown, Problem
+from quorate.ssh.launching import Launch, Stream, command_line, ending
+from quorate.ssh.pool import Channel, Pool
+from quorate.ssh.target import SshTarget
+
+if TYPE_CHECKING:
+    import asyncssh
+
+CHUNK = 64 * 1024
+GRACE_SECONDS = 3.0
+"""Between a polite end and one by force, and for a command to say its number."""
+ENDING_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where commands run: on the target, or in what its prefix enters (`pct exec 101 --`)."""
+
+    pool: Pool
+    target: SshTarget
+    enter: tuple[str, ...] = ()
+
+    def line(self, argv: tuple[str, ...]) -> str:
+        return command_line((*self.enter, *argv))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    exit_code: int | None
+    signal: str | None
+    started: bool
+    """False if something on the way refused it: then `words` say why, and the command itself never ran."""
+    words: str
+    """What was said before the command began."""
+
+
+class Process:
+    """A command that was sent. Its streams fill by themselves."""
+
+    def __init__(self, place: Place, channel: Channel, keep: int) -> None:
+        self._place = place
+        self._channel = channel
+        self.stdout, self.stderr = Stream(keep), Stream(keep)
+        self._started = asyncio.Event()
+        self.end: asyncio.Task[Ended]
+
+    @classmethod
+    async def start(cls, place: Place, launch: Launch, stdin: bytes, *, keep: int) -> Process:
+        lines = launch.lines()
+        channel = await place.pool.open(place.target, place.line(launch.shell))
+        process = cls(place, channel, keep)
+        process.end = asyncio.get_running_loop().create_task(process._run(lines + stdin))
+        process.end.add_done_callback(process._ended)
+        place.pool.running.add(process)
+        return process
+
+    async def ended(self) -> Ended:
+        """Wait for its end; giving up waiting does not end it."""
+        return await asyncio.shield(self.end)
+
+    async def stop(self) -> None:
+        """End it with all that it has started: politely, then by force, then by hanging up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self._started.wait()
+        for signal in ("TERM", "KILL"):
+            if self.end.done() or self.stdout.pid is None:
+                break
+            await self._signal(self.stdout.pid, signal)
+            await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
+        self._channel.close()
+        await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
+
+    def stop_in_background(self) -> None:
+        """For whoever is being cancelled and cannot wait."""
+        self._place.pool.in_background(self.stop())
+
+    async def _signal(self, pid: int, signal: str) -> None:
+        line = self._place.line(ending(pid, signal))
+        try:
+            await self._tell(line)
+        except Problem:  # no channel beside the command's own: give up that one first
+            self._channel.close()
+            await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
+            with contextlib.suppress(Problem):
+                await self._tell(line)
+
+    async def _tell(self, line: str) -> None:
+        channel = await self._place.pool.open(self._place.target, line, urgent=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDING_SECONDS):
+                await channel.process.stdout.read()
+                await channel.finished()
+        channel.close()
+
+    async def _run(self, data: bytes) -> Ended:
+        process = self._channel.process
+        sending = asyncio.get_running_loop().create_task(self._send(data))
+        try:
+            await asyncio.gather(self._collect(self.stdout, process.stdout), self._collect(self.stderr, process.stderr))
+            await self._channel.finished()
+        finally:
+            sending.cancel()
+            self._started.set()
+            self._channel.close()
+        signal = process.exit_signal[0] if process.exit_signal else None
+        if signal is None and process.exit_status is None:
+            raise OutcomeUnknown(
+                f"The connection to {self._place.target.address} broke while a command ran",
+                why="Whether it has ended or still runs is not known; it was not sent again",
+                next_step="Look at what it was to do before you repeat it",
+            )
+        words = bytes(self.stderr.noise or self.stdout.noise).decode("utf-8", "replace").strip()
+        started = self.stdout.pid is not None or self.stderr.pid is not None
+        return Ended(None if signal else process.exit_status, signal, started, words)
+
+    async def _send(self, data: bytes) -> None:
+        stdin = self._channel.process.stdin
+        with contextlib.suppress(OSError):  # it does not have to read all of it
+            for at in range(0, len(data), CHUNK):
+                stdin.write(data[at : at + CHUNK])
+                await stdin.drain()
+            stdin.write_eof()
+
+    async def _collect(self, stream: Stream, reader: asyncssh.SSHReader[bytes]) -> None:
+        import asyncssh
+
+        with contextlib.suppress(asyncssh.Error, OSError):
+            while data := await reader.read(CHUNK):
+                stream.feed(data)
+                if stream.pid is not None:
+                    self._started.set()
+
+    def _ended(self, end: asyncio.Task[Ended]) -> None:
+        self._place.pool.running.discard(self)
+        if not end.cancelled():
+            end.exception()  # whoever waits is told; if nobody does, nobody needs to be

@@ -1,0 +1,61 @@
+"""What the operator says about SSH to nodes and guests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quorate.problems import NotConfigured
+from quorate.secret import Secret
+from quorate.ssh.target import SSH_PORT, SshTarget
+
+MOST_OUTPUT = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How to get in somewhere; what is None comes from a wider setting."""
+
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
+    key: Path | None = None
+    password: Secret | None = None
+    jump: SshTarget | None = None
+
+    def at(self, host: str) -> SshTarget:
+        """The target that this is for `host`, which may name its port: `10.0.0.5:2222`."""
+        name, port = split_port(host)
+        return SshTarget(
+            name, port or self.port or SSH_PORT, self.user or "root", self.key, self.password, jump=self.jump
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SshSettings:
+    nodes: Login = Login()
+    node_hosts: Mapping[str, str] = field(default_factory=dict)
+    guests: Login = Login()
+    """For every guest."""
+    single_guests: Mapping[int, Login] = field(default_factory=dict)
+    known_hosts: tuple[Path, ...] = ()
+    pins: Path = Path("known_hosts")
+    max_output: int = MOST_OUTPUT
+    """The most that is kept of each output of a command, whatever a caller asks for."""
+    variables: Callable[[], Mapping[str, str]] = dict
+    """The environment as it is when a guest is asked for: PROXMOX_VM_101_SSH_HOST and its like."""
+
+
+def split_port(text: str) -> tuple[str, int | None]:
+    """Host and port of `host`, `host:port`, an IPv6 address or `[address]:port`."""
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        port = port.removeprefix(":")
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    else:
+        host, port = text, ""
+    if not host or (port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)):
+        raise NotConfigured(f"{text!r} is no address for SSH", next_step="Write host, host:port or [address]:port")
+    return host, int(port) if port else None

@@ -1,0 +1,37 @@
+"""Where an SSH connection goes and who logs in there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quorate.secret import Secret
+
+SSH_PORT = 22
+
+
+@dataclass(frozen=True, slots=True)
+class SshTarget:
+    host: str
+    port: int = SSH_PORT
+    user: str = "root"
+    key: Path | None = None
+    """A private key. Without one, the keys of the SSH agent or the usual files of `~/.ssh` are tried."""
+    password: Secret | None = None
+    jump: SshTarget | None = None
+    """Connect through this host."""
+
+    @property
+    def address(self) -> str:
+        """As `quorate trust` takes it and known_hosts writes it, but for the brackets."""
+        return address(self.host, self.port)
+
+    def __str__(self) -> str:
+        through = f" through {self.jump}" if self.jump else ""
+        return f"{self.user}@{self.address}{through}"
+
+
+def address(host: str, port: int) -> str:
+    if port == SSH_PORT:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
