@@ -1,0 +1,18 @@
+"""Drop-in surfaces: the tools of other Proxmox servers, by their names and parameters, over our own operations."""
+
+from __future__ import annotations
+
+import importlib
+
+from quorate.config import ConfigError
+from quorate.surfaces.compat.declaring import System
+
+SYSTEMS = ("brynnjocelyn", "bsahane", "gilby125", "solomonneas")
+
+
+def system(name: str) -> System:
+    """Its declarations; only the module of the system that is asked for is imported."""
+    if name not in SYSTEMS:
+        raise ConfigError(f"There is no surface {name!r}: choose from native, lean, {', '.join(SYSTEMS)}.")
+    found: System = importlib.import_module(f"quorate.surfaces.compat.{name}").SYSTEM
+    return found

@@ -1,0 +1,305 @@
+"""The cluster, nodes, guests, storages, and what they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorate.operations.registry import Risk
+from quorate.operations.units import moment
+from quorate.pve.errors import NotFound
+from quorate.surfaces.compat.declaring import Tool, may
+from quorate.surfaces.compat.gates import ELEVATED, ELEVATED_VARIABLE
+from quorate.surfaces.compat.gilby125.markdown import amount, bold, card, catalogue, entry, light, share, uptime, used
+from quorate.surfaces.compat.gilby125.shapes import BOTH, NODE, VMID, Kind
+from quorate.surfaces.compat.placed import placed
+from quorate.surfaces.compat.running import Run
+
+ONLY_NODE = may("node", "string", about="Only of this node")
+STORAGE = may("storage", "string", "local", "Storage name")
+ICONS = {"qemu": "🖥️", "lxc": "📦"}
+LABELS = {"qemu": "QEMU", "lxc": "LXC"}
+
+
+# -- cluster and nodes -------------------------------------------------------------------------------------------------
+
+
+async def nodes(run: Run) -> str:
+    return catalogue("🖥️", "Proxmox Cluster Nodes", [_node(row) for row in await _nodes(run)])
+
+
+async def _nodes(run: Run, name: str | None = None) -> list[dict[str, Any]]:
+    """All nodes by name, or the one that is asked for; one that does not exist is an error, not an empty answer."""
+    rows = sorted(await run.get("/nodes"), key=lambda row: str(row["node"]))
+    found = [row for row in rows if name in (None, row["node"])]
+    if not found:
+        raise NotFound(
+            f"There is no node {name!r}", next_step=f"The nodes are {', '.join(str(row['node']) for row in rows)}"
+        )
+    return found
+
+
+def _node(row: dict[str, Any]) -> str:
+    facts = {
+        "Status": row["status"],
+        "Uptime": uptime(row.get("uptime", 0)),
+        "CPU": share(row["cpu"]) if "cpu" in row else None,
+        "Memory": used(row.get("mem", 0), row.get("maxmem", 0)),
+    }
+    return entry(light(row["status"] == "online"), bold(row["node"]), facts)
+
+
+async def node_status(run: Run) -> str:
+    (row,) = await _nodes(run, run["node"])
+    if row["status"] != "online":
+        return card(light(False), bold(f"Node {row['node']}"), {"Status": row["status"]})
+    status = await run.get(f"/nodes/{row['node']}/status")
+    processor = status.get("cpuinfo", {})
+    facts = {
+        "Status": row["status"],
+        "Uptime": uptime(status.get("uptime", 0)),
+        "CPU Usage": share(status.get("cpu", 0)),
+        "CPU": f"{processor['cpus']} x {processor.get('model', 'unknown')}" if "cpus" in processor else None,
+        "Load Average": ", ".join(map(str, status.get("loadavg", ()))),
+        **{
+            label: used(status.get(part, {}).get("used", 0), status.get(part, {}).get("total", 0))
+            for label, part in (("Memory", "memory"), ("Swap", "swap"), ("Root Disk", "rootfs"))
+        },
+        "Kernel": status.get("current-kernel", {}).get("release") or status.get("kversion"),
+        "PVE Version": status.get("pveversion"),
+    }
+    return card(light(True), bold(f"Node {row['node']}"), facts)
+
+
+async def cluster(run: Run) -> str:
+    """Who has not opened the elevated tools sees the nodes, but not how busy they are."""
+    rows = await _nodes(run)
+    online = [row for row in rows if row["status"] == "online"]
+    members = await run.get("/cluster/status")
+    quorate = all(row.get("quorate", 1) for row in members if row["type"] == "cluster")
+    healthy = quorate and len(online) == len(rows)
+    state = "Healthy" if healthy else "Degraded" if quorate else "No quorum"
+    facts = {
+        "Cluster Health": f"{light(healthy)} {state}",
+        "Nodes": f"{len(online)}/{len(rows)} online",
+        **(_usage(online) if ELEVATED_VARIABLE in run.opt_ins else {}),
+    }
+    limited = f"⚠️  **Limited**: resource usage is shown with `{ELEVATED_VARIABLE}=true` only."
+    listed = [f"{light(row['status'] == 'online')} {row['node']} - {row['status']}" for row in rows]
+    more = () if ELEVATED_VARIABLE in run.opt_ins else (limited,)
+    return card("🏗️", bold("Proxmox Cluster Status"), facts, *more, "**Node Details**:", *listed)
+
+
+def _usage(online: list[dict[str, Any]]) -> dict[str, Any]:
+    cores = sum(row.get("maxcpu", 0) for row in online)
+    busy = sum(row.get("cpu", 0) * row.get("maxcpu", 0) for row in online)
+    return {
+        "CPU": f"{share(busy / cores)} of {cores} cores" if cores else None,
+        "Memory": used(sum(row.get("mem", 0) for row in online), sum(row.get("maxmem", 0) for row in online)),
+    }
+
+
+async def next_vmid(run: Run) -> str:
+    return f"**Next Available VM/Container ID**: {await run.get('/cluster/nextid')}"
+
+
+# -- guests ------------------------------------------------------------------------------------------------------------
+
+
+async def guests(run: Run) -> str:
+    if run["node"]:
+        await _nodes(run, run["node"])
+    rows = [
+        row
+        for row in await run.get("/cluster/resources", type="vm")
+        if run["node"] in (None, row["node"]) and run["type"] in ("all", row["type"])
+    ]
+    rows.sort(key=lambda row: int(row["vmid"]))
+    return catalogue("💻", "Virtual Machines", [_guest(row) for row in rows])
+
+
+def _guest(row: dict[str, Any]) -> str:
+    running = row["status"] == "running"
+    facts = {
+        "Node": row["node"],
+        "Status": "template" if row.get("template") else row["status"],
+        "Type": LABELS[row["type"]],
+        **(
+            {
+                "Uptime": uptime(row.get("uptime", 0)),
+                "CPU": share(row.get("cpu", 0)),
+                "Memory": used(row.get("mem", 0), row.get("maxmem", 0), with_share=False),
+            }
+            if running
+            else {}
+        ),
+    }
+    mark = f"{light(running)} {ICONS[row['type']]}"
+    return entry(mark, f"{bold(row.get('name', ''))} (ID: {row['vmid']})", facts)
+
+
+async def guest_status(run: Run) -> str:
+    """Whichever of the two kinds it is: the id tells."""
+    guest = await placed(run)
+    status = await run.get(f"{guest.path}/status/current")
+    running = status["status"] == "running"
+    facts = {
+        "Node": guest.node,
+        "Status": status.get("qmpstatus") if running and status.get("qmpstatus") else status["status"],
+        "Type": LABELS[guest.type],
+        "Uptime": uptime(status.get("uptime", 0)),
+        "CPU Usage": share(status.get("cpu", 0)) if running else None,
+        "Memory": used(status.get("mem", 0), status.get("maxmem", 0)),
+        "Disk Read": amount(status.get("diskread", 0)),
+        "Disk Write": amount(status.get("diskwrite", 0)),
+        "Network In": amount(status.get("netin", 0)),
+        "Network Out": amount(status.get("netout", 0)),
+    }
+    return card(f"{light(running)} {ICONS[guest.type]}", f"{bold(guest.name)} (ID: {guest.vmid})", facts)
+
+
+def snapshots(kind: Kind) -> Any:
+    async def recipe(run: Run) -> str:
+        guest = await placed(run, kind.type)
+        rows = [row for row in await run.get(f"{guest.path}/snapshot") if row["name"] != "current"]
+        listed = [
+            _item(
+                row["name"], {"Created": moment(row.get("snaptime", 0)), "Description": _line(row.get("description"))}
+            )
+            for row in sorted(rows, key=lambda row: -row.get("snaptime", 0))
+        ]
+        return catalogue("📋", f"Snapshots of {kind.label} {guest.vmid}", listed, f"**Total**: {len(rows)} snapshot(s)")
+
+    return recipe
+
+
+# -- storages ----------------------------------------------------------------------------------------------------------
+
+
+async def storages(run: Run) -> str:
+    if run["node"]:
+        await _nodes(run, run["node"])
+    rows = [row for row in await run.get("/cluster/resources", type="storage") if run["node"] in (None, row["node"])]
+    rows.sort(key=lambda row: (row["storage"], row["node"]))
+    return catalogue("💾", "Storage Pools", [_storage(row) for row in rows])
+
+
+def _storage(row: dict[str, Any]) -> str:
+    there = row["status"] == "available"
+    facts = {
+        "Node": row["node"],
+        "Type": row.get("plugintype"),
+        "Content": row.get("content"),
+        "Usage": used(row.get("disk", 0), row.get("maxdisk", 0)),
+        "Status": "Enabled" if there else row["status"],
+    }
+    return entry(light(there), bold(row["storage"]), facts)
+
+
+async def templates(run: Run) -> str:
+    rows = await run.get(f"/nodes/{run['node']}/storage/{run['storage']}/content", content="vztmpl")
+    listed = [_item(row["volid"], {"Size": amount(row["size"])}) for row in rows]
+    return catalogue("📦", "Available LXC Templates", listed)
+
+
+async def backups(run: Run) -> str:
+    rows = await run.get(f"/nodes/{run['node']}/storage/{run['storage']}/content", content="backup")
+    listed = [_backup(row) for row in sorted(rows, key=lambda row: -row.get("ctime", 0))]
+    return catalogue("📦", f"Backups on {run['storage']}", listed, f"**Total**: {len(rows)} backup(s)")
+
+
+def _backup(row: dict[str, Any]) -> str:
+    kind = LABELS.get(str(row.get("subtype")), "")
+    facts = {
+        "VM ID": f"{row['vmid']} ({kind})" if kind else row.get("vmid"),
+        "Size": amount(row["size"]),
+        "Created": moment(row["ctime"]) if row.get("ctime") else None,
+        "Notes": _line(row.get("notes")),
+        "Volume": row["volid"],
+    }
+    return _item(str(row["volid"]).partition(":")[2].removeprefix("backup/"), facts)
+
+
+def _item(name: str, facts: dict[str, Any]) -> str:
+    return entry("•", bold(name), facts, indent="  ")
+
+
+def _line(text: Any) -> str | None:
+    return " ".join(str(text).split()) if text else None
+
+
+TOOLS = (
+    Tool("proxmox_get_nodes", "The nodes of the cluster with their state and load.", (), Risk.READ, "node_list", nodes),
+    Tool(
+        "proxmox_get_node_status",
+        "One node: load, memory, disk, versions.",
+        (NODE,),
+        Risk.READ,
+        "node_get",
+        node_status,
+        ELEVATED,
+    ),
+    Tool(
+        "proxmox_get_vms",
+        "The VMs and containers of the cluster with their state and load.",
+        (ONLY_NODE, may("type", "string", "all", "Only such guests", choices=("qemu", "lxc", "all"))),
+        Risk.READ,
+        "guest_list",
+        guests,
+    ),
+    Tool(
+        "proxmox_get_vm_status",
+        "State and load of a VM or container.",
+        (NODE, VMID, may("type", "string", "qemu", "Found out by itself", choices=("qemu", "lxc"))),
+        Risk.READ,
+        "guest_get",
+        guest_status,
+    ),
+    Tool(
+        "proxmox_get_storage", "The storages and how full they are.", (ONLY_NODE,), Risk.READ, "storage_list", storages
+    ),
+    Tool(
+        "proxmox_get_cluster_status",
+        "The cluster at a glance: health, nodes and, with elevated permissions, load.",
+        (),
+        Risk.READ,
+        "cluster_status",
+        cluster,
+    ),
+    Tool(
+        "proxmox_list_templates",
+        "Container templates on a storage.",
+        (NODE, STORAGE),
+        Risk.READ,
+        "template_list show=present",
+        templates,
+    ),
+    Tool(
+        "proxmox_get_next_vmid",
+        "The next free VM or container id.",
+        (),
+        Risk.READ,
+        "api_call method=GET path=/cluster/nextid",
+        next_vmid,
+    ),
+    *(
+        Tool(
+            f"proxmox_list_snapshots_{kind.suffix}",
+            f"The snapshots of a {kind.word}.",
+            (NODE, VMID),
+            Risk.READ,
+            "snapshot_list",
+            snapshots(kind),
+            ELEVATED,
+        )
+        for kind in BOTH
+    ),
+    Tool(
+        "proxmox_list_backups",
+        "The backups on a storage, newest first.",
+        (NODE, STORAGE),
+        Risk.READ,
+        "backup_list",
+        backups,
+        ELEVATED,
+    ),
+)
