@@ -1,0 +1,38 @@
+"""Leaving in order: say so, take nothing new, let what runs come to its end, then hand it over."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Message, Receive
+
+
+class Departure:
+    def __init__(self) -> None:
+        self.leaving = False
+        """Readiness says no; calls are still taken, because balancers need a moment to notice."""
+        self._closing = asyncio.Event()
+
+    @property
+    def closing(self) -> bool:
+        """Nothing new is taken; streams on which a client only listens end."""
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        self.leaving = True
+        self._closing.set()
+
+    def hanging_up(self, receive: Receive) -> Receive:
+        """For a stream on which the client only listens: once we close, it is as if the client had gone."""
+
+        async def either() -> Message:
+            waiting = {asyncio.ensure_future(receive()), asyncio.ensure_future(self._closing.wait())}
+            try:
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                message = next((result for task in done if isinstance(result := task.result(), dict)), None)
+                return message or {"type": "http.disconnect"}
+            finally:
+                for task in waiting:
+                    task.cancel()
+
+        return either

@@ -1,0 +1,52 @@
+"""Serving over HTTP, from the question whether it may be done to the last answer."""
+
+from __future__ import annotations
+
+from quorate.config import ConfigError
+from quorate.config.http import HttpSettings
+from quorate.state.store import Store
+from quorate.state.tokens import Tokens
+from quorate.surfaces.web.application import House, build_application
+from quorate.surfaces.web.departure import Departure
+from quorate.surfaces.web.listening import Listener
+
+OPEN = "there is no token, so every program on this machine may use it; `quorate tokens create NAME` makes one"
+
+
+async def serve(house: House) -> None:
+    """Until SIGTERM or SIGINT. Raises ConfigError where it would not be safe or cannot be."""
+    listener = await prepare(house)
+    try:
+        await listener.listen()
+    except OSError as error:
+        where = f"{house.settings.host}:{house.settings.port}"
+        raise ConfigError(f"Quorate cannot listen on {where}: {error.strerror}.") from None
+
+
+async def prepare(house: House) -> Listener:
+    remark = await ensure_safe(house.settings, house.store)
+    departure = Departure()
+
+    def hand_over() -> None:
+        for cluster in house.clusters:
+            if cluster.is_open:
+                cluster.client.leaving = True
+
+    return Listener(await build_application(house, departure), house.settings, departure, hand_over, remark)
+
+
+async def ensure_safe(settings: HttpSettings, store: Store) -> str | None:
+    """Beyond this machine nobody gets in without a token, and no token travels in the clear. Returns what to say."""
+    known = settings.issuer is not None or bool(await Tokens(store).list())
+    if settings.loopback:
+        return None if known else OPEN
+    where = f"Quorate does not listen on {settings.host!r}"
+    if not known:
+        raise ConfigError(
+            f"{where} without authentication: make a token with `quorate tokens create NAME` or set oauth_issuer."
+        )
+    if not settings.tls and not settings.trusted_proxies:
+        raise ConfigError(
+            f"{where} without TLS: give tls_cert and tls_key, or name the proxy that does TLS in trusted_proxies."
+        )
+    return None
