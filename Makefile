@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check bench docs lock clean
+.PHONY: setup demo test real check bench docs lock clean
 
 setup: $(READY)
 
@@ -21,6 +21,10 @@ demo: setup
 
 test: setup
 	@$(BIN)/python -m pytest -n auto
+
+# With real machines (OpenSSH, LXC, QEMU) in namespaces of their own; needs root and Debian, else it skips and says why.
+real: setup
+	@$(BIN)/python -m tests.real
 
 check: setup
 	@$(BIN)/ruff format --check .

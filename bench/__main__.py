@@ -86,6 +86,7 @@ def application(ready: dict[str, str], folder: str) -> App:
         clusters=(ClusterSettings("bench", connection),),
         access=Access.ADMIN,
         audit_file=Path(folder) / "audit.jsonl",
+        state=str(Path(folder) / "state.sqlite"),
         toolsets=("all",),
     )
     return build(settings)

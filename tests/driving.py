@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mcp import Client
+from mcp.client.session import ElicitationFnT
 from mcp.types import CallToolResult
 
 from quorate.app import App, build, simulated_cluster
-from quorate.config import Access, ClusterSettings, Settings
+from quorate.config import Access, Approval, ClusterSettings, Settings
 from quorate.pve.connection import Connection, Limits, Secret, Token
 from quorate.sim.clock import ManualClock
 from quorate.sim.cluster import SimulatedCluster
@@ -95,19 +96,32 @@ async def rig(
     cluster: ClusterSettings | None = None,
     limits: Limits | None = None,
     toolsets: tuple[str, ...] = ("all",),
+    approval: Approval = Approval.NONE,
+    approve_changes: bool = False,
+    elicitation: ElicitationFnT | None = None,
+    more: Mapping[str, Any] | None = None,
     **simulator: Any,
 ) -> AsyncIterator[Rig]:
-    """Start all parts on free ports; `simulator` goes to SimulatedCluster."""
+    """Start all parts on free ports; `simulator` goes to SimulatedCluster, `more` are further settings."""
     clock = ManualClock()
     async with SimulatedCluster(clock=clock, **{"auth_delay": 0.0, **simulator}) as sim:
         target = cluster or simulated_cluster(sim)
         if limits:
             target = replace(target, connection=replace(target.connection, limits=limits))
         audit_file = tmp_path / "audit.jsonl"
-        settings = Settings(clusters=(target,), access=access, audit_file=audit_file, toolsets=toolsets)
+        settings = Settings(
+            clusters=(target,),
+            access=access,
+            audit_file=audit_file,
+            toolsets=toolsets,
+            approval=approval,
+            approve_changes=approve_changes,
+            state=str(tmp_path / "state.sqlite"),
+            **(more or {}),
+        )
         app = build(settings, clock=DrivenTime(clock))
         try:
-            async with Client(app.server(), mode=mode) as client:
+            async with Client(app.server(), mode=mode, elicitation_callback=elicitation) as client:
                 yield Rig(sim, app, client, audit_file)
         finally:
             await app.close()
@@ -121,14 +135,18 @@ def pointed_at(sim: SimulatedCluster, **changes: Any) -> ClusterSettings:
 
 
 @asynccontextmanager
-async def second_server(quorate: Rig, audit_file: Path, *, token: str | None = None) -> AsyncIterator[Rig]:
+async def second_server(
+    quorate: Rig, audit_file: Path, *, token: str | None = None, **changes: Any
+) -> AsyncIterator[Rig]:
     """Another server on the same simulated cluster, as an API token such as alice@pve!cli if one is given."""
     target = simulated_cluster(quorate.sim)
     if token is not None:
         user, _, name = token.partition("!")
         secret = quorate.sim.world.access.users[user].tokens[name].secret
         target = pointed_at(quorate.sim, credentials=Token(token, Secret(secret)))
-    settings = Settings(clusters=(target,), access=Access.ADMIN, audit_file=audit_file, toolsets=("all",))
+    settings = replace(
+        quorate.app.settings, clusters=(target,), audit_file=audit_file, **{"access": Access.ADMIN, **changes}
+    )
     app = build(settings, clock=DrivenTime(quorate.clock))
     try:
         async with Client(app.server()) as client:

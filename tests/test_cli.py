@@ -180,7 +180,7 @@ async def test_serve_speaks_streamable_http_on_loopback(tmp_path):
 def test_serve_refuses_to_listen_beyond_loopback(tmp_path):
     ended = run("serve", "--demo", "--http", "0.0.0.0:8000", cwd=tmp_path)
     assert ended.returncode == 2
-    assert "loopback only" in ended.stderr
+    assert "does not listen on '0.0.0.0' without authentication" in ended.stderr
 
 
 def test_the_demo_ends_by_itself_and_shows_the_main_job(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quorate.config import Access, ClusterSettings, ConfigError, Settings, load
 from quorate.config.dotenv import dotenv_value
-from quorate.config.spellings import CLUSTER, GENERAL
+from quorate.config.spellings import CLUSTER, GENERAL, INSIDE, SSH, SSH_GUEST
 from quorate.pve.connection import Limits, Password, Secret, Token, Trust
 
 SECRET = "c0ffee00-canary-4e1f-9d2b-000000000000"
@@ -623,6 +623,10 @@ def test_the_documented_toml_example_loads(empty_home: Path) -> None:
     assert home.connection.credentials == Token("quorate@pve!assistant", Secret(SECRET))
     assert home.connection.trust == Trust(ca_file=str(empty_home / "pve-root-ca.pem"))
     assert home.default_bridge == "vmbr0"
+    assert home.ssh.node_hosts == {"pve1": "10.0.0.5", "pve2": "10.0.0.6"}
+    assert home.ssh.nodes.key == empty_home / ".ssh/quorate"
+    assert home.ssh.single_guests[101].user == "ubuntu"
+    assert settings.command_rules.deny == ("*mkfs*", "*rm -rf /*")
     assert lab.connection.credentials == Password("root@pam", Secret(SECRET))
     assert lab.connection.trust.fingerprint == HEX
     assert lab.connection.limits == Limits(request_seconds=20)
@@ -643,7 +647,7 @@ def test_the_documented_dotenv_example_loads() -> None:
 
 def test_every_variable_and_key_is_documented() -> None:
     text = DOCUMENT.read_text()
-    for names in {**GENERAL, **CLUSTER}.values():
+    for names in {**GENERAL, **CLUSTER, **SSH, **SSH_GUEST, **INSIDE}.values():
         for name in (*names.variables, *names.keys):
             assert f"`{name}`" in text
 

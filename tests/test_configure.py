@@ -1,12 +1,13 @@
 """Options of guests: what is sent, what holds at once, what waits, what is refused and in which words."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from mcp import Client
 
 from quorate.app import build
-from quorate.config import Access, Settings
+from quorate.config import Access
 from quorate.pve.connection import Password, Secret
 from tests.driving import DrivenTime, pointed_at, rig, text_of
 
@@ -133,7 +134,7 @@ async def test_a_disc_is_inserted_and_ejected_again(tmp_path):
     [
         ({"options": {"net0": "virtio"}}, ["network card", "nic_set"]),
         ({"options": {"scsi1": "local-lvm:8"}}, ["is a disk", "disk_add"]),
-        ({"unset": ["scsi0"]}, ["is a disk", "disk_detach"]),
+        ({"unset": ["scsi0"]}, ["is a disk", "disk_change"]),
         ({"unset": ["unused0"]}, ["detached disk", "disk_destroy"]),
         ({"options": {"sshkeys": "ssh-rsa"}}, ["cloud-init", "cloudinit_set"]),
         ({"options": {"core": 2}}, ["A VM has no option 'core'", "Did you mean cores"]),
@@ -299,9 +300,7 @@ async def test_root_itself_sets_what_only_root_may(tmp_path):
     async with rig(tmp_path) as quorate:
         quorate.sim.world.access.users["root@pam"].password = "quorate"
         login = Password("root@pam", Secret("quorate"))
-        settings = Settings(
-            clusters=(pointed_at(quorate.sim, credentials=login),), access=Access.ADMIN, toolsets=("all",)
-        )
+        settings = replace(quorate.app.settings, clusters=(pointed_at(quorate.sim, credentials=login),))
         app = build(settings, clock=DrivenTime(quorate.clock))
         async with Client(app.server()) as client:
             answer = await client.call_tool("guest_configure", {"guest": STOPPED_VM, "options": {"args": "-S"}})

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from quorate.operations.api.risk import ORDER, risk_of
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, operations
 from quorate.pipeline.arguments import decode
+from quorate.pipeline.effect import effect
 from quorate.pve.errors import Problem
 from quorate.pve.schema import facts
 from tests.driving import rig, text_of
@@ -32,20 +32,6 @@ NEVER_PLANNED = {
     ("9.2", "ha_set"): {"group": "PVE 9 has HA rules instead"},
 }
 """Parameters that no generated plan holds, and why."""
-
-
-MILDER_THAN_RAW = {
-    "cloudinit_set": "the drive goes to a free slot",
-    "disk_add": "only to a free slot",
-    "disk_change": "only to a free slot; what is detached stays, as an unused disk; a source goes when it is copied",
-    "guest_configure": "of the drives only the CD-ROM",
-    "ha_remove": "the guest stays as it is, and can be put under HA again",
-    "nic_remove": "a network card holds no data",
-    "node_network_change": "pending only; network_apply makes it so",
-    "sdn_change": "pending only; network_apply makes it so",
-    "task_stop": "it ends work that can be begun again",
-}
-"""Operations that may be milder than the raw call they make, because of what they check or how little they change."""
 
 
 def groups_of(names, size=8):
@@ -74,12 +60,8 @@ async def every_plan(quorate, operation, table):
         if plan is None or not plan.calls:
             continue
         risk = operation.risk if operation.risk_of is None else operation.risk_of(decode(operation, arguments))
+        assert effect(operation, risk, plan, table) == (risk, ""), f"{operation.name} {arguments}"
         for call in plan.calls:
-            raw = risk_of(call.method, table.find(call.method, call.path).endpoint.template, call.params)
-            milder = ORDER.index(risk) < ORDER.index(raw)
-            assert not milder or operation.name in MILDER_THAN_RAW, (
-                f"{operation.name} {arguments}: {call.path} is {raw}"
-            )
             problem = objection(table, call)
             assert problem is None, (
                 f"{operation.name} {arguments}: {call.method} {call.path} {dict(call.params)}: {problem}"

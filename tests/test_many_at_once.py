@@ -8,7 +8,7 @@ import pytest
 from mcp import Client
 
 from quorate.app import build, simulated_cluster
-from quorate.config import Access, Settings
+from quorate.config import Access, Approval, Settings
 from quorate.sim.building import Builder
 from quorate.sim.clock import RealClock
 from quorate.sim.cluster import SimulatedCluster
@@ -46,7 +46,12 @@ async def running_rig(tmp_path):
             template(sim, node)
         audit_file = tmp_path / "audit.jsonl"
         settings = Settings(
-            clusters=(simulated_cluster(sim),), access=Access.ADMIN, audit_file=audit_file, toolsets=("all",)
+            clusters=(simulated_cluster(sim),),
+            access=Access.ADMIN,
+            approval=Approval.NONE,
+            audit_file=audit_file,
+            state=str(tmp_path / "state.sqlite"),
+            toolsets=("all",),
         )
         app = build(settings, clock=SimulatedTime(clock))
         try:

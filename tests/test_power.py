@@ -328,7 +328,7 @@ async def test_a_full_disk_stops_changes_before_they_are_made(tmp_path, monkeypa
 
     async with rig(tmp_path) as quorate:
         guest = some_guest(quorate, "qemu", running=False)
-        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
+        monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
         text = await quorate.refusal("guest_power", guest=guest.vmid, action="start")
         assert "so nothing is changed" in text
         assert "disk is full" in text

@@ -9,7 +9,10 @@ from tests.driving import rig
 
 TABLE = {system: import_module(f"tests.coverage.{system}") for system in SYSTEMS}
 MAPPED = [(system, row) for system, part in TABLE.items() for row in part.ROWS]
-PARAMS = {(row["system"], row["tool"]): row["params"] for row in seed_rows()}
+PARAMS = {
+    (row["system"], row["tool"]): {name: required for name, (_, required, _) in row["params"].items()}
+    for row in seed_rows()
+}
 
 # system: rows, rows with a native call, rows that belong to a later issue
 COUNTS = {

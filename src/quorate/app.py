@@ -3,61 +3,138 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from quorate.config import ClusterSettings, ConfigError, Settings
-from quorate.operations.registry import DEFAULT_TOOLSETS, TOOLSETS
+from quorate.config import Access, Approval, ClusterSettings, ConfigError, Settings
+from quorate.operations.registry import TOOLSETS
+from quorate.pipeline.approval import Approver
+from quorate.pipeline.caller import Caller
 from quorate.pipeline.gate import Gate
+from quorate.pipeline.governing import govern, make_sites
 from quorate.pipeline.run import Pipeline
-from quorate.pve.clock import Clock
+from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster, Defaults
 from quorate.pve.connection import Connection, Secret, Token, Trust
-from quorate.state.audit import AuditTrail
+from quorate.ssh.access import SshAccess
+from quorate.ssh.settings import Login, SshSettings
+from quorate.state.approvals import Approvals
+from quorate.state.store import Store, open_store
+from quorate.state.trail import AuditTrail, open_trail
 
 if TYPE_CHECKING:
     from quorate.sim.cluster import SimulatedCluster
+    from quorate.surfaces.compat.declaring import System
+    from quorate.surfaces.compat.running import House
     from quorate.surfaces.server import Server
+    from quorate.surfaces.surface import Surface
 
 
 @dataclass(frozen=True, slots=True)
 class App:
     settings: Settings
-    cluster: Cluster | None
     pipeline: Pipeline
+    store: Store
+    audit: AuditTrail
 
-    def server(self, transport: str = "stdio") -> Server:
-        from quorate.surfaces.native import NativeSurface  # the MCP SDK is the largest import; `call` does without it
-        from quorate.surfaces.server import Server
+    @property
+    def cluster(self) -> Cluster | None:
+        """The first one: in most homes, the only one."""
+        return next((site.cluster for site in self.pipeline.sites), None)
 
-        return Server(self.pipeline, [NativeSurface(self.pipeline)], transport=transport)
+    def server(self, **options: Any) -> Server:
+        from quorate.surfaces.server import Server  # the MCP SDK is the largest import; `call` does without it
+
+        return Server(self.pipeline, self.surfaces(), **options)
+
+    def surfaces(self) -> list[Surface]:
+        """In the order in which the operator named them; a tool name that two of them have is refused."""
+        chosen = {name: self._surface(name) for name in self.settings.surfaces}
+        for (one, first), (other, second) in itertools.combinations(chosen.items(), 2):
+            if both := next((tool.name for tool in second.tools(Caller()) if first.knows(tool.name)), None):
+                raise ConfigError(
+                    f"The surfaces {one} and {other} both have a tool {both}: start a server for each of them."
+                )
+        return list(chosen.values())
+
+    def _surface(self, name: str) -> Surface:
+        from quorate.surfaces.compat import system
+        from quorate.surfaces.compat.surface import CompatSurface
+        from quorate.surfaces.native import NativeSurface
+
+        if name == "native":
+            return NativeSurface(self.pipeline)
+        if name == "lean":
+            from quorate.surfaces.lean import LeanSurface
+
+            return LeanSurface(self.pipeline.variant(adapt=self._with_all_toolsets))
+        chosen = system(name)
+        return CompatSurface(chosen, self._opened_for(chosen), self._house())
+
+    def _house(self) -> House:
+        """The other servers know one cluster; here it is the first."""
+        from quorate.surfaces.compat.running import House
+
+        if self.cluster is None:
+            return House(self.settings.opt_ins)
+        name = self.cluster.name if self.pipeline.sites.several else None
+        return House(self.settings.opt_ins, self.cluster.defaults, name)
+
+    def _opened_for(self, system: System) -> Pipeline:
+        """The pipeline behind another server's tools: all toolsets, unless the operator chose some.
+
+        That server's own opt-in in the environment speaks for the operator where Quorate has not been told anything:
+        a set-up that works there goes on working. It never loosens what was chosen here.
+        """
+        opt_in = opt_in_of(self.settings, system)
+
+        def adapt(gate: Gate) -> Gate:
+            return replace(self._with_all_toolsets(gate), access=Access.ADMIN if opt_in else gate.access)
+
+        approver = replace(self.pipeline.approver, mode=Approval.NONE, opted_in=opt_in) if opt_in else None
+        return self.pipeline.variant(adapt=adapt, approver=approver)
+
+    def _with_all_toolsets(self, gate: Gate) -> Gate:
+        """The default set spares a client's tokens; where the tools cost the same, all are there unless some were chosen."""
+        return gate if self.settings.toolsets else replace(gate, toolsets=frozenset(TOOLSETS))
+
+    def adopt(self, settings: Settings) -> None:
+        """Let access, toolsets, rules and limits of these settings hold from now on; connections stay as they are."""
+        govern(self.pipeline.sites, settings)
 
     async def close(self) -> None:
-        if self.cluster is not None:
-            await self.cluster.close()
+        for site in self.pipeline.sites:
+            await site.cluster.close()
+        await self.audit.close()
+        await self.store.close()
+
+
+def opt_in_of(settings: Settings, system: System) -> str | None:
+    """The variable by which another server's operator allows everything, where Quorate was told nothing else."""
+    return system.opt_in if system.opt_in in settings.opt_ins and not settings.gate_chosen else None
 
 
 def build(settings: Settings, *, clock: Clock | None = None) -> App:
-    cluster = _cluster(settings.clusters[0], clock) if settings.clusters else None
-    gate = Gate(settings.access, chosen_toolsets(settings), settings.look_inside)
-    audit = AuditTrail(settings.audit_file)
-    pipeline = Pipeline(cluster, gate, audit, wait_seconds=settings.wait_seconds, problem=settings.problem)
-    return App(settings, cluster, pipeline)
+    sites = make_sites(settings, [_cluster(one, settings, clock) for one in settings.clusters])
+    store = open_store(settings.state, clock=clock or SystemClock())
+    audit = open_trail(store, settings.audit_file)
+    approver = Approver(settings.approval, Approvals(store), settings.approve_changes)
+    pipeline = Pipeline(sites, audit, approver, wait_seconds=settings.wait_seconds)
+    return App(settings, pipeline, store, audit)
 
 
-def _cluster(settings: ClusterSettings, clock: Clock | None) -> Cluster:
-    defaults = Defaults(settings.default_node, settings.default_storage, settings.default_bridge)
-    return Cluster(settings.name, settings.connection, defaults=defaults, clock=clock)
-
-
-def chosen_toolsets(settings: Settings) -> frozenset[str]:
-    chosen = frozenset(settings.toolsets or DEFAULT_TOOLSETS)
-    if "all" in chosen:
-        return frozenset(TOOLSETS)
-    if unknown := sorted(chosen - set(TOOLSETS)):
-        raise ConfigError(f"There is no toolset {unknown[0]!r}: choose from {', '.join(TOOLSETS)} or all.")
-    return chosen
+def _cluster(one: ClusterSettings, settings: Settings, clock: Clock | None) -> Cluster:
+    return Cluster(
+        one.name,
+        one.connection,
+        defaults=Defaults(one.default_node, one.default_storage, one.default_bridge),
+        clock=clock,
+        ssh=SshAccess(one.ssh),
+        command_rules=settings.command_rules,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -73,4 +150,11 @@ def simulated_cluster(simulated: SimulatedCluster) -> ClusterSettings:
     """How to reach a simulated cluster: as any other, by URL, CA and token."""
     token = Token(simulated.token_id, Secret(simulated.token_secret))
     connection = Connection(tuple(simulated.urls), token, Trust(ca_file=str(simulated.ca_file)))
-    return ClusterSettings("demo", connection)
+    return ClusterSettings("demo", connection, ssh=_simulated_ssh(simulated) if simulated.has_ssh else SshSettings())
+
+
+def _simulated_ssh(simulated: SimulatedCluster) -> SshSettings:
+    hosts = {node: f"127.0.0.1:{port}" for node, port in simulated.ssh_ports.items()}
+    return SshSettings(
+        Login(user="root", key=Path(simulated.ssh_key_file)), hosts, known_hosts=(Path(simulated.ssh_known_hosts),)
+    )

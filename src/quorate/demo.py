@@ -100,6 +100,7 @@ def _environment(cluster: SimulatedCluster, audit_file: Path) -> dict[str, str]:
         "PROXMOX_TOKEN_SECRET": cluster.token_secret,
         "PROXMOX_CA_FILE": str(cluster.ca_file),
         "QUORATE_AUDIT_FILE": str(audit_file),
+        "QUORATE_STATE": str(audit_file.parent / "state.sqlite"),
     }
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from quorate import __version__
-from quorate.cli import call, demo, serve, sim, tools
+from quorate.cli import approvals, audit, call, demo, serve, sim, tokens, tools, trust
 from quorate.cli.options import FAILED, USAGE
 from quorate.config import ConfigError
 
-COMMANDS = (serve, call, tools, sim, demo)
+COMMANDS = (serve, call, tools, approvals, audit, tokens, trust, sim, demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from quorate.cli.operator import at_terminal
 from quorate.cli.options import (
     FAILED,
     OK,
@@ -56,7 +57,8 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
         app = build(ready)
         bar = terminal.ProgressBar(sys.stderr)
         try:
-            result = await app.pipeline.run(options.tool, arguments, Exchange(Caller("quorate call", "cli"), bar.show))
+            exchange = Exchange(Caller("quorate call", "cli"), bar.show, at_terminal(app.store))
+            result = await app.pipeline.run(options.tool, arguments, exchange)
         except Problem as problem:
             bar.clear()
             if options.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,14 @@ def command(commands: Any, name: str, run: Any, summary: str) -> argparse.Argume
 
 def gate_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--access", choices=("read", "operate", "admin"), help="how much may be done (default: read)")
+    command.add_argument("--approval", choices=("ask", "token", "none"), help="how a person agrees (default: ask)")
     command.add_argument("--toolsets", metavar="A,B", help="which groups of tools, or all")
-    command.add_argument("--surface", choices=("native",), default="native", help="how the tools are shown")
+
+
+def surface_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--surface", metavar="A,B", help="which tools are shown: native, lean, or those of other servers"
+    )
 
 
 def cluster_options(command: argparse.ArgumentParser) -> None:
@@ -33,8 +39,16 @@ def cluster_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--demo", action="store_true", help="use a simulated cluster instead of a real one")
 
 
-def settings_from(options: argparse.Namespace) -> Settings:
-    settings = load(file=options.config, access=options.access, toolsets=options.toolsets, tolerate=options.demo)
+def settings_from(options: argparse.Namespace, http: Mapping[str, str | None] | None = None) -> Settings:
+    settings = load(
+        file=options.config,
+        access=options.access,
+        toolsets=options.toolsets,
+        approval=options.approval,
+        surface=getattr(options, "surface", None),
+        http=http,
+        tolerate=options.demo,
+    )
     if settings.problem and not options.demo:
         raise ConfigError(settings.problem)
     for warning in settings.warnings if not options.demo else ():

@@ -1,6 +1,6 @@
 """Where the settings come from: arguments, environment, `.env` and a TOML file, strongest first."""
 
 from quorate.config.loading import load
-from quorate.config.settings import Access, ClusterSettings, ConfigError, Settings
+from quorate.config.settings import Access, Approval, ClusterSettings, ConfigError, Settings
 
-__all__ = ["Access", "ClusterSettings", "ConfigError", "Settings", "load"]
+__all__ = ["Access", "Approval", "ClusterSettings", "ConfigError", "Settings", "load"]

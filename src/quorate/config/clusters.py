@@ -9,11 +9,12 @@ from dataclasses import replace
 from quorate.config.credentials import read_credentials
 from quorate.config.endpoints import read_endpoints
 from quorate.config.given import Found, Source
+from quorate.config.policy import read_policy
 from quorate.config.settings import ClusterSettings, ConfigError
 from quorate.config.sources import found_in_table
 from quorate.config.spellings import CLUSTER
 from quorate.config.trust import read_trust
-from quorate.config.values import as_connections, as_text, as_time_limit, read
+from quorate.config.values import as_access, as_connections, as_text, as_time_limit, read
 from quorate.pve.connection import Connection, Limits
 
 
@@ -53,10 +54,11 @@ def _of_a_cluster(by_variables: Found, lent: list[object]) -> Found:
 
 
 def _cluster_from_table(name: str, table: Mapping[str, object], toml: Source, warnings: list[str]) -> ClusterSettings:
-    found = found_in_table(table, CLUSTER, replace(toml, suffix=f" in [clusters.{name}]"))
+    source = replace(toml, suffix=f" in [clusters.{name}]")
+    found = found_in_table(table, CLUSTER, source, also=("policy", "rules", "ssh"))
     if not found:
         raise ConfigError(f"[clusters.{name}] is empty: give it url, token_id and token_secret.")
-    return _cluster(name, found, warnings)
+    return replace(_cluster(name, found, warnings), policy=read_policy(table, toml, name))
 
 
 def _cluster(name: str, found: Found, warnings: list[str]) -> ClusterSettings:
@@ -79,6 +81,7 @@ def _cluster(name: str, found: Found, warnings: list[str]) -> ClusterSettings:
         default_node=read(found, "default_node", as_text, None),
         default_storage=read(found, "default_storage", as_text, None),
         default_bridge=read(found, "default_bridge", as_text, None),
+        access=read(found, "own_access", as_access, None),
     )
 
 

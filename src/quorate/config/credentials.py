@@ -44,7 +44,7 @@ def _token(found: Found, warnings: list[str]) -> Token:
         raise ConfigError(f"{given.neighbour('token_secret')} is missing: {given.label} needs its secret.")
     user = found["user"][0] if "user" in found else None
     token_id = agreed(found["token"], lambda given: _token_id(given, user))
-    secret = _secret(found["token_secret"], warnings)
+    secret = read_secret(found["token_secret"], warnings)
     if not secret.reveal().isprintable():  # it goes into a header
         raise ConfigError(f"{found['token_secret'][0].label} holds a line break: put only the secret there.")
     return Token(token_id, secret)
@@ -71,7 +71,7 @@ def _login(found: Found, warnings: list[str]) -> Password:
     if "user" not in found:
         given = found["password"][0]
         raise ConfigError(f"{given.neighbour('user')} is missing: {given.label} needs the user (user@realm).")
-    return Password(agreed(found["user"], _user), _secret(found["password"], warnings))
+    return Password(agreed(found["user"], _user), read_secret(found["password"], warnings))
 
 
 def _user(given: Given) -> str:
@@ -85,7 +85,7 @@ def _with_realm(user: str, label: str) -> str:
     return full
 
 
-def _secret(givens: list[Given], warnings: list[str]) -> Secret:
+def read_secret(givens: list[Given], warnings: list[str]) -> Secret:
     secret = agreed(givens, lambda given: Secret(_secret_text(given)))
     holder = next((given.source.file for given in givens if isinstance(given.value, str)), None)
     if holder and _is_open_to_others(holder):

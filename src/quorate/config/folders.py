@@ -15,6 +15,15 @@ def usual_audit_file(variables: Mapping[str, str] = os.environ) -> Path:
     return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "audit.jsonl"
 
 
+def usual_state(variables: Mapping[str, str] = os.environ) -> str:
+    return str(_standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "state.sqlite")
+
+
+def usual_pins(variables: Mapping[str, str] = os.environ) -> Path:
+    """The SSH host keys that the operator has agreed to."""
+    return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "known_hosts"
+
+
 def home(variables: Mapping[str, str]) -> Path:
     return Path(variables["HOME"]) if variables.get("HOME") else Path.home()
 

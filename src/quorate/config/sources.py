@@ -8,7 +8,17 @@ from pathlib import Path
 from quorate.config.dotenv import parse_dotenv
 from quorate.config.given import Found, Given, Rank, Source
 from quorate.config.settings import ConfigError
-from quorate.config.spellings import CLUSTER, GENERAL, SECRETS, Names, did_you_mean
+from quorate.config.spellings import (
+    CLUSTER,
+    GENERAL,
+    HTTP,
+    OPT_INS,
+    SECRETS,
+    SSH,
+    SSH_GUESTS,
+    Names,
+    did_you_mean,
+)
 
 
 def environment(variables: Mapping[str, str]) -> Source:
@@ -35,16 +45,15 @@ def toml_file(file: Path | None, variables: Mapping[str, str]) -> tuple[dict[str
     return table, Source(Rank.TOML, variables, f" in {file}", file)
 
 
-def found_in_arguments(access: str | None, toolsets: str | None) -> Found:
+def found_in_arguments(**flags: str | None) -> Found:
     source = Source(Rank.ARGUMENTS)
-    flags = {"access": ("--access", access), "toolsets": ("--toolsets", toolsets)}
-    return {setting: [Given(flag, text, source)] for setting, (flag, text) in flags.items() if text}
+    return {setting: [Given(f"--{setting.replace('_', '-')}", text, source)] for setting, text in flags.items() if text}
 
 
 def found_in_variables(source: Source) -> Found:
     found: Found = {}
     variables = source.variables
-    for setting, names in {**GENERAL, **CLUSTER}.items():
+    for setting, names in {**GENERAL, **HTTP, **CLUSTER, **SSH, **SSH_GUESTS}.items():
         givens = [Given(name, variables[name], source) for name in names.variables if name in variables]
         if setting in SECRETS:
             files = [f"{name}_FILE" for name in names.variables]
@@ -52,6 +61,12 @@ def found_in_variables(source: Source) -> Found:
         if givens:
             found[setting] = givens
     return found
+
+
+def found_opt_ins(*strongest_first: Source) -> frozenset[str]:
+    found = {name: source.variables[name] for name in OPT_INS for source in reversed(strongest_first)
+             if name in source.variables}  # fmt: skip
+    return frozenset(name for name, text in found.items() if text.strip().lower() in ("1", "true", "yes", "on"))
 
 
 def found_in_table(

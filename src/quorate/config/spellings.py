@@ -18,11 +18,26 @@ class Names(NamedTuple):
 GENERAL: Mapping[str, Names] = {
     "access": Names(("QUORATE_ACCESS",), ("access",)),
     "toolsets": Names(("QUORATE_TOOLSETS",), ("toolsets",)),
+    "surface": Names(("QUORATE_SURFACE",), ("surface",)),
     "look_inside": Names(("QUORATE_LOOK_INSIDE",), ("look_inside",)),
+    "approval": Names(("QUORATE_APPROVAL",), ("approval",)),
+    "approve_changes": Names(("QUORATE_APPROVE_CHANGES",), ("approve_changes",)),
+    "state": Names(("QUORATE_STATE",), ("state",)),
     "audit_file": Names(("QUORATE_AUDIT_FILE",), ("audit_file",)),
     "wait_seconds": Names(("QUORATE_WAIT_SECONDS",), ("wait_seconds",)),
     "config": Names(("QUORATE_CONFIG",), ()),
 }
+HTTP: Mapping[str, Names] = {
+    "http": Names(("QUORATE_HTTP_LISTEN",), ("listen",)),
+    **{
+        key: Names((f"QUORATE_HTTP_{key.upper()}",), (key,))
+        for key in (
+            "tls_cert", "tls_key", "public_url", "allowed_hosts", "allowed_origins", "trusted_proxies", "oauth_issuer",
+            "oauth_audience", "oauth_jwks_url", "rate_limit", "failure_limit", "body_limit", "sessions", "open_metrics",
+            "drain_seconds", "grace_seconds",
+        )
+    },
+}  # fmt: skip
 CLUSTER: Mapping[str, Names] = {
     "address": Names(("PROXMOX_URL", "PROXMOX_API_URL", "PROXMOX_HOST"), ("url", "host")),
     "port": Names(("PROXMOX_PORT",), ("port",)),
@@ -36,10 +51,44 @@ CLUSTER: Mapping[str, Names] = {
     "default_node": Names(("PROXMOX_DEFAULT_NODE",), ("default_node",)),
     "default_storage": Names(("PROXMOX_DEFAULT_STORAGE",), ("default_storage",)),
     "default_bridge": Names(("PROXMOX_DEFAULT_BRIDGE",), ("default_bridge",)),
+    "own_access": Names((), ("access",)),
     "request_seconds": Names((), ("request_seconds",)),
     "total_seconds": Names((), ("total_seconds",)),
     "connections": Names((), ("connections",)),
 }
+SSH: Mapping[str, Names] = {
+    "ssh_host": Names(("PROXMOX_SSH_HOST",), ("host",)),
+    "ssh_port": Names(("PROXMOX_SSH_PORT",), ("port",)),
+    "ssh_user": Names(("PROXMOX_SSH_USER",), ("user",)),
+    "ssh_key": Names(("PROXMOX_SSH_KEY",), ("key",)),
+    "ssh_password": Names((), ("password",)),
+    "ssh_jump": Names(("PROXMOX_SSH_JUMP",), ("jump",)),
+    "ssh_known_hosts": Names(("PROXMOX_SSH_KNOWN_HOSTS",), ("known_hosts",)),
+    "ssh_max_output": Names(("PROXMOX_SSH_MAX_OUTPUT_BYTES",), ("max_output_bytes",)),
+    "ssh_nodes": Names((), ("nodes",)),
+}
+SSH_GUESTS: Mapping[str, Names] = {
+    "guest_ssh_port": Names((), ("port",)),
+    "guest_ssh_user": Names(("PROXMOX_VM_SSH_USER",), ("user",)),
+    "guest_ssh_key": Names(("PROXMOX_VM_SSH_KEY",), ("key",)),
+    "guest_ssh_password": Names((), ("password",)),
+    "guest_ssh_jump": Names((), ("jump",)),
+}
+SSH_GUEST: Mapping[str, Names] = {"guest_ssh_host": Names((), ("host",)), **SSH_GUESTS}
+"""Of one guest; in the environment they carry its id, as in PROXMOX_VM_101_SSH_HOST, and are read when used."""
+INSIDE: Mapping[str, Names] = {f"inside_{key}": Names((), (key,)) for key in ("allow", "deny")}
+OPT_INS = ("PROXMOX_ALLOW_ELEVATED", "PROXMOX_ENABLE_DESTRUCTIVE")
+"""Variables of other servers by which their operator allows what is dangerous."""
+POLICY: Mapping[str, Names] = {
+    key: Names((), (key,)) for key in ("timezone", "destroys_per_hour", "concurrent_changes", "guests_per_call")
+}
+RULE: Mapping[str, Names] = {
+    key: Names((), (key,))
+    for key in (
+        "name", "allow", "deny", "because", "tools", "toolsets", "clusters", "nodes", "storages", "pools", "tags",
+        "names", "vmids", "hours",
+    )
+}  # fmt: skip
 SECRETS = ("token_secret", "password")
 _HOST_FAMILY = ("host", "port", "token_name", "token_value")
 

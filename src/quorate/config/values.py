@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from quorate.config.given import Found, Given
-from quorate.config.settings import Access, ConfigError
+from quorate.config.settings import Access, Approval, ConfigError
 from quorate.config.spellings import did_you_mean
 
 T = TypeVar("T")
@@ -73,11 +73,15 @@ def as_choice(given: Given) -> bool:
 
 
 def as_port(given: Given) -> int:
-    return _whole_number(given, 1, 65535)
+    return whole_number(given, 1, 65535)
 
 
 def as_connections(given: Given) -> int:
-    return _whole_number(given, 1, 1000)
+    return whole_number(given, 1, 1000)
+
+
+def as_count(given: Given) -> int:
+    return whole_number(given, 0, 1_000_000)
 
 
 def as_time_limit(given: Given) -> float:
@@ -97,12 +101,31 @@ def as_access(given: Given) -> Access:
         raise ConfigError(f"{given.label} must be read, operate or admin{';' + hint if hint else '.'}") from None
 
 
+def as_approval(given: Given) -> Approval:
+    word = as_text(given).lower()
+    try:
+        return Approval(word)
+    except ValueError:
+        hint = did_you_mean(word, Approval)
+        raise ConfigError(f"{given.label} must be ask, token or none{';' + hint if hint else '.'}") from None
+
+
+def as_state(given: Given) -> str:
+    """A path, or the address of a database."""
+    text = as_text(given)
+    return text if "://" in text else str(as_path(given))
+
+
+def as_surfaces(given: Given) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.lower() for name in as_texts(given)))
+
+
 def as_toolsets(given: Given) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.lower() for name in as_texts(given)))
     return ("all",) if "all" in names else names
 
 
-def _whole_number(given: Given, lowest: int, highest: int) -> int:
+def whole_number(given: Given, lowest: int, highest: int) -> int:
     number = _number(given, lowest, highest)
     if number != int(number):
         raise ConfigError(f"{given.label} must be a whole number from {lowest} to {highest}.")

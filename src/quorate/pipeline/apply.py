@@ -218,7 +218,7 @@ async def _settle(cluster: Cluster, step: Step, call: Call, deadline: float) -> 
     """The task has only told someone else what is wanted, the HA manager or the end of a VM; wait until it is done."""
     there = call.arrived or call.settled
     while there is not None and not await there():
-        if cluster.clock.monotonic() >= deadline:
+        if cluster.clock.monotonic() >= deadline or cluster.client.leaving:
             step.state, step.note = "running", "PVE has taken it over and is still at it; see guest_get."
             return
         await cluster.clock.sleep(SETTLE_INTERVAL)

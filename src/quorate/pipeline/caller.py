@@ -32,13 +32,25 @@ class Caller:
 class Question:
     """Something that the person at the client has to answer, not the model."""
 
+    id: str
     text: str
     wanted: str
     """What has to be typed for a yes, such as the guest's name."""
 
 
 Ask = Callable[[Question], Awaitable[str | None]]
-"""Puts a question to the person and gives back what was typed; None if they declined."""
+"""Puts a question to the person and gives back what was typed; None if they declined.
+
+Raises AnswerLater where the answer comes with a second call, and TimeoutError where nobody answers.
+"""
+
+
+class AnswerLater(Exception):
+    """The question is on its way to the person; the client makes the same call again with the answer."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question.text)
+        self.question = question
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from quorate.config import Access
 from quorate.operations.registry import DEFAULT_TOOLSETS, Operation, Risk
 from quorate.pipeline.caller import Caller
+from quorate.pipeline.policy import NO_RULES, Rulebook
 from quorate.pve.errors import Refused
 
 NEEDED = {
@@ -25,9 +26,19 @@ class Gate:
     toolsets: frozenset[str] = DEFAULT_TOOLSETS
     look_inside: bool = False
     """Whether looking inside guests is allowed at access read already."""
+    cluster: str = ""
+    """The cluster that it stands before, empty if there is none yet."""
+    own_level: bool = False
+    """Whether the access level is that cluster's own."""
+    rules: Rulebook = NO_RULES
 
-    def objection(self, operation: Operation, caller: Caller, risk: Risk | None = None) -> Refused | None:
-        """Why this operation is neither listed nor run; None if it is. `risk` is that of one call, where it varies."""
+    def objection(
+        self, operation: Operation, caller: Caller, risk: Risk | None = None, now: float | None = None
+    ) -> Refused | None:
+        """Why this operation is neither listed nor run; None if it is. `risk` is that of one call, where it varies.
+
+        Rules about hours count only at a given time: what is listed does not change with the clock.
+        """
         risk = risk or operation.least_risk
         if operation.toolset not in self.toolsets:
             return Refused(
@@ -41,6 +52,11 @@ class Gate:
                 why=f"The token's toolsets are {', '.join(sorted(caller.scope.toolsets))}",
                 next_step="The operator can make a token with a wider scope",
             )
+        if caller.scope.clusters is not None and self.cluster and self.cluster not in caller.scope.clusters:
+            return Refused(
+                f"The cluster {self.cluster} is outside the scope of {caller.subject or 'this token'}",
+                next_step="The operator can make a token with a wider scope",
+            )
         needed = self._needed(risk)
         if not caller.scope.access.allows(needed):
             return Refused(
@@ -52,9 +68,14 @@ class Gate:
             return Refused(
                 f"{operation.name} is refused at access level {self.access.value}",
                 why=f"It can {_effect(risk)}, which needs {needed.value}",
-                next_step=f"Only the operator can change that, by starting Quorate with --access {needed.value}",
+                next_step=f"Only the operator can change that, {self._way_to(needed)}",
             )
-        return None
+        return self.rules.about_tool(operation, risk, now)
+
+    def _way_to(self, needed: Access) -> str:
+        if self.own_level:
+            return f'by access = "{needed.value}" in [clusters.{self.cluster}]'
+        return f"by starting Quorate with --access {needed.value}"
 
     def _needed(self, risk: Risk) -> Access:
         return Access.READ if risk is Risk.LOOK_INSIDE and self.look_inside else NEEDED[risk]

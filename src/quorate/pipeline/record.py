@@ -11,6 +11,7 @@ from quorate.operations.units import moment
 from quorate.pipeline.apply import Step
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.telling import call_line, overall
+from quorate.pve.errors import Problem, Refused
 
 LONGEST_TEXT = 4096
 KEPT_TEXT = 64
@@ -24,13 +25,20 @@ class Record:
     risk: str
     arguments: Mapping[str, Any]
     caller: Caller
+    cluster: str = ""
+    access: str = ""
     decision: str = "allowed"
+    rule: str = ""
+    """Which rule or limit refused it."""
+    approval: str = "not needed"
     dry_run: bool = False
     plan: str = ""
     calls: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     outcome: str = "interrupted"
     error: str = ""
+    unrecorded: frozenset[str] = frozenset()
+    """Arguments of which only the length is kept."""
 
     def planned(self, plan: Plan) -> None:
         self.plan, self.calls = plan.summary, [call_line(call) for call in plan.calls]
@@ -40,7 +48,20 @@ class Record:
         self.outcome = overall(self.steps)
         self.error = "; ".join(str(step.problem) for step in self.steps if step.problem)
 
-    def entry(self, *, now: float, seconds: float, cluster: str, access: str) -> dict[str, Any]:
+    def failed(self, problem: Problem) -> None:
+        if isinstance(problem, Refused):
+            self.decision, self.outcome, self.rule = "refused", "refused", str(problem.facts.get("rule", ""))
+        elif self.outcome not in ("refused", "unknown"):
+            self.outcome = "failed"
+        self.error = self.error or str(problem)
+
+    def _recorded(self) -> dict[str, Any]:
+        return {
+            name: f"({len(str(value))} characters)" if name in self.unrecorded else value
+            for name, value in self.arguments.items()
+        }
+
+    def entry(self, *, now: float, seconds: float) -> dict[str, Any]:
         return {
             "time": moment(now),
             "caller": {
@@ -48,12 +69,14 @@ class Record:
                 "transport": self.caller.transport,
                 **({"subject": self.caller.subject} if self.caller.subject else {}),
             },
-            "cluster": cluster,
+            "cluster": self.cluster,
             "tool": self.tool,
             "risk": self.risk,
-            "access": access,
-            "arguments": _shortened(dict(self.arguments)),
+            "access": self.access,
+            "arguments": _shortened(self._recorded()),
             "decision": self.decision,
+            **({"rule": self.rule} if self.rule else {}),
+            "approval": self.approval,
             "dry_run": self.dry_run,
             "plan": self.plan,
             "calls": self.calls,

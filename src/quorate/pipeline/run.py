@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Illustrated, Operation, Risk, Table, operations
 from quorate.pipeline import telling
 from quorate.pipeline.apply import Step, apply, confirm_identity
+from quorate.pipeline.approval import Approver, Wanted
 from quorate.pipeline.arguments import decode
-from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.caller import AnswerLater, Caller, Exchange
 from quorate.pipeline.check import check
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.record import Record
 from quorate.pipeline.redact import Redactor, secrets_in
+from quorate.pipeline.routing import CLUSTER, Route, route
 from quorate.pipeline.sanitise import clean
+from quorate.pipeline.sites import Site, Sites
+from quorate.pipeline.spanning import NO_ANSWER, Data, span
+from quorate.pipeline.telling import call_line
+from quorate.pipeline.vetting import Vetted, vet
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict, NotConfigured, Problem, TaskFailed
+from quorate.pve.errors import BadArgument, Conflict, Problem, Refused, TaskFailed
 from quorate.pve.tasks import Report
-from quorate.state.audit import AuditTrail
+from quorate.pve.veil import veiled
+from quorate.state.trail import AuditTrail
 
+CONSENT_SECONDS = 45.0  # a call that may wait longer for its task does not wait longer for an operator
 OTHER_PLANS = 20  # how often an id may be snatched away before we give up
 # A lock or a running guest would meet the next plan as well; an id that was taken or a guest that moved would not.
 _OVERTAKEN = re.compile(r"already exists|backed up nothing")
@@ -44,38 +54,74 @@ class Result:
 class Pipeline:
     def __init__(
         self,
-        cluster: Cluster | None,
-        gate: Gate,
+        sites: Sites,
         audit: AuditTrail,
+        approver: Approver,
         *,
         wait_seconds: float = 45.0,
-        problem: str | None = None,
     ) -> None:
-        self.gate = gate
-        self._cluster = cluster
-        self._clock: Clock = cluster.clock if cluster else SystemClock()
+        self.sites = sites
+        self.adapt: Callable[[Gate], Gate] = lambda gate: gate
+        self._clock: Clock = next((site.cluster.clock for site in sites), SystemClock())
         self._audit = audit
-        self._wait_seconds = wait_seconds
-        self._problem = problem
+        self.approver = approver
+        self.wait_seconds = wait_seconds
         self._redactor = Redactor()
 
     def visible(self, caller: Caller | None = None) -> list[Operation]:
+        """What at least one cluster lets the caller do."""
+        self.sites.refresh()
         caller = caller or Caller()
+        gates = self.gates(caller)
         offered = operations(self.gate.toolsets).values()
-        return [operation for operation in offered if self.gate.objection(operation, caller) is None]
+        return [one for one in offered if any(gate.objection(one, caller) is None for gate in gates)]
+
+    @property
+    def gate(self) -> Gate:
+        """What holds for all clusters that have nothing of their own."""
+        return self.adapt(self.sites.general)
+
+    def gates(self, caller: Caller | None = None) -> list[Gate]:
+        """One for each cluster that the caller reaches."""
+        if not list(self.sites):
+            return [self.gate]
+        return [site.gate(self.gate) for site in self.sites.open_to(caller or Caller())]
+
+    def variant(
+        self,
+        *,
+        adapt: Callable[[Gate], Gate] | None = None,
+        approver: Approver | None = None,
+        wait_seconds: float | None = None,
+    ) -> Pipeline:
+        """The same pipeline with another gate or another patience, for a surface or a call that has its own."""
+        other = copy.copy(self)
+        other.adapt = adapt or self.adapt
+        other.approver = approver or self.approver
+        other.wait_seconds = self.wait_seconds if wait_seconds is None else wait_seconds
+        return other
 
     async def run(self, name: str, given: Mapping[str, Any], exchange: Exchange) -> Result:
         """Run one operation. Raises Problem, already without secrets, when there is no answer to give."""
+        self.sites.refresh()
         self._redactor.add(secrets_in(given))
         exchange = replace(exchange, report=self._presentable_report(exchange.report))
         try:
             operation = operations(self.gate.toolsets).get(name) or _find(name)
-            risk = _risk(operation, given)
+            risk = self.risk_of(operation, given)
             if risk in (Risk.CHANGE, Risk.DESTROY):
                 return await self._change(operation, risk, given, exchange)
             return await self._read(operation, risk, given, exchange)
         except Problem as problem:
             raise self._presentable(problem) from None
+
+    def risk_of(self, operation: Operation, given: Mapping[str, Any]) -> Risk:
+        """What this very call can do: fixed for most operations, by method and path for a call of the raw API."""
+        return (
+            operation.risk
+            if operation.risk_of is None
+            else operation.risk_of(decode(operation, self._without_own(given)))
+        )
 
     def trace_of(self, error: Exception) -> str:
         """Where a defect of ours came from, without secrets, for the log."""
@@ -84,70 +130,160 @@ class Pipeline:
     # -- reads -----------------------------------------------------------------------------------------------------
 
     async def _read(self, operation: Operation, risk: Risk, given: Mapping[str, Any], exchange: Exchange) -> Result:
-        self._pass_gate(operation, exchange.caller, risk)
-        arguments = decode(operation, given)
+        self._pass_gates(operation, exchange.caller, risk)
+        way = await route(self.sites, operation, given, exchange.caller, changes=False)
+        arguments = decode(operation, way.arguments)
         for name in ("dry_run", "wait") if operation.changes else ():
             arguments.pop(name)
         if operation.wants_report:
             arguments["report"] = exchange.report
-        data = await operation.run(self._reachable(), **arguments)
-        if isinstance(data, Illustrated):
-            return Result(self._leaving(data.facts), pictures=data.pictures)
-        return Result(self._leaving(data))
+        sites = self._willing(way.sites, operation, exchange.caller, risk)
+
+        async def ask(site: Site, wanted: Mapping[str, Any]) -> Data:
+            answer: Data = await operation.run(await self._seen(site, operation, risk), **wanted)
+            return answer
+
+        data = await (ask(sites[0], arguments) if len(way.sites) == 1 else span(sites, arguments, ask))
+        pictures = data.pictures if isinstance(data, Illustrated) else ()
+        facts = data.facts if isinstance(data, Illustrated) else data
+        return Result(self._leaving(self._placed(facts, way)), pictures=pictures)
+
+    def _willing(self, sites: Sequence[Site], operation: Operation, caller: Caller, risk: Risk) -> Sequence[Site]:
+        """Those of the clusters that let the caller do it; if none does, the reason is raised."""
+        found = [(site, self._objection(site, operation, caller, risk)) for site in sites]
+        willing = [site for site, objection in found if objection is None]
+        if not willing:
+            raise next(objection for _, objection in found if objection is not None)
+        return willing
+
+    async def _seen(self, site: Site, operation: Operation, risk: Risk) -> Cluster:
+        """The cluster without what the rules hide from this call."""
+        hides = site.rules.blindfold(operation, risk, self._clock.time())
+        return site.cluster if hides is None else await veiled(site.cluster, hides)
+
+    def _placed(self, facts: dict[str, Any] | Table, way: Route) -> dict[str, Any] | Table:
+        """With the cluster that answered, where there are several and the call named none."""
+        if not self.sites.several or len(way.sites) > 1:
+            return facts
+        silent = {NO_ANSWER: {name: str(problem) for name, problem in way.silent.items()}} if way.silent else {}
+        where = {"cluster": way.sites[0].name}
+        if isinstance(facts, Table):
+            facts.facts = {**facts.facts, **where, **silent}
+            return facts
+        return {**where, **facts, **silent}
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
     async def _change(self, operation: Operation, risk: Risk, given: Mapping[str, Any], exchange: Exchange) -> Result:
-        record = Record(operation.name, risk.value, given, exchange.caller)
+        record = Record(operation.name, risk.value, given, exchange.caller, approval=self.approver.standing)
+        record.unrecorded = operation.unrecorded
         begun = self._clock.monotonic()
         try:
             return await self._decide(operation, risk, given, record, exchange)
         except Problem as problem:
-            if record.outcome not in ("refused", "unknown"):
-                record.outcome = "failed"
-            record.error = record.error or str(problem)
+            record.failed(problem)
+            raise
+        except AnswerLater:
+            record.outcome = "asked"
             raise
         finally:
-            self._write(record, self._clock.monotonic() - begun)
+            await self._write(record, self._clock.monotonic() - begun)
 
     async def _decide(
         self, operation: Operation, risk: Risk, given: Mapping[str, Any], record: Record, exchange: Exchange
     ) -> Result:
-        try:
-            self._pass_gate(operation, exchange.caller, risk)
-        except Problem:
-            record.decision, record.outcome = "refused", "refused"
-            raise
-        arguments = decode(operation, given)
+        self._pass_gates(operation, exchange.caller, risk)
+        given, token = self._without_token(given)
+        way = await route(self.sites, operation, given, exchange.caller, changes=True)
+        site = way.sites[0]
+        record.cluster, record.access = site.name, site.gate(self.gate).access.value
+        self._willing([site], operation, exchange.caller, risk)
+        arguments = decode(operation, way.arguments)
         record.dry_run, wait = arguments.pop("dry_run"), arguments.pop("wait")
-        self._audit.ensure_writable()
-        cluster = self._reachable()
-        plan: Plan = await operation.run(cluster, **arguments)
+        await self._audit.ensure_writable()
+        plan: Plan = await operation.run(await self._seen(site, operation, risk), **arguments)
         record.planned(plan)
         try:
-            return await self._act_on(cluster, plan, risk, wait, record, exchange)
+            result = await self._act_on(site, operation, plan, risk, wait, record, exchange, token)
         finally:  # an id that was only planned is free again; one that has become a guest PVE itself knows
-            cluster.reserved_vmids -= {call.params.get(key) for call in plan.api_calls for key in ("vmid", "newid")}
+            planned = {call.params.get(key) for call in plan.api_calls for key in ("vmid", "newid")}
+            site.cluster.reserved_vmids -= planned
+        return replace(result, data=self._placed(result.data, way))
 
     async def _act_on(
-        self, cluster: Cluster, plan: Plan, risk: Risk, wait: float | None, record: Record, exchange: Exchange
+        self,
+        site: Site,
+        operation: Operation,
+        plan: Plan,
+        risk: Risk,
+        wait: float | None,
+        record: Record,
+        exchange: Exchange,
+        token: str | None,
     ) -> Result:
+        cluster, gate = site.cluster, site.gate(self.gate)
+        judge = partial(vet, site, gate, operation, risk, caller=exchange.caller)
+        vetted = await judge(plan)
+        risk, record.risk = vetted.risk, vetted.risk.value
+        vetted.require(dry_run=record.dry_run)
         await check(cluster, plan)
+        wanted = self._wanted(plan, risk, record)
         if record.dry_run:
             record.outcome = "dry run"
-            return Result(self._leaving(telling.dry_run(plan)))
+            facts = self._leaving(telling.dry_run(plan, str(vetted.passing or "")))
+            return Result(facts | await self.approver.announced(wanted, cluster, exchange.caller))
         if not plan.calls:
             record.outcome = "nothing to do"
             return Result(self._leaving(telling.nothing_to_do(plan)), failed=bool(plan.failures))
+        deadline = self._clock.monotonic() + (self.wait_seconds if wait is None else wait)
+        if self.approver.needed(risk):
+            await self._obtain_consent(wanted, cluster, record, exchange, token, deadline)
+            (await judge(plan)).require()  # the person took their time
         if risk is Risk.DESTROY:
             await confirm_identity(cluster, plan)
-        wait = self._wait_seconds if wait is None else wait
-        plan = await self._carry_out(cluster, plan, record, wait, exchange.report)
+        left = max(0.0, deadline - self._clock.monotonic())
+        with site.counting(risk, len(plan.calls)):
+            plan = await self._carry_out(cluster, plan, record, left, exchange.report, judge)
         record.applied()
         return await self._outcome(plan, record.steps)
 
+    async def _obtain_consent(
+        self,
+        wanted: Wanted,
+        cluster: Cluster,
+        record: Record,
+        exchange: Exchange,
+        token: str | None,
+        deadline: float,
+    ) -> None:
+        seconds = min(max(0.0, deadline - self._clock.monotonic()), CONSENT_SECONDS)
+        try:
+            consent = await self.approver.consent(wanted, cluster, exchange, token=token, seconds=seconds)
+        except Problem as problem:
+            record.decision, record.outcome = "refused", "refused"
+            record.approval = f"missing {problem.facts.get('approval', '')}".strip()
+            raise
+        record.approval = str(consent)
+
+    def _wanted(self, plan: Plan, risk: Risk, record: Record) -> Wanted:
+        lines = tuple(self._leaving(call_line(call)) for call in plan.calls)
+        return Wanted(record.tool, risk, record.arguments, plan, lines, self._leaving(plan.summary))
+
+    def _without_token(self, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
+        """The plan token is the pipeline's own argument, where the operator chose plan tokens."""
+        if not self.approver.takes_tokens:
+            return given, None
+        token = given.get("plan_token")
+        return {name: value for name, value in given.items() if name != "plan_token"}, token and str(token)
+
     async def _carry_out(
-        self, cluster: Cluster, plan: Plan, record: Record, wait: float, report: Report | None
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        record: Record,
+        wait: float,
+        report: Report | None,
+        judge: Callable[[Plan], Awaitable[Vetted]],
     ) -> Plan:
         """Apply the plan, or the one that takes its place; the record knows the steps as they happen."""
         await apply(cluster, plan, record.steps, wait=wait, report=report)
@@ -156,6 +292,7 @@ class Pipeline:
                 break
             plan = await plan.otherwise()
             record.planned(plan)
+            (await judge(plan)).require(at_most=Risk(record.risk))
             await check(cluster, plan)
             await apply(cluster, plan, record.steps, wait=wait, report=report)
         return plan
@@ -173,25 +310,33 @@ class Pipeline:
             facts |= clean(plan.from_answers([step.answer for step in steps]))
         return Result(facts, failed=bool(plan.failures) or any(step.state in ("failed", "unknown") for step in steps))
 
-    def _write(self, record: Record, seconds: float) -> None:
-        cluster = self._cluster.name if self._cluster else ""
-        entry = record.entry(now=self._clock.time(), seconds=seconds, cluster=cluster, access=self.gate.access.value)
-        self._audit.record(clean(self._without_secrets(entry)))
+    async def _write(self, record: Record, seconds: float) -> None:
+        entry = record.entry(now=self._clock.time(), seconds=seconds)
+        await self._audit.record(clean(self._without_secrets(entry)))
 
     # -- what all calls share --------------------------------------------------------------------------------------
 
-    def _pass_gate(self, operation: Operation, caller: Caller, risk: Risk) -> None:
-        if objection := self.gate.objection(operation, caller, risk):
+    def _pass_gates(self, operation: Operation, caller: Caller, risk: Risk) -> None:
+        """Refuse what no cluster allows before any of them is asked."""
+        sites = self.sites.open_to(caller)
+        if sites:
+            self._willing(sites, operation, caller, risk)
+        elif objection := self.gate.objection(operation, caller, risk):
             raise objection
 
-    def _reachable(self) -> Cluster:
-        if self._cluster is None:
-            raise NotConfigured(self._problem or "No Proxmox VE cluster is configured")
-        return self._cluster
+    def _objection(self, site: Site, operation: Operation, caller: Caller, risk: Risk) -> Refused | None:
+        """Of a change, the hours are judged with its plan: a dry run is fine at any time."""
+        now = self._clock.time() if risk in (Risk.READ, Risk.LOOK_INSIDE) else None
+        return site.gate(self.gate).objection(operation, caller, risk, now)
+
+    def _without_own(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments that are the operation's, not the pipeline's."""
+        given, _ = self._without_token(given)
+        return {name: value for name, value in given.items() if name != CLUSTER or not self.sites.several}
 
     def _without_secrets(self, value: Any) -> Any:
-        if self._cluster is not None and self._cluster.is_open:
-            self._redactor.add(self._cluster.client.secrets())
+        for site in self.sites:
+            self._redactor.add(site.cluster.secrets())
         return self._redactor.value(value)
 
     def _presentable_report(self, report: Report | None) -> Report | None:
@@ -229,11 +374,6 @@ def _find(name: str) -> Operation:
             next_step=f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(operations())}",
         )
     return found
-
-
-def _risk(operation: Operation, given: Mapping[str, Any]) -> Risk:
-    """What this very call can do: fixed for most operations, by method and path for a call of the raw API."""
-    return operation.risk if operation.risk_of is None else operation.risk_of(decode(operation, given))
 
 
 def _refused_at_once(contested: Step) -> bool:

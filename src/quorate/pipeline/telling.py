@@ -17,13 +17,15 @@ def call_line(call: Call | Action) -> str:
     return f"{call.method} {call.path} {shown}".strip()
 
 
-def dry_run(plan: Plan) -> dict[str, Any]:
+def dry_run(plan: Plan, not_now: str = "") -> dict[str, Any]:
+    """`not_now` is what would stand against it at this moment, such as quiet hours."""
     checked = "The parameters and privileges are checked; call again without dry_run to do it"
     return {
         "result": "dry run, nothing was changed",
         "plan": plan.summary,
         "steps": [{"step": call.says, "call": call_line(call)} for call in plan.calls],
         **_remarks(plan),
+        **({"not_now": not_now} if not_now else {}),
         "next": checked if plan.calls else "There is nothing to do",
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,10 @@ class PveClient:
         self._login = asyncio.Lock()
         self.clock_skew = 0.0
         """Seconds the cluster's clock is ahead of ours, from its last Date header."""
+        self.asked: Counter[tuple[str, str]] = Counter()
+        """Requests by method and status; "none" where no answer came."""
+        self.leaving = False
+        """Set when the server ends: tasks are no longer followed, they are handed back."""
 
     @property
     def identity(self) -> str:
@@ -245,9 +250,13 @@ class PveClient:
                     if upload is None
                     else self._send_file(endpoint, path, params, headers, upload)
                 )
-            except Unreachable as problem:
+            except Problem as problem:
+                self.asked[method, "none"] += 1
+                if not isinstance(problem, Unreachable):
+                    raise
                 last = problem
                 continue
+            self.asked[method, str(raw.status)] += 1
             self._preferred = (self._preferred + step) % len(endpoints)
             return raw
         assert last is not None

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from quorate.command_rules import CommandRules
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.connection import Connection
 from quorate.pve.errors import NotFound, PermissionMissing, permission_missing
 from quorate.pve.inventory import Inventory, Resource
 from quorate.pve.schema import Facts, facts
+from quorate.ssh.access import SshAccess
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
@@ -36,10 +38,14 @@ class Cluster:
         *,
         defaults: Defaults | None = None,
         clock: Clock | None = None,
+        ssh: SshAccess | None = None,
+        command_rules: CommandRules | None = None,
     ) -> None:
         self.name = name
         self.defaults = defaults or Defaults()
         self.clock = clock or SystemClock()
+        self.ssh = ssh or SshAccess()
+        self.command_rules = command_rules or CommandRules()
         self._connection = connection
         self._client: PveClient | None = None
         self._inventory: Inventory | None = None
@@ -71,8 +77,13 @@ class Cluster:
         return self._inventory
 
     async def close(self) -> None:
+        await self.ssh.close()  # first: what still runs inside guests is ended, also through the API
         if self._client is not None:
             await self._client.close()
+
+    def secrets(self) -> list[str]:
+        """What must not leave, as far as it is in use."""
+        return [*(self._client.secrets() if self._client is not None else ()), *self.ssh.secrets()]
 
     async def get(self, path: str, /, **params: Any) -> Any:
         return await self.client.get(path, **params)

@@ -4,26 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from quorate.secret import Secret
 
-class Secret:
-    """A text that never prints itself. Reading it is explicit: `secret.reveal()`."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def reveal(self) -> str:
-        return self._text
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._text == self._text
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __repr__(self) -> str:
-        return "***"
+__all__ = ["Connection", "Limits", "Password", "Secret", "Token", "Trust"]
 
 
 @dataclass(frozen=True, slots=True)

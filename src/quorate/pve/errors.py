@@ -1,117 +1,54 @@
-"""What went wrong, as one typed error that a person can act on: what happened, why, what to do next."""
+"""What PVE answered, as the problem that fits: what happened, why, what to do next."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
+from quorate.problems import (
+    AuthenticationFailed,
+    BadArgument,
+    Conflict,
+    NodeOffline,
+    NoQuorum,
+    NotConfigured,
+    NotFound,
+    OutcomeUnknown,
+    ParameterRejected,
+    PermissionMissing,
+    Problem,
+    Refused,
+    ServerFailed,
+    TaskFailed,
+    TimedOut,
+    Unreachable,
+    UntrustedCertificate,
+)
 
-class Problem(Exception):
-    """Anything Quorate tells its caller instead of an answer."""
-
-    kind: ClassVar[str] = "problem"
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        why: str | None = None,
-        next_step: str | None = None,
-        facts: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.what = _sentence(what)
-        self.why = _sentence(why) if why else None
-        self.next_step = _sentence(next_step) if next_step else None
-        self.facts = dict(facts or {})
-        super().__init__(self.what)
-
-    def __str__(self) -> str:
-        return " ".join(part for part in (self.what, self.why, self.next_step) if part)
-
-
-class BadArgument(Problem):
-    """The caller's argument cannot be used."""
-
-    kind = "argument"
-
-
-class Refused(Problem):
-    """Quorate's own gate said no."""
-
-    kind = "refused"
-
-
-class NotConfigured(Problem):
-    """No cluster is set up, so nothing can be asked."""
-
-    kind = "configuration"
-
-
-class Unreachable(Problem):
-    """No connection could be made; the request was not sent."""
-
-    kind = "unreachable"
-
-
-class UntrustedCertificate(Problem):
-    kind = "tls"
-
-
-class AuthenticationFailed(Problem):
-    kind = "authentication"
-
-
-class PermissionMissing(Problem):
-    kind = "permission"
-
-
-class ParameterRejected(Problem):
-    kind = "parameter"
-
-
-class NotFound(Problem):
-    kind = "not_found"
-
-
-class Conflict(Problem):
-    """The target is in the wrong state: running, stopped, locked, existing, protected, changed meanwhile."""
-
-    kind = "conflict"
-
-
-class NoQuorum(Problem):
-    kind = "no_quorum"
-
-
-class NodeOffline(Problem):
-    kind = "node_offline"
-
-
-class TimedOut(Problem):
-    kind = "timeout"
-
-
-class OutcomeUnknown(Problem):
-    """A write was sent and no answer came back. It may or may not have happened; it is never sent again."""
-
-    kind = "outcome_unknown"
-
-
-class TaskFailed(Problem):
-    kind = "task_failed"
-
-
-class ServerFailed(Problem):
-    """PVE answered with an error that fits no other kind."""
-
-    kind = "server"
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text if text.endswith((".", "!", "?", ":", "`")) else text + "."
-
+__all__ = [
+    "AuthenticationFailed",
+    "BadArgument",
+    "Conflict",
+    "NoQuorum",
+    "NodeOffline",
+    "NotConfigured",
+    "NotFound",
+    "OutcomeUnknown",
+    "ParameterRejected",
+    "PermissionMissing",
+    "Problem",
+    "Refused",
+    "ServerFailed",
+    "TaskFailed",
+    "TimedOut",
+    "Unreachable",
+    "UntrustedCertificate",
+    "conflict_advice",
+    "from_answer",
+    "grant_command",
+    "permission_missing",
+]
 
 # PVE answers nearly every semantic problem with HTTP 500, so only its words tell the kinds apart.
 _CONFLICT = re.compile(

@@ -122,6 +122,11 @@ class Inventory:
             raise _unknown(ref, await self.guests())
         return found[0]
 
+    async def matching(self, ref: int | str, *, closer: bool = False) -> list[Resource]:
+        """All guests that a reference may mean; `closer` takes a fresh view for it."""
+        node, key = _split(ref)
+        return await self._look_closer(node, key) if closer else _matches(await self.guests(), node, key)
+
     async def node(self, name: str) -> Resource:
         nodes = await self.of_type("node")
         for row in nodes:

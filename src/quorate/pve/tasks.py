@@ -116,7 +116,7 @@ async def read_log_tail(client: PveClient, upid: Upid, lines: int) -> tuple[list
 async def follow(
     client: PveClient, upid: Upid, *, clock: Clock, wait: float, report: Report | None = None
 ) -> TaskState:
-    """Ask until the task has ended or `wait` seconds are over, at growing intervals; pass progress on.
+    """Ask until the task has ended, `wait` seconds are over or the server ends, at growing intervals; pass progress on.
 
     A node that stops answering meanwhile is asked on for a while: a task outlives a bad connection. If it stays away,
     the state says so (`trouble`), and the task counts as running: nobody knows better.
@@ -136,7 +136,7 @@ async def follow(
         if report and (fresh or not state.running):
             await report(100.0 if not state.running else (state.percent or 0.0), 100.0, _line(upid, fresh or state.log))
         silent = clock.monotonic() - heard_of > LONGEST_SILENCE
-        if not state.running or state.seconds_followed >= wait or silent:
+        if not state.running or state.seconds_followed >= wait or silent or client.leaving:
             return state
         await clock.sleep(min(interval, max(0.05, wait - state.seconds_followed)))
         interval = min(interval * GROWTH, LONGEST_INTERVAL)

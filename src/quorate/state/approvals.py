@@ -159,6 +159,15 @@ class Approvals:
         )
         return [self._approval(row) for row in rows]
 
+    async def pending(self) -> int:
+        """How many wait for an answer. Only reads: it may be asked every few seconds."""
+        rows = await self._store.fetch(
+            "SELECT count(*) AS pending FROM quorate_approvals WHERE state = 'pending' AND expires > $1",
+            self._clock.time(),
+        )
+        count: int = rows[0]["pending"]
+        return count
+
     async def answer(self, id: str, approve: bool, by: str, reason: str | None = None) -> Approval:
         """Approve or deny what is pending. Raises NotFound, or Conflict if it is answered, used or expired."""
         key, now = _as_written(id), self._clock.time()

@@ -8,8 +8,12 @@ from mcp.types import CallToolResult, Tool, ToolAnnotations
 
 from quorate.operations.registry import Operation, Risk, operations
 from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.routing import CLUSTER
 from quorate.pipeline.run import Pipeline
+from quorate.surfaces.instructions import instructions
 from quorate.surfaces.surface import answer
+
+PLAN_TOKEN = {"type": "string", "description": "From the dry run of the same call"}
 
 
 class NativeSurface:
@@ -17,13 +21,26 @@ class NativeSurface:
         self._pipeline = pipeline
 
     def tools(self, caller: Caller) -> list[Tool]:
-        return [describe(operation) for operation in self._pipeline.visible(caller)]
+        return [self.described(operation, caller) for operation in self._pipeline.visible(caller)]
 
     def knows(self, name: str) -> bool:
         return name in operations()
 
+    def instructions(self) -> str:
+        return instructions(self._pipeline.gates(), self._pipeline.visible(), self._pipeline.approver.mode)
+
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
         return answer(await self._pipeline.run(name, arguments, exchange))
+
+    def described(self, operation: Operation, caller: Caller) -> Tool:
+        """With what the pipeline itself takes from this caller."""
+        clusters = [site.name for site in self._pipeline.sites.open_to(caller)]
+        tool, approver = describe(operation), self._pipeline.approver
+        if approver.takes_tokens and approver.needed(operation.risk):
+            tool.input_schema["properties"]["plan_token"] = PLAN_TOKEN
+        if len(clusters) > 1:
+            tool.input_schema["properties"][CLUSTER] = {"type": "string", "enum": clusters}
+        return tool
 
 
 def describe(operation: Operation) -> Tool:
@@ -31,12 +48,16 @@ def describe(operation: Operation) -> Tool:
         name=operation.name,
         description=operation.summary,
         input_schema=operation.schema(),
-        annotations=ToolAnnotations(
-            read_only_hint=not operation.changes,
-            destructive_hint=operation.risk is Risk.DESTROY,
-            idempotent_hint=operation.idempotent,
-            open_world_hint=operation.risk is Risk.LOOK_INSIDE,
-        ),
+        annotations=hints(operation.risk, idempotent=operation.idempotent),
+    )
+
+
+def hints(risk: Risk, *, idempotent: bool) -> ToolAnnotations:
+    return ToolAnnotations(
+        read_only_hint=risk in (Risk.READ, Risk.LOOK_INSIDE),
+        destructive_hint=risk is Risk.DESTROY,
+        idempotent_hint=idempotent,
+        open_world_hint=risk is Risk.LOOK_INSIDE,
     )
 
 

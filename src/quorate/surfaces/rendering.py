@@ -55,6 +55,9 @@ def _lines(values: dict[str, Any], indent: str) -> list[str]:
             lines += _lines(value, indent + "  ") or [f"{indent}  none"]
         elif isinstance(value, list):
             lines += _list(key, value, indent)
+        elif isinstance(value, str) and "\n" in value:
+            # Every line is set in by the same: a file keeps its shape, and no line of it passes for one of ours.
+            lines += [f"{indent}{key}:", *(f"{indent}  {line}" for line in value.split("\n"))]
         else:
             lines.append(f"{indent}{key}: {_scalar(value, indent)}")
     return lines

@@ -9,14 +9,14 @@ from typing import Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, Tool
+from mcp.types import CallToolResult, InputRequiredResult, Tool
 
 from quorate import __version__
-from quorate.pipeline.caller import Caller, Exchange, Scope
+from quorate.pipeline.caller import AnswerLater, Caller, Exchange, Scope
 from quorate.pipeline.run import Pipeline
 from quorate.pve.errors import Problem
 from quorate.surfaces import rendering
-from quorate.surfaces.instructions import instructions
+from quorate.surfaces.asking import as_input_required, asker
 from quorate.surfaces.surface import Surface
 
 log = logging.getLogger(__name__)
@@ -50,10 +50,13 @@ class Server(MCPServer[Any]):
             "quorate",
             title="Quorate for Proxmox VE",
             version=__version__,
-            instructions=instructions(pipeline.gate, pipeline.visible()),
+            instructions="\n\n".join(surface.instructions() for surface in surfaces),
             log_level="WARNING",
             **sdk,
         )
+
+    def knows(self, name: str) -> bool:
+        return any(surface.knows(name) for surface in self._surfaces)
 
     async def list_tools(self) -> list[Tool]:
         caller = self._caller(None)
@@ -61,11 +64,13 @@ class Server(MCPServer[Any]):
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
-    ) -> CallToolResult:
+    ) -> CallToolResult | InputRequiredResult:
         surface = next((one for one in self._surfaces if one.knows(name)), self._surfaces[0])
         report = None if context is None else context.report_progress
         try:
-            return await surface.call(name, arguments, Exchange(self._caller(context), report))
+            return await surface.call(name, arguments, Exchange(self._caller(context), report, asker(context)))
+        except AnswerLater as later:
+            return as_input_required(later)
         except Problem as problem:
             raise ToolError(rendering.problem_text(problem)) from None
         except Exception as error:  # noqa: BLE001 (a defect of ours: the log gets the place, the caller no internals)

@@ -21,6 +21,10 @@ class Surface(Protocol):
         """Whether a tool of this name belongs here, seen or not."""
         ...
 
+    def instructions(self) -> str:
+        """What an assistant is told once, at the start."""
+        ...
+
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
         """Raises Problem when there is no answer to give."""
         ...
@@ -29,11 +33,11 @@ class Surface(Protocol):
 def answer(result: Result) -> CallToolResult:
     """The same facts as text and as structure, and the pictures."""
     return CallToolResult(
-        content=[TextContent(type="text", text=rendering.text(result.data)), *map(_image, result.pictures)],
+        content=[TextContent(type="text", text=rendering.text(result.data)), *map(image, result.pictures)],
         structured_content=rendering.structured(result.data),
         is_error=result.failed,
     )
 
 
-def _image(png: bytes) -> ImageContent:
+def image(png: bytes) -> ImageContent:
     return ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png")

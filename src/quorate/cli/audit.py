@@ -1,0 +1,117 @@
+"""quorate audit: what was done, by whom, and whether the trail is whole."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime as dt
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quorate.cli.options import FAILED, OK, command
+from quorate.config import ConfigError, load
+
+if TYPE_CHECKING:
+    from quorate.state.trail import AuditTrail, Filters
+
+_AGO = re.compile(r"(\d+)\s*([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def add(commands: Any) -> None:
+    audit = command(commands, "audit", _audit, "show the audit trail, export it, or prove that it is whole")
+    audit.add_argument("--verify", action="store_true", help="walk the whole chain; exit code 1 if it is broken")
+    audit.add_argument("--export", choices=("jsonl", "csv"), help="print all that fits the filters in this format")
+    audit.add_argument("--tail", metavar="N", type=int, default=20, help="how many of the newest to show (default 20)")
+    audit.add_argument("--json", action="store_true", help="print JSON lines")
+    for name, what in (("tool", "guest_*"), ("outcome", "failed"), ("caller", "claude*"), ("cluster", "prod")):
+        audit.add_argument(f"--{name}", metavar="PATTERN", help=f"only those, such as {what!r}")
+    audit.add_argument("--since", metavar="WHEN", help="a time (2026-01-31 or 2026-01-31T12:00) or an age (2h, 7d)")
+    audit.add_argument("--until", metavar="WHEN", help="the same")
+    audit.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
+
+
+def _audit(options: argparse.Namespace) -> int:
+    return asyncio.run(_run(options))
+
+
+async def _run(options: argparse.Namespace) -> int:
+    from quorate.problems import Problem
+    from quorate.pve.clock import SystemClock
+    from quorate.state.store import open_store
+    from quorate.state.trail import Filters, open_trail
+    from quorate.surfaces.rendering import problem_text
+
+    settings = load(file=options.config, tolerate=True)
+    filters = Filters(
+        tool=options.tool,
+        outcome=options.outcome,
+        caller=options.caller,
+        cluster=options.cluster,
+        since=_moment(options.since),
+        until=_moment(options.until),
+    )
+    async with open_store(settings.state, clock=SystemClock()) as store:
+        trail = open_trail(store, settings.audit_file)
+        try:
+            return await (_verify(trail) if options.verify else _show(trail, filters, options))
+        except Problem as problem:
+            print(f"quorate: {problem_text(problem)}", file=sys.stderr)
+            return FAILED
+        finally:
+            await trail.close()
+
+
+async def _verify(trail: AuditTrail) -> int:
+    found = await trail.verify()
+    for remark in found.remarks:
+        print(remark)
+    if found.broken is not None:
+        print(f"quorate: the trail {trail.place} is broken ({found.broken.how}): {found.broken.says}", file=sys.stderr)
+        return FAILED
+    print(f"The trail {trail.place} is whole: {found.entries} entries.")
+    return OK
+
+
+async def _show(trail: AuditTrail, filters: Filters, options: argparse.Namespace) -> int:
+    if options.export:
+        async for line in trail.export(options.export, filters):
+            sys.stdout.write(line)
+        return OK
+    entries = await trail.entries(filters, options.tail)
+    for entry in entries:
+        print(json.dumps(entry, ensure_ascii=False) if options.json else _line(entry))
+    if not entries and not options.json:
+        print("Nothing of that kind is recorded.")
+    return OK
+
+
+def _line(entry: dict[str, Any]) -> str:
+    from quorate.pipeline.sanitise import clean_text
+
+    who = entry.get("caller", {})
+    said = entry.get("plan") or f"{entry.get('tool')} {json.dumps(entry.get('arguments', {}), ensure_ascii=False)}"
+    parts = (
+        entry.get("time", ""),
+        f"{entry.get('outcome', ''):<12}",
+        entry.get("cluster", ""),
+        said,
+        f"[{who.get('subject') or who.get('client', '')}; approval: {entry.get('approval', 'not recorded')}]",
+        entry.get("error", ""),
+    )
+    return clean_text("  ".join(str(part) for part in parts if part)).replace("\n", " ")
+
+
+def _moment(text: str | None) -> float | None:
+    if text is None:
+        return None
+    if found := _AGO.fullmatch(text.strip()):
+        return dt.datetime.now(dt.UTC).timestamp() - int(found[1]) * _SECONDS[found[2]]
+    try:
+        given = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time: write 2026-01-31, 2026-01-31T12:00 or an age such as 2h.") from None
+    return given.astimezone().timestamp()

@@ -1,0 +1,66 @@
+"""quorate smoke: a smoke test of a real cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+from quorate.cli.operator import at_terminal
+from quorate.cli.options import FAILED, OK, cluster_options, command, gate_options, on_cluster, settings_from
+from quorate.config import Settings
+
+SHOWN = ("vmid", "node", "count", "version", "pool", "upid", "result", "ok", "ipv4", "volid", "not_verified", "error")
+
+
+def add(commands: Any) -> None:
+    smoke = command(commands, "smoke", _smoke, "test a real cluster, as PROXMOX_SMOKE_* variables say")
+    smoke.add_argument("--setup", action="store_true", help="print the commands that make a user and pool for it")
+    smoke.add_argument("--json", action="store_true", help="print every step as a line of JSON")
+    gate_options(smoke)
+    cluster_options(smoke)
+
+
+def _smoke(options: argparse.Namespace) -> int:
+    from quorate.config.smoke import SmokeSettings, read_smoke
+
+    if options.setup:
+        from quorate.smoke import setting_up
+
+        print("\n".join(setting_up(SmokeSettings())))
+        return OK
+    wanted = read_smoke()
+    settings = replace(settings_from(options), surfaces=("solomonneas",))
+    return asyncio.run(_run(settings, wanted, options))
+
+
+async def _run(settings: Settings, wanted: Any, options: argparse.Namespace) -> int:
+    from quorate.app import build
+    from quorate.smoke import Smoke
+    from quorate.surfaces.compat.surface import CompatSurface
+
+    async with on_cluster(settings, options.demo) as ready:
+        app = build(ready)
+        (tools,) = app.surfaces()
+        assert isinstance(tools, CompatSurface)
+        assert app.cluster is not None
+        try:
+            say = _say_json if options.json else _say
+            smoke = Smoke(tools, wanted, clock=app.cluster.clock, say=say, ask=at_terminal(app.store))
+            return OK if await smoke.run() else FAILED
+        finally:
+            await app.close()
+
+
+def _say_json(step: str, well: bool, facts: dict[str, Any]) -> None:
+    print(json.dumps({"step": step, "ok": well, **{key: facts[key] for key in SHOWN if key in facts and key != "ok"}}))
+
+
+def _say(step: str, well: bool, facts: dict[str, Any]) -> None:
+    told = "  ".join(f"{key}={facts[key]}" for key in SHOWN if key in facts)
+    print(
+        f"{'ok  ' if well else 'FAIL'}  {step:<18} {told}".rstrip(), file=sys.stdout if well else sys.stderr, flush=True
+    )

@@ -1,0 +1,122 @@
+"""quorate trust: agree to the SSH key of a host."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quorate.cli.options import FAILED, OK, command
+from quorate.config import ConfigError
+from quorate.config.folders import usual_pins
+
+if TYPE_CHECKING:
+    import asyncssh
+
+CONNECT_SECONDS = 15
+
+
+def add(commands: Any) -> None:
+    trust = command(
+        commands, "trust", _trust, "agree to the SSH key of a host, after you have compared its fingerprint"
+    )
+    trust.add_argument(
+        "host", metavar="HOST[:PORT]", nargs="?", help="a node or a guest, as the configuration names it"
+    )
+    what = trust.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="show the keys that were agreed to")
+    what.add_argument("--remove", action="store_true", help="agree no longer to the key of this host")
+
+
+def _trust(options: argparse.Namespace) -> int:
+    pins = usual_pins(os.environ)
+    if options.list:
+        return _list(pins)
+    if not options.host:
+        raise ConfigError("Name the host whose key is meant: quorate trust HOST[:PORT].")
+    host, port = _address(options.host)
+    if options.remove:
+        return _remove(pins, host, port)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError("quorate trust asks a person and needs a terminal: run it in one.")
+    return _agree(pins, host, port)
+
+
+def _address(text: str) -> tuple[str, int]:
+    from quorate.problems import NotConfigured
+    from quorate.ssh.settings import split_port
+    from quorate.ssh.target import SSH_PORT
+
+    try:
+        host, port = split_port(text)
+    except NotConfigured:
+        host, port = "", None
+    if not host or host.startswith("-") or any(character.isspace() or character in ",*?!|#@" for character in host):
+        raise ConfigError(f"{text!r} is no host: write HOST, HOST:PORT or [ADDRESS]:PORT.")
+    return host, port or SSH_PORT
+
+
+def _list(pins: Path) -> int:
+    from quorate.ssh.host_keys import pinned
+
+    found = pinned(pins)
+    for pin in found:
+        print(f"{pin.name}  {pin.kind}  {pin.fingerprint}")
+    if not found:
+        print(f"No key was agreed to yet ({pins}).")
+    return OK
+
+
+def _remove(pins: Path, host: str, port: int) -> int:
+    from quorate.ssh.host_keys import entry_name, unpin
+
+    if not unpin(pins, host, port):
+        print(f"quorate: no key of {entry_name(host, port)} was agreed to", file=sys.stderr)
+        return FAILED
+    print(f"The key of {entry_name(host, port)} is no longer trusted.")
+    return OK
+
+
+def _agree(pins: Path, host: str, port: int) -> int:
+    from quorate.ssh.host_keys import entry_name, kind_of, pin, pinned
+
+    key = asyncio.run(_key_of(host, port))
+    name = entry_name(host, port)
+    if key is None:
+        print(f"quorate: {name} shows no SSH key; check the address and that an SSH server runs there", file=sys.stderr)
+        return FAILED
+    fingerprint = key.get_fingerprint()
+    old = next((one for one in pinned(pins) if one.name == name), None)
+    if old is not None and old.fingerprint == fingerprint:
+        print(f"The key of {name} is trusted already: {old.kind} {fingerprint}")
+        return OK
+    if old is not None:
+        print(f"WARNING: ANOTHER KEY OF {name} WAS AGREED TO: {old.kind} {old.fingerprint}")
+    print(f"{name} shows this key:\n  {kind_of(key)} {fingerprint}")
+    print("Compare it with what the host itself says: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
+    if _typed() != "yes":
+        print("Nothing was changed.")
+        return FAILED
+    pin(pins, host, port, key)
+    print(f"Trusted; kept in {pins}.")
+    return OK
+
+
+def _typed() -> str:
+    try:
+        return input("Type yes to trust it: ").strip().lower()
+    except EOFError:
+        return ""
+
+
+async def _key_of(host: str, port: int) -> asyncssh.SSHKey | None:
+    import asyncssh
+
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await asyncssh.get_server_host_key(host, port, config=None)
+    except (OSError, asyncssh.Error, TimeoutError):
+        return None

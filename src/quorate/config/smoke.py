@@ -1,0 +1,108 @@
+"""What a smoke test of a real cluster may do, as the environment says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quorate.config.settings import ConfigError
+from quorate.config.sources import dotenv_file, environment
+
+YES = ("1", "true", "yes", "on")
+MODES = ("snapshot", "suspend", "stop")
+ACTIONS = ("start", "stop", "restart")
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeSettings:
+    """Without any of these only reads are made."""
+
+    pool: str = "mcp-smoke"
+    """Whatever is made is made in this pool, and nothing outside it is deleted."""
+    create: bool = False
+    """Make a scratch container, start it, stop it and delete it."""
+    backup_storage: str | None = None
+    """Back the scratch container up to this storage."""
+    backup_mode: str = "snapshot"
+    rollback: bool = False
+    """Take the scratch container back to a snapshot."""
+    source: int | None = None
+    """Clone this VM, start the clone, wait for its address, stop and delete it."""
+    target: int | None = None
+    clone_name: str | None = None
+    most_gib: int = 64
+    allow_running: bool = False
+    inside: int | None = None
+    """Look at a service inside this guest."""
+    service: str = "basic.target"
+    service_action: str | None = None
+    template_storage: str = "local"
+    root_storage: str = "local-lvm"
+    network_seconds: int = 120
+
+    @property
+    def makes_guests(self) -> bool:
+        return self.create or self.source is not None
+
+
+def read_smoke(environ: Mapping[str, str] | None = None) -> SmokeSettings:
+    """From the environment and `.env`; raises a ConfigError where the operator has not asked for what is set."""
+    given = {**dotenv_file(None).variables, **environment(os.environ if environ is None else environ).variables}
+    if not _is_set(given, "PROXMOX_ENABLE_LIVE_SMOKE"):
+        raise ConfigError(
+            "A smoke test runs on your real cluster: set PROXMOX_ENABLE_LIVE_SMOKE=1 if that is what you want."
+        )
+    wanted = SmokeSettings(
+        pool=given.get("PROXMOX_SMOKE_POOL", "mcp-smoke"),
+        create=_is_set(given, "PROXMOX_SMOKE_CREATE"),
+        backup_storage=given.get("PROXMOX_SMOKE_BACKUP_STORAGE", "local") if _is_set(given, "PROXMOX_SMOKE_BACKUP")
+        else None,
+        backup_mode=_one_of(given, "PROXMOX_SMOKE_BACKUP_MODE", MODES) or "snapshot",
+        rollback=_is_set(given, "PROXMOX_SMOKE_SNAPSHOT_ROLLBACK"),
+        source=_number(given, "PROXMOX_SMOKE_QEMU_SOURCE_VMID"),
+        target=_number(given, "PROXMOX_SMOKE_QEMU_TARGET_VMID"),
+        clone_name=given.get("PROXMOX_SMOKE_QEMU_NAME"),
+        most_gib=_number(given, "PROXMOX_SMOKE_QEMU_MAX_SOURCE_DISK_GB") or 64,
+        allow_running=_is_set(given, "PROXMOX_SMOKE_QEMU_ALLOW_RUNNING_SOURCE"),
+        inside=_number(given, "PROXMOX_SMOKE_SYSTEMD_VMID"),
+        service=given.get("PROXMOX_SMOKE_SERVICE", "basic.target"),
+        service_action=_one_of(given, "PROXMOX_SMOKE_SERVICE_ACTION", ACTIONS),
+        template_storage=given.get("PROXMOX_SMOKE_TEMPLATE_STORAGE", "local"),
+        root_storage=given.get("PROXMOX_SMOKE_ROOT_STORAGE", "local-lvm"),
+        network_seconds=(_number(given, "PROXMOX_SMOKE_GUEST_NETWORK_TIMEOUT_MS") or 120_000) // 1000,
+    )  # fmt: skip
+    _require_yes(wanted, given)
+    return wanted
+
+
+def _require_yes(wanted: SmokeSettings, given: Mapping[str, str]) -> None:
+    if wanted.makes_guests and not _is_set(given, "PROXMOX_ENABLE_DESTRUCTIVE"):
+        raise ConfigError(
+            "The smoke test would make a guest that it may not delete: set PROXMOX_ENABLE_DESTRUCTIVE=1 as well."
+        )
+    if (wanted.backup_storage or wanted.rollback) and not wanted.create:
+        raise ConfigError("Backup and rollback are tried on the scratch container: set PROXMOX_SMOKE_CREATE=1 as well.")
+    if wanted.service_action and not _is_set(given, "PROXMOX_SMOKE_SERVICE_ACTION_CONFIRM"):
+        raise ConfigError(
+            f"The smoke test would {wanted.service_action} {wanted.service} in guest {wanted.inside}: set "
+            "PROXMOX_SMOKE_SERVICE_ACTION_CONFIRM=1 if that is what you want."
+        )
+
+
+def _is_set(given: Mapping[str, str], name: str) -> bool:
+    return given.get(name, "").strip().lower() in YES
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name, "").strip()
+    if text and not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise ConfigError(f"{name} must be a whole number above 0.")
+    return int(text) if text else None
+
+
+def _one_of(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str | None:
+    word = given.get(name, "").strip().lower()
+    if word and word not in words:
+        raise ConfigError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}.")
+    return word or None

@@ -1,0 +1,198 @@
+"""SSH to nodes and guests: `[ssh]` and its variables for all, `[clusters.NAME.ssh]` for one cluster and its guests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from quorate.command_rules import CommandRules
+from quorate.config.credentials import read_secret
+from quorate.config.folders import home, usual_pins
+from quorate.config.given import Found, Given, Source, merged
+from quorate.config.settings import ClusterSettings, ConfigError
+from quorate.config.sources import found_in_table
+from quorate.config.spellings import INSIDE, SSH, SSH_GUEST, SSH_GUESTS
+from quorate.config.values import as_path, as_port, as_text, as_texts, read, whole_number
+from quorate.problems import NotConfigured
+from quorate.secret import Secret
+from quorate.ssh.settings import MOST_OUTPUT, Login, SshSettings, split_port
+from quorate.ssh.target import SSH_PORT, SshTarget
+
+_SYSTEM_KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
+_USER = re.compile(r"[A-Za-z0-9_][\w.@\\-]*\$?", re.ASCII)
+
+
+def with_ssh(
+    clusters: tuple[ClusterSettings, ...],
+    by_variables: Found,
+    table: Mapping[str, object],
+    toml: Source,
+    live: Callable[[], Mapping[str, str]],
+    warnings: list[str],
+) -> tuple[ClusterSettings, ...]:
+    """The same clusters, each with what holds for it. What is said of one is stronger than what is said of all."""
+    tables = table.get("clusters", {})
+    whole = _Tables(table.get("ssh", {}), replace(toml, suffix=" in [ssh]"))
+    found = []
+    for cluster in clusters:
+        own_table = tables.get(cluster.name, {}).get("ssh", {}) if isinstance(tables, dict) else {}
+        own = _Tables(own_table, replace(toml, suffix=f" in [clusters.{cluster.name}.ssh]"))
+        settings = _settings(by_variables, whole, own, live(), warnings)
+        # A variable that names a guest says nothing of its cluster: with several, it could mean another guest.
+        found.append(replace(cluster, ssh=replace(settings, variables=live) if len(clusters) == 1 else settings))
+    return tuple(found)
+
+
+def read_command_rules(table: object, toml: Source) -> CommandRules:
+    if not isinstance(table, dict):
+        raise ConfigError(f"The setting inside{toml.suffix} must be a table: write [inside] above its settings.")
+    found = found_in_table(table, INSIDE, replace(toml, suffix=" in [inside]"))
+    return CommandRules(read(found, "inside_allow", _as_patterns, ()), read(found, "inside_deny", _as_patterns, ()))
+
+
+class _Tables:
+    """One `ssh` table: what it says of nodes, of all guests, and of single ones."""
+
+    def __init__(self, table: object, source: Source) -> None:
+        what = source.suffix.removeprefix(" in ")
+        if not isinstance(table, dict) or not isinstance(table.get("guests", {}), dict):
+            raise ConfigError(f"{what} must be a table, and so must the guests in it.")
+        self.nodes = found_in_table(table, SSH, source, also=("guests",))
+        guests = table.get("guests", {})
+        inner = what.removesuffix("]")
+        all_of_them = {key: value for key, value in guests.items() if not key.isdecimal()}
+        self.guests = found_in_table(all_of_them, SSH_GUESTS, replace(source, suffix=f" in {inner}.guests]"))
+        self.single = {
+            int(key): _single(value, replace(source, suffix=f" in {inner}.guests.{key}]"))
+            for key, value in guests.items()
+            if key.isdecimal()
+        }
+
+
+def _single(table: object, source: Source) -> Found:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{source.suffix.removeprefix(' in ')} must be a table with host, user or key.")
+    return found_in_table(table, SSH_GUEST, source)
+
+
+def _settings(
+    by_variables: Found, whole: _Tables, own: _Tables, variables: Mapping[str, str], warnings: list[str]
+) -> SshSettings:
+    nodes = merged(own.nodes, {name: by_variables[name] for name in SSH if name in by_variables}, whole.nodes)
+    guests = merged(own.guests, {name: by_variables[name] for name in SSH_GUESTS if name in by_variables}, whole.guests)
+    return SshSettings(
+        nodes=_login(nodes, "ssh", warnings),
+        node_hosts=read(nodes, "ssh_nodes", _as_hosts, {}),
+        guests=_login(guests, "guest_ssh", warnings),
+        single_guests={
+            vmid: _login(found, "guest_ssh", warnings) for vmid, found in {**whole.single, **own.single}.items()
+        },
+        known_hosts=(
+            *read(nodes, "ssh_known_hosts", _as_files, ()),
+            home(variables) / ".ssh" / "known_hosts",
+            _SYSTEM_KNOWN_HOSTS,
+        ),
+        pins=usual_pins(variables),
+        max_output=read(nodes, "ssh_max_output", _as_bytes, MOST_OUTPUT),
+    )
+
+
+def _login(found: Found, prefix: str, warnings: list[str]) -> Login:
+    user = read(found, f"{prefix}_user", _as_user, None)
+    key = read(found, f"{prefix}_key", _as_key, None)
+    return Login(
+        host=read(found, f"{prefix}_host", _as_host, None),
+        port=read(found, f"{prefix}_port", as_port, None),
+        user=user,
+        key=key,
+        password=_password(found.get(f"{prefix}_password", []), warnings),
+        jump=read(found, f"{prefix}_jump", lambda given: _as_jump(given, user, key, warnings), None),
+    )
+
+
+def _password(givens: list[Given], warnings: list[str]) -> Secret | None:
+    if not givens:
+        return None
+    if not isinstance(givens[0].value, dict):
+        raise ConfigError(
+            f'{givens[0].label} must be a reference to the secret, {{ file = "PATH" }} or {{ env = "NAME" }}; '
+            "a key is better."
+        )
+    return read_secret(givens, warnings)
+
+
+def _as_host(given: Given) -> str:
+    """Kept as it is written; the port is taken apart when it is used."""
+    return _checked_host(as_text(given), given.label)
+
+
+def _checked_host(text: str, label: str) -> str:
+    try:
+        host, _ = split_port(text)
+    except NotConfigured:
+        host = ""
+    if not re.fullmatch(r"[\w.:%-]+", host) or host.startswith("-"):
+        raise ConfigError(f"{label} must be a host name or an IP address, with or without :port.")
+    return text
+
+
+def _as_hosts(given: Given) -> dict[str, str]:
+    if not isinstance(given.value, dict) or not all(isinstance(host, str) for host in given.value.values()):
+        raise ConfigError(f'{given.label} must name the address of each node: {{ pve1 = "10.0.0.5" }}.')
+    return {str(node): _checked_host(host.strip(), given.label) for node, host in given.value.items()}
+
+
+def _as_user(given: Given) -> str:
+    text = as_text(given)
+    if not _USER.fullmatch(text):
+        raise ConfigError(f"{given.label} must be the name of a user.")
+    return text
+
+
+def _as_key(given: Given) -> Path:
+    if "PRIVATE KEY" in as_text(given):
+        raise ConfigError(f"{given.label} must be the path of a private key, not the key itself.")
+    return as_path(given)
+
+
+def _as_files(given: Given) -> tuple[Path, ...]:
+    files = tuple(given.source.path(text) for text in as_texts(given))
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"{given.label} must be files with host keys, and there is no {file}.")
+    return files
+
+
+def _as_bytes(given: Given) -> int:
+    return whole_number(given, 1024, 100_000_000)
+
+
+def _as_patterns(given: Given) -> tuple[str, ...]:
+    """In a list only: a pattern may hold commas."""
+    if not isinstance(given.value, list) or not all(isinstance(one, str) and one.strip() for one in given.value):
+        raise ConfigError(f'{given.label} must be a list of patterns, such as ["systemctl status *"].')
+    return tuple(given.value)
+
+
+def _as_jump(given: Given, user: str | None, key: Path | None, warnings: list[str]) -> SshTarget:
+    """`user@host:port`, several with commas between them (the nearest first), or a table with a login of its own."""
+    if isinstance(given.value, dict):
+        source = replace(given.source, suffix=f" of {given.label}")
+        table = {name: value for name, value in given.value.items() if name != "jump"}
+        login = _login(found_in_table(table, SSH_GUEST, source), "guest_ssh", warnings)
+        if login.host is None:
+            raise ConfigError(f"{given.label} must name the host to go through.")
+        return replace(login, user=login.user or user, key=login.key or (key if login.password is None else None)).at(
+            login.host
+        )
+    jump: SshTarget | None = None
+    for text in as_texts(given):
+        who, at, where = text.rpartition("@")
+        host, port = split_port(_checked_host(where, given.label))
+        if at and not _USER.fullmatch(who):
+            raise ConfigError(f"{given.label} must look like user@host or user@host:port.")
+        jump = SshTarget(host, port or SSH_PORT, who or user or "root", key, jump=jump)
+    assert jump is not None
+    return jump

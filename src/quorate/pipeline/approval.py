@@ -1,0 +1,220 @@
+"""Whether a person agrees: asked at the client, at the operator's terminal, or by a plan token. Never by the model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quorate.config import Approval as Mode
+from quorate.operations.plan import Plan, Target
+from quorate.operations.registry import Risk
+from quorate.pipeline.caller import Caller, Exchange, Question
+from quorate.pipeline.telling import call_line
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import Conflict, NotFound, Problem, Refused
+from quorate.state.approvals import Approval, Approvals, Request, State, request_digest
+
+PIPELINE_ARGUMENTS = ("dry_run", "wait", "plan_token")
+"""What the pipeline itself takes; two calls that differ only in these are the same call."""
+MOST_STEPS_SHOWN = 5
+LONGEST_WAIT = 45.0
+"""Seconds that a call waits for an operator before it hands the approval's id back."""
+
+
+class ApprovalPending(Problem):
+    """Nobody has answered yet. Nothing was done."""
+
+    kind = "approval"
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """Why a call may go on: for the audit."""
+
+    how: str
+    id: str = ""
+    by: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.how, self.id, f"by {self.by}" if self.by else "") if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Approver:
+    mode: Mode
+    approvals: Approvals
+    also_changes: bool = False
+    """Whether plain changes need a yes as well."""
+    opted_in: str = ""
+    """Where the operator has said yes beforehand, such as a variable of a system that Quorate stands in for."""
+
+    def needed(self, risk: Risk) -> bool:
+        return risk is Risk.DESTROY or (self.also_changes and risk is Risk.CHANGE)
+
+    async def consent(
+        self, wanted: Wanted, cluster: Cluster, exchange: Exchange, *, token: str | None, seconds: float
+    ) -> Consent:
+        """Come back if somebody who may has agreed to exactly this; otherwise raise what is missing."""
+        if self.mode is Mode.NONE:
+            return self._switched_off
+        request = wanted.request(exchange.caller, cluster.name, await identity_of(cluster, wanted.plan))
+        if self.mode is Mode.TOKEN:
+            return await self._by_token(request, token)
+        row = await self._answered(request, wanted.plan, exchange, seconds)
+        now = await identity_of(cluster, wanted.plan)  # the person took their time: what they agreed to may be gone
+        used = await self.approvals.use(row.id, request.caller, request.digest, now)
+        if not used:
+            raise Conflict(
+                f"The approval {row.id} cannot be used: {used}", next_step="Nothing was done; call again to ask anew"
+            )
+        return Consent("approved", row.id, row.answered_by or "")
+
+    @property
+    def takes_tokens(self) -> bool:
+        return self.mode is Mode.TOKEN
+
+    @property
+    def standing(self) -> str:
+        """What the audit says where nobody has to agree."""
+        return str(self._switched_off) if self.mode is Mode.NONE else "not needed"
+
+    @property
+    def _switched_off(self) -> Consent:
+        return Consent("none", by=self.opted_in or "the operator, who switched approvals off")
+
+    async def announced(self, wanted: Wanted, cluster: Cluster, caller: Caller) -> dict[str, Any]:
+        """For the answer of a dry run: how consent will be had; in mode token, what has to be given back, once."""
+        if not self.needed(wanted.risk) or not wanted.plan.calls or self.mode is Mode.NONE:
+            return {}
+        if self.mode is Mode.ASK:
+            return {"approval": "A person will be asked before it is done"}
+        request = wanted.request(caller, cluster.name, await identity_of(cluster, wanted.plan))
+        row = await self.approvals.ask(request)
+        if row.state is State.PENDING:
+            row = await self.approvals.answer(row.id, True, "the dry run")
+        return {"plan_token": row.id, "next": "Read the plan; to do exactly this, call again with this plan_token"}
+
+    async def _by_token(self, request: Request, token: str | None) -> Consent:
+        if token is None:
+            raise Refused(
+                f"{request.tool} needs the plan token of its dry run",
+                why="The operator chose --approval token: what destroys is looked at before it is done",
+                next_step="Call it with dry_run=true, read the plan, then call again with the plan_token it gives",
+            )
+        used = await self.approvals.use(token, request.caller, request.digest, request.identity)
+        if not used:
+            raise Refused(
+                f"The plan token does not fit: {used}",
+                next_step="Call again with dry_run=true; the new plan comes with a new token. Nothing was done",
+            )
+        return Consent("plan token", token)
+
+    async def _answered(self, request: Request, plan: Plan, exchange: Exchange, seconds: float) -> Approval:
+        """The approval, if the answer is yes."""
+        row = await self.approvals.ask(request)
+        if row.state is State.PENDING:
+            row = await (self._put_to_person(row, plan, exchange) if exchange.ask else self._wait(row, seconds))
+        if row.state is State.PENDING:
+            raise _pending(row)
+        if row.state is not State.APPROVED:
+            raise Refused(
+                f"{request.summary}: {row.state} by {row.answered_by or 'nobody'}",
+                why=row.reason or "",
+                next_step="Nothing was done. Do not try again unless the person asks for it",
+            )
+        return row
+
+    async def _wait(self, row: Approval, seconds: float) -> Approval:
+        return await self.approvals.wait(row.id, min(seconds, LONGEST_WAIT)) or row
+
+    async def _put_to_person(self, row: Approval, plan: Plan, exchange: Exchange) -> Approval:
+        assert exchange.ask is not None
+        wanted = _word_of_consent(plan)
+        question = Question(row.id, _question(row, wanted), wanted)
+        try:
+            typed = await exchange.ask(question)
+        except TimeoutError:
+            return row
+        if typed is not None and typed.strip() != wanted:
+            raise Refused(
+                f"{row.summary}: not done, because something other than {wanted!r} was typed",
+                next_step="If it was a slip, call again and the person is asked again",
+            )
+        return await self.approvals.answer(row.id, typed is not None, f"the person at {exchange.caller.client}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A planned call that needs consent."""
+
+    tool: str
+    risk: Risk
+    arguments: Mapping[str, Any]
+    plan: Plan
+    lines: tuple[str, ...]
+    """The plan's calls as the operator sees them: without secrets."""
+    summary: str
+
+    def request(self, caller: Caller, cluster: str, identity: str) -> Request:
+        who = caller_key(caller)
+        exact = {name: value for name, value in self.arguments.items() if name not in PIPELINE_ARGUMENTS}
+        digest = request_digest(who, cluster, self.tool, exact)
+        return Request(who, cluster, self.tool, self.risk.value, digest, identity, self.summary, self.lines)
+
+
+def caller_key(caller: Caller) -> str:
+    """Whom an approval is bound to: the token's subject, else the client on its transport."""
+    return f"{caller.transport}:{caller.subject or caller.client}"
+
+
+async def identity_of(cluster: Cluster, plan: Plan) -> str:
+    """What the plan acts on, as it is now, and what it would do: a change in either makes it another request."""
+    cluster.inventory.forget()
+    guests = [await _guest_identity(cluster, target) for target in _targets(plan) if target.kind in ("vm", "ct")]
+    others = [str(target) for target in _targets(plan) if target.kind not in ("vm", "ct")]
+    steps = hashlib.sha256("\n".join(call_line(call) for call in plan.calls).encode()).hexdigest()[:16]
+    return "; ".join([*guests, *others, f"plan {steps}"])
+
+
+async def _guest_identity(cluster: Cluster, target: Target) -> str:
+    try:
+        guest = await cluster.guest(int(target.id))
+        config = await guest.get("config")
+    except NotFound:
+        return f"{target} new"
+    return f"{guest} on {guest.row.node} digest {config.get('digest', '')}"
+
+
+def _targets(plan: Plan) -> list[Target]:
+    return list(dict.fromkeys(call.target for call in plan.calls if call.target is not None))
+
+
+def _word_of_consent(plan: Plan) -> str:
+    """One target is named; of several, their number."""
+    names = {target.name or target.id for target in _targets(plan)}
+    return names.pop() if len(names) == 1 else f"yes to {len(plan.calls)} steps"
+
+
+def _question(row: Approval, wanted: str) -> str:
+    steps = _shortened(row.plan)
+    return f"{row.summary}\n\nCluster: {row.cluster}\n{steps}\n\nThis cannot be undone. Type {wanted} to go on."
+
+
+def _shortened(lines: Iterable[str]) -> str:
+    shown = list(lines)
+    rest = [f"… and {len(shown) - MOST_STEPS_SHOWN} more"] if len(shown) > MOST_STEPS_SHOWN else []
+    return "\n".join([*shown[:MOST_STEPS_SHOWN], *rest])
+
+
+def _pending(row: Approval) -> ApprovalPending:
+    return ApprovalPending(
+        f"{row.summary}: waits for an operator's approval {row.id}",
+        why="What destroys is not done on an assistant's word alone",
+        next_step=(
+            f"Nothing was done. The operator answers with `quorate approvals approve {row.id}` at a terminal; "
+            "then make the very same call again"
+        ),
+        facts={"approval": row.id},
+    )

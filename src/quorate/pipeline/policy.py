@@ -1,0 +1,266 @@
+"""The operator's rules at work: what they say about a tool, about what a call reaches, and about what is seen."""
+
+from __future__ import annotations
+
+import fnmatch
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from quorate.config.rules import LEVELS, Rule
+from quorate.operations.registry import Operation, Risk
+from quorate.pve.errors import Refused
+from quorate.pve.reach import GUEST, NODE, POOL, STORAGE
+from quorate.pve.subjects import Subject
+
+_CONDITIONS = {
+    GUEST: frozenset({"vmids", "names", "tags", "pools", "nodes"}),
+    NODE: frozenset({"nodes"}),
+    STORAGE: frozenset({"storages", "nodes"}),
+    POOL: frozenset({"pools"}),
+}
+"""Which conditions of a rule each kind of thing can meet."""
+
+
+@dataclass(frozen=True)
+class Rulebook:
+    """The rules of one cluster. What no rule speaks of is up to the access level.
+
+    Denials always win. As soon as a rule allows something, nothing else may be changed or looked into; reading stays
+    free unless a rule says `allow = "read"`.
+    """
+
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def about_targets(self) -> bool:
+        return any(rule.about_targets for rule in self.rules) or bool(self._allowing)
+
+    @property
+    def rests_on_facts(self) -> bool:
+        """Whether a guest's name, tags or pool decide, which anybody may change at any moment."""
+        return any(rule.names or rule.tags or rule.pools for rule in self.rules)
+
+    @cached_property
+    def _allowing(self) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if rule.allows)
+
+    @cached_property
+    def _denying(self) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if not rule.allows)
+
+    # -- tools -----------------------------------------------------------------------------------------------------
+
+    def about_tool(self, operation: Operation, risk: Risk, now: float | None = None) -> Refused | None:
+        """Why it is refused whatever it acts on. Without a time, rules about hours are left aside: for the list."""
+        for rule in self._denying:
+            if not rule.about_targets and _denies(rule, operation, risk.value, now):
+                return _denied(operation, rule)
+        allowing = self._allowing_at(risk.value)
+        if allowing is not None and not any(_allows(rule, operation, risk.value, now) for rule in allowing):
+            return _not_allowed(operation, risk.value, allowing)
+        return None
+
+    # -- what a call reaches ---------------------------------------------------------------------------------------
+
+    def about_call(
+        self, operation: Operation, risk: Risk, subjects: Sequence[Subject], now: float | None
+    ) -> Refused | None:
+        """Why a call may not act on these. Without a time, rules about hours deny nothing and allow."""
+        return (
+            self._denied_call(operation, risk, subjects, now)
+            or self._unallowed_call(operation, risk, subjects, now)
+            or self._escape(operation, subjects)
+        )
+
+    def _denied_call(
+        self, operation: Operation, risk: Risk, subjects: Sequence[Subject], now: float | None
+    ) -> Refused | None:
+        for rule in self._denying:
+            if rule.about_targets:
+                met = [one for one in subjects if _denies(rule, operation, one.level or risk.value, now)]
+                if touched := _held_by(rule, met):
+                    return _denied(operation, rule, touched[0])
+        return None
+
+    def _unallowed_call(
+        self, operation: Operation, risk: Risk, subjects: Sequence[Subject], now: float | None
+    ) -> Refused | None:
+        allowing = self._allowing_at(risk.value)
+        if allowing is None:
+            return None
+        names_guests = any(one.kind == GUEST and one.level is None for one in subjects)
+        holding = [rule for rule in allowing if not rule.about_targets or _held_by(rule, subjects)]
+        for one in subjects or (None,):
+            level = risk.value if one is None else one.level or risk.value
+            fitting = [rule for rule in holding if _allows(rule, operation, level, now)]
+            if not any(_covers(rule, one, beside=names_guests) for rule in fitting):
+                return _not_allowed(operation, level, allowing, one)
+        return None
+
+    def _escape(self, operation: Operation, subjects: Sequence[Subject]) -> Refused | None:
+        """A new name, tag, pool or node must not take a guest out of a denial, nor bring it under a permission."""
+        for one in subjects:
+            for rule in self.rules if one.after is not None else ():
+                before, after = verdict(rule, one), verdict(rule, one.after) if one.after else None
+                if rule.about_targets and (before, after) == ((False, True) if rule.allows else (True, False)):
+                    return Refused(
+                        f"{operation.name} is refused by the rule {rule.name!r}",
+                        why=f"It would {'bring' if rule.allows else 'take'} {one} "
+                        + ("under what the rule allows" if rule.allows else "out of what the rule protects"),
+                        next_step="Only the operator can do that, or change the rule",
+                        facts={"rule": rule.name},
+                    )
+        return None
+
+    # -- what is seen ----------------------------------------------------------------------------------------------
+
+    def blindfold(self, operation: Operation, risk: Risk, now: float) -> Callable[[Subject], Refused | None] | None:
+        """Tells why something must not be seen by this call; None if everything may be."""
+        level = risk.value if risk in (Risk.READ, Risk.LOOK_INSIDE) else Risk.READ.value
+        denying = [rule for rule in self._denying if rule.about_targets and _denies(rule, operation, level, now)]
+        allowing = self._allowing_at(level)
+        narrow = allowing is not None and not any(
+            not rule.about_targets and _allows(rule, operation, level, now) for rule in allowing
+        )
+        if not denying and not narrow:
+            return None
+        usable = [rule for rule in allowing or () if _allows(rule, operation, level, now)] if narrow else None
+        return partial(_hidden, operation, denying, usable)
+
+    def _allowing_at(self, level: str) -> tuple[Rule, ...] | None:
+        """The rules that allow, if this level needs one of them."""
+        if level == Risk.READ.value and not any(rule.level == level for rule in self._allowing):
+            return None
+        return self._allowing or None
+
+
+NO_RULES = Rulebook()
+
+
+def _hidden(
+    operation: Operation, denying: Sequence[Rule], allowing: Sequence[Rule] | None, subject: Subject
+) -> Refused | None:
+    for rule in denying:
+        if verdict(rule, subject):
+            return _denied(operation, rule, subject)
+    if allowing is None:
+        return None
+    verdicts = [verdict(rule, subject) for rule in allowing]
+    if any(verdicts) or not any(one is False for one in verdicts):
+        return None
+    return _not_allowed(operation, Risk.READ.value, allowing, subject)
+
+
+# -- single rules ------------------------------------------------------------------------------------------------------
+
+
+def verdict(rule: Rule, subject: Subject) -> bool | None:
+    """Whether the rule's conditions hold for it; None if they do not contradict, but it cannot meet them all."""
+    wanted = _wanted(rule)
+    applicable = _CONDITIONS.get(subject.kind, frozenset()) - ({"nodes"} if not subject.node else set())
+    if any(not _meets(rule, name, subject) for name in wanted & applicable):
+        return False
+    return True if wanted <= applicable else None
+
+
+def _held_by(rule: Rule, subjects: Iterable[Subject]) -> list[Subject]:
+    """The subjects that meet the rule's conditions, alone or together; empty if they do not."""
+    agreeing = [one for one in subjects if verdict(rule, one) is not False]
+    if whole := [one for one in agreeing if verdict(rule, one)]:
+        return whole
+    met = {name for one in agreeing for name in _wanted(rule) & _CONDITIONS.get(one.kind, frozenset())}
+    return agreeing if met >= _wanted(rule) else []
+
+
+def _covers(rule: Rule, subject: Subject | None, *, beside: bool) -> bool:
+    """Whether the rule lets a call act on this. `beside` guests that it covers, nodes and storages need no mention."""
+    if subject is None:
+        return not rule.about_targets
+    found = verdict(rule, subject)
+    return bool(found) or (found is None and beside and subject.kind != GUEST)
+
+
+def _wanted(rule: Rule) -> frozenset[str]:
+    return frozenset(name for name in ("vmids", "names", "tags", "pools", "nodes", "storages") if getattr(rule, name))
+
+
+def _meets(rule: Rule, condition: str, subject: Subject) -> bool:
+    match condition:
+        case "vmids":
+            return subject.id.isdecimal() and any(int(subject.id) in span for span in rule.vmids)
+        case "names":
+            # A name that nobody knows at the moment may be any: what is denied stays so, nothing is allowed.
+            return not rule.allows if subject.name is None else _is_among(subject.name, rule.names)
+        case "tags":
+            return any(_is_among(tag, rule.tags) for tag in subject.tags)
+        case "pools":
+            return any(_is_among(pool, rule.pools) for pool in _with_parents(subject.pool))
+        case "nodes":
+            return _is_among(subject.node, rule.nodes)
+        case _:
+            return _is_among(subject.id, rule.storages)
+
+
+def _denies(rule: Rule, operation: Operation, level: str, now: float | None) -> bool:
+    in_time = not rule.hours or (now is not None and any(hours.cover(now) for hours in rule.hours))
+    return in_time and _reaches(rule.level, level) and _is_for_tool(rule, operation)
+
+
+def _allows(rule: Rule, operation: Operation, level: str, now: float | None) -> bool:
+    in_time = not rule.hours or now is None or any(hours.cover(now) for hours in rule.hours)
+    return in_time and _reaches(level, rule.level) and _is_for_tool(rule, operation)
+
+
+def _reaches(low: str, high: str) -> bool:
+    return LEVELS.index(low) <= LEVELS.index(high)
+
+
+def _is_for_tool(rule: Rule, operation: Operation) -> bool:
+    return (not rule.tools or _is_among(operation.name, rule.tools)) and (
+        not rule.toolsets or _is_among(operation.toolset, rule.toolsets)
+    )
+
+
+def _is_among(text: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(plain(text), plain(pattern)) for pattern in patterns)
+
+
+def matches(texts: Iterable[str], pattern: str) -> bool:
+    return any(_is_among(text, (pattern,)) for text in texts)
+
+
+def plain(text: str) -> str:
+    """One spelling for all that look or count the same: case, width and blanks make no other name."""
+    return text.strip().lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold().strip()
+
+
+def _with_parents(pool: str) -> list[str]:
+    """A nested pool belongs to those around it, too."""
+    parts = pool.split("/") if pool else []
+    return ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def _denied(operation: Operation, rule: Rule, subject: Subject | None = None) -> Refused:
+    about = "" if subject is None else f"{subject}: "
+    return Refused(
+        f"{operation.name} is refused by the rule {rule.name!r}",
+        why=about + (rule.because or f"it says {rule}"),
+        next_step="Only the operator can change the rule",
+        facts={"rule": rule.name},
+    )
+
+
+def _not_allowed(operation: Operation, level: str, rules: Sequence[Rule], subject: Subject | None = None) -> Refused:
+    what = f"{level.replace('_', ' ')}" + ("" if subject is None else f" {subject}")
+    listed = "; ".join(f"{rule.name!r} ({rule})" for rule in rules[:3])
+    return Refused(
+        f"{operation.name} is refused: no rule allows to {what}",
+        why=f"What is allowed is listed by rules: {listed}",
+        next_step="Only the operator can change the rules",
+        facts={"rule": "nothing else is allowed"},
+    )

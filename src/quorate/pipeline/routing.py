@@ -1,0 +1,190 @@
+"""Which cluster a call is about: the one that it names, that has its guest or its task, or all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from quorate.operations.registry import Operation
+from quorate.pipeline.caller import Caller
+from quorate.pipeline.sites import Site, Sites
+from quorate.pve.errors import BadArgument, NotFound, Problem, TimedOut
+from quorate.pve.inventory import Resource
+from quorate.pve.tasks import Upid, read_state
+
+CLUSTER = "cluster"
+"""The argument by which every tool takes a cluster, where there are several."""
+GUEST_ARGUMENTS = ("guest", "guests", "exclude", "add_guests", "remove_guests")
+SECONDS = 20.0
+"""How long one cluster may keep the others waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    sites: Sequence[Site]
+    """One, unless it is a read of all clusters."""
+    arguments: Mapping[str, Any]
+    """Without what only says where."""
+    silent: Mapping[str, Problem] = field(default_factory=dict)
+    """Clusters that did not answer when a guest or a task was looked for."""
+
+
+async def route(
+    sites: Sites, operation: Operation, given: Mapping[str, Any], caller: Caller, *, changes: bool
+) -> Route:
+    """Find out where a call goes. With one cluster there is nothing to find out, and nothing is asked."""
+    open_sites = sites.reachable(caller)
+    if not sites.several:
+        return Route(open_sites, given)
+    arguments = dict(given)
+    named = arguments.pop(CLUSTER, None)
+    arguments, prefixes = _without_prefixes(arguments, [site.name for site in sites])
+    wanted = list(dict.fromkeys([*([str(named).strip()] if named is not None else []), *prefixes]))
+    if len(wanted) > 1:
+        raise BadArgument(
+            f"One call is about one cluster, not about {' and '.join(wanted)}", next_step="Make a call for each of them"
+        )
+    if wanted:
+        return Route([sites.named(wanted[0], caller)], arguments)
+    if len(open_sites) == 1:
+        return Route(open_sites, arguments)
+    if refs := _guests_in(arguments):
+        return await _by_guests(open_sites, refs, arguments, changes=changes)
+    if isinstance(task := arguments.get("task"), str) and "task" in operation.arguments.__struct_fields__:
+        return await _by_task(open_sites, Upid.parse(task), arguments)
+    if operation.spans == "any":
+        return Route(open_sites[:1], arguments)
+    if changes or operation.spans == "one":
+        raise BadArgument(
+            f"{operation.name} needs to know on which cluster",
+            next_step=f"Give cluster: {', '.join(site.name for site in open_sites)}",
+        )
+    return Route(open_sites, arguments)
+
+
+# -- references --------------------------------------------------------------------------------------------------------
+
+
+def _without_prefixes(given: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """`prod/web01` as `web01`, and the clusters that were named so."""
+    found: list[str] = []
+
+    def plain(ref: Any) -> Any:
+        if isinstance(ref, list):
+            return [plain(one) for one in ref]
+        first, slash, rest = str(ref).strip().partition("/")
+        if not slash or first.strip() not in names:
+            return ref
+        found.append(first.strip())
+        return rest
+
+    arguments = {name: plain(value) if _names_guests(name, given) else value for name, value in given.items()}
+    return arguments, list(dict.fromkeys(found))
+
+
+def _names_guests(argument: str, given: Mapping[str, Any]) -> bool:
+    return argument in GUEST_ARGUMENTS or (argument == "of" and given.get("scope") == "guest")
+
+
+def _guests_in(arguments: Mapping[str, Any]) -> list[int | str]:
+    values = [value for name, value in arguments.items() if value is not None and _names_guests(name, arguments)]
+    refs = [ref for value in values for ref in (value if isinstance(value, list) else [value])]
+    return [ref for ref in refs if isinstance(ref, (int, str)) and str(ref).strip()]
+
+
+# -- looking in all of them --------------------------------------------------------------------------------------------
+
+
+async def _by_guests(
+    sites: Sequence[Site], refs: Sequence[int | str], arguments: Mapping[str, Any], *, changes: bool
+) -> Route:
+    """The one cluster that has all the guests."""
+    homes: dict[int | str, list[str]] = {}
+    silent: dict[str, Problem] = {}
+    for closer in (False, True):  # a guest that was made seconds ago shows only at a second look
+        missing = [ref for ref in refs if not homes.get(ref)]
+        found, silent = await _ask_all(sites, partial(_having, refs=missing, closer=closer))
+        for ref in missing:
+            homes[ref] = [name for name, having in found.items() for _ in having[ref]]
+        if all(homes.values()):
+            break
+    for ref, names in homes.items():
+        _refuse_unclear(ref, names, silent, changes=changes)
+    chosen = {names[0] for names in homes.values()}
+    if len(chosen) > 1:
+        where = "; ".join(f"{names[0]}/{ref}" for ref, names in homes.items())
+        raise BadArgument(
+            "The guests are in several clusters", why=f"They are {where}", next_step="Make a call for each cluster"
+        )
+    return Route([site for site in sites if site.name in chosen], arguments, silent)
+
+
+async def _having(site: Site, refs: Sequence[int | str], *, closer: bool) -> dict[int | str, list[Resource]]:
+    return {ref: await site.cluster.inventory.matching(ref, closer=closer) for ref in refs}
+
+
+def _refuse_unclear(ref: int | str, names: Sequence[str], silent: Mapping[str, Problem], *, changes: bool) -> None:
+    if len(set(names)) > 1:
+        raise BadArgument(
+            f"Several clusters have a guest {str(ref)!r}",
+            why=f"They are {', '.join(f'{name}/{ref}' for name in dict.fromkeys(names))}",
+            next_step="Say which, in that way or with cluster",
+        )
+    away = ", ".join(silent)
+    if not names:
+        raise NotFound(
+            f"No cluster has a guest {str(ref)!r}",
+            why=f"{away} did not answer: {next(iter(silent.values())).what}" if silent else None,
+            next_step="guest_list shows the guests of all clusters",
+        )
+    if changes and silent:
+        raise BadArgument(
+            f"It is not certain that {names[0]}/{ref} is meant",
+            why=f"{away} did not answer, and may have a guest of that name, too",
+            next_step=f"If it is, say {names[0]}/{ref}",
+        )
+
+
+async def _by_task(sites: Sequence[Site], task: Upid, arguments: Mapping[str, Any]) -> Route:
+    """The cluster whose node the task names; if several have a node of that name, the one that knows the task."""
+    having, silent = await _ask_all(sites, lambda site: _has_node(site, task.node))
+    chosen = [site for site in sites if having.get(site.name)]
+    if len(chosen) > 1:
+        own = [site for site in chosen if task.text in site.cluster.own_tasks]
+        knowing, _ = await _ask_all(chosen, lambda site: read_state(site.cluster.client, task)) if not own else ({}, {})
+        chosen = own or [site for site in chosen if site.name in knowing]
+    if len(chosen) == 1:
+        return Route(chosen, arguments, silent)
+    names = ", ".join(site.name for site in chosen or sites)
+    what = (
+        f"Several clusters know the task {task.text}" if chosen else f"No cluster that answers has a task {task.text}"
+    )
+    raise BadArgument(what, next_step=f"Give cluster: {names}")
+
+
+async def _has_node(site: Site, name: str) -> bool:
+    return any(row.node == name for row in await site.cluster.inventory.of_type("node"))
+
+
+async def _ask_all(
+    sites: Sequence[Site], ask: Callable[[Site], Awaitable[Any]]
+) -> tuple[dict[str, Any], dict[str, Problem]]:
+    """What each cluster answers, and why the others do not; nobody waits for long."""
+    answers = await asyncio.gather(*(patiently(site, ask) for site in sites))
+    told = {site.name: answer for site, answer in zip(sites, answers, strict=True)}
+    problems = {name: answer for name, answer in told.items() if isinstance(answer, Problem)}
+    return {name: answer for name, answer in told.items() if name not in problems}, problems
+
+
+async def patiently(site: Site, ask: Callable[[Site], Awaitable[Any]]) -> Any:
+    """The answer or the problem of one cluster among several."""
+    try:
+        async with asyncio.timeout(SECONDS):
+            return await ask(site)
+    except Problem as problem:
+        return problem
+    except TimeoutError:
+        return TimedOut(f"{site.name} did not answer within {SECONDS:g} s")

@@ -1,0 +1,92 @@
+"""The clusters that this server runs, each with the rules that hold there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from quorate.config import Access
+from quorate.config.rules import NO_POLICY, Policy
+from quorate.operations.registry import Risk
+from quorate.pipeline.caller import Caller
+from quorate.pipeline.gate import Gate
+from quorate.pipeline.limits import Meter
+from quorate.pipeline.policy import NO_RULES, Rulebook
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import BadArgument, NotConfigured
+
+
+@dataclass(slots=True)
+class Site:
+    """One cluster and what the operator wants there; the latter may be read anew while the server runs."""
+
+    cluster: Cluster
+    access: Access | None = None
+    """Takes the place of the server's access level."""
+    own: Policy = NO_POLICY
+    """What is written for this cluster alone."""
+    rules: Rulebook = NO_RULES
+    """Its own, and those for all that hold here, too."""
+    meters: tuple[Meter, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.cluster.name
+
+    @contextmanager
+    def counting(self, risk: Risk, steps: int) -> Iterator[None]:
+        """While a plan of so many steps is carried out here."""
+        with ExitStack() as stack:
+            for meter in self.meters:
+                stack.enter_context(meter.counting(risk, steps, self.cluster.clock.monotonic()))
+            yield
+
+    def gate(self, general: Gate) -> Gate:
+        access = general.access if self.access is None else self.access
+        own_level = self.access is not None
+        return replace(general, access=access, own_level=own_level, cluster=self.name, rules=self.rules)
+
+
+class Sites:
+    def __init__(self, sites: Sequence[Site] = (), *, problem: str | None = None) -> None:
+        self.general = Gate()
+        """What holds where a cluster has nothing of its own."""
+        self.refresh: Callable[[], None] = lambda: None
+        """Called before every call and list: reads the settings anew if they have changed."""
+        self._sites = {site.name: site for site in sites}
+        self._problem = problem
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self._sites.values())
+
+    @property
+    def several(self) -> bool:
+        return len(self._sites) > 1
+
+    def open_to(self, caller: Caller) -> list[Site]:
+        """Those that the caller's own credentials reach."""
+        wanted = caller.scope.clusters
+        return [site for site in self if wanted is None or site.name in wanted]
+
+    def reachable(self, caller: Caller) -> list[Site]:
+        """The same, but never none."""
+        if not self._sites:
+            raise NotConfigured(self._problem or "No Proxmox VE cluster is configured")
+        if found := self.open_to(caller):
+            return found
+        raise BadArgument(
+            f"No cluster is within the scope of {caller.subject or 'this token'}",
+            next_step="The operator can make a token with a wider scope",
+        )
+
+    def named(self, name: object, caller: Caller) -> Site:
+        """The cluster that was asked for; one outside the caller's scope is as unknown as one that there is not."""
+        known = {site.name: site for site in self.reachable(caller)}
+        text = str(name).strip()
+        if text in known:
+            return known[text]
+        near = difflib.get_close_matches(text, known, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"The clusters are {', '.join(known)}"
+        raise BadArgument(f"There is no cluster {text!r}", next_step=hint)

@@ -1,0 +1,24 @@
+"""Texts that must not leave."""
+
+from __future__ import annotations
+
+
+class Secret:
+    """A text that never prints itself. Reading it is explicit: `secret.reveal()`."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "***"

@@ -1,0 +1,232 @@
+"""The lean surface: four small tools that reach every operation, for clients that drown in tools."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+
+import msgspec
+from mcp.types import CallToolResult, TextContent
+from mcp.types import Tool as ListedTool
+from msgspec import Meta
+
+from quorate.operations.registry import Operation, Risk, Table, operations, schema_of
+from quorate.pipeline.arguments import WrongArguments, decode
+from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.run import Pipeline, Result
+from quorate.pve.errors import BadArgument, Problem
+from quorate.surfaces import rendering
+from quorate.surfaces.describing import arguments_of, needed_arguments
+from quorate.surfaces.finding import Finder
+from quorate.surfaces.instructions import instructions
+from quorate.surfaces.native import NativeSurface, hints
+from quorate.surfaces.surface import answer
+
+SHOWN = 5
+
+
+class _Finding(msgspec.Struct):
+    words: Annotated[str, Meta(description="Such as 'give the db VM more memory'")] | None = None
+    operation: Annotated[str, Meta(description="Describe this one")] | None = None
+
+
+class _Running(msgspec.Struct):
+    operation: Annotated[str, Meta(description="As pve_find names it")]
+    arguments: Annotated[dict[str, Any], Meta(description="Its arguments by name")] = {}
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    about: str
+    risks: tuple[Risk, ...]
+    """Of the calls that it is for, the worst last."""
+    arguments: type[msgspec.Struct] = _Running
+
+    @property
+    def risk(self) -> Risk:
+        return self.risks[-1]
+
+    def schema(self) -> dict[str, Any]:
+        return schema_of(self.arguments)
+
+
+FIND = Tool(
+    "pve_find",
+    "Find operations by plain words, best first, or describe one with all its arguments; without either, name them "
+    "all. Run an operation with the tool that stands beside it.",
+    (Risk.READ,),
+    _Finding,
+)
+READ = Tool("pve_read", "Run an operation that reads.", (Risk.READ, Risk.LOOK_INSIDE))
+CHANGE = Tool(
+    "pve_change",
+    "Run an operation that changes something, or with dry_run in its arguments only show the plan.",
+    (Risk.CHANGE,),
+)
+DESTROY = Tool(
+    "pve_destroy",
+    "Run an operation that destroys data, cuts power, grants rights or cannot be undone, or with dry_run in its "
+    "arguments only show the plan.",
+    (Risk.DESTROY,),
+)
+TOOLS = {tool.name: tool for tool in (FIND, READ, CHANGE, DESTROY)}
+RUNNERS = (READ, CHANGE, DESTROY)
+"""From the mildest to the worst. A tool also runs what is milder: its annotations then say too much, not too little."""
+
+
+class LeanSurface:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._native = NativeSurface(pipeline)
+
+    @cached_property
+    def _finder(self) -> Finder:
+        return Finder(operations().values())
+
+    def tools(self, caller: Caller) -> list[ListedTool]:
+        return [_listed(tool) for tool in self.usable(caller)]
+
+    def usable(self, caller: Caller) -> list[Tool]:
+        """Those by which the caller can do anything."""
+        visible = self._pipeline.visible(caller)
+        return [FIND, *(tool for tool in RUNNERS if any(self._runs(tool, one, caller) for one in visible))]
+
+    def knows(self, name: str) -> bool:
+        return name in TOOLS
+
+    def instructions(self) -> str:
+        reach = (
+            "A few tools reach everything: pve_find finds operations by plain words and says which tool runs them. "
+            "Operations are named here as if they were tools: run guest_list by pve_read operation=guest_list."
+        )
+        gates, approval = self._pipeline.gates(), self._pipeline.approver.mode
+        return reach + "\n" + instructions(gates, self._pipeline.visible(), approval)
+
+    async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
+        tool = TOOLS.get(name)
+        if tool is None:
+            raise BadArgument(f"There is no tool {name!r}", next_step=f"There are {', '.join(TOOLS)}")
+        given = _decoded(tool, arguments)
+        if tool is FIND:
+            return answer(Result(self._found(exchange.caller, given["words"], given["operation"])))
+        return await self._run(tool, given["operation"], given["arguments"], exchange)
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    async def _run(self, tool: Tool, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
+        operation = self._operation(name)
+        try:
+            needed = _runner(self._pipeline.risk_of(operation, arguments))
+            if RUNNERS.index(needed) > RUNNERS.index(tool):
+                raise BadArgument(
+                    f"{tool.name} does not run this call of {name}", next_step=f"Make the same call with {needed.name}"
+                )
+            return answer(await self._pipeline.run(name, arguments, exchange))
+        except WrongArguments as problem:
+            return self._explained(operation, problem, exchange.caller)
+
+    def _explained(self, operation: Operation, problem: Problem, caller: Caller) -> CallToolResult:
+        """What is wrong with the arguments, and which there are."""
+        described = rendering.text({"arguments": self._arguments(operation, caller)})
+        text = f"{rendering.problem_text(problem)}\n\n{operation.name} takes\n{described}"
+        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+
+    def _operation(self, name: str) -> Operation:
+        """Also one that is switched off, which the pipeline refuses with the reason."""
+        known = operations()
+        if name in known:
+            return known[name]
+        near = difflib.get_close_matches(name, known, 3) or [one.name for one in self._finder.find(name)[:3]]
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"{FIND.name} finds operations by plain words"
+        raise BadArgument(f"There is no operation {name!r}", next_step=hint)
+
+    # -- finding ---------------------------------------------------------------------------------------------------
+
+    def _found(self, caller: Caller, words: str | None, name: str | None) -> Table | dict[str, Any]:
+        if name is not None:
+            return self._described(self._operation(name), caller)
+        visible = self._pipeline.visible(caller)
+        if words is None:
+            return _by_toolset(visible)
+        found = self._finder.find(words)
+        shown = [one for one in found if one in visible][:SHOWN]
+        rows = [[one.name, self._runners(one, caller), needed_arguments(one), one.summary] for one in shown]
+        table = Table(("operation", "run_with", "needs", "summary"), rows, total=len(rows))
+        if not shown:
+            table.facts["next"] = f"Try other words, or {FIND.name} without any for the names of all operations"
+        if found and found[0] not in visible:
+            table.facts["not_available"] = f"{found[0].name}: {self._objection(found[0], caller)}"
+        return table
+
+    def _described(self, operation: Operation, caller: Caller) -> dict[str, Any]:
+        objection = self._objection(operation, caller)
+        return {
+            "operation": operation.name,
+            "run_with": self._runners(operation, caller),
+            "summary": operation.summary,
+            **({"not_available": objection} if objection else {}),
+            "arguments": self._arguments(operation, caller),
+        }
+
+    def _arguments(self, operation: Operation, caller: Caller) -> dict[str, str]:
+        return arguments_of(self._native.described(operation, caller).input_schema)
+
+    def _objection(self, operation: Operation, caller: Caller) -> str:
+        """Why no cluster lets the caller do it; empty if one does."""
+        objections = [gate.objection(operation, caller) for gate in self._pipeline.gates(caller)]
+        return "" if None in objections else str(objections[0]) if objections else ""
+
+    def _runners(self, operation: Operation, caller: Caller) -> str:
+        """One tool for most operations; several where it depends on the arguments."""
+        return " or ".join(tool.name for tool in RUNNERS if self._runs(tool, operation, caller))
+
+    def _runs(self, tool: Tool, operation: Operation, caller: Caller) -> bool:
+        """Whether there are calls of the operation that the tool is for, and that a cluster allows."""
+        gates = self._pipeline.gates(caller)
+        possible = [risk for risk in tool.risks if risk in _possible(operation)]
+        return any(gate.objection(operation, caller, risk) is None for gate in gates for risk in possible)
+
+
+def _decoded(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+    given = dict(arguments)
+    if isinstance(text := given.get("arguments"), str):  # how some clients send an object inside an object
+        with contextlib.suppress(json.JSONDecodeError):
+            given["arguments"] = json.loads(text)
+    try:
+        return decode(tool, given)
+    except WrongArguments as problem:
+        if tool is not FIND and set(given) - {"operation", "arguments"}:
+            problem.next_step = 'The arguments of the operation go into arguments, such as {"guest": "web01"}.'
+        raise
+
+
+def _listed(tool: Tool) -> ListedTool:
+    return ListedTool(
+        name=tool.name,
+        description=tool.about,
+        input_schema=tool.schema(),
+        annotations=hints(tool.risk, idempotent=tool in (FIND, READ)),
+    )
+
+
+def _runner(risk: Risk) -> Tool:
+    return next(tool for tool in RUNNERS if risk in tool.risks)
+
+
+def _possible(operation: Operation) -> set[Risk]:
+    """What single calls of it can be."""
+    risks = list(Risk)
+    return set(risks[risks.index(operation.least_risk) : risks.index(operation.risk) + 1])
+
+
+def _by_toolset(visible: Iterable[Operation]) -> dict[str, Any]:
+    names: dict[str, list[str]] = {}
+    for operation in visible:
+        names.setdefault(operation.toolset, []).append(operation.name)
+    return {toolset: ", ".join(found) for toolset, found in sorted(names.items())}

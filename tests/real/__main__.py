@@ -1,0 +1,115 @@
+"""`python -m tests.real [pytest's options]`: the tests that need real machines, in a laboratory of their own.
+
+The laboratory is a set of fresh namespaces: network, processes, mounts, host name, control groups. Its first process
+starts pytest, waits for it and goes; whatever is left in there goes with it, also after a crash or a kill. Nothing
+outside changes but for the cache of the guests' systems (images.py).
+
+`python -m tests.real packages` prints the Debian packages that it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.real import images, needs
+from tests.real.waiting import until
+
+IMAGES = "REAL_LAB_IMAGES"
+"""Set inside the laboratory, to the folder with the guests' systems."""
+
+_GROUPS = Path("/run/control-groups")
+_PREFIX = "quorate-real-"
+# Into the control group that was made for it, then into all the other namespaces; and not without its keeper.
+_ENTER = """
+echo $$ > "$1/cgroup.procs" || exit
+shift
+exec setpriv --pdeathsig KILL unshare --cgroup --mount --net --pid --uts --ipc --fork --kill-child --mount-proc "$@"
+"""
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["packages"]:
+            sys.stdout.write(" ".join(needs.PACKAGES) + "\n")
+            return 0
+        case ["keep", *options]:
+            return _keep(options)
+        case ["inside", *options]:
+            return _first_process(options)
+    problem = needs.problem()
+    if problem is not None and os.environ.get("CI"):
+        sys.stderr.write(f"The tests with real machines cannot run: {problem}.\n")
+        return 1
+    if problem is None:
+        os.environ[IMAGES] = str(images.build())
+        os.execvp("unshare", ["unshare", "--mount", "--", *_this("keep"), *arguments])
+    return subprocess.run(_pytest(arguments)).returncode  # all skipped, with the reason
+
+
+def _this(part: str) -> list[str]:
+    return [sys.executable, "-m", "tests.real", part]
+
+
+def _pytest(arguments: list[str]) -> list[str]:
+    chosen = any(Path(each.partition("::")[0]).exists() for each in arguments)
+    folder = [] if chosen else [str(Path(__file__).parent)]
+    return [sys.executable, "-m", "pytest", "-rs", *folder, *arguments]
+
+
+def _keep(options: list[str]) -> int:
+    """Make the laboratory's control group, wait until the laboratory is gone, and remove the group."""
+    signal.signal(signal.SIGINT, _leave_to_pytest)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the laboratory ends with us
+    _run("mount -t tmpfs none /run")
+    _GROUPS.mkdir()
+    _run(f"mount -t cgroup2 none {_GROUPS}")
+    for old in _GROUPS.glob(f"{_PREFIX}*"):
+        if _is_empty(old):  # others belong to laboratories that are open
+            _remove(old)
+    own = _GROUPS / f"{_PREFIX}{secrets.token_hex(4)}"
+    own.mkdir()
+    try:
+        return subprocess.run(["sh", "-c", _ENTER, "sh", str(own), *_this("inside"), *options]).returncode
+    finally:
+        (own / "cgroup.kill").write_text("1")
+        until(lambda: _is_empty(own), "the laboratory to end")
+        _remove(own)
+
+
+def _first_process(options: list[str]) -> int:
+    """Prepare the laboratory and let pytest run in it. Orphans come to the first process, and are buried by it."""
+    signal.signal(signal.SIGINT, _leave_to_pytest)
+    _run("ip link set lo up")
+    _run("mkdir -p /run/lab /run/lock /run/sshd")
+    _run("mount -t cgroup2 none /sys/fs/cgroup")
+    tests = os.spawnvp(os.P_NOWAIT, sys.executable, _pytest(options))
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == tests:
+            return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1
+
+
+def _leave_to_pytest(*_: object) -> None:
+    """Whoever interrupts us interrupts pytest as well; it winds up and ends, and that is what we wait for."""
+
+
+def _run(command: str) -> None:
+    subprocess.run(command.split(), check=True)
+
+
+def _is_empty(group: Path) -> bool:
+    return "populated 0" in (group / "cgroup.events").read_text()
+
+
+def _remove(group: Path) -> None:
+    for folder, _, _ in os.walk(group, topdown=False):
+        os.rmdir(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
