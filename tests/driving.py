@@ -95,7 +95,7 @@ async def rig(
     mode: str = "auto",
     cluster: ClusterSettings | None = None,
     limits: Limits | None = None,
-    toolsets: tuple[str, ...] = ("all",),
+    toolsets: tuple[str, ...] | None = ("all",),
     approval: Approval = Approval.NONE,
     approve_changes: bool = False,
     elicitation: ElicitationFnT | None = None,
@@ -144,9 +144,8 @@ async def second_server(
         user, _, name = token.partition("!")
         secret = quorate.sim.world.access.users[user].tokens[name].secret
         target = pointed_at(quorate.sim, credentials=Token(token, Secret(secret)))
-    settings = replace(
-        quorate.app.settings, clusters=(target,), audit_file=audit_file, **{"access": Access.ADMIN, **changes}
-    )
+    usual = {"clusters": (target,), "access": Access.ADMIN, "audit_file": audit_file}
+    settings = replace(quorate.app.settings, **{**usual, **changes})
     app = build(settings, clock=DrivenTime(quorate.clock))
     try:
         async with Client(app.server()) as client:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from quorate.sim.guest_os.files import Entry, FileSystem
 from quorate.sim.guest_os.machine import Machine, Machines
 from quorate.sim.guests import OperatingSystem
-from quorate.ssh.access import Login
+from quorate.ssh.settings import Login
 from tests.driving import Rig
 
 ALPINE = OperatingSystem("alpine", "Alpine Linux", "v3.22", "3.22", "6.12.31-0-lts")
@@ -24,8 +25,9 @@ HOSTILE_NAMES = (
 
 def reach_by_ssh(quorate: Rig, vmid: int, *, port: int | None = None) -> None:
     """Let a guest be found where the simulated node pve1 listens: a POSIX machine behind a real SSH server."""
+    assert quorate.app.cluster is not None
     access, sim = quorate.app.cluster.ssh, quorate.sim
-    login = Login(f"127.0.0.1:{port or sim.ssh_ports['pve1']}", user="root", key=sim.ssh_key_file)
+    login = Login(f"127.0.0.1:{port or sim.ssh_ports['pve1']}", user="root", key=Path(sim.ssh_key_file))
     access.settings = replace(access.settings, single_guests={vmid: login})
 
 

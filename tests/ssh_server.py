@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,7 +33,6 @@ class Host:
     """What its login shell says before it does anything."""
     password: str | None = None
     connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
-    sessions: int = 0
     busiest: int = 0
     refused: int = 0
     commands: list[str] = field(default_factory=list)
@@ -66,14 +67,17 @@ class Host:
 
 @asynccontextmanager
 async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
-    folder.mkdir(exist_ok=True)
+    os.makedirs(folder, exist_ok=True)
     extra = {name: options.pop(name) for name in ("server_host_certs",) if name in options}
     host = Host(folder, **options)
+    running: dict[asyncio.subprocess.Process, Any] = {}
     client_key = asyncssh.generate_private_key("ssh-ed25519")
     client_key.write_private_key(str(host.key_file))
     host.key_file.chmod(0o600)
 
     class Door(asyncssh.SSHServer):
+        sessions = 0  # of this connection, as OpenSSH counts them: until the command has ended
+
         def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
             host.connections.append(conn)
 
@@ -84,42 +88,47 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
             return password == host.password
 
         def session_requested(self) -> Any:
-            if host.sessions >= host.most_sessions:
+            if self.sessions >= host.most_sessions:
                 host.refused += 1
                 return False
-            host.sessions += 1
-            host.busiest = max(host.busiest, host.sessions)
-            return asyncssh.SSHServerProcess(run, None, 3, False)
+            self.sessions += 1
+            host.busiest = max(host.busiest, self.sessions)
+            return asyncssh.SSHServerProcess(self.run, None, 3, False)
 
         def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
             return True
+
+        async def run(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+            try:
+                await run(process)
+            finally:
+                self.sessions -= 1
 
     async def run(process: asyncssh.SSHServerProcess[bytes]) -> None:
         command = process.command or "true"
         host.commands.append(command)
         process.channel.set_encoding(None)
-        try:
-            child = await asyncio.create_subprocess_exec(
-                "/bin/sh",
-                "-c",
-                f"{host.noise}{command}",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
-            assert child.stdin is not None
-            feeding = asyncio.ensure_future(_feed(process.stdin, child.stdin))
-            await asyncio.gather(_pass_on(child.stdout, process.stdout), _pass_on(child.stderr, process.stderr))
-            code = await child.wait()
-            feeding.cancel()
-            with contextlib.suppress(OSError, asyncssh.Error):
-                if code < 0:
-                    process.exit_with_signal({9: "KILL", 15: "TERM"}.get(-code, "ABRT"))
-                else:
-                    process.exit(code)
-        finally:
-            host.sessions -= 1
+        child = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            f"{host.noise}exec {command}",  # as bash does with a single command
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert child.stdin is not None
+        running[child] = asyncio.current_task()
+        feeding = asyncio.ensure_future(_feed(process.stdin, child.stdin))
+        await asyncio.gather(_pass_on(child.stdout, process.stdout), _pass_on(child.stderr, process.stderr))
+        code = await child.wait()
+        feeding.cancel()
+        del running[child]
+        with contextlib.suppress(OSError, asyncssh.Error):
+            if code < 0:
+                process.exit_with_signal({9: "KILL", 15: "TERM"}.get(-code, "ABRT"))
+            else:
+                process.exit(code)
 
     server = await asyncssh.listen(
         HOST,
@@ -138,6 +147,10 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
         host.drop_all()
         server.close()
         await server.wait_closed()
+        for child in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        await asyncio.gather(*running.values(), return_exceptions=True)
 
 
 async def _feed(source: asyncssh.SSHReader[bytes], sink: asyncio.StreamWriter) -> None:

@@ -61,7 +61,7 @@ async def every_plan(quorate, operation, table):
             continue
         risk = operation.risk if operation.risk_of is None else operation.risk_of(decode(operation, arguments))
         assert effect(operation, risk, plan, table) == (risk, ""), f"{operation.name} {arguments}"
-        for call in plan.calls:
+        for call in plan.api_calls:
             problem = objection(table, call)
             assert problem is None, (
                 f"{operation.name} {arguments}: {call.method} {call.path} {dict(call.params)}: {problem}"

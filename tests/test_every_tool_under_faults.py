@@ -43,6 +43,12 @@ FAULTS = {
 }
 LONGEST = 600.0
 """Seconds of driven time in which a call has to end, whatever it meets."""
+INSIDE: dict[str, dict[str, Any]] = {
+    "guest_exec": {"guest": 104, "command": ["true"]},
+    "guest_file_write": {"guest": 104, "path": "/tmp/x", "content": "hello"},
+    "guest_job": {"action": "stop", "job": "agent:pve1:104:4711"},
+    "guest_service_control": {"guest": 104, "service": "ssh", "action": "restart"},
+}
 OUR_DEFECT = ("failed inside Quorate", "Traceback", "object at 0x")
 
 
@@ -75,7 +81,9 @@ def one_call_each(quorate: Rig) -> Iterator[tuple[Operation, dict[str, Any]]]:
     image = quorate.audit_file.with_name("tiny.iso")
     image.write_bytes(CONTENT)
     for operation in operations().values():
-        if operation.changes:
+        if operation.toolset == "inside" and operation.changes:
+            yield operation, INSIDE[operation.name]
+        elif operation.changes:
             yield operation, next(examples(operation, quorate.sim.world, image))
         else:
             yield from ((operation, arguments) for arguments in reading(operation, quorate.sim.world))

@@ -106,4 +106,6 @@ async def test_waiting_never_outlasts_a_client(tmp_path):
     async with rig(tmp_path) as quorate:
         tools = {tool.name: tool for tool in (await quorate.client.list_tools()).tools}
         assert tools["guest_wait"].input_schema["properties"]["wait"]["maximum"] == 50
-        assert tools["guest_wait"].annotations.read_only_hint is True
+        annotations = tools["guest_wait"].annotations
+        assert annotations is not None
+        assert annotations.read_only_hint is True

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from tests.driving import rig
-from tests.inside_guests import VM, files
+from tests.inside_guests import VM, files, machine
 from tests.windows_guest import WIN, windows
 
 pytestmark = pytest.mark.anyio
@@ -169,8 +169,6 @@ async def test_a_powershell_that_says_nothing_of_sense_is_no_defect_of_ours(tmp_
         def silent(io, _args):
             io.complain("powershell.exe : The term is not recognized")
             return 1
-
-        from tests.inside_guests import machine
 
         machine(quorate, WIN).own_commands["powershell.exe"] = silent
         refusal = await quorate.refusal("guest_dir_list", guest=WIN, path="C:\\")

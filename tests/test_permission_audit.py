@@ -197,7 +197,7 @@ async def test_the_own_rights_may_end_before_the_call_is_known(tmp_path):
             answer = await weak.facts("permission_audit", tool="node_get", arguments={"node": "pve1"})
             assert answer["missing"][0]["path"] == "/nodes/pve1"
             assert "own rights end before" in answer["note"]
-            assert any("new@pve has to hold the same" in note for note in answer["notes"])
+            assert any("--users 'new@pve'" in line for line in answer["commands"])  # it bounds its token
             assert "Sys.Audit" in await weak.refusal("permission_audit", who="bob@pve")
 
 

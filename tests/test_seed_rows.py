@@ -17,9 +17,9 @@ PARAMS = {
 # system: rows, rows with a native call, rows that belong to a later issue
 COUNTS = {
     "brynnjocelyn": (29, 29, 0),
-    "bsahane": (53, 51, 2),
-    "gilby125": (55, 54, 1),
-    "solomonneas": (42, 33, 9),
+    "bsahane": (53, 53, 0),
+    "gilby125": (55, 55, 0),
+    "solomonneas": (42, 42, 0),
     "washyu": (49, 8, 41),
 }
 

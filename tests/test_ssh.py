@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import os
+import signal
 import subprocess
 import sys
 from base64 import b64encode
@@ -28,8 +29,9 @@ from tests.ssh_server import HOST, Host, reached, serving
 pytestmark = pytest.mark.anyio
 
 NASTY = [
-    "a b", "it's", '"double"', "$(touch /tmp/never)", "`id`", "new\nline", "tab\there", "*", "~", "!x", "\\n", "\\0101", "é€",
-    "--option", "-n", "", " ", ";", "&&", "|", ">x", "#no", "%s%n", "\x1b[31m", "\u202egnp.exe", "a" * 5000, "}", "${HOME}",
+    "a b", "it's", '"double"', "$(touch /tmp/never)", "`id`", "new\nline", "tab\there", "*", "~", "!x", "\\n", "\\0101",
+    "é€", "--option", "-n", "", " ", ";", "&&", "|", ">x", "#no", "%s%n", "\x1b[31m", "\u202egnp.exe", "a" * 5000, "}",
+    "${HOME}",
 ]  # fmt: skip
 
 
@@ -68,7 +70,7 @@ async def test_output_error_output_and_exit_code_come_apart(tmp_path):
 
 async def test_arguments_arrive_exactly_as_they_were_given(tmp_path):
     async with machine(tmp_path) as (_, into):
-        show = "import sys; sys.stdout.buffer.write(b'\\0'.join(a.encode('utf-8', 'surrogateescape') for a in sys.argv[1:]))"
+        show = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(a) for a in sys.argv[1:]))"
         output = await into.run(Command((sys.executable, "-c", show, *NASTY)))
         assert output.stdout.decode().split("\0") == NASTY
 
@@ -215,10 +217,11 @@ async def test_a_time_limit_is_kept_from_inside(tmp_path):
 
 async def test_a_job_shows_what_it_has_said_so_far(tmp_path):
     async with machine(tmp_path) as (_, into):
-        job = await into.start(Command(("sh", "-c", "echo begun; read line; echo end")), keep=100)
+        job = await into.start(Command(("sh", "-c", "echo begun; sleep 71007; echo end")))
         while not (await job.so_far()).stdout:
             await asyncio.sleep(0.01)
         assert (await job.so_far()).stdout == b"begun\n"
+        assert await job.wait(0) is None
 
 
 async def test_closing_ends_what_still_runs(tmp_path):
@@ -269,7 +272,8 @@ async def test_a_command_whose_fate_is_unknown_is_not_sent_again(tmp_path):
             await running
         assert log.read_text() == "ran\n"
         assert len(host.connections) == 1
-        subprocess.run(["pkill", "-f", "^sleep 71006$"], check=False)
+        for pid in sleeping("71006"):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 async def test_an_idle_connection_is_closed_and_made_anew_when_needed(tmp_path):
@@ -422,9 +426,8 @@ async def test_the_keys_of_an_ssh_agent_are_used_where_none_is_set(tmp_path, mon
             assert await adding.wait() == 0
             async with reached(host, target=host.target(key=None)) as place:
                 assert (await way(place).run(Command(("true",)))).exit_code == 0
-            key = asyncssh.read_private_key(host.key_file)
-            key.write_private_key(str(host.key_file), passphrase="locked-away")
-            key.write_public_key(f"{host.key_file}.pub")
+            asyncssh.read_private_key(host.key_file).write_public_key(f"{host.key_file}.pub")
+            await lock(host.key_file)
             async with reached(host) as place:  # locked on disk, open in the agent
                 assert (await way(place).run(Command(("true",)))).exit_code == 0
     finally:
@@ -432,10 +435,17 @@ async def test_the_keys_of_an_ssh_agent_are_used_where_none_is_set(tmp_path, mon
         await agent.wait()
 
 
+async def lock(key_file) -> None:
+    """Put a passphrase on a private key."""
+    asked = ("ssh-keygen", "-q", "-p", "-P", "", "-N", "locked-away", "-f", str(key_file))
+    locking = await asyncio.create_subprocess_exec(*asked, stdout=subprocess.DEVNULL)
+    assert await locking.wait() == 0
+
+
 async def test_keys_that_cannot_be_used_are_told_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     async with serving(tmp_path) as host:
-        asyncssh.read_private_key(host.key_file).write_private_key(str(host.key_file), passphrase="locked-away")
+        await lock(host.key_file)
         (tmp_path / "text").write_text("not a key")
         for key, words in (
             (host.key_file, "is locked by a passphrase.*ssh-add"),

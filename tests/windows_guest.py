@@ -80,7 +80,7 @@ class PowerShell:
         folder = entry is None
         return {
             "name": name, "folder": folder, "size": 0 if entry is None else len(entry.read()),
-            "modified": 1_768_464_000, "attributes": "Directory" if folder else "Archive", "link": "", "target": "",
+            "modified": 1_768_464_000, "attributes": "Directory" if folder else "Archive", "link": False, "target": "",
         }  # fmt: skip
 
     def _children(self, path: str) -> list[str]:

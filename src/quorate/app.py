@@ -48,7 +48,7 @@ class App:
     def server(self, **options: Any) -> Server:
         from quorate.surfaces.server import Server  # the MCP SDK is the largest import; `call` does without it
 
-        return Server(self.pipeline, self.surfaces(), **options)
+        return Server(self.pipeline.variant(adapt=self._with_all_toolsets), self.surfaces(), **options)
 
     def surfaces(self) -> list[Surface]:
         """In the order in which the operator named them; a tool name that two of them have is refused."""
@@ -61,16 +61,17 @@ class App:
         return list(chosen.values())
 
     def _surface(self, name: str) -> Surface:
-        from quorate.surfaces.compat import system
-        from quorate.surfaces.compat.surface import CompatSurface
-        from quorate.surfaces.native import NativeSurface
-
         if name == "native":
+            from quorate.surfaces.native import NativeSurface
+
             return NativeSurface(self.pipeline)
         if name == "lean":
             from quorate.surfaces.lean import LeanSurface
 
             return LeanSurface(self.pipeline.variant(adapt=self._with_all_toolsets))
+        from quorate.surfaces.compat import system
+        from quorate.surfaces.compat.surface import CompatSurface
+
         chosen = system(name)
         return CompatSurface(chosen, self._opened_for(chosen), self._house())
 
@@ -98,7 +99,7 @@ class App:
         return self.pipeline.variant(adapt=adapt, approver=approver)
 
     def _with_all_toolsets(self, gate: Gate) -> Gate:
-        """The default set spares a client's tokens; where the tools cost the same, all are there unless some were chosen."""
+        """The default set spares a client's tokens. Where more cost none, all are on unless the operator chose some."""
         return gate if self.settings.toolsets else replace(gate, toolsets=frozenset(TOOLSETS))
 
     def adopt(self, settings: Settings) -> None:

@@ -107,11 +107,6 @@ class ServerFailed(Problem):
     kind = "server"
 
 
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text if text.endswith((".", "!", "?", ":", "`")) else text + "."
-
-
 class HostKeyRefused(Problem):
     """A host is not known, or not the one it was: nothing was sent to it."""
 
@@ -122,3 +117,8 @@ class GuestRefused(Problem):
     """The system inside a guest said no, in its own words."""
 
     kind = "guest"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?", ":", "`")) else text + "."

@@ -5,9 +5,9 @@ It uses the tools of solomonneas as a client does, so all gates hold.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 from quorate.config.smoke import SmokeSettings
 from quorate.pipeline.caller import Ask, Caller, Exchange
@@ -20,6 +20,7 @@ SURE = {"confirm": True, "destructive": True}
 LOOK_AGAIN = 2.0
 MARKER = "/root/mcp-smoke-marker"
 SNAPSHOT = "mcp_smoke"
+NOTE = "A smoke test; it removes itself"
 
 Say = Callable[[str, bool, dict[str, Any]], None]
 """Gets each step: its name, whether it went well, and its facts."""
@@ -41,21 +42,19 @@ class Smoke:
 
     async def run(self) -> bool:
         """Whether every step went well. What was made is removed in any case."""
-        parts: list[tuple[object, Callable[[], Awaitable[None]]]] = [
-            (True, self._look_around),
-            (self._wanted.makes_guests, self._look_at_pool),
-            (self._wanted.create, self._container),
-            (self._wanted.source, self._clone),
-            (self._wanted.inside, self._service),
-        ]
-        well = True
-        for wanted, part in parts:
-            try:
-                if wanted and (well or part is self._service):
-                    await part()
-            except _Failed:
-                well = False
-        return well
+        try:
+            await self._look_around()
+            if self._wanted.makes_guests:
+                await self._step("pool", "proxmox_list_pool_resources", pool=self._wanted.pool)
+            if self._wanted.create:
+                await self._container()
+            if self._wanted.source:
+                await self._clone()
+            if self._wanted.inside:
+                await self._service()
+        except _Failed:
+            return False
+        return True
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -65,9 +64,6 @@ class Smoke:
         await self._step("guests", "proxmox_list_vms")
         await self._step("containers", "proxmox_list_containers")
         await self._step("tasks", "proxmox_recent_tasks", limit=5)
-
-    async def _look_at_pool(self) -> None:
-        await self._step("pool", "proxmox_list_pool_resources", pool=self._wanted.pool)
 
     async def _container(self) -> None:
         wanted = self._wanted
@@ -81,7 +77,7 @@ class Smoke:
             await self._step(
                 "create", "proxmox_create_container", vmid=vmid, hostname=name, node=found["node"], pool=wanted.pool,
                 ostemplate=found["container_templates"][0]["volid"], storage=wanted.root_storage, memory=256,
-                rootfs_size="2", start=True, description="A smoke test; it removes itself", confirm=True,
+                rootfs_size="2", start=True, description=NOTE, confirm=True,
             )  # fmt: skip
             state = (await self._step("inspect", "proxmox_get_resource", vmid=vmid))["status"]["status"]
             if state != "running":
@@ -140,7 +136,7 @@ class Smoke:
             leaving.push_async_callback(self._remove, vmid, name)
             cloned = await self._step(
                 "clone", "proxmox_clone_resource", source_vmid=wanted.source, new_vmid=vmid, name=name, full=True,
-                pool=wanted.pool, description="A smoke test; it removes itself", confirm=True,
+                pool=wanted.pool, description=NOTE, confirm=True,
             )  # fmt: skip
             await self._ended(cloned)
             await self._step("start", "proxmox_start_resource", vmid=vmid, confirm=True)
@@ -174,9 +170,9 @@ class Smoke:
     # -- removing --------------------------------------------------------------------------------------------------
 
     async def _remove(self, vmid: int, name: str) -> None:
-        """Delete the guest if it is ours: by that id and name in our pool. Nothing else is touched."""
-        pool = await self._call("proxmox_list_pool_resources", pool=self._wanted.pool)
-        if any((one["vmid"], one.get("name")) == (vmid, name) for one in pool.get("resources", ())):
+        """Delete the guest if it is ours, by its id, name and note: another may have taken the id before us."""
+        config = (await self._call("proxmox_get_resource", vmid=vmid)).get("config", {})
+        if name in (config.get("name"), config.get("hostname")) and NOTE in config.get("description", ""):
             await self._step("remove", "proxmox_destroy_resource", vmid=vmid, purge=True, force=True, **SURE)
 
     async def _remove_backup(self, backup: dict[str, Any]) -> None:
@@ -201,7 +197,7 @@ class Smoke:
         facts: dict[str, Any] = answer.structured_content or {}
         return facts
 
-    def _fail(self, name: str, why: str) -> None:
+    def _fail(self, name: str, why: str) -> NoReturn:
         self._say(name, False, {"error": why})
         raise _Failed
 

@@ -117,7 +117,6 @@ READS = [
     Try("proxmox-list-users", {}, listing("/access/users")),
     Try("proxmox-list-roles", {}, listing("/access/roles")),
 ]
-WRITES = [row for row in bsahane.ROWS if row.tool not in {read.tool for read in READS}]
 
 
 EXEC = "proxmox-guest-exec"
@@ -145,6 +144,7 @@ INSIDE = [
     Try(EXEC, {"vmid": 102, "command": "tee", "args": ["/tmp/a b"], "input_data": "from stdin"}, program_was_run),
     Try("proxmox-register-vm-as-host", {"vmid": 102, "ssh_private_key_path": "/keys/me"}, host_is_registered),
 ]
+WRITES = [row for row in bsahane.ROWS if row.tool not in {tried.tool for tried in [*READS, *INSIDE]}]
 
 
 def sure(tool: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -313,6 +313,8 @@ async def test_at_access_read_every_change_is_refused_and_says_what_the_operator
             assert "starting Quorate with --access" in text
         text = await refused(quorate, "proxmox-delete-vm", vmid=107, confirm=True)
         assert "--access admin and --approval ask, token or none" in text
+        text = await refused(quorate, EXEC, vmid=102, command="true")
+        assert f"{EXEC} is refused at access level read" in text
 
 
 async def test_confirm_is_no_approval(tmp_path):
@@ -334,9 +336,26 @@ async def test_with_plan_tokens_the_dry_run_gives_one_and_the_call_takes_it(tmp_
         assert not quorate.sim.world.guests[104].running
 
 
-def test_every_native_equivalent_is_an_operation():
-    from quorate.operations.registry import operations
-    from quorate.surfaces.compat import system
+async def test_a_rule_that_is_there_is_not_added_a_second_time(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        rules = [dict(bsahane.RULE), {**bsahane.RULE, "dport": "443", "enable": 1}]
+        await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules[:1], confirm=True)
+        await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules, confirm=True)
+        again = await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules, confirm=True)
+        assert again["unchanged"] == ["All of it is there already"]
+        told = await quorate.facts("proxmox-vm-firewall-get", vmid=102)
+        assert sorted(rule["dport"] for rule in told["rules"]) == ["22", "443"]
 
-    for tool in system(SYSTEM).tools.values():
-        assert tool.native.split()[0].rstrip(",") in operations(), tool.name
+
+async def test_the_documented_examples_work_as_they_are_written(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        image, template = "debian-13.1.0-amd64-netinst.iso", "debian-13-standard_13.1-2_amd64.tar.zst"
+        await quorate.facts("proxmox-create-vm", node="pve1", vmid=200, name="web02", iso=image, confirm=True)
+        made = await quorate.facts("proxmox-create-lxc", hostname="ct01", ostemplate=template, confirm=True)
+        assert quorate.sim.world.guests[made["vmid"]].config["hostname"] == "ct01"
+        clone = {"source_vmid": 9000, "new_vmid": 50009, "name": "web01", "storage": "local-lvm"}
+        answer = await quorate.facts("proxmox-clone-vm", **clone, confirm=True, wait=True)
+        assert answer["status"]["exitstatus"] == "OK"
+        address = "ip=192.168.1.50/24,gw=192.168.1.1"
+        await quorate.facts("proxmox-cloudinit-set", name="web01", ipconfig0=address, confirm=True)
+        looks.has(quorate.sim.world.guests[50009].effective_config(), ipconfig0=address)

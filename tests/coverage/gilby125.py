@@ -1,6 +1,6 @@
 """gilby125's rows."""
 
-from tests.coverage import lists, looks, preparing
+from tests.coverage import insides, lists, looks, preparing
 from tests.coverage.brynnjocelyn import ISO, OLD_BACKUP, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
@@ -251,5 +251,14 @@ ROWS = [
     ),
     row("proxmox_remove_network_vm", on(107, net="net0"), NO_NIC, looks.lacks("net0")),
     row("proxmox_remove_network_lxc", on(206, net="net0"), NO_NIC, looks.lacks("net0")),
+    row(
+        "proxmox_execute_vm_command",
+        {
+            "node": "pve1", "vmid": "102", "type": "qemu", "wait": True,
+            "command": "echo made > /srv/mark; hostname; echo oh >&2; exit 3",
+        },
+        native("guest_exec", {"guest": "vmid", "command": "command"}),
+        insides.has_run,
+    ),
 ]  # fmt: skip
-LATER = {"proxmox_execute_vm_command": "inside guests"}
+LATER: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """solomonneas' rows."""
 
 from quorate.sim.world import World
-from tests.coverage import lists, looks, preparing
+from tests.coverage import insides, lists, looks, preparing
 from tests.coverage.brynnjocelyn import ISO, KEY, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
@@ -9,6 +9,13 @@ GET = native("guest_get", {"guest": "vmid"})
 SNAPSHOTS = native("snapshot_list", {"guest": "vmid"})
 STOP = native("guest_stop", {"guest": "vmid"})
 SURE = {"confirm": True, "destructive": True}
+FILE = {"guest": "vmid", "path": "path"}
+SERVICE = {"guest": "vmid", "service": "service"}
+CRON = {"vmid": 102, "service": "cron", "confirm": True}
+
+
+def on(path: str):
+    return {"vmid": 102, "path": path, "confirm": True}
 
 
 def only(name: str):
@@ -53,7 +60,9 @@ def vm_templates_are_listed(done: Done) -> None:
 
 
 def addresses_are_told(done: Done) -> None:
-    assert done.facts["addresses"] == {"ens18": done.guest().addresses[0].ip}
+    address = done.guest().addresses[0]
+    assert done.facts["usable"] == [address.ip]
+    assert done.facts["interfaces"][address.interface].startswith(f"{address.ip}/{address.prefix}, ")
 
 
 def two_smoke_guests(world: World) -> None:
@@ -140,7 +149,7 @@ ROWS = [
     ),
     row("proxmox_list_storage", {"node": "pve3"}, native("storage_list", {"node": "node"}), lists.storages_are_listed),
     row("proxmox_list_snapshots", {"vmid": 108}, SNAPSHOTS, looks.snapshots_are_listed),
-    row("proxmox_guest_network", {"vmid": 102}, GET, addresses_are_told),
+    row("proxmox_guest_network", {"vmid": 102}, native("guest_network", {"guest": "vmid"}), addresses_are_told),
     row("proxmox_wait_task", {"upid": lists.PAST_TASK}, native("task_wait", {"task": "upid"}), lists.task_is_told),
     row("proxmox_next_vmid", {}, native("api_call", method="GET", path="/cluster/nextid"), lists.next_id_is_free),
     row(
@@ -283,19 +292,44 @@ ROWS = [
         lists.task_log_is_told,
         without={"start": "the last lines are what one wants to see"},
     ),
+    row("proxmox_read_file", on("/etc/hosts"), native("guest_file_read", FILE), insides.is_read),
+    row(
+        "proxmox_exec",
+        {
+            "vmid": 102, "timeout": 20, "confirm": True,
+            "command": "echo made > /srv/mark; hostname; echo oh >&2; exit 3",
+        },
+        native("guest_exec", {"guest": "vmid", "command": "command", "timeout": "timeout"}),
+        insides.has_run,
+    ),
+    row(
+        "proxmox_write_file",
+        {**on("/srv/new/app.conf"), "content": "a = 'b'\n"},
+        native("guest_file_write", {**FILE, "content": "content"}, parents=True),
+        insides.is_written,
+    ),
+    row("proxmox_stat_path", on("/etc/passwd"), native("guest_path_stat", FILE), insides.is_described),
+    row("proxmox_list_directory", on("/etc"), native("guest_dir_list", FILE), insides.is_listed),
+    row("proxmox_service_status", CRON, native("guest_service", SERVICE), insides.service_is_told),
+    row(
+        "proxmox_service_start",
+        CRON,
+        native("guest_service_control", SERVICE, action="start"),
+        insides.service_runs,
+        prepare=insides.stopped_service(102, "cron"),
+    ),
+    row(
+        "proxmox_service_stop",
+        CRON,
+        native("guest_service_control", SERVICE, action="stop"),
+        insides.service_is_stopped,
+    ),
+    row(
+        "proxmox_service_restart",
+        CRON,
+        native("guest_service_control", SERVICE, action="restart"),
+        insides.service_was_restarted,
+    ),
 ]  # fmt: skip
 
-LATER = dict.fromkeys(
-    (
-        "proxmox_read_file",
-        "proxmox_exec",
-        "proxmox_write_file",
-        "proxmox_stat_path",
-        "proxmox_list_directory",
-        "proxmox_service_status",
-        "proxmox_service_start",
-        "proxmox_service_stop",
-        "proxmox_service_restart",
-    ),
-    "inside guests",
-)
+LATER: dict[str, str] = {}

@@ -138,6 +138,18 @@ def together(world: World, image: Path) -> Mapping[str, list[dict[str, Any]]]:
             {"guest": 204, "action": "reboot"}, {"guest": 106, "action": "resume"}, {"guest": 104, "action": "suspend"},
             {"guest": 104, "action": "reset"}, {"guest": [104, 204, 101], "action": "shutdown"},
         ],
+        "guest_exec": [
+            {"guest": 102, "command": "uptime"}, {"guest": "docker02", "command": ["ls", "-l", "/tmp dir"]},
+        ],
+        "guest_file_write": [
+            {"guest": 102, "path": "/etc/app.conf", "content": "a = 1\n"},
+            {"guest": "docker02", "path": "/srv/a b/c", "content": "eA==", "encoding": "base64", "parents": True},
+        ],
+        "guest_job": [{"action": "stop", "job": "agent:pve1:102:4711"}],
+        "guest_service_control": [
+            {"guest": guest, "service": "cron", "action": action}
+            for guest in (102, "docker02") for action in ("start", "stop", "restart", "reload", "enable", "disable")
+        ],
         "guest_stop": [{"guest": 104}, {"guest": 204}, {"guest": 101}, {"guest": [102, 202]}],
         "guest_template": [{"guest": 107}, {"guest": 206}],
         "guest_delete": [{"guest": 107}, {"guest": 206}, {"guest": 204, "stop": True},

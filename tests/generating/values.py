@@ -113,6 +113,10 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "sdn_change.tag": st.integers(1, 4094), "data": st.just(base64.b64encode(CONTENT).decode()),
         "group": st.just("g1"), "ha_remove.rule": st.just("near"), "limit": st.integers(20, 100), "params": st.just({}),
         "timeout": st.integers(1, 600), "offset": st.just(0),
+        # -- inside guests
+        "cwd": pick(["/", "/srv/a b"]), "env": st.just({"LANG": "C"}), "stdin": pick(["", "two\nlines"]),
+        "guest_exec.user": pick(["root", "ubuntu"]), "guest_file_write.mode": pick(["0644", "600"]),
+        "owner": pick(["root", "root:root", ":adm", "1000:1000"]), "way": st.just("agent"),
     }  # fmt: skip
 
 

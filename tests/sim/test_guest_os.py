@@ -9,10 +9,12 @@ import pytest
 from quorate.sim.clock import ManualClock
 from quorate.sim.cluster import SimulatedCluster
 from quorate.sim.guest_os.machine import Machine, Machines, Process
+from quorate.sim.guests import OperatingSystem
 
 
-def machine(vmid: int = 102) -> Machine:
+def machine(vmid: int = 102, system: OperatingSystem | None = None) -> Machine:
     world = SimulatedCluster(clock=ManualClock()).world
+    world.guests[vmid].system = system or world.guests[vmid].system
     return world.part(Machines).of(world.guests[vmid])
 
 
@@ -55,6 +57,22 @@ def output(script: str) -> str:
         ("cp /etc/hostname /tmp/h && mv /tmp/h /tmp/i && cat /tmp/i", "docker01\n"),
         ("echo hi | sha256sum | cut -d' ' -f1 | head -c 8", "98ea6e4f"),
         ("env FOO=bar printenv FOO", "bar\n"),
+        ("mkdir /srv/d; touch '/srv/d/a b'; find /srv/d -mindepth 1 -print0 | tr '\\0' '|'", "/srv/d/a b|"),
+        ("touch /srv/x /srv/y; find -H /srv -mindepth 1 -exec stat -c '%n %f' {} +", "/srv/x 81a4\n/srv/y 81a4\n"),
+        (
+            "ln -s x /srv/l; touch /srv/x; readlink /srv/l; readlink -f /srv/l; stat -L -c %F /srv/l",
+            "x\n/srv/x\nregular file\n",
+        ),
+        ("ln -s /nope/x /srv/l; readlink -f /srv/l || echo lost", "lost\n"),
+        ("mkfifo /srv/p; stat -c '%F %a' /srv/p /dev/null", "fifo 644\ncharacter special file 666\n"),
+        ("f=$(mktemp /srv/.t-XXXXXX); stat -c %a $f; dirname -- $f", "600\n/srv\n"),
+        ("chown root:ubuntu /etc/hosts; stat -c '%U:%G %u:%g' /etc/hosts", "root:ubuntu 0:1000\n"),
+        ("ip -o addr show | grep -c inet", "3\n"),
+        ("head -2 /proc/net/route | tail -1 | cut -f1,2,3", "ens18\t00000000\t010AA8C0\n"),
+        (
+            "systemctl show -p Id,ActiveState,LoadState nothing",
+            "Id=nothing.service\nActiveState=inactive\nLoadState=not-found\n",
+        ),
         ("# only a comment", ""),
         ("if false; then echo a; elif true; then echo b; else echo c; fi", "b\n"),
         ("if false; then echo a; else echo c; fi; echo $?", "c\n0\n"),
@@ -175,3 +193,42 @@ def test_a_container_runs_on_the_kernel_of_its_node():
 )
 def test_no_script_is_too_strange(script: str):
     assert run(script).exitcode in (0, 2, 127)
+
+
+def test_a_service_that_cannot_start_has_failed_and_says_why_in_the_journal():
+    inside = machine()
+    inside.services["cron"].fails_with = "no crontab"
+    started = run("systemctl restart cron", inside)
+    assert started.exitcode == 1
+    assert b"Job for cron.service failed" in started.io.err
+    assert run("systemctl is-failed cron", inside).exitcode == 0
+    assert b"Result=exit-code" in run("systemctl show cron", inside).io.out
+    assert b"no crontab" in run("journalctl -q -u cron -n 2", inside).io.out
+    assert run("systemctl --no-block restart cron", inside).exitcode == 0
+
+
+def test_openrc_runs_an_alpine_machine():
+    inside = machine(system=OperatingSystem("alpine", "Alpine Linux", "v3.22", "3.22", "6.12.31-0-lts"))
+    assert run("systemctl", inside).exitcode == 127
+    assert run("rc-service sshd status", inside).io.out == b" * status: started\n"
+    assert run("rc-service sshd stop; rc-service sshd status", inside).exitcode == 3
+    assert b"[  stopped  ]" in run("rc-status -s | grep sshd", inside).io.out
+    assert run("rc-service -e nope || rc-service nope start", inside).io.err == (
+        b" * rc-service: service `nope' does not exist\n"
+    )
+    assert run("rc-update del sshd; rc-update show | grep -c sshd", inside).io.out.endswith(b"0\n")
+    assert run("rc-update add sshd default", inside).io.out == b" * service sshd added to runlevel default\n"
+
+
+def test_a_time_limit_ends_a_command():
+    async def check() -> None:
+        clock = ManualClock()
+        world = SimulatedCluster(clock=clock).world
+        inside = world.part(Machines).of(world.guests[102])
+        slow, quick = [await inside.spawn(["timeout", "2", "sleep", seconds]) for seconds in ("9", "1")]
+        await clock.advance(3)
+        assert slow is not None
+        assert quick is not None
+        assert (slow.exitcode, quick.exitcode) == (124, 0)
+
+    asyncio.run(check())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorate.sim.disks import disks
+from quorate.sim.guest_os.machine import Machines
 from tests.sim.consistency import at_rest
 from tests.sim.talking import Api, run, talking
 
@@ -27,6 +28,22 @@ def test_a_snapshot_becomes_the_parent_of_the_current_state() -> None:
             assert rows["third"]["vmstate"] == 0
             assert rows["current"]["parent"] == "third"
             assert not list(at_rest(api.cluster.world))
+
+    run(scenario())
+
+
+def test_rolling_back_brings_back_the_files_inside() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            machines = api.cluster.world.part(Machines)
+            guest = api.cluster.world.guests[206]
+            machines.of(guest).files.write("/root/before", b"kept")
+            assert await take(api, CT, "one") == "OK"
+            machines.of(guest).files.write("/root/before", b"overwritten")
+            machines.of(guest).files.write("/root/after", b"lost")
+            assert await api.finished(await api.post(f"{CT}/snapshot/one/rollback")) == "OK"
+            assert machines.of(guest).files.read("/root/before") == b"kept"
+            assert machines.of(guest).files.find("/root/after") is None
 
     run(scenario())
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from quorate import __version__
-from quorate.cli import approvals, audit, call, demo, serve, sim, tokens, tools, trust
+from quorate.cli import approvals, audit, call, demo, doctor, init, policy, serve, sim, smoke, tokens, tools, trust
 from quorate.cli.options import FAILED, USAGE
 from quorate.config import ConfigError
 
-COMMANDS = (serve, call, tools, approvals, audit, tokens, trust, sim, demo)
+COMMANDS = (init, doctor, serve, call, tools, approvals, policy, audit, tokens, trust, sim, smoke, demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

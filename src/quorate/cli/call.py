@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
 
 
 def _call(options: argparse.Namespace) -> int:
-    arguments = _key_values(options.arguments)
+    arguments = key_values(options.arguments)
     settings = settings_from(options)
     if settings.toolsets is None:
         settings = replace(settings, toolsets=("all",))  # the default set spares a model's tokens, not a person's
@@ -102,7 +102,7 @@ def _unused(tool: str) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _key_values(pairs: Sequence[str]) -> dict[str, Any]:
+def key_values(pairs: Sequence[str]) -> dict[str, Any]:
     """`key=value` as strings; JSON lists and objects as such; a repeated key becomes a list."""
     found: dict[str, Any] = {}
     for pair in pairs:

@@ -25,12 +25,12 @@ def add(commands: Any) -> None:
 
 
 def _smoke(options: argparse.Namespace) -> int:
-    from quorate.config.smoke import SmokeSettings, read_smoke
+    from quorate.config.smoke import read_smoke, smoke_wishes
 
     if options.setup:
         from quorate.smoke import setting_up
 
-        print("\n".join(setting_up(SmokeSettings())))
+        print("\n".join(setting_up(smoke_wishes())))
         return OK
     wanted = read_smoke()
     settings = replace(settings_from(options), surfaces=("solomonneas",))

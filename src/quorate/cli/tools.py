@@ -35,6 +35,7 @@ def _tools(options: argparse.Namespace) -> int:
     )
     app = build(settings)
     if options.json:
+        from quorate.pipeline.caller import Caller
         from quorate.surfaces.native import as_json
 
         listed = [tool for surface in app.surfaces() for tool in surface.tools(Caller())]
@@ -49,6 +50,7 @@ def _rows(app: App, surface: str) -> list[tuple[str, str, str]]:
     if surface == "native":
         return [(one.name, one.risk.value, one.summary) for one in app.pipeline.visible()]
     if surface == "lean":
+        from quorate.pipeline.caller import Caller
         from quorate.surfaces.lean import LeanSurface
 
         return [(one.name, one.risk.value, one.about) for one in LeanSurface(app.pipeline).usable(Caller())]

@@ -48,12 +48,20 @@ class SmokeSettings:
 
 def read_smoke(environ: Mapping[str, str] | None = None) -> SmokeSettings:
     """From the environment and `.env`; raises a ConfigError where the operator has not asked for what is set."""
-    given = {**dotenv_file(None).variables, **environment(os.environ if environ is None else environ).variables}
+    given = _variables(environ)
     if not _is_set(given, "PROXMOX_ENABLE_LIVE_SMOKE"):
         raise ConfigError(
             "A smoke test runs on your real cluster: set PROXMOX_ENABLE_LIVE_SMOKE=1 if that is what you want."
         )
-    wanted = SmokeSettings(
+    wanted = smoke_wishes(given)
+    _require_yes(wanted, given)
+    return wanted
+
+
+def smoke_wishes(environ: Mapping[str, str] | None = None) -> SmokeSettings:
+    """What the variables say, whether or not it may be done."""
+    given = _variables(environ)
+    return SmokeSettings(
         pool=given.get("PROXMOX_SMOKE_POOL", "mcp-smoke"),
         create=_is_set(given, "PROXMOX_SMOKE_CREATE"),
         backup_storage=given.get("PROXMOX_SMOKE_BACKUP_STORAGE", "local") if _is_set(given, "PROXMOX_SMOKE_BACKUP")
@@ -72,8 +80,10 @@ def read_smoke(environ: Mapping[str, str] | None = None) -> SmokeSettings:
         root_storage=given.get("PROXMOX_SMOKE_ROOT_STORAGE", "local-lvm"),
         network_seconds=(_number(given, "PROXMOX_SMOKE_GUEST_NETWORK_TIMEOUT_MS") or 120_000) // 1000,
     )  # fmt: skip
-    _require_yes(wanted, given)
-    return wanted
+
+
+def _variables(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    return {**dotenv_file(None).variables, **environment(os.environ if environ is None else environ).variables}
 
 
 def _require_yes(wanted: SmokeSettings, given: Mapping[str, str]) -> None:

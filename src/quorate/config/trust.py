@@ -53,8 +53,12 @@ def _existing_file(given: Given) -> str:
 
 
 def _fingerprint(given: Given) -> str:
+    return as_fingerprint(as_text(given), given.label)
+
+
+def as_fingerprint(text: str, label: str) -> str:
     # The output of openssl may be pasted whole: "sha256 Fingerprint=AB:CD:..."
-    digits = as_text(given).rpartition("=")[2].replace(":", "").lower()
+    digits = text.strip().rpartition("=")[2].replace(":", "").lower()
     if not re.fullmatch(r"[0-9a-f]{64}", digits):
-        raise ConfigError(f"{given.label} must be a SHA-256 fingerprint, 64 hexadecimal digits with or without colons.")
+        raise ConfigError(f"{label} must be a SHA-256 fingerprint, 64 hexadecimal digits with or without colons.")
     return digits

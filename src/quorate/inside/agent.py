@@ -14,7 +14,7 @@ from typing import Any
 from quorate.inside.over_ssh import FILE_SECONDS, content_of, file_refused, not_started, read_command, timed_out
 from quorate.inside.way import KEPT_BYTES, Command, Job, Output
 from quorate.inside.windows_launch import ending_command, launched, write_command
-from quorate.problems import BadArgument, NodeOffline, NotFound, Problem, Refused, ServerFailed
+from quorate.problems import BadArgument, GuestRefused, NodeOffline, NotFound, Problem, ServerFailed
 from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Guest
 from quorate.ssh.launching import Launch, Stream, ending
@@ -97,7 +97,7 @@ class AgentWay:
         """A file inside, for the eyes of root alone, with input that does not fit or may not be sent as it is."""
         made = await self.run(Command(_SAFE_FILE))
         if made.exit_code != 0:
-            raise Refused("The guest takes no input of this size", why=f"mktemp said: {_words(made.stderr)}")
+            raise GuestRefused("The guest takes no input of this size", why=f"mktemp said: {_words(made.stderr)}")
         file = made.stdout.decode().strip()
         await self._write_pieces(file, data, append=True)
         return file
@@ -112,7 +112,7 @@ class AgentWay:
         except NodeOffline as problem:
             if "596" not in str(problem):
                 raise
-            raise Refused(  # PVE cannot put the agent's words into its answer and breaks off
+            raise GuestRefused(  # PVE cannot put the agent's words into its answer and breaks off
                 f"The guest agent of {self._guest} could not start {argv[0]}",
                 why="There is no such program in the guest",
                 next_step="A guest without a shell takes no commands",
@@ -291,7 +291,7 @@ def _from_base64(text: str) -> bytes:
     return b"".join(base64.b64decode(piece) for piece in re.findall(r"[^=]+={0,2}", text))
 
 
-def _file_problem(what: str, problem: Problem, kind: type[Problem] = Refused) -> Problem:
+def _file_problem(what: str, problem: Problem, kind: type[Problem] = GuestRefused) -> Problem:
     return kind(what, why=f"The guest said: {problem.what.partition('Agent error: ')[2] or problem.what}")
 
 
@@ -299,7 +299,7 @@ def _disabled(guest: Guest, problem: Problem) -> Problem | None:
     """Some distributions switch parts of the agent off."""
     if "has been disabled" not in str(problem) and "not been found" not in str(problem):
         return None
-    return Refused(
+    return GuestRefused(
         f"The guest agent of {guest} does not allow this",
         why=str(problem).partition("Agent error: ")[2] or str(problem),
         next_step="Its operator can allow it: on RHEL, Fedora and their kin take guest-exec and guest-file-* out of "

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 
 from quorate.inside.way import KEPT_BYTES, Command, Job, Output
-from quorate.problems import BadArgument, NotFound, Problem, Refused, TimedOut
+from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, TimedOut
 from quorate.ssh.launching import NOT_STARTED, Launch
 from quorate.ssh.process import Ended, Place, Process
 
@@ -35,13 +35,13 @@ def content_of(output: Output, path: str) -> bytes:
     if output.exit_code == _NOT_THERE:
         raise NotFound(f"There is no file {path} in the guest", next_step="guest_dir_list shows what is in a folder")
     if output.exit_code == _A_FOLDER:
-        raise Refused(f"{path} is a folder", next_step="guest_dir_list shows what is in it")
+        raise GuestRefused(f"{path} is a folder", next_step="guest_dir_list shows what is in it")
     raise file_refused(output, f"{path} cannot be read")
 
 
 def file_refused(output: Output, what: str) -> Problem:
     said = output.stderr.decode("utf-8", "replace").strip()[-SHOWN_ON_TIMEOUT:]
-    return (NotFound if "No such file" in said or "nonexistent" in said else Refused)(
+    return (NotFound if "No such file" in said or "nonexistent" in said else GuestRefused)(
         what, why=f"The guest said: {said}"
     )
 
@@ -50,7 +50,7 @@ def not_started(guest: object, code: int | None, words: str) -> Problem:
     """The command did not begin, by what was said instead of it."""
     if code == NOT_STARTED:
         return BadArgument(f"The command cannot be started in {guest}", why=f"The guest said: {words}")
-    return Refused(
+    return GuestRefused(
         f"The command did not start in {guest}",
         why=f"The guest said: {words}" if words else f"Its shell ended with exit code {code}",
         next_step="A guest without a shell takes no commands",

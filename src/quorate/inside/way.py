@@ -71,7 +71,7 @@ class Way(Protocol):
         ...
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int) -> bytes:
-        """Up to `limit` bytes of a file from `offset`. NotFound, or Refused with the guest's own words."""
+        """Up to `limit` bytes of a file from `offset`. NotFound, or GuestRefused with the guest's own words."""
         ...
 
     async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:

@@ -16,7 +16,7 @@ KEPT = 4 * 1024 * 1024
 # The values are JSON in base64, whose letters end no string of PowerShell; the answer comes back in the same form,
 # because the console would put every other letter into the code page of the machine.
 _FRAME = """$ErrorActionPreference='Stop'
-$ProgressPreference='SilentlyContinue'
+$ProgressPreference=$WarningPreference='SilentlyContinue'
 $v=ConvertFrom-Json ([Text.Encoding]::UTF8.GetString([Convert]::FromBase64String('%VALUES%')))
 function Seconds($t){[int64]($t.ToUniversalTime()-[datetime]'1970-01-01').TotalSeconds}
 try{$answer=@{value=(& {

@@ -13,7 +13,8 @@ from quorate.problems import BadArgument, Conflict
 MOST_LISTED = 5000
 
 _TELL = """function Tell($i){@{name=$i.Name;folder=[bool]$i.PSIsContainer;size=$(if($i.PSIsContainer){0}else{$i.Length})
-modified=Seconds $i.LastWriteTimeUtc;attributes="$($i.Attributes)";link="$($i.LinkType)";target="$($i.Target)"}}
+modified=Seconds $i.LastWriteTimeUtc;attributes="$($i.Attributes)";target="$($i.Target)"
+link=[bool]($i.LinkType -and ($i.Attributes -band [IO.FileAttributes]::ReparsePoint))}}
 """
 _STAT = (
     _TELL
@@ -39,7 +40,7 @@ $temporary=''
 if($old -eq $null -or -not $v.append){
 $temporary=[IO.Path]::Combine($f,'.quorate-'+[Guid]::NewGuid().ToString('N'))
 [IO.File]::Create($temporary).Dispose()
-if($old -ne $null){Set-Acl -LiteralPath $temporary (Get-Acl -LiteralPath $v.path)}}
+if($old -ne $null){Set-Acl -LiteralPath $temporary -AclObject (Get-Acl -LiteralPath $v.path)}}
 @{folder=$false;old=$old;temporary=$temporary}}"""
 _FINISH = """if(([IO.FileInfo]$v.temporary).Length -ne $v.size){
 throw (New-Object IO.IOException('the file did not arrive as a whole'))}
@@ -67,7 +68,7 @@ def _entry(told: Mapping[str, Any]) -> Entry:
         modified=float(told["modified"]),
         mode=str(told["attributes"]),
         owner=str(told.get("owner") or ""),
-        target=str(told["target"] or ""),
+        target=str(told["target"] or "") if told["link"] else "",
     )
 
 

@@ -97,6 +97,11 @@ class Plan:
         """Every write to the API that it is known to make."""
         return [one for step in self.calls for one in ((step,) if isinstance(step, Call) else step.needs)]
 
+    @property
+    def claimed_vmids(self) -> set[Any]:
+        """Ids of guests that it would make, chosen but not taken yet."""
+        return {call.params.get(key) for call in self.api_calls for key in ("vmid", "newid")}
+
 
 def guest_call(
     guest: Guest,

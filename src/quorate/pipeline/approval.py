@@ -19,8 +19,6 @@ from quorate.state.approvals import Approval, Approvals, Request, State, request
 PIPELINE_ARGUMENTS = ("dry_run", "wait", "plan_token")
 """What the pipeline itself takes; two calls that differ only in these are the same call."""
 MOST_STEPS_SHOWN = 5
-LONGEST_WAIT = 45.0
-"""Seconds that a call waits for an operator before it hands the approval's id back."""
 
 
 class ApprovalPending(Problem):
@@ -127,7 +125,7 @@ class Approver:
         return row
 
     async def _wait(self, row: Approval, seconds: float) -> Approval:
-        return await self.approvals.wait(row.id, min(seconds, LONGEST_WAIT)) or row
+        return await self.approvals.wait(row.id, seconds) or row
 
     async def _put_to_person(self, row: Approval, plan: Plan, exchange: Exchange) -> Approval:
         assert exchange.ask is not None

@@ -57,7 +57,7 @@ class Gate:
                 f"The cluster {self.cluster} is outside the scope of {caller.subject or 'this token'}",
                 next_step="The operator can make a token with a wider scope",
             )
-        needed = self._needed(risk)
+        needed = self.needed(risk)
         if not caller.scope.access.allows(needed):
             return Refused(
                 f"{operation.name} is outside the scope of {caller.subject or 'this token'}",
@@ -77,7 +77,7 @@ class Gate:
             return f'by access = "{needed.value}" in [clusters.{self.cluster}]'
         return f"by starting Quorate with --access {needed.value}"
 
-    def _needed(self, risk: Risk) -> Access:
+    def needed(self, risk: Risk) -> Access:
         return Access.READ if risk is Risk.LOOK_INSIDE and self.look_inside else NEEDED[risk]
 
 

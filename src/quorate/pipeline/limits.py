@@ -53,8 +53,13 @@ class Meter:
         return None
 
     @contextmanager
-    def counting(self, risk: Risk, steps: int, now: float) -> Iterator[None]:
-        """While a plan is carried out. What destroys counts from the moment that it may be sent."""
+    def counting(self, operation: Operation, risk: Risk, steps: int, now: float) -> Iterator[None]:
+        """While a plan is carried out. What destroys counts from the moment that it may be sent.
+
+        Looks once more: others may have begun since the plan was judged, and from here on nobody comes in between.
+        """
+        if refusal := self.objection(operation, risk, steps, 0, now):
+            raise refusal
         if risk is Risk.DESTROY:
             self._destroyed.extend([now] * steps)
         self._running += 1

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
+
+from quorate.command_secrets import without_secrets
 
 HIDDEN = "***"
 SHORTEST = 5  # a shorter "secret" would blank out ordinary words
@@ -18,6 +21,9 @@ SECRET_PARAMETERS = SECRET_KEYS | {
     "token", "key", "client-key", "certkey", "encryption-key", "keyring", "eab-hmac-key", "target-endpoint", "data",
     "header", "confirmation-password",
 }  # fmt: skip
+
+# What comes from inside a guest is told as it is but for our own secrets: who asked for a file may write it back.
+VERBATIM = frozenset({"content", "stdout", "stderr"})
 
 # Given by mistake where a public key is wanted.
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S)
@@ -62,21 +68,46 @@ class Redactor:
                 }
 
     def text(self, text: str) -> str:
+        return _IN_TEXT.sub(rf"\1{HIDDEN}", _IN_URL.sub(HIDDEN, self.known(text)))
+
+    def known(self, text: str) -> str:
+        """Without the secrets that we know, and without private keys."""
         for secret in sorted(self._hidden, key=len, reverse=True):
             if secret in text:
                 text = text.replace(secret, HIDDEN)
-        text = _IN_TEXT.sub(rf"\1{HIDDEN}", _IN_URL.sub(HIDDEN, text))
         return _PRIVATE_KEY.sub(HIDDEN, text) if "PRIVATE KEY" in text else text
 
-    def value(self, value: Any, key: str = "", names: frozenset[str] = SECRET_KEYS) -> Any:
-        """The same structure, with secrets hidden wherever they stand and whatever a secret's key holds."""
+    def command(self, command: str | list[str]) -> str | list[str]:
+        """A command for a guest. Arguments that hold a secret together are told as one line."""
+        line = command if isinstance(command, str) else shlex.join(command)
+        hidden = self.text(without_secrets(self.known(line)))
+        return command if hidden == line else hidden
+
+    def value(
+        self,
+        value: Any,
+        key: str = "",
+        names: frozenset[str] = SECRET_KEYS,
+        *,
+        verbatim: frozenset[str] = frozenset(),
+    ) -> Any:
+        """The same structure, with secrets hidden wherever they stand and whatever a secret's key holds.
+
+        Under the keys in `verbatim` only the secrets that we know are hidden.
+        """
         if key.lower() in names and value not in (None, ""):
             return HIDDEN
+        if key == "command" and (isinstance(value, str) or _is_argv(value)):
+            return self.command(value)
         if isinstance(value, str):
-            return self.text(value)
+            return self.known(value) if key in verbatim else self.text(value)
         if isinstance(value, dict):
             names = _names_under(key, names)
-            return {name: self.value(one, str(name), names) for name, one in value.items()}
+            return {name: self.value(one, str(name), names, verbatim=verbatim) for name, one in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.value(one) for one in value]
+            return [self.value(one, verbatim=verbatim) for one in value]
         return value
+
+
+def _is_argv(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)

@@ -51,7 +51,7 @@ async def route(
         return Route([sites.named(wanted[0], caller)], arguments)
     if len(open_sites) == 1:
         return Route(open_sites, arguments)
-    if refs := _guests_in(arguments):
+    if refs := guests_in(arguments):
         return await _by_guests(open_sites, refs, arguments, changes=changes)
     if isinstance(task := arguments.get("task"), str) and "task" in operation.arguments.__struct_fields__:
         return await _by_task(open_sites, Upid.parse(task), arguments)
@@ -89,7 +89,7 @@ def _names_guests(argument: str, given: Mapping[str, Any]) -> bool:
     return argument in GUEST_ARGUMENTS or (argument == "of" and given.get("scope") == "guest")
 
 
-def _guests_in(arguments: Mapping[str, Any]) -> list[int | str]:
+def guests_in(arguments: Mapping[str, Any]) -> list[int | str]:
     values = [value for name, value in arguments.items() if value is not None and _names_guests(name, arguments)]
     refs = [ref for value in values for ref in (value if isinstance(value, list) else [value])]
     return [ref for ref in refs if isinstance(ref, (int, str)) and str(ref).strip()]

@@ -21,7 +21,7 @@ from quorate.pipeline.caller import AnswerLater, Caller, Exchange
 from quorate.pipeline.check import check
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.record import Record
-from quorate.pipeline.redact import Redactor, secrets_in
+from quorate.pipeline.redact import VERBATIM, Redactor, secrets_in
 from quorate.pipeline.routing import CLUSTER, Route, route
 from quorate.pipeline.sanitise import clean
 from quorate.pipeline.sites import Site, Sites
@@ -107,13 +107,16 @@ class Pipeline:
         self._redactor.add(secrets_in(given))
         exchange = replace(exchange, report=self._presentable_report(exchange.report))
         try:
-            operation = operations(self.gate.toolsets).get(name) or _find(name)
+            operation = self.operation(name)
             risk = self.risk_of(operation, given)
             if risk in (Risk.CHANGE, Risk.DESTROY):
                 return await self._change(operation, risk, given, exchange)
             return await self._read(operation, risk, given, exchange)
         except Problem as problem:
             raise self._presentable(problem) from None
+
+    def operation(self, name: str) -> Operation:
+        return operations(self.gate.toolsets).get(name) or _find(name)
 
     def risk_of(self, operation: Operation, given: Mapping[str, Any]) -> Risk:
         """What this very call can do: fixed for most operations, by method and path for a call of the raw API."""
@@ -140,13 +143,13 @@ class Pipeline:
         sites = self._willing(way.sites, operation, exchange.caller, risk)
 
         async def ask(site: Site, wanted: Mapping[str, Any]) -> Data:
-            answer: Data = await operation.run(await self._seen(site, operation, risk), **wanted)
+            answer: Data = await operation.run(await self.seen(site, operation, risk), **wanted)
             return answer
 
         data = await (ask(sites[0], arguments) if len(way.sites) == 1 else span(sites, arguments, ask))
         pictures = data.pictures if isinstance(data, Illustrated) else ()
         facts = data.facts if isinstance(data, Illustrated) else data
-        return Result(self._leaving(self._placed(facts, way)), pictures=pictures)
+        return Result(self.leaving(self._placed(facts, way)), pictures=pictures)
 
     def _willing(self, sites: Sequence[Site], operation: Operation, caller: Caller, risk: Risk) -> Sequence[Site]:
         """Those of the clusters that let the caller do it; if none does, the reason is raised."""
@@ -156,7 +159,7 @@ class Pipeline:
             raise next(objection for _, objection in found if objection is not None)
         return willing
 
-    async def _seen(self, site: Site, operation: Operation, risk: Risk) -> Cluster:
+    async def seen(self, site: Site, operation: Operation, risk: Risk) -> Cluster:
         """The cluster without what the rules hide from this call."""
         hides = site.rules.blindfold(operation, risk, self._clock.time())
         return site.cluster if hides is None else await veiled(site.cluster, hides)
@@ -201,13 +204,12 @@ class Pipeline:
         arguments = decode(operation, way.arguments)
         record.dry_run, wait = arguments.pop("dry_run"), arguments.pop("wait")
         await self._audit.ensure_writable()
-        plan: Plan = await operation.run(await self._seen(site, operation, risk), **arguments)
+        plan: Plan = await operation.run(await self.seen(site, operation, risk), **arguments)
         record.planned(plan)
         try:
             result = await self._act_on(site, operation, plan, risk, wait, record, exchange, token)
         finally:  # an id that was only planned is free again; one that has become a guest PVE itself knows
-            planned = {call.params.get(key) for call in plan.api_calls for key in ("vmid", "newid")}
-            site.cluster.reserved_vmids -= planned
+            site.cluster.reserved_vmids -= plan.claimed_vmids
         return replace(result, data=self._placed(result.data, way))
 
     async def _act_on(
@@ -230,11 +232,11 @@ class Pipeline:
         wanted = self._wanted(plan, risk, record)
         if record.dry_run:
             record.outcome = "dry run"
-            facts = self._leaving(telling.dry_run(plan, str(vetted.passing or "")))
+            facts = self.leaving(telling.dry_run(plan, str(vetted.passing or "")))
             return Result(facts | await self.approver.announced(wanted, cluster, exchange.caller))
         if not plan.calls:
             record.outcome = "nothing to do"
-            return Result(self._leaving(telling.nothing_to_do(plan)), failed=bool(plan.failures))
+            return Result(self.leaving(telling.nothing_to_do(plan)), failed=bool(plan.failures))
         deadline = self._clock.monotonic() + (self.wait_seconds if wait is None else wait)
         if self.approver.needed(risk):
             await self._obtain_consent(wanted, cluster, record, exchange, token, deadline)
@@ -242,7 +244,7 @@ class Pipeline:
         if risk is Risk.DESTROY:
             await confirm_identity(cluster, plan)
         left = max(0.0, deadline - self._clock.monotonic())
-        with site.counting(risk, len(plan.calls)):
+        with site.counting(operation, risk, len(plan.calls)):
             plan = await self._carry_out(cluster, plan, record, left, exchange.report, judge)
         record.applied()
         return await self._outcome(plan, record.steps)
@@ -266,8 +268,8 @@ class Pipeline:
         record.approval = str(consent)
 
     def _wanted(self, plan: Plan, risk: Risk, record: Record) -> Wanted:
-        lines = tuple(self._leaving(call_line(call)) for call in plan.calls)
-        return Wanted(record.tool, risk, record.arguments, plan, lines, self._leaving(plan.summary))
+        lines = tuple(self.leaving(call_line(call)) for call in plan.calls)
+        return Wanted(record.tool, risk, record.arguments, plan, lines, self.leaving(plan.summary))
 
     def _without_token(self, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
         """The plan token is the pipeline's own argument, where the operator chose plan tokens."""
@@ -305,7 +307,7 @@ class Pipeline:
         done = all(step.state in ("done", "warnings") for step in steps)
         if plan.after and done:
             told |= await _read_back(plan.after)
-        facts = self._leaving(told)
+        facts = self.leaving(told)
         if plan.from_answers and done:  # not redacted: a new secret is shown here, once, and nowhere else
             facts |= clean(plan.from_answers([step.answer for step in steps]))
         return Result(facts, failed=bool(plan.failures) or any(step.state in ("failed", "unknown") for step in steps))
@@ -334,10 +336,10 @@ class Pipeline:
         given, _ = self._without_token(given)
         return {name: value for name, value in given.items() if name != CLUSTER or not self.sites.several}
 
-    def _without_secrets(self, value: Any) -> Any:
+    def _without_secrets(self, value: Any, verbatim: frozenset[str] = frozenset()) -> Any:
         for site in self.sites:
             self._redactor.add(site.cluster.secrets())
-        return self._redactor.value(value)
+        return self._redactor.value(value, verbatim=verbatim)
 
     def _presentable_report(self, report: Report | None) -> Report | None:
         """Progress, too, leaves only clean and without secrets: its lines come from logs."""
@@ -345,22 +347,23 @@ class Pipeline:
             return None
 
         async def tell(done: float, whole: float | None, line: str) -> None:
-            await report(done, whole, self._leaving(line))
+            await report(done, whole, self.leaving(line))
 
         return tell
 
-    def _leaving(self, data: Any) -> Any:
+    def leaving(self, data: Any) -> Any:
+        """What may leave: clean, and without secrets."""
         if isinstance(data, Table):
             data.rows = clean(self._without_secrets(data.rows))
-            data.facts = clean(self._without_secrets(data.facts))
+            data.facts = clean(self._without_secrets(data.facts, VERBATIM))
             return data
-        return clean(self._without_secrets(data))
+        return clean(self._without_secrets(data, VERBATIM))
 
     def _presentable(self, problem: Problem) -> Problem:
-        problem.what = self._leaving(problem.what)
-        problem.why = self._leaving(problem.why)
-        problem.next_step = self._leaving(problem.next_step)
-        problem.facts = self._leaving(problem.facts)
+        problem.what = self.leaving(problem.what)
+        problem.why = self.leaving(problem.why)
+        problem.next_step = self.leaving(problem.next_step)
+        problem.facts = self.leaving(problem.facts)
         return problem
 
 

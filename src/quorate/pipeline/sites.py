@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from quorate.config import Access
 from quorate.config.rules import NO_POLICY, Policy
-from quorate.operations.registry import Risk
+from quorate.operations.registry import Operation, Risk
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.limits import Meter
@@ -36,11 +36,11 @@ class Site:
         return self.cluster.name
 
     @contextmanager
-    def counting(self, risk: Risk, steps: int) -> Iterator[None]:
+    def counting(self, operation: Operation, risk: Risk, steps: int) -> Iterator[None]:
         """While a plan of so many steps is carried out here."""
         with ExitStack() as stack:
             for meter in self.meters:
-                stack.enter_context(meter.counting(risk, steps, self.cluster.clock.monotonic()))
+                stack.enter_context(meter.counting(operation, risk, steps, self.cluster.clock.monotonic()))
             yield
 
     def gate(self, general: Gate) -> Gate:

@@ -43,7 +43,7 @@ async def vet(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Pl
     if grave is not risk and (refusal := gate.objection(operation, caller, grave)):
         refusal.why = f"{refusal.why or ''} {why}.".strip()
         return Vetted(grave, refusal)
-    calls = await _subjects(site, gate, plan, facts)
+    calls = await _subjects(site, gate, plan)
     lasting = _objection(gate, operation, grave, calls, None)
     if lasting is not None:
         return Vetted(grave, lasting)
@@ -71,13 +71,21 @@ def _limit(
     return next((one for one in found if one is not None), None)
 
 
-async def _subjects(site: Site, gate: Gate, plan: Plan, facts: Facts | None) -> list[list[Subject]]:
+async def _subjects(site: Site, gate: Gate, plan: Plan) -> list[list[Subject]]:
     """What each call of the plan reaches; nothing is read where nobody asks."""
     counted = any(meter.limits.guests_per_call is not None for meter in site.meters)
-    if not plan.calls or not (gate.rules.about_targets or counted):
+    if not (gate.rules.about_targets or counted):
         return []
     if gate.rules.rests_on_facts:
         site.cluster.inventory.forget()  # a tag that was set a second ago counts
+    return await reach_of(site, plan)
+
+
+async def reach_of(site: Site, plan: Plan) -> list[list[Subject]]:
+    """What each call of the plan acts on, with the facts that rules are about."""
+    if not plan.calls:
+        return []
+    facts = await site.cluster.facts() if plan.api_calls else None
     census = Census(await site.cluster.inventory.named_guests())
     return [census.subjects(things) for step in plan.calls for things in _things(step, facts)]
 

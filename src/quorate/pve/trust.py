@@ -41,22 +41,35 @@ def ssl_setting(trust: Trust) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
     return context
 
 
-async def seen_fingerprint(endpoint: str) -> str | None:
-    """The SHA-256 fingerprint the server shows now, fetched without sending it anything."""
+async def peer_certificate(endpoint: str, context: ssl.SSLContext, seconds: float) -> bytes:
+    """The certificate that the server shows (DER), fetched without sending it anything."""
     parts = urlsplit(endpoint)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    try:
-        async with asyncio.timeout(5):
-            _, writer = await asyncio.open_connection(parts.hostname, parts.port or 8006, ssl=context)
-            certificate: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    async with asyncio.timeout(seconds):
+        _, writer = await asyncio.open_connection(parts.hostname, parts.port or 8006, ssl=context)
+        try:
+            shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            return shown
+        finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+
+def without_checks() -> ssl.SSLContext:
+    """Only for looking at what a server shows."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def seen_fingerprint(endpoint: str) -> str | None:
+    """The SHA-256 fingerprint the server shows now."""
+    try:
+        certificate = await peer_certificate(endpoint, without_checks(), 5)
     except (OSError, TimeoutError):
         return None
-    return fingerprint_text(hashlib.sha256(certificate).digest()) if certificate else None
+    return fingerprint_text(hashlib.sha256(certificate).digest())
 
 
 def mismatch(endpoint: str, trust: Trust, got: bytes) -> UntrustedCertificate:

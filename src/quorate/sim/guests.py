@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from quorate.sim.guest_os.files import Entry
 from quorate.sim.tasks import Lockable, TaskError
 
 Kind = Literal["qemu", "lxc"]
@@ -34,6 +35,7 @@ class Snapshot:
     parent: str | None = None
     vmstate: bool = False
     state: str | None = None  # `prepare` or `delete` while a task works on it
+    files: Entry | None = field(default=None, repr=False)  # what the disks held, if anybody had looked inside
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from quorate.sim import volumes
 from quorate.sim.disks import Drive, add_unused, all_drives, disks, is_unused_key
+from quorate.sim.guest_os.machine import Machines
 from quorate.sim.guests import GIB, MIB, Guest, Snapshot, Value, size_of_drive
 from quorate.sim.identities import Identities
 from quorate.sim.power import SECONDS, GuestAddress
@@ -73,6 +74,7 @@ def _prepared(world: World, guest: Guest, name: str, description: str) -> Iterat
         description,
         None if parent is None else str(parent),
         state="prepare",
+        files=world.part(Machines).saved(guest),
     )
     guest.snapshots[name] = snapshot
     try:
@@ -252,6 +254,7 @@ def _apply(world: World, guest: Guest, snapshot: Snapshot) -> None:
     guest.pending.clear()
     guest.pending_delete.clear()
     _restore_sizes(world, guest)
+    world.part(Machines).put_back(guest, snapshot.files)
     guest.touch()
 
 

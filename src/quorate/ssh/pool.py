@@ -47,9 +47,11 @@ class Pool:
             return await line.open(command, urgent=urgent)
         except _Dead:
             line = await self._line(target)
+        except _Full:
+            line = await self._connect(target, for_once=True)
         try:
             return await line.open(command, urgent=urgent)
-        except _Dead as error:
+        except (_Dead, _Full) as error:
             raise Unreachable(
                 f"The connection to {target.address} breaks as soon as it is used",
                 why=str(error),
@@ -96,17 +98,18 @@ class Pool:
         if not making.cancelled():
             making.exception()  # its callers were told; if they are gone, nobody else needs to be
 
-    async def _connect(self, target: SshTarget) -> Line:
+    async def _connect(self, target: SshTarget, *, for_once: bool = False) -> Line:
         jump = await self._line(target.jump) if target.jump else None
-        line = Line(self._idle_seconds, jump)
+        line = Line(0.0 if for_once else self._idle_seconds, jump)
         line.connection = await connect(
             target,
             self.host_keys,
             through=jump.connection if jump else None,
             lost=lambda: self._lost(target, line),
         )
-        self._lines[target] = line
-        line.rest()
+        if not for_once:
+            self._lines[target] = line
+            line.rest()
         return line
 
     def _lost(self, target: SshTarget, line: Line) -> None:
@@ -117,6 +120,10 @@ class Pool:
 
 class _Dead(Exception):
     """The connection is gone; what was to be sent over it was not."""
+
+
+class _Full(Exception):
+    """No room for something urgent."""
 
 
 class Line:
@@ -176,7 +183,9 @@ class Line:
 
     async def _refused(self, reason: str, urgent: bool) -> None:
         """The server takes no more channels than there are now: believe it, and wait for one of them to end."""
-        if self._open == 0 or urgent:
+        if urgent and self._open > 0:
+            raise _Full(reason)
+        if self._open == 0:
             raise Unreachable(
                 "The SSH server opens no session",
                 why=f"It said: {reason}",

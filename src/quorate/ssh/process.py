@@ -75,7 +75,8 @@ class Process:
         for signal in ("TERM", "KILL"):
             if self.end.done() or self.stdout.pid is None:
                 break
-            await self._signal(self.stdout.pid, signal)
+            with contextlib.suppress(Problem):
+                await self._tell(self._place.line(ending(self.stdout.pid, signal)))
             await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
         self._channel.close()
         await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
@@ -83,16 +84,6 @@ class Process:
     def stop_in_background(self) -> None:
         """For whoever is being cancelled and cannot wait."""
         self._place.pool.in_background(self.stop())
-
-    async def _signal(self, pid: int, signal: str) -> None:
-        line = self._place.line(ending(pid, signal))
-        try:
-            await self._tell(line)
-        except Problem:  # no channel beside the command's own: give up that one first
-            self._channel.close()
-            await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
-            with contextlib.suppress(Problem):
-                await self._tell(line)
 
     async def _tell(self, line: str) -> None:
         channel = await self._place.pool.open(self._place.target, line, urgent=True)

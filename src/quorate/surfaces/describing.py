@@ -8,6 +8,11 @@ from typing import Any
 from quorate.operations.registry import Operation
 
 
+def in_short(operation: Operation) -> str:
+    """The first sentence of its summary."""
+    return operation.summary.partition(". ")[0].removesuffix(".")
+
+
 def needed_arguments(operation: Operation) -> str:
     return ", ".join(operation.schema().get("required", ()))
 

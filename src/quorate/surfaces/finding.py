@@ -22,6 +22,7 @@ _UNTELLING = frozenset({"cluster", "dry_run", "limit", "offset", "wait", "way"})
 """Parameters that many operations have."""
 
 _ASKING, _EMPTY = frozenset(ASKING.split()), frozenset(EMPTY.split())
+_NAME = re.compile(r"[a-z]+(?:_[a-z]+)+")
 _WORD = re.compile(r"[a-z][a-z0-9]*|[0-9]+[a-z][a-z0-9]*|403")
 
 
@@ -35,13 +36,15 @@ class Finder:
         self._rarity = {term: _rarity(count, len(self._terms)) for term, count in having.items()}
 
     def find(self, words: str) -> list[Operation]:
-        """All that fit, best first."""
+        """All that fit, best first; before them those that are called by their names."""
         wanted = list(dict.fromkeys(words_of(words)))
+        called = frozenset(_NAME.findall(words.lower()))
         asking = is_question(words)
         scored = []
         for operation, terms in zip(self._operations, self._terms, strict=True):
             score = sum(self._hit(terms, word) for word in wanted)
-            scored.append((score * READING if asking and reads(operation) else score, operation))
+            likely = READING if asking and reads(operation) else 1.0
+            scored.append((math.inf if operation.name in called else score * likely, operation))
         scored.sort(key=lambda pair: (-pair[0], pair[1].name))
         return [operation for score, operation in scored if score > 0]
 
@@ -66,8 +69,7 @@ def is_question(words: str) -> bool:
 def words_of(text: str) -> Iterator[str]:
     """The telling words of a text, each in its shortest form."""
     text = text.lower().replace("'", "").replace("\N{RIGHT SINGLE QUOTATION MARK}", "")
-    for phrase, word in _PHRASES:
-        text = phrase.sub(word, text)
+    text = _PHRASE.sub(lambda found: _MEANT[found.lastindex or 0], text)
     return (stem(word) for word in _WORD.findall(text) if word not in _EMPTY)
 
 
@@ -94,7 +96,9 @@ def _rarity(count: int, whole: int) -> float:
     return math.log(1 + (whole - count + 0.5) / (count + 0.5))
 
 
-_PHRASES = [(re.compile(rf"(?:\b|(?=/))(?:{phrase})(?!\w)"), word) for phrase, word in PHRASES.items()]
+# One pattern with a group for each phrase: a text is gone through once.
+_PHRASE = re.compile(rf"(?:\b|(?=/))(?:{'|'.join(f'({phrase})' for phrase in PHRASES)})(?!\w)")
+_MEANT = ("", *PHRASES.values())
 
 
 def _groups() -> dict[str, tuple[str, ...]]:

@@ -21,7 +21,7 @@ from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.run import Pipeline, Result
 from quorate.pve.errors import BadArgument, Problem
 from quorate.surfaces import rendering
-from quorate.surfaces.describing import arguments_of, needed_arguments
+from quorate.surfaces.describing import arguments_of, in_short, needed_arguments
 from quorate.surfaces.finding import Finder
 from quorate.surfaces.instructions import instructions
 from quorate.surfaces.native import NativeSurface, hints
@@ -133,8 +133,8 @@ class LeanSurface:
 
     def _explained(self, operation: Operation, problem: Problem, caller: Caller) -> CallToolResult:
         """What is wrong with the arguments, and which there are."""
-        described = rendering.text({"arguments": self._arguments(operation, caller)})
-        text = f"{rendering.problem_text(problem)}\n\n{operation.name} takes\n{described}"
+        arguments = rendering.text(dict(self._arguments(operation, caller)))
+        text = f"{rendering.problem_text(problem)}\n{operation.name} takes:\n{arguments}"
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
     def _operation(self, name: str) -> Operation:
@@ -156,12 +156,12 @@ class LeanSurface:
             return _by_toolset(visible)
         found = self._finder.find(words)
         shown = [one for one in found if one in visible][:SHOWN]
-        rows = [[one.name, self._runners(one, caller), needed_arguments(one), one.summary] for one in shown]
+        rows = [[one.name, self._runners(one, caller), needed_arguments(one), in_short(one)] for one in shown]
         table = Table(("operation", "run_with", "needs", "summary"), rows, total=len(rows))
         if not shown:
             table.facts["next"] = f"Try other words, or {FIND.name} without any for the names of all operations"
         if found and found[0] not in visible:
-            table.facts["not_available"] = f"{found[0].name}: {self._objection(found[0], caller)}"
+            table.facts["not_available"] = self._objection(found[0], caller)
         return table
 
     def _described(self, operation: Operation, caller: Caller) -> dict[str, Any]:

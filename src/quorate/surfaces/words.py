@@ -156,7 +156,7 @@ SAME = (
     "uptime long since",
     "url link internet website online web",
     "usage load used busy utilisation utilization bandwidth traffic throughput",
-    "user account person people guy colleague friend brother somebody someone login",
+    "user account person people guy colleague friend brother somebody someone login intern family wife",
     "vlan tag",
 )
 """Words that may stand for each other: a hit by such a word counts less than one by the word itself."""
@@ -165,8 +165,8 @@ SAID = {
     "access_delete": "remove account revoke token user group role pool offboard somebody left no longer key",
     "access_list": "access accounts logins users groups roles realms tokens permissions members admins",
     "acl_set": (
-        "somebody see not change grant allow permission rights access role may view look read-only admin share "
-        "user vm pool storage revoke away"
+        "intern colleague may restart start manage vms somebody see not change grant allow permission rights "
+        "access role view look read-only admin share user vm pool storage revoke away"
     ),
     "api_call": "raw api endpoint POST DELETE request path anything else no other tool",
     "api_search": "raw api endpoint parameter documentation reference look up path",
@@ -174,7 +174,7 @@ SAID = {
         "guest recent check verify not backed up unprotected missing without forgotten stale last data safe copies "
         "everything covered machines"
     ),
-    "backup_create": "back up guest vm now before risky work make full",
+    "backup_create": "save copy pbs back up guest vm now before risky work make full",
     "backup_job_delete": "stop remove end nightly scheduled backup no longer",
     "backup_job_list": "backup schedules planned nightly weekly jobs set up",
     "backup_job_run": "start trigger nightly scheduled job hand now",
@@ -182,7 +182,7 @@ SAID = {
         "run backups often schedule plan nightly daily weekly automatic regular night everything retention keep "
         "disable enable pause time change job"
     ),
-    "backup_list": "yesterday last backed up existing age size copies",
+    "backup_list": "count keep yesterday last backed up existing age size copies",
     "backup_prune": "backups cleanup space keep only last newest retention thin",
     "backup_restore": "vm bring back recover lost deleted broken guest disaster backup last week",
     "backup_show": "inside backup contents config hold time",
@@ -221,7 +221,7 @@ SAID = {
         "bump rename name hostname autostart start automatically host boots order description notes tags "
         "protection change settings hardware reduce increase agent ballooning"
     ),
-    "guest_delete": "delete remove destroy vm container guest decommission completely",
+    "guest_delete": "wipe gone completely scrap delete remove destroy vm container guest decommission",
     "guest_dir_list": "files path folder directory ls inside guest",
     "guest_exec": (
         "df -h ls containers run execute command shell script ssh inside guest apt install upgrade security "
@@ -231,8 +231,8 @@ SAID = {
         "look file compose yml read show open cat tail head contents config inside guest path etc conf log auth"
     ),
     "guest_file_write": (
-        "replace line config nginx write edit change create drop place file inside guest path etc conf save append "
-        "hosts"
+        "script path replace line config nginx write edit change create drop place file inside guest etc conf save "
+        "append hosts"
     ),
     "guest_get": (
         "location node vlan mac how long up details guest cores memory ip hardware config status alive agent running"
@@ -279,7 +279,7 @@ SAID = {
     ),
     "image_download": "add link download fetch grab iso cloud image container template url internet latest",
     "image_upload": "upload iso local file image computer laptop",
-    "inventory_export": "ansible inventory hosts file export list guests addresses",
+    "inventory_export": "playbook host ansible inventory file export list guests addresses",
     "log_read": "syslog journal log messages dmesg events logged in changed happened audit kernel errors node cluster",
     "metrics_get": "graph chart history load cpu memory traffic over time busy last night week day month trend",
     "metrics_top": "guest uses most eating hogging cpu memory disk network busiest heaviest slow noisy",
@@ -315,14 +315,14 @@ SAID = {
     "snapshot_list": "snapshots exist show",
     "snapshot_rollback": "go back revert undo before update upgrade broke earlier state restore snapshot",
     "snapshot_update": "rename describe note comment description snapshot",
-    "storage_list": "eats space free full almost used storages datastores nas share zfs nfs pbs",
+    "storage_list": "big size large backup storage eats space free full almost used datastores nas share zfs nfs pbs",
     "task_get": "fail error log job task details result output migration backup complain",
     "task_list": "ran commands going on proxmox now jobs recent failed since yesterday backup night history",
     "task_stop": "cancel abort kill stuck hanging task job migration backup running",
     "task_wait": "finished done yet wait task clone progress far",
     "template_list": "container templates appliances lxc available download",
     "token_create": "api token key secret script monitoring automation rotate renew",
-    "user_set": "new user account login person create add password email disable enable lock somebody in",
+    "user_set": "new user account login person create add password email disable enable lock somebody",
     "vm_create": "new vm virtual machine make install set up windows linux iso",
     "volume_delete": (
         "backups guests gone exist delete remove iso image template file leftover orphaned unused disk cleanup space"

@@ -280,7 +280,7 @@ async def _commands(pve: Cluster, rights: _Rights, missing: Mapping[str, set[str
     if token:
         separate = await _is_separate(pve, user, token)
         if separate is None:
-            notes.append(f"If the token was made with privsep=0, grant to {user} instead")
+            notes.append(f"If the token was made with privsep=0, the grants to {user} are enough")
         if separate is False:
             holders = []
         if user != ROOT:
@@ -289,7 +289,9 @@ async def _commands(pve: Cluster, rights: _Rights, missing: Mapping[str, set[str
                 await owner.on(missing)
                 holders.insert(0, owner)
             except Problem:
-                notes.append(f"{user} has to hold the same, or the token's grant stays without effect")
+                # The user holds at least what the token does, and has to hold what it shall get.
+                holders.insert(0, _Rights(pve, user, dict(rights.known)))
+                notes.append(f"What {user} holds beyond the token is not known: if it is more, keep it in the roles")
     commands: list[str] = []
     taken = {name: set(filter(None, role.get("privs", "").split(","))) for name, role in (await roles(pve)).items()}
     entries = await acl(pve)

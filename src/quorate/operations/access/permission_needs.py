@@ -87,7 +87,12 @@ CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
     "reports": {"read": ("GET /cluster/status", "GET /cluster/backup-info/not-backed-up", "GET /nodes/{node}/tasks")},
     "inside": {
-        "operate": (f"GET {_GUEST}/agent/get-osinfo", f"POST {_GUEST}/agent/exec", f"POST {_GUEST}/agent/file-write"),
+        "read": (f"GET {_GUEST}/config", f"GET {_GUEST}/agent/get-osinfo"),
+        "operate": (
+            f"GET {_GUEST}/agent/file-read",
+            f"POST {_GUEST}/agent/exec",
+            f"POST {_GUEST}/agent/file-write",
+        ),
     },
     "tasks": {"read": ("GET /nodes/{node}/tasks",), "operate": ("DELETE /nodes/{node}/tasks/{upid}",)},
     # What the whole API needs depends on the call: ask with tool=api_call and its arguments.

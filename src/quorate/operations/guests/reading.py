@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.inside.interfaces import bare, from_pve, is_usable
 from quorate.operations.config_change import pending_changes
 from quorate.operations.guests.selection import Filter
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
@@ -123,8 +124,11 @@ async def _addresses(guest: Guest) -> dict[str, list[str]]:
     """What the guest itself says. A stopped guest or one without agent has nothing to say; that is no error here."""
     if guest.row.status != "running":
         return {}
-    listed = await _asked(guest, "agent/network-get-interfaces" if guest.is_vm else "interfaces")
-    found = {str(interface.get("name", "?")): _addresses_of(interface) for interface in listed}
+    try:
+        interfaces = await from_pve(guest)
+    except Problem:
+        return {}
+    found = {one.name: [bare(address) for address in one.addresses if is_usable(address)] for one in interfaces}
     return {name: own for name, own in found.items() if own}
 
 
@@ -136,13 +140,6 @@ async def _asked(guest: Guest, what: str) -> list[dict[str, Any]]:
         return []
     listed = answer.get("result") if isinstance(answer, dict) else answer
     return listed if isinstance(listed, list) else []
-
-
-def _addresses_of(interface: dict[str, Any]) -> list[str]:
-    """The agent and newer PVE give a list, older PVE the first address of each family of a container."""
-    listed = [str(one.get("ip-address", "")) for one in interface.get("ip-addresses") or []]
-    first = [str(interface.get(key) or "").partition("/")[0] for key in ("inet", "inet6")]
-    return [address for address in listed or first if _is_useful(address)]
 
 
 def _joined(addresses: dict[str, list[str]]) -> dict[str, str]:
@@ -208,10 +205,6 @@ def _next_steps(
     if waiting and status.get("status") == "running":
         return "guest_power action=reboot applies what is pending; guest_configure revert drops it"
     return ""
-
-
-def _is_useful(address: str) -> bool:
-    return bool(address) and not address.startswith(("127.", "::1", "fe80:", "169.254."))
 
 
 def _identity(guest: Guest, status: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def _ini(value: Value) -> str:
     """Ansible takes a line apart as a shell does, and then each value for a literal of Python if it looks like one."""
     if isinstance(value, int):
         return str(value)
-    return shlex.quote(repr(value) if _looks_like_literal(value) else value)
+    return shlex.quote(repr(value) if _looks_like_literal(value) or not value.isprintable() else value)
 
 
 def _looks_like_literal(text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.command_secrets import without_secrets
 from quorate.inside.agent import AgentWay
 from quorate.inside.jobs import Known, agent_place, jobs_of
 from quorate.inside.reaching import agent_way, way_into
@@ -160,7 +161,8 @@ def _judged_argv(command: str | list[str], into: Way) -> tuple[str, ...]:
 
 
 def _line(command: str | list[str]) -> str:
-    return command if isinstance(command, str) else shlex.join(command)
+    """As it is shown and remembered: without the secrets that people write into commands."""
+    return without_secrets(command if isinstance(command, str) else shlex.join(command))
 
 
 def _overtime(output: Output, spent: float, timeout: float | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -73,7 +73,7 @@ class _Host:
 async def _chosen(pve: Cluster, guest: GuestRefs | None, fits: Filter) -> list[Guest]:
     if guest is not None:
         found = await pve.guests(guest if isinstance(guest, list) else [guest])
-        return [one for one in found if fits.fits(one.row)]
+        return [one for one in found if replace(fits, template=None).fits(one.row)]
     found = [Guest(pve, row) for row in await fits.apply(pve)]
     if len(found) > MOST_GUESTS:
         raise BadArgument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 NOT_FOUND = "No such file or directory"
 IS_DIRECTORY = "Is a directory"
@@ -58,6 +58,9 @@ class Entry:
             return self.content()
         return self.content or b""
 
+    def copy(self) -> Entry:
+        return replace(self, children={name: child.copy() for name, child in self.children.items()})
+
     def mode_text(self) -> str:
         """The mode as `ls -l` shows it."""
         return stat.filemode(self.kind | self.mode)
@@ -75,6 +78,13 @@ class FileSystem:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._root = Entry(mode=0o755, mtime=now())
+
+    def saved(self) -> Entry:
+        """The whole tree as it is now, to be put back later."""
+        return self._root.copy()
+
+    def put_back(self, saved: Entry) -> None:
+        self._root = saved.copy()
 
     @staticmethod
     def absolute(path: str, cwd: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from quorate.sim import metrics, status
-from quorate.sim.guest_os.files import FileSystem
+from quorate.sim.guest_os.files import Entry, FileSystem
 from quorate.sim.guest_os.installation import Unit, first_services, install
 from quorate.sim.guest_os.running import Command, Io, Program, find_program
 from quorate.sim.guests import Guest
@@ -207,6 +207,17 @@ class Machines:
         if machine is None or machine.guest is not guest:
             machine = self._known[guest.vmid] = Machine(self._world, guest)
         return machine.since_boot()
+
+    def saved(self, guest: Guest) -> Entry | None:
+        """The guest's files as they are now; None if nobody has looked into it: they are as it was installed."""
+        machine = self._known.get(guest.vmid)
+        return machine.files.saved() if machine is not None and machine.guest is guest else None
+
+    def put_back(self, guest: Guest, saved: Entry | None) -> None:
+        if saved is None:
+            self._known.pop(guest.vmid, None)
+        else:
+            self.of(guest).files.put_back(saved)
 
 
 def _login(guest: Guest) -> str:

@@ -107,9 +107,10 @@ class CompatSurface:
         return problem
 
     def _opening(self, needed: Access) -> str:
-        own = f", or with {self._system.opt_in} set and neither of the two" if self._system.opt_in else ""
+        opt_in = self._system.opt_in
+        own = f", or with {opt_in} and neither of them" if opt_in and opt_in not in self._house.opt_ins else ""
         if needed is not Access.ADMIN:
-            return f"--access {needed.value} (or admin)"
+            return f"--access {needed.value} or admin{own}"
         return f"--access admin and --approval ask, token or none{own}"
 
     def _spoken(self, text: str) -> str:

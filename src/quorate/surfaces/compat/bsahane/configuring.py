@@ -70,6 +70,8 @@ def configure(type: str) -> Recipe:
 
 async def _told_all(run: Run, done: list[Done]) -> dict[str, Any]:
     told_each = [await told(run, one) for one in done]
+    if not told_each:
+        return {"result": None, "unchanged": ["All of it is there already"]}
     return told_each[0] if len(told_each) == 1 else {"results": told_each}
 
 
@@ -133,10 +135,17 @@ async def set_firewall(run: Run) -> dict[str, Any]:
     if run["enable"] is None and not run["rules"]:
         raise BadArgument(f"{run.tool} has nothing to set", next_step="Give enable, rules or both")
     about: dict[str, Any] = {"scope": "guest", "of": guest.vmid}
-    done = [await run.change("firewall_rule_set", **about, **_rule(rule)) for rule in run["rules"] or ()]
+    there = await run.get(f"{guest.path}/firewall/rules")
+    new = [rule for rule in run["rules"] or () if not any(_is_same(rule, one) for one in there)]
+    done = [await run.change("firewall_rule_set", **about, **_rule(rule)) for rule in new]
     if run["enable"] is not None:
         done.append(await run.change("firewall_options_set", **about, enable=run["enable"]))
     return await _told_all(run, done)
+
+
+def _is_same(wanted: dict[str, Any], there: dict[str, Any]) -> bool:
+    """Whether a rule stands already: a call that was made twice does not add it twice."""
+    return all(values.same(value, there.get(key)) for key, value in wanted.items())
 
 
 def _rule(given: dict[str, Any]) -> dict[str, Any]:

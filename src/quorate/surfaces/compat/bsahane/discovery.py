@@ -76,7 +76,7 @@ async def tasks(run: Run) -> list[dict[str, Any]]:
     else:
         rows = await run.get("/cluster/tasks")
     found = [row for row in rows if not user or row["user"] == user or row["user"].startswith(f"{user}!")]
-    return sorted(found, key=lambda row: -row["starttime"])[: run["limit"]]
+    return sorted(found, key=lambda row: -row["starttime"])[: max(run["limit"], 0)]
 
 
 async def task_status(run: Run) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""What was found: one line for each check, and for a failure the one thing to do."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+HERE = "this machine"
+
+
+class State(enum.StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    place: str
+    """A cluster, or this machine."""
+    check: str
+    state: State
+    says: str
+    do: str = ""
+    """The one thing to do about it."""
+    commands: tuple[str, ...] = ()
+    """To be run on a node."""
+
+
+class Findings(list[Finding]):
+    """Those of one place, in the order in which they were made."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.place = place
+
+    def ok(self, check: str, says: str) -> None:
+        self.append(Finding(self.place, check, State.OK, says))
+
+    def warn(self, check: str, says: str, do: str) -> None:
+        self.append(Finding(self.place, check, State.WARN, says, do))
+
+    def fail(self, check: str, says: str, do: str) -> None:
+        self.append(Finding(self.place, check, State.FAIL, says, do))
+
+    def skip(self, checks: str, because: str) -> None:
+        self.append(Finding(self.place, checks, State.SKIP, because))
+
+    def has_failed(self, check: str) -> bool:
+        return any(one.check == check and one.state is State.FAIL for one in self)

@@ -1,0 +1,148 @@
+"""quorate trust: a person at a terminal agrees to a host's key; nothing and nobody else can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import sys
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from quorate.inside.over_ssh import SshWay, not_started
+from quorate.inside.way import Command
+from quorate.ssh.host_keys import HostKeys
+from quorate.ssh.pool import Pool
+from quorate.ssh.process import Place
+from tests.ssh_server import HOST, Host, serving
+
+pytestmark = pytest.mark.anyio
+
+QUORATE = (sys.executable, "-m", "quorate", "trust")
+
+
+class Operator:
+    """Somebody at a terminal; `answer` is what they type when they are asked."""
+
+    def __init__(self, state: Path) -> None:
+        self._environ = {**os.environ, "XDG_STATE_HOME": str(state)}
+        self.pins = state / "quorate" / "known_hosts"
+
+    async def types(self, *arguments: str, answer: str = "") -> tuple[int, str]:
+        ours, theirs = pty.openpty()
+        os.write(ours, answer.encode())
+        running = await asyncio.create_subprocess_exec(
+            *QUORATE, *arguments, stdin=theirs, stdout=theirs, stderr=theirs, env=self._environ
+        )
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                data = await asyncio.to_thread(os.read, ours, 4096)
+            except OSError:  # how a terminal says that the other end is gone
+                break
+            if not data:
+                break
+            said += data
+        os.close(ours)
+        return await running.wait(), said.decode().replace("\r\n", "\n")
+
+    async def pipes(self, *arguments: str) -> tuple[int, str]:
+        """The same without a terminal, as a program would do it."""
+        running = await asyncio.create_subprocess_exec(
+            *QUORATE,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._environ,
+        )
+        said, _ = await running.communicate(b"yes\n")
+        assert running.returncode is not None
+        return running.returncode, said.decode()
+
+
+async def works(host: Host, pins: Path) -> bool:
+    """Whether a command goes through with these pins alone."""
+    pool = Pool(HostKeys((), pins))
+    way = SshWay(
+        "ssh", "test", Place(pool, host.target()), lambda e: not_started("it", e.exit_code, e.words), most=1000
+    )
+    try:
+        return (await way.run(Command(("true",)))).exit_code == 0
+    finally:
+        await pool.close()
+
+
+async def test_a_typed_yes_pins_the_key_that_was_shown(tmp_path):
+    operator = Operator(tmp_path / "state")
+    async with serving(tmp_path / "host") as host:
+        code, said = await operator.types(f"{HOST}:{host.port}", answer="yes\n")
+        assert code == 0
+        assert f"ssh-ed25519 {host.host_key.get_fingerprint()}" in said
+        assert operator.pins.read_text() == f"[{HOST}]:{host.port} {' '.join(host.public().split()[:2])}\n"
+        assert operator.pins.stat().st_mode & 0o777 == 0o600
+        assert await works(host, operator.pins)
+        code, said = await operator.types(f"{HOST}:{host.port}")
+        assert (code, "is trusted already" in said) == (0, True)
+
+
+@pytest.mark.parametrize("answer", ["no\n", "y\n", "\n", "yes please\n", "\x04"])
+async def test_anything_but_yes_changes_nothing(tmp_path, answer):
+    operator = Operator(tmp_path / "state")
+    async with serving(tmp_path / "host") as host:
+        code, said = await operator.types(f"{HOST}:{host.port}", answer=answer)
+        assert (code, "Nothing was changed." in said) == (1, True)
+        assert not operator.pins.exists()
+
+
+async def test_without_a_terminal_nobody_is_asked_and_nothing_is_pinned(tmp_path):
+    operator = Operator(tmp_path / "state")
+    async with serving(tmp_path / "host") as host:
+        code, said = await operator.pipes(f"{HOST}:{host.port}")
+        assert (code, "needs a terminal" in said) == (2, True)
+        assert not operator.pins.exists()
+        assert host.connections == []
+
+
+async def test_pinned_keys_are_listed_and_removed(tmp_path):
+    operator = Operator(tmp_path / "state")
+    assert "No key was agreed to yet" in (await operator.pipes("--list"))[1]
+    async with serving(tmp_path / "host") as host:
+        name = f"{HOST}:{host.port}"
+        await operator.types(name, answer="yes\n")
+        assert (await operator.pipes("--list"))[1] == (
+            f"[{HOST}]:{host.port}  ssh-ed25519  {host.host_key.get_fingerprint()}\n"
+        )
+        assert (await operator.pipes("--remove", name))[0] == 0
+        assert "No key was agreed to yet" in (await operator.pipes("--list"))[1]
+        assert (await operator.pipes("--remove", name))[0] == 1
+
+
+async def test_a_new_key_of_a_pinned_host_is_shown_beside_the_old_one_and_takes_its_place(tmp_path):
+    operator = Operator(tmp_path / "state")
+    async with serving(tmp_path / "host") as host:
+        old = asyncssh.generate_private_key("ssh-ed25519")
+        operator.pins.parent.mkdir(parents=True)
+        operator.pins.write_text(f"[{HOST}]:{host.port} {old.export_public_key().decode()}")
+        code, said = await operator.types(f"{HOST}:{host.port}", answer="yes\n")
+        assert code == 0
+        assert f"WARNING: ANOTHER KEY OF [{HOST}]:{host.port} WAS AGREED TO" in said
+        assert old.get_fingerprint() in said
+        assert len(operator.pins.read_text().splitlines()) == 1
+        assert await works(host, operator.pins)
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "*", "host:0", "host:x", "a,b", "!host"])
+async def test_what_is_no_host_is_refused(tmp_path, host):
+    code, said = await Operator(tmp_path).pipes("--", host)
+    assert (code, "is no host" in said) == (2, True)
+
+
+async def test_a_host_that_does_not_answer_is_told(tmp_path):
+    async with serving(tmp_path / "host") as host:
+        port = host.port
+    code, said = await Operator(tmp_path / "state").types(f"{HOST}:{port}", answer="yes\n")
+    assert (code, "shows no SSH key" in said) == (1, True)
