@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test real check bench docs lock clean
+.PHONY: setup demo test conformance real check bench docs mcpb lock clean
 
 setup: $(READY)
 
@@ -26,6 +26,10 @@ test: setup
 real: setup
 	@$(BIN)/python -m tests.real
 
+# The MCP project's own conformance tool and Inspector; needs npm.
+conformance: setup
+	@$(BIN)/python -m tests.conformance
+
 check: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -38,6 +42,10 @@ bench: setup
 
 docs: setup
 	@$(BIN)/python -m tools.docs
+
+# The bundle for desktop clients, in dist/.
+mcpb: setup
+	@$(BIN)/python -m tools.bundle
 
 # Renew the hashed requirements after a change of dependencies (needs uv).
 lock:

@@ -613,7 +613,7 @@ async def test_what_is_never_called_is_refused_with_its_reason(tmp_path, method,
         assert "is never called" in text
         assert words in text
         assert all(sent == "GET" for sent, _ in quorate.sim.requests)
-        assert quorate.audit()[-1]["outcome"] == "failed"
+        assert quorate.audit()[-1]["outcome"] == "refused"
 
 
 @pytest.mark.anyio

@@ -608,8 +608,8 @@ def test_a_file_that_is_not_text_is_refused() -> None:
 # --- TOML
 
 
-def documented_toml() -> str:
-    (block,) = re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+def documented_toml(about: str = "[clusters.home]") -> str:
+    (block,) = (block for block in re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if about in block)
     return str(block)
 
 

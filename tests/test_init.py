@@ -1,4 +1,4 @@
-"""quorate init, at a real terminal: from nothing to a cluster that a client can use, and every way it may end before."""
+"""quorate init, at a real terminal: from nothing to a cluster that a client can use, or an end that leaves nothing."""
 
 from __future__ import annotations
 

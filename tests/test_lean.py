@@ -250,6 +250,13 @@ async def test_wrong_arguments_are_answered_with_those_there_are(tmp_path, argum
         assert "detail: boolean" in text
 
 
+async def test_wrong_arguments_of_a_call_whose_risk_varies_are_explained_as_well(tmp_path):
+    async with lean(tmp_path) as quorate:
+        text = await quorate.refusal("pve_read", operation="api_call", arguments={"method": "GTE", "path": "/version"})
+        assert "Did you mean 'GET'?" in text
+        assert "path: string, required" in text
+
+
 async def test_other_problems_come_without_the_schema(tmp_path):
     async with lean(tmp_path) as quorate:
         text = await quorate.refusal("pve_read", operation="guest_get", arguments={"guest": "nope"})

@@ -1,4 +1,4 @@
-"""Write what is generated from the code: docs/tools.md and one schema snapshot per tool. `--check` only compares."""
+"""Write what is generated from the code: pages of docs, one schema snapshot per tool. `--check` only compares."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Any
 from quorate.operations.registry import TOOLSETS, Operation, operations
 from quorate.pipeline.gate import NEEDED
 from quorate.surfaces.native import as_json, describe
+from tools.migrating import migrating
+from tools.risks import risks
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "tools.md"
+RISKS = ROOT / "docs" / "risks.md"
+MIGRATING = ROOT / "docs" / "migrating.md"
 SNAPSHOTS = ROOT / "tests" / "snapshots"
 
 INTRODUCTION = """# Tools
@@ -42,7 +46,7 @@ def main() -> int:
 
 def generated() -> dict[Path, str]:
     files = {SNAPSHOTS / f"{name}.json": _snapshot(one) for name, one in operations().items()}
-    return {REFERENCE: _reference(), **files}
+    return {REFERENCE: _reference(), RISKS: risks(), MIGRATING: migrating(), **manifests(), **files}
 
 
 def _snapshot(operation: Operation) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,9 +13,9 @@ from quorate.problems import Refused
 class CommandRules:
     """Patterns for whole command lines: `*` stands for anything, `?` for one character, `[ab]` for one of these.
 
-    A command line is the arguments with blanks between them, each in quotes where a shell would need them. A text for
-    the shell counts as `sh -c 'TEXT'` (`powershell 'TEXT'` in Windows): so `systemctl status *` allows the program
-    systemctl, but no text that only begins so and goes on with something else.
+    A command line is the arguments with blanks between them. A text for the shell counts as `sh -c TEXT` (`powershell
+    TEXT` in Windows): so `systemctl status *` allows the program systemctl, but no text that only begins so and goes on
+    with something else.
     """
 
     allow: tuple[str, ...] = ()
@@ -26,9 +25,9 @@ class CommandRules:
 
     def objection(self, argv: Sequence[str], text: str | None = None) -> Refused | None:
         """`text` is what the caller gave for the shell, if that is what they did."""
-        line = shlex.join(argv)
+        line = " ".join(argv)
         for pattern in self.deny:
-            if any(fnmatch.fnmatchcase(one, pattern) for one in (line, " ".join(argv), *([text] if text else []))):
+            if any(fnmatch.fnmatchcase(one, pattern) for one in (line, *([text] if text else []))):
                 return Refused(
                     "This command is refused",
                     why=f"It matches the pattern {pattern!r} under deny in [inside] of the configuration",
@@ -40,6 +39,6 @@ class CommandRules:
                 why=f"It is {line[:200]} and matches none of the patterns under allow in [inside] of the "
                 f"configuration: {', '.join(self.allow[:8])}",
                 next_step="Only the operator can change that. A list of arguments is matched as such; "
-                "a text for the shell counts as sh -c 'TEXT'",
+                "a text for the shell counts as sh -c TEXT",
             )
         return None

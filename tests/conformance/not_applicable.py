@@ -8,14 +8,17 @@ from __future__ import annotations
 HANDSHAKE, STATELESS = "2025-11-25", "2026-07-28"
 
 IN_BOTH_ERAS = {
-    "Quorate has no completions": ["completion-complete"],
     "Quorate answers with text and pictures, not with sound or embedded resources": [
         "tools-call-audio",
         "tools-call-embedded-resource",
         "tools-call-mixed-content",
     ],
-    "Quorate offers no resources to read": ["resources-read-text", "resources-read-binary", "resources-templates-read"],
-    "Quorate offers no prompts": [
+    "They want resources of their own to read; Quorate's have other names": [
+        "resources-read-text",
+        "resources-read-binary",
+        "resources-templates-read",
+    ],
+    "They want prompts of their own; Quorate's have other names": [
         "prompts-get-simple",
         "prompts-get-with-args",
         "prompts-get-embedded-resource",
@@ -29,7 +32,7 @@ IN_ONE_ERA = {
     HANDSHAKE: {
         "Quorate sends no log messages to clients": ["logging-set-level", "tools-call-with-logging"],
         "Quorate never asks the client's model": ["tools-call-sampling"],
-        "Quorate offers no resources to subscribe to": ["resources-subscribe", "resources-unsubscribe"],
+        "Resources of Quorate are read anew, not subscribed to": ["resources-subscribe", "resources-unsubscribe"],
         "Quorate asks for one typed text; forms with defaults and choices are not used": [
             "elicitation-sep1034-defaults",
             "elicitation-sep1330-enums",
@@ -48,7 +51,7 @@ IN_ONE_ERA = {
             "input-required-result-multiple-input-requests",
             "input-required-result-multi-round",
         ],
-        "Quorate offers no prompts that could ask": ["input-required-result-non-tool-request"],
+        "No prompt of Quorate asks anything": ["input-required-result-non-tool-request"],
         "No tool of Quorate puts arguments into headers": ["http-custom-header-server-validation"],
     },
 }

@@ -21,7 +21,7 @@ from quorate.pipeline.caller import Caller, Exchange, Question
 from quorate.pve.errors import Problem
 from quorate.surfaces.server import Server
 from quorate.surfaces.surface import image
-from quorate.surfaces.web.application import House
+from quorate.surfaces.web.application import Core
 from quorate.surfaces.web.serving import serve
 
 PIXEL = bytes.fromhex(
@@ -96,7 +96,7 @@ async def main(transport: str) -> None:
 
 
 async def _over_http(app: App, server: Any) -> None:
-    await serve(House(HttpSettings(port=0), app.store, [], server))
+    await serve(Core(HttpSettings(port=0), app.store, [], server))
 
 
 if __name__ == "__main__":

@@ -68,10 +68,10 @@ class Inside:
         container = self.lab.openrc if self.vmid == self.lab.openrc.vmid else self.lab.debian
         return (await asyncio.to_thread(container.run, *argv, check=False)).stdout
 
-    async def running(self, pattern: str) -> list[str]:
-        """The command lines inside that hold the text, but for those that look for it."""
-        script = 'for f in /proc/[0-9]*/cmdline; do tr "\\0" " " < $f 2>/dev/null; echo; done'
-        return [line for line in (await self.look("sh", "-c", script)).splitlines() if pattern in line]
+    async def running(self, text: str) -> list[str]:
+        """The command lines inside that hold the text."""
+        listed = await self.look("ps", "-o" if self.is_busybox else "-eo", "args")
+        return [line for line in listed.splitlines() if text in line]
 
     async def gone(self, pattern: str) -> None:
         async with asyncio.timeout(30):

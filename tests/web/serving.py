@@ -17,7 +17,7 @@ from quorate.config import Access
 from quorate.config.http import HttpSettings
 from quorate.operations.registry import DEFAULT_TOOLSETS
 from quorate.state.tokens import Tokens
-from quorate.surfaces.web.application import House
+from quorate.surfaces.web.application import Core
 from quorate.surfaces.web.listening import Listener
 from quorate.surfaces.web.serving import prepare
 from tests.driving import Rig, rig
@@ -96,8 +96,8 @@ async def web(
 async def served(inner: Rig, http: HttpSettings | None = None) -> AsyncIterator[Web]:
     """Another HTTP server in front of a rig that is there already."""
     settings = replace(http or HttpSettings(), port=0)
-    clusters = [inner.app.cluster] if inner.app.cluster else []
-    listener = await prepare(House(settings, inner.app.store, clusters, inner.app.server))
+    clusters = [site.cluster for site in inner.app.pipeline.sites]
+    listener = await prepare(Core(settings, inner.app.store, clusters, inner.app.server))
     ended = asyncio.create_task(listener.listen())
     await asyncio.wait_for(_started(listener, ended), START_SECONDS)
     try:

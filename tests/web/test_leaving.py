@@ -31,6 +31,8 @@ async def refused(quorate: Web) -> None:
                     await fresh.get(f"{quorate.url}/healthz")
             except httpx2.ConnectError:
                 return
+            except httpx2.TransportError:
+                continue  # it was let in just as the door closed
             await asyncio.sleep(0.01)
 
 

@@ -19,7 +19,7 @@ from quorate.config.http import HttpSettings
 from quorate.pve.clock import SystemClock
 from quorate.state.store import open_store
 from quorate.state.tokens import Tokens
-from quorate.surfaces.web.application import House
+from quorate.surfaces.web.application import Core
 from quorate.surfaces.web.listening import Certificate
 from quorate.surfaces.web.serving import ensure_safe, serve
 from tests.driving import rig
@@ -128,4 +128,4 @@ async def test_a_port_that_is_taken_is_told(tmp_path):
         async with rig(tmp_path, toolsets=("guests",)) as inner:
             settings = HttpSettings(port=taken.getsockname()[1])
             with pytest.raises(ConfigError, match="cannot listen on"):
-                await serve(House(settings, inner.app.store, [], inner.app.server))
+                await serve(Core(settings, inner.app.store, [], inner.app.server))

@@ -8,15 +8,30 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from quorate import __version__
-from quorate.cli import approvals, audit, call, demo, doctor, init, policy, serve, sim, smoke, tokens, tools, trust
+from quorate.cli import (
+    approvals,
+    audit,
+    call,
+    completion,
+    demo,
+    doctor,
+    init,
+    policy,
+    serve,
+    sim,
+    smoke,
+    tokens,
+    tools,
+    trust,
+)
 from quorate.cli.options import FAILED, USAGE
 from quorate.config import ConfigError
 
-COMMANDS = (init, doctor, serve, call, tools, approvals, policy, audit, tokens, trust, sim, smoke, demo)
+COMMANDS = (init, doctor, serve, call, tools, approvals, policy, audit, tokens, trust, sim, smoke, demo, completion)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    options = _parse(_parser(), arguments)
+    options = _parse(parser_of_all(), arguments)
     try:
         code = options.run(options)
     except ConfigError as error:
@@ -40,7 +55,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> 
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser_of_all() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="quorate", description="An MCP server for Proxmox VE clusters.")
     parser.add_argument("--version", action="version", version=f"quorate {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from collections.abc import Sequence
 
@@ -54,4 +53,6 @@ def secret(question: str, option: str) -> str:
     """Typed at the terminal, unseen."""
     if not somebody_is_there():
         raise ConfigError(f"{option} is missing: give it, or run this at a terminal, where it is asked for.")
+    import getpass
+
     return getpass.getpass(f"{question}: ").strip()

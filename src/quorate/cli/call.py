@@ -18,23 +18,40 @@ from quorate.cli.options import (
     FAILED,
     OK,
     STILL_RUNNING,
+    WAITS_FOR_APPROVAL,
     cluster_options,
     command,
     gate_options,
     on_cluster,
     settings_from,
 )
+from quorate.cli.reference import explained, found
 from quorate.config import ConfigError, Settings
 
 
 def add(commands: Any) -> None:
-    call = command(commands, "call", _call, "run one tool from the shell")
+    call = command(commands, "call", _call, "run one tool from the shell", add_help=False)
     call.add_argument("tool", metavar="TOOL", help="its name; `quorate tools` lists them")
     call.add_argument("arguments", metavar="key=value", nargs="*", help="arguments; repeat a key for a list")
     call.add_argument("--json", action="store_true", help="print the structured answer")
     call.add_argument("--output", metavar="FILE", type=Path, help="where a picture goes (default: a new TOOL.png)")
+    call.add_argument("-h", "--help", action=_Help, nargs=0, help="show this, or after TOOL what that takes")
     gate_options(call)
     cluster_options(call)
+    call.epilog = (
+        "Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings, 3 the task still runs, "
+        "4 waits for an operator's approval, 130 interrupted."
+    )
+
+
+class _Help(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: Any) -> None:
+        tool = getattr(namespace, "tool", None)
+        try:
+            print(explained(found(tool)) if tool else parser.format_help().rstrip())
+        except ConfigError as error:
+            parser.error(str(error))
+        parser.exit()
 
 
 def _call(options: argparse.Namespace) -> int:
@@ -65,7 +82,7 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
                 print(json.dumps({"error": {"kind": problem.kind, "message": str(problem), **problem.facts}}))
             else:
                 print(f"quorate: {rendering.problem_text(problem)}", file=sys.stderr)
-            return FAILED
+            return WAITS_FOR_APPROVAL if problem.kind == "approval" else FAILED
         finally:
             await app.close()
     bar.clear()

@@ -6,9 +6,7 @@ import argparse
 import asyncio
 import os
 import re
-import ssl
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from quorate.config.folders import home, usual_config_file
 from quorate.config.writing import backup_of, toml_text, write_private
 
 if TYPE_CHECKING:
+    from quorate.checkup.findings import Findings
     from quorate.pve.certificate import Certificate
     from quorate.pve.connection import Connection, Trust
 
@@ -66,21 +65,22 @@ def _init(options: argparse.Namespace) -> int:
     if file.exists() and not options.overwrite:
         raise ConfigError(f"{file} exists already: name another with --config, or replace it with --overwrite.")
     try:
-        return asyncio.run(_set_up(options, file))
+        return _set_up(options, file)
     except Stopped as reason:
         print(f"\n{reason}\nNothing was written.")
         return FAILED
 
 
-async def _set_up(options: argparse.Namespace, file: Path) -> int:
+def _set_up(options: argparse.Namespace, file: Path) -> int:
+    """Questions are asked outside any event loop: inside one, Ctrl-C would not reach them."""
     endpoint = _endpoint(options)
     level = _level(options)
-    trust = await _trusted(endpoint, options.fingerprint)
+    trust = _trusted(endpoint, options.fingerprint)
     token_id = _token_id(options)
     if options.token_secret_file is None:
         _show_commands(options, token_id, level)
-    token_secret, connection = await _logged_in(options, endpoint, trust, token_id)
-    await _check_rights(options, connection, level)
+    token_secret, connection = _logged_in(options, endpoint, trust, token_id)
+    _check_rights(options, connection, level)
     _write(options, file, level, connection, token_secret)
     _tell_client(options, file)
     print("\nDone. `quorate doctor` checks everything; `quorate call guest_list` is a first look.")
@@ -122,33 +122,22 @@ def _token_id(options: argparse.Namespace) -> str:
 # -- the certificate ---------------------------------------------------------------------------------------------------
 
 
-async def _trusted(endpoint: str, fingerprint: str | None) -> Trust:
+def _trusted(endpoint: str, fingerprint: str | None) -> Trust:
     """How the server is trusted from now on: by the system's CAs, or by the fingerprint that a person has agreed to."""
-    from quorate.checkup.findings import Findings
-    from quorate.checkup.network import check_reachable
     from quorate.config.trust import as_fingerprint
-    from quorate.pve.certificate import objection, shown_by
     from quorate.pve.connection import Trust
 
-    way = Findings(endpoint)
-    if not await check_reachable(endpoint, way):
-        raise Stopped(_said(way))
-    try:
-        shown = await shown_by(endpoint)
-    except (ssl.SSLError, TimeoutError, OSError):
-        raise Stopped(f"{endpoint} does not speak TLS. Check the port (PVE's is 8006).") from None
-    if fingerprint is not None:
-        wanted = as_fingerprint(fingerprint, "--fingerprint")
-        if await objection(endpoint, Trust(fingerprint=wanted), shown) is not None:
-            raise Stopped(
-                f"The certificate of {endpoint} is not the one you named: it shows {shown.fingerprint}. "
-                "Compare with `pvenode cert info` on the node; if it differs, someone may be in between."
-            )
-        return Trust(fingerprint=wanted)
-    why = await objection(endpoint, Trust(), shown)
+    pinned = Trust(fingerprint=as_fingerprint(fingerprint, "--fingerprint")) if fingerprint else None
+    shown, why = asyncio.run(_judged(endpoint, pinned or Trust()))
     if why is None:
-        print(f"\nThe certificate of {endpoint} is trusted by this system; nothing has to be pinned.")
-        return Trust()
+        if pinned is None:
+            print(f"\nThe certificate of {endpoint} is trusted by this system; nothing has to be pinned.")
+        return pinned or Trust()
+    if pinned is not None:
+        raise Stopped(
+            f"The certificate of {endpoint} is not the one you named: it shows {shown.fingerprint}. "
+            "Compare with `pvenode cert info` on the node; if it differs, someone may be in between."
+        )
     _show_certificate(endpoint, shown)
     if not somebody_is_there():
         raise Stopped(
@@ -160,7 +149,25 @@ async def _trusted(endpoint: str, fingerprint: str | None) -> Trust:
     return Trust(fingerprint=as_fingerprint(shown.fingerprint, "fingerprint"))
 
 
+async def _judged(endpoint: str, trust: Trust) -> tuple[Certificate, str | None]:
+    """What the server shows, and why it is not trusted."""
+    from quorate.checkup.findings import Findings
+    from quorate.checkup.network import check_reachable
+    from quorate.pve.certificate import objection, shown_by
+
+    way = Findings(endpoint)
+    if not await check_reachable(endpoint, way):
+        raise Stopped(_said(way))
+    try:
+        shown = await shown_by(endpoint)
+        return shown, await objection(endpoint, trust, shown)
+    except (TimeoutError, OSError):  # of which TLS errors are a kind
+        raise Stopped(f"{endpoint} does not speak TLS. Check the port (PVE's is 8006).") from None
+
+
 def _show_certificate(endpoint: str, shown: Certificate) -> None:
+    from datetime import UTC, datetime
+
     from quorate.pipeline.sanitise import clean_text
 
     print(f"\n{endpoint} shows a certificate that this system does not know, as PVE does unless told otherwise:")
@@ -190,7 +197,7 @@ def _show_commands(options: argparse.Namespace, token_id: str, level: str) -> No
     print("The last command shows the token's secret, once.")
 
 
-async def _logged_in(
+def _logged_in(
     options: argparse.Namespace, endpoint: str, trust: Trust, token_id: str
 ) -> tuple[TokenSecret, Connection]:
     """The secret that works, after at most three tries where it is typed."""
@@ -202,7 +209,7 @@ async def _logged_in(
         limits = Limits(request_seconds=10, total_seconds=20)
         connection = Connection((endpoint,), Token(token_id, Secret(given.text)), trust, limits)
         try:
-            version = await _version(connection)
+            version = asyncio.run(_version(connection))
         except AuthenticationFailed as problem:
             if not left:
                 raise Stopped(str(problem)) from None
@@ -240,19 +247,9 @@ async def _version(connection: Connection) -> str:
         await client.close()
 
 
-async def _check_rights(options: argparse.Namespace, connection: Connection, level: str) -> None:
-    from quorate.checkup.cluster import check_privileges
-    from quorate.checkup.findings import Findings, State
-    from quorate.operations.registry import TOOLSETS
-    from quorate.pve.cluster import Cluster
-
-    found = Findings(options.name)
-    cluster = Cluster(options.name, connection)
-    try:
-        await check_privileges(cluster, level, list(TOOLSETS), found)
-    finally:
-        await cluster.close()
-    if all(one.state is State.OK for one in found):
+def _check_rights(options: argparse.Namespace, connection: Connection, level: str) -> None:
+    found = asyncio.run(_rights(options.name, connection, level))
+    if all(one.state == "ok" for one in found):
         print(f"It has all privileges that access {level} needs.")
         return
     print(_said(found))
@@ -260,7 +257,22 @@ async def _check_rights(options: argparse.Namespace, connection: Connection, lev
         raise Stopped("Grant the privileges and run this again, or give --yes to go on without them.")
 
 
-def _said(found: Any) -> str:
+async def _rights(name: str, connection: Connection, level: str) -> Findings:
+    from quorate.checkup.cluster import check_privileges
+    from quorate.checkup.findings import Findings
+    from quorate.operations.registry import TOOLSETS
+    from quorate.pve.cluster import Cluster
+
+    found = Findings(name)
+    cluster = Cluster(name, connection)
+    try:
+        await check_privileges(cluster, level, list(TOOLSETS), found)
+    finally:
+        await cluster.close()
+    return found
+
+
+def _said(found: Findings) -> str:
     from quorate.pipeline.sanitise import clean_text
 
     lines = []

@@ -11,12 +11,12 @@ from typing import Any
 
 from quorate.config import ConfigError, Settings, load
 
-OK, FAILED, USAGE, STILL_RUNNING = 0, 1, 2, 3
+OK, FAILED, USAGE, STILL_RUNNING, WAITS_FOR_APPROVAL = 0, 1, 2, 3, 4
 
 
-def command(commands: Any, name: str, run: Any, summary: str) -> argparse.ArgumentParser:
+def command(commands: Any, name: str, run: Any, summary: str, **how: Any) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=summary[:1].upper() + summary[1:] + "."
+        name, help=summary, description=summary[:1].upper() + summary[1:] + ".", **how
     )
     made.set_defaults(run=run)
     return made

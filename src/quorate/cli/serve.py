@@ -83,10 +83,10 @@ async def _run_server(settings: Settings, demo: bool, read: Callable[[], Setting
 
 async def _over_http(app: App, http: HttpSettings) -> None:
     from quorate.pve.errors import Problem
-    from quorate.surfaces.web.application import House
+    from quorate.surfaces.web.application import Core
     from quorate.surfaces.web.serving import serve
 
     try:
-        await serve(House(http, app.store, [site.cluster for site in app.pipeline.sites], app.server))
+        await serve(Core(http, app.store, [site.cluster for site in app.pipeline.sites], app.server))
     except Problem as problem:
         raise ConfigError(str(problem)) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,6 +33,8 @@ def write_private(file: Path, text: str) -> None:
 
 def write_whole(file: Path, text: str, mode: int) -> None:
     """Put the new text in the place of the old in one step, so that no reader ever sees half of it."""
+    import tempfile  # hardly any command writes
+
     target = file.resolve()  # a link stays a link
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

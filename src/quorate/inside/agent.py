@@ -14,7 +14,18 @@ from typing import Any
 from quorate.inside.over_ssh import FILE_SECONDS, content_of, file_refused, not_started, read_command, timed_out
 from quorate.inside.way import KEPT_BYTES, Command, Job, Output
 from quorate.inside.windows_launch import ending_command, launched, write_command
-from quorate.problems import BadArgument, GuestRefused, NodeOffline, NotFound, Problem, ServerFailed
+from quorate.problems import (
+    BadArgument,
+    Conflict,
+    GuestRefused,
+    NodeOffline,
+    NotFound,
+    OutcomeUnknown,
+    Problem,
+    ServerFailed,
+    TimedOut,
+    Unreachable,
+)
 from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Guest
 from quorate.ssh.launching import Launch, Stream, ending
@@ -27,11 +38,21 @@ MOST_WRITTEN = 61440 // 4 * 3
 """Bytes that one write takes, as base64."""
 MOST_READ = 768 * 1024
 """Bytes of one read: what PVE asks the agent for at once comes as one piece of base64."""
+PATIENCE_SECONDS = 15.0
+"""How long the agent may be silent while a command runs: a guest that is busy misses one ping or another."""
 _PIECE = 36 * 1024
 
 _MAKE, _ADD = 'base64 -d > "$1"', 'base64 -d >> "$1"'
+_PUT_TOGETHER, _PUT_AFTER = (f'cat "$1"/* {into} "$2"; q=$?; rm -rf "$1"; exit $q' for into in (">", ">>"))
+# The agent makes files that everybody can read and write, so they are made beforehand, or where nobody else comes.
 _SAFE_FILE = ("/bin/sh", "-c", "umask 077; mktemp")
+_SAFE_FOLDER = ("/bin/sh", "-c", "umask 077; mktemp -d")
+_BROKEN_OFF = "596 Broken pipe"  # PVE cannot put the typographic quotes of the agent's complaint into its answer
+_ENGLISH = {"LC_ALL": "C"}
 _SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 6: "ABRT", 9: "KILL", 11: "SEGV", 13: "PIPE", 15: "TERM"}
+
+
+_SILENCE = (Conflict, NodeOffline, ServerFailed, TimedOut, Unreachable)
 
 
 class AgentWay:
@@ -95,12 +116,16 @@ class AgentWay:
 
     async def _parked(self, data: bytes) -> str:
         """A file inside, for the eyes of root alone, with input that does not fit or may not be sent as it is."""
-        made = await self.run(Command(_SAFE_FILE))
-        if made.exit_code != 0:
-            raise GuestRefused("The guest takes no input of this size", why=f"mktemp said: {_words(made.stderr)}")
-        file = made.stdout.decode().strip()
-        await self._write_pieces(file, data, append=True)
+        file = await self._made(_SAFE_FILE)
+        await self.write_file(file, data)
         return file
+
+    async def _made(self, command: tuple[str, ...]) -> str:
+        """The name of a temporary file or folder."""
+        output = await self.run(Command(command))
+        if output.exit_code != 0:
+            raise GuestRefused("The guest has no room for data of this size", why=f"It said: {_words(output.stderr)}")
+        return output.stdout.decode().strip()
 
     async def execute(self, argv: tuple[str, ...], given: str = "") -> int:
         """The number of the process that was started. Sent once: if the answer is lost, its fate is unknown."""
@@ -108,18 +133,18 @@ class AgentWay:
         if given:
             params["input-data"] = given
         try:
-            answer = await self._cluster.client.request("POST", self._guest.path("agent/exec"), params)
-        except NodeOffline as problem:
-            if "596" not in str(problem):
+            answer = await self._guest.tell_agent("exec", params)
+        except OutcomeUnknown as problem:
+            if _BROKEN_OFF not in str(problem):
                 raise
-            raise GuestRefused(  # PVE cannot put the agent's words into its answer and breaks off
-                f"The guest agent of {self._guest} could not start {argv[0]}",
-                why="There is no such program in the guest",
-                next_step="A guest without a shell takes no commands",
+            raise GuestRefused(
+                f"The guest agent of {self._guest} did not start {argv[0]}",
+                why="PVE broke off, as it does when there is no such program in the guest",
+                next_step="Give the program by its full path, or give the command as a text for the shell",
             ) from None
         except ServerFailed as problem:
             raise _disabled(self._guest, problem) or problem from None
-        return int(answer.data["pid"])
+        return int(answer["pid"])
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -157,34 +182,53 @@ class AgentWay:
         return answer
 
     async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
-        if not append and path.isascii():
-            await self._store(path, data[:MOST_WRITTEN])
-            data, append = data[MOST_WRITTEN:], True
-            if not data:
-                return
-        await self._write_pieces(path, data, append=append)
+        if not append and path.isascii() and len(data) <= MOST_WRITTEN:
+            await self._store(path, data, path)
+        elif self.system == "windows" or len(data) <= _PIECE:
+            await self._write_by_commands(path, data, append=append)
+        else:
+            await self._write_together(path, data, append=append)
 
-    async def _store(self, path: str, data: bytes) -> None:
-        params = {"file": path, "content": base64.b64encode(data).decode(), "encode": False}
+    async def _store(self, file: str, data: bytes, path: str) -> None:
+        """`path` is what the caller wants to write."""
+        params = {"file": file, "content": base64.b64encode(data).decode(), "encode": False}
         try:
-            await self._cluster.client.request("POST", self._guest.path("agent/file-write"), params)
+            await self._guest.tell_agent("file-write", params)
         except NotFound as problem:
             raise _file_problem(f"{path} cannot be written", problem, NotFound) from None
         except ServerFailed as problem:
             raise _disabled(self._guest, problem) or _file_problem(f"{path} cannot be written", problem) from None
 
-    async def _write_pieces(self, path: str, data: bytes, *, append: bool) -> None:
-        """By commands, for what the agent's own write cannot do: long files, names beyond ASCII, adding to a file."""
+    async def _write_by_commands(self, path: str, data: bytes, *, append: bool) -> None:
+        """For what the agent's own write cannot do: names beyond ASCII, adding to a file, long files of Windows."""
         for at in range(0, max(1, len(data)), _PIECE):
             piece = base64.b64encode(data[at : at + _PIECE])
             if self.system == "windows":
                 command = write_command(path, piece.decode(), append=append or at > 0)
             else:
                 script = _ADD if append or at > 0 else _MAKE
-                command = Command(("/bin/sh", "-c", script, "sh", path), stdin=piece, env={"LC_ALL": "C"})
-            output = await self.run(command, seconds=FILE_SECONDS)
-            if output.exit_code != 0:
-                raise file_refused(output, f"{path} cannot be written")
+                command = Command(("/bin/sh", "-c", script, "sh", path), stdin=piece, env=_ENGLISH)
+            await self._run_writing(command, path)
+
+    async def _write_together(self, path: str, data: bytes, *, append: bool) -> None:
+        """Long data: the agent stores its pieces, which takes no command for each, and then they are put together."""
+        folder = await self._made(_SAFE_FOLDER)
+        try:
+            for number, at in enumerate(range(0, len(data), MOST_WRITTEN)):
+                await self._store(f"{folder}/{number:06}", data[at : at + MOST_WRITTEN], path)
+        except BaseException:
+            self._cluster.ssh.pool.in_background(self._forget(folder))
+            raise
+        script = _PUT_AFTER if append else _PUT_TOGETHER
+        await self._run_writing(Command(("/bin/sh", "-c", script, "sh", folder, path), env=_ENGLISH), path)
+
+    async def _run_writing(self, command: Command, path: str) -> None:
+        output = await self.run(command, seconds=FILE_SECONDS)
+        if output.exit_code != 0:
+            raise file_refused(output, f"{path} cannot be written")
+
+    async def _forget(self, folder: str) -> None:
+        await self.run(Command(("/bin/rm", "-rf", folder)))
 
 
 class AgentJob:
@@ -201,14 +245,27 @@ class AgentJob:
     async def wait(self, seconds: float) -> Output | None:
         clock = self._way.clock
         deadline, pause = clock.monotonic() + seconds, FIRST_LOOK
+        heard = clock.monotonic()
         while True:
-            if await self._look():
-                return self._output
+            try:
+                if await self._look():
+                    return self._output
+                heard = clock.monotonic()
+            except _SILENCE as problem:
+                if clock.monotonic() >= min(deadline, heard + PATIENCE_SECONDS):
+                    raise self._not_known(problem) from None
             left = deadline - clock.monotonic()
             if left <= 0:
                 return None
             await clock.sleep(min(pause, left))
             pause = min(LONGEST_LOOK, pause * SLOWER)
+
+    def _not_known(self, problem: Problem) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"The guest agent of {self._guest} stopped answering, so it is not known how the command stands",
+            why=str(problem),
+            next_step=f"It was started and not sent again; guest_job action=poll job={self.handle} asks for it later",
+        )
 
     async def so_far(self) -> Output:
         return Output(None)

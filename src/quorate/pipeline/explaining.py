@@ -120,4 +120,4 @@ def _described(subject: Subject) -> str:
 
 def _judged(rule: Rule, subjects: list[Subject]) -> str:
     met = [str(one) for one in subjects if verdict(rule, one)] if rule.about_targets else ["every call"]
-    return f"{rule.name}: {rule}" + (f" -- speaks of {', '.join(met[:5])}" if met else " -- speaks of nothing here")
+    return f"{rule.name}: {rule} (speaks of {', '.join(met[:5]) or 'nothing here'})"

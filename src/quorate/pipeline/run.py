@@ -180,6 +180,7 @@ class Pipeline:
     async def _change(self, operation: Operation, risk: Risk, given: Mapping[str, Any], exchange: Exchange) -> Result:
         record = Record(operation.name, risk.value, given, exchange.caller, approval=self.approver.standing)
         record.unrecorded = operation.unrecorded
+        self._place(record, *self.sites)  # until it is known which one, where there are several
         begun = self._clock.monotonic()
         try:
             return await self._decide(operation, risk, given, record, exchange)
@@ -199,7 +200,7 @@ class Pipeline:
         given, token = self._without_token(given)
         way = await route(self.sites, operation, given, exchange.caller, changes=True)
         site = way.sites[0]
-        record.cluster, record.access = site.name, site.gate(self.gate).access.value
+        self._place(record, site)
         self._willing([site], operation, exchange.caller, risk)
         arguments = decode(operation, way.arguments)
         record.dry_run, wait = arguments.pop("dry_run"), arguments.pop("wait")
@@ -325,6 +326,10 @@ class Pipeline:
             self._willing(sites, operation, caller, risk)
         elif objection := self.gate.objection(operation, caller, risk):
             raise objection
+
+    def _place(self, record: Record, *sites: Site) -> None:
+        gate = sites[0].gate(self.gate) if len(sites) == 1 else self.gate
+        record.cluster, record.access = gate.cluster, gate.access.value
 
     def _objection(self, site: Site, operation: Operation, caller: Caller, risk: Risk) -> Refused | None:
         """Of a change, the hours are judged with its plan: a dry run is fine at any time."""

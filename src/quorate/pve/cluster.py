@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quorate.command_rules import CommandRules
+from quorate.pve.agent_line import AgentLine
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.connection import Connection
 from quorate.pve.errors import NotFound, PermissionMissing, permission_missing
@@ -57,6 +60,8 @@ class Cluster:
         """Ids that calls under way have chosen, so that two of them never choose the same."""
         self.own_tasks: set[str] = set()
         """Tasks that our calls have started, so that the task of a lost answer is not mistaken for another's."""
+        self.agent_lines: defaultdict[int, AgentLine] = defaultdict(AgentLine)
+        """By vmid."""
 
     @property
     def client(self) -> PveClient:
@@ -174,14 +179,26 @@ class Guest:
         """A read of this guest; if it was migrated meanwhile, from the node where it is now."""
         asked = self.row.node
         try:
-            return await self._cluster.get(self.path(sub), **params)
+            return await self._get(sub, params)
         except NotFound:
             self._cluster.inventory.forget()
             moved = await self._cluster.inventory.guest(self.vmid)
             if moved.node == asked:
                 raise
             self.row = moved
+            return await self._get(sub, params)
+
+    async def tell_agent(self, sub: str, params: Mapping[str, Any]) -> Any:
+        """A write to the agent of this VM, sent once."""
+        async with self._turn("agent/"):
+            return (await self._cluster.client.request("POST", self.path(f"agent/{sub}"), params)).data
+
+    async def _get(self, sub: str, params: Mapping[str, Any]) -> Any:
+        async with self._turn(sub):
             return await self._cluster.get(self.path(sub), **params)
+
+    def _turn(self, sub: str) -> AbstractAsyncContextManager[None]:
+        return self._cluster.agent_lines[self.vmid].turn() if sub.startswith("agent/") else nullcontext()
 
     def __str__(self) -> str:
         return self.label

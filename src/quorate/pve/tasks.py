@@ -136,7 +136,7 @@ async def follow(
         if report and (fresh or not state.running):
             await report(100.0 if not state.running else (state.percent or 0.0), 100.0, _line(upid, fresh or state.log))
         silent = clock.monotonic() - heard_of > LONGEST_SILENCE
-        if not state.running or state.seconds_followed >= wait or silent or client.leaving:
+        if not state.running or state.seconds_followed >= wait or silent:
             return state
         await clock.sleep(min(interval, max(0.05, wait - state.seconds_followed)))
         interval = min(interval * GROWTH, LONGEST_INTERVAL)

@@ -72,8 +72,11 @@ class SshFront:
             stdin = await _input_of(process)
             argv = ["/bin/sh", "-c", process.command] if process.command is not None else ["/bin/sh"]
             machine = self._world.part(NodeShells).of(node)
-            done = await machine.execute(argv, stdin, _Sent(process.stdout.write), _Sent(process.stderr.write))
+            out, err = _Sent(process.stdout.write), _Sent(process.stderr.write)
+            done = await machine.execute(argv, stdin, out, err)
             assert done is not None
+            out.flush()
+            err.flush()
             process.exit(done.exitcode if done.exitcode is not None else 255)
 
         return session
@@ -85,12 +88,20 @@ class _Sent(bytearray):
     def __init__(self, send: Callable[[bytes], None]) -> None:
         super().__init__()
         self._send = send
+        self._sent = 0
+        self._due = False
 
     def extend(self, data: Iterable[SupportsIndex]) -> None:
-        sent = bytes(data)
-        super().extend(sent)
+        super().extend(data)
+        if not self._due:  # what is written in one go is sent in one go
+            self._due = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._due = False
         with contextlib.suppress(BrokenPipeError):
-            self._send(sent)
+            self._send(bytes(self[self._sent :]))
+        self._sent = len(self)
 
 
 def _doorkeeper(node: Node) -> object:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from quorate.problems import Unreachable
+from quorate.problems import Problem, Unreachable
 from quorate.ssh.connecting import connect
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.target import SshTarget
@@ -60,7 +60,7 @@ class Pool:
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Something that has to be done although nobody waits for it; closing the pool waits for a while."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(_as_far_as_it_goes(work))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 
@@ -116,6 +116,11 @@ class Pool:
         line.lose()
         if self._lines.get(target) is line:
             del self._lines[target]
+
+
+async def _as_far_as_it_goes(work: Coroutine[Any, Any, None]) -> None:
+    with contextlib.suppress(Problem):  # there is nobody to tell
+        await work
 
 
 class _Dead(Exception):

@@ -121,15 +121,23 @@ class LeanSurface:
 
     async def _run(self, tool: Tool, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
         operation = self._operation(name)
+        needed = self._needed(operation, arguments)
+        if needed is not None and RUNNERS.index(needed) > RUNNERS.index(tool):
+            raise BadArgument(
+                f"{tool.name} does not run this call of {name}", next_step=f"Make the same call with {needed.name}"
+            )
         try:
-            needed = _runner(self._pipeline.risk_of(operation, arguments))
-            if RUNNERS.index(needed) > RUNNERS.index(tool):
-                raise BadArgument(
-                    f"{tool.name} does not run this call of {name}", next_step=f"Make the same call with {needed.name}"
-                )
             return answer(await self._pipeline.run(name, arguments, exchange))
         except WrongArguments as problem:
             return self._explained(operation, problem, exchange.caller)
+
+    def _needed(self, operation: Operation, arguments: dict[str, Any]) -> Tool | None:
+        """None where the arguments are wrong: the pipeline finds that as well, and tells it without secrets."""
+        try:
+            risk = self._pipeline.risk_of(operation, arguments)
+        except WrongArguments:
+            return None
+        return next(tool for tool in RUNNERS if risk in tool.risks)
 
     def _explained(self, operation: Operation, problem: Problem, caller: Caller) -> CallToolResult:
         """What is wrong with the arguments, and which there are."""
@@ -213,10 +221,6 @@ def _listed(tool: Tool) -> ListedTool:
         input_schema=tool.schema(),
         annotations=hints(tool.risk, idempotent=tool in (FIND, READ)),
     )
-
-
-def _runner(risk: Risk) -> Tool:
-    return next(tool for tool in RUNNERS if risk in tool.risks)
 
 
 def _possible(operation: Operation) -> set[Risk]:

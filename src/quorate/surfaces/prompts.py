@@ -40,7 +40,7 @@ class Facts:
 
     async def need(self, operation: str, /, **arguments: Any) -> dict[str, Any] | Table:
         """Without it there is no prompt."""
-        data = (await self._pipeline.run(operation, {**arguments, **self._where}, self._exchange)).data
+        data = await self._read(operation, arguments)
         self._add(operation, arguments, rendering.text(data))
         return data
 
@@ -52,19 +52,21 @@ class Facts:
 
     async def rows(self, operation: str, /, **arguments: Any) -> list[dict[str, Any]]:
         """A table to go on from, which is not shown."""
-        data = (await self._pipeline.run(operation, {**arguments, **self._where}, self._exchange)).data
+        data = await self._read(operation, arguments)
         return [dict(zip(data.columns, row, strict=True)) for row in data.rows] if isinstance(data, Table) else []
 
     async def _text(self, operation: str, arguments: Mapping[str, Any]) -> str:
         try:
-            return rendering.text(
-                (await self._pipeline.run(operation, {**arguments, **self._where}, self._exchange)).data
-            )
+            return rendering.text(await self._read(operation, arguments))
         except Problem as problem:
             return f"not available: {rendering.problem_text(problem)}"
 
+    async def _read(self, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any] | Table:
+        return (await self._pipeline.run(operation, {**arguments, **self._where}, self._exchange)).data
+
     def _add(self, operation: str, arguments: Mapping[str, Any], text: str) -> None:
         label = " ".join([operation, *(f"{name}={value}" for name, value in arguments.items())])
+        label = " ".join(label.split())  # one line, whatever was given
         self.blocks.append(f"--- data {self._fence}: {label} ---\n{text}\n--- end of data {self._fence} ---")
 
 

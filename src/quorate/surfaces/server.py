@@ -77,6 +77,7 @@ class Server(MCPServer[Any]):
             version=__version__,
             instructions="\n\n".join(surface.instructions() for surface in surfaces),
             log_level="WARNING",
+            subscriptions=False,  # what is listed does not change while a server runs
             **sdk,
         )
         self.completion()(self._complete)  # type: ignore[no-untyped-call]

@@ -34,7 +34,6 @@ PHRASES = {
     r"no longer|not any ?more|any ?more": "gone",
     r"(?:days?|weeks?|months?|hours?) ago|yesterdays?|last (?:night|week|month|monday|sunday)s?": "yesterday",
     r"over ?night": "night",
-    r"ran": "run",
     r"what ?s up|whats wrong": "wrong",
     r"back(?:ed|ing|s)?[ -]?ups?": "backup",
     r"shut(?:s|ting)? (?:(?:it|them|everything|all) )?(?:down|off)": "shutdown",
@@ -68,6 +67,7 @@ PHRASES = {
     r"going on|happening": "happening",
     r"how long(?=.*\b(?:up|running|on)\b)": "uptime",
     r"(?:run(?:ning|s)?|ran) out of": "more",
+    r"ran": "run",
     r"https?://\S+": "url",
     r"\d+(?:\.\d+){3}(?:/\d+)?": "address",
     r"\d+(?:[.,]\d+)? ?(?:[kmgt]i?b?|gigs?|gigabytes?|terabytes?)": "size",
@@ -224,7 +224,7 @@ SAID = {
     "guest_delete": "wipe gone completely scrap delete remove destroy vm container guest decommission",
     "guest_dir_list": "files path folder directory ls inside guest",
     "guest_exec": (
-        "df -h ls containers run execute command shell script ssh inside guest apt install upgrade security "
+        "df ls containers run execute command shell script ssh inside guest apt install upgrade security "
         "updates docker compose terminal top ping"
     ),
     "guest_file_read": (

@@ -97,7 +97,7 @@ class _Telling:
     because: str
 
 
-_TELLING: Final = (
+TELLING: Final = (
     _Telling(r".*", ("force", "force-delete", "forceStop", "force-stop", "overrule-shutdown"), _is_on, "by force"),
     _Telling(rf"{_GUEST}/config", ("delete",), partial(_names_devices, {"unused"}), "it deletes a volume"),
     _Telling(rf"{_GUEST}/config", ("delete",), partial(_names_devices, values.DISKS), "it takes a disk away"),
@@ -131,7 +131,7 @@ def judge(method: str, template: str, params: Mapping[str, Any] | None = None) -
         return rule.risk, rule.because
     if worse := _untold(method, template, params or {}):
         return Risk.DESTROY, worse
-    for telling in _TELLING:
+    for telling in TELLING:
         for name in telling.names:
             if params and name in params and telling.says_so(params[name]) and re.fullmatch(telling.where, template):
                 return Risk.DESTROY, f"{name}: {telling.because}"

@@ -184,13 +184,13 @@ def shown(output: Output, *, ended: bool = True) -> dict[str, Any]:
         ("stdout", output.stdout, output.stdout_cut),
         ("stderr", output.stderr, output.stderr_cut),
     ):
-        facts |= _text(name, data, cut, always=ended and name == "stdout")
+        facts |= _text(name, data, cut)
     return facts
 
 
-def _text(name: str, data: bytes, cut: bool, *, always: bool) -> dict[str, Any]:
+def _text(name: str, data: bytes, cut: bool) -> dict[str, Any]:
     if not data and not cut:
-        return {name: ""} if always else {}
+        return {}
     more = {f"{name}_cut": f"Only its first {size(len(data))}; max_output shows more"} if cut else {}
     if b"\0" in data:
         return {f"{name}_base64": base64.b64encode(data).decode(), **more}

@@ -47,7 +47,7 @@ _MCP_HEADERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class Core:
     """What the web is built around; `server` makes the MCP server with the options given to it."""
 
     settings: HttpSettings
@@ -56,21 +56,21 @@ class House:
     server: Callable[..., Server]
 
 
-async def build_application(house: House, departure: Departure) -> ASGIApp:
-    settings, store = house.settings, house.store
+async def build_application(core: Core, departure: Departure) -> ASGIApp:
+    settings, store = core.settings, core.store
     metrics = Metrics()
-    credentials = Credentials(Tokens(store), _issuer(house), store.clock)
+    credentials = Credentials(Tokens(store), _issuer(core), store.clock)
     door = Door(settings, credentials, metrics, store.clock)
-    server = house.server(
+    server = core.server(
         transport="http",
         identify=credentials.identify,
         request_state_security=RequestStateSecurity(keys=[await shared_key(store, "request state")]),
     )
     server.middleware.append(CountedCalls(metrics, store.clock, server.knows))
-    measures: ASGIApp = MetricsPage(metrics, house)
+    measures: ASGIApp = MetricsPage(metrics, core)
     approvals = ApprovalsApi(settings, store, door, credentials)
     routes: list[BaseRoute] = [
-        _mcp_route(server, settings, door, sessions=_sessions(house)),
+        _mcp_route(server, settings, door, sessions=_sessions(core)),
         Route(APPROVALS_PATH, approvals),
         Route(f"{APPROVALS_PATH}/{{id}}", approvals),
         Route("/metrics", measures if settings.open_metrics else door.before(measures)),
@@ -102,17 +102,17 @@ def _mcp_route(server: Server, settings: HttpSettings, door: Door, *, sessions: 
     return Route(MCP_PATH, door.before(app), methods=None if sessions else ["POST"])
 
 
-def _sessions(house: House) -> bool:
+def _sessions(core: Core) -> bool:
     """Replicas do not know each other's sessions: without further words they have none."""
-    return house.settings.sessions if house.settings.sessions is not None else not house.store.shared
+    return core.settings.sessions if core.settings.sessions is not None else not core.store.shared
 
 
-def _issuer(house: House) -> Issuer | None:
-    if house.settings.issuer is None:
+def _issuer(core: Core) -> Issuer | None:
+    if core.settings.issuer is None:
         return None
     from quorate.surfaces.web.issuer import Issuer
 
-    return Issuer(house.settings, house.store.clock)
+    return Issuer(core.settings, core.store.clock)
 
 
 @contextlib.asynccontextmanager
@@ -122,10 +122,10 @@ async def _running(server: Server) -> AsyncIterator[None]:
 
 
 class MetricsPage:
-    def __init__(self, metrics: Metrics, house: House) -> None:
+    def __init__(self, metrics: Metrics, core: Core) -> None:
         self._metrics = metrics
-        self._house = house
-        self._approvals = Approvals(house.store)
+        self._house = core
+        self._approvals = Approvals(core.store)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = {cluster.name: cluster.client.asked for cluster in self._house.clusters if cluster.is_open}

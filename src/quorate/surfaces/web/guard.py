@@ -52,7 +52,7 @@ class Guard:
                 scope, receive, send
             )
         else:
-            if _only_listens(scope):
+            if scope["method"] == "GET":
                 receive = self._departure.hanging_up(receive)
             await self._addressed(scope, receive, send)
 
@@ -62,10 +62,6 @@ class Guard:
         except (TypeError, ValueError):
             return False
         return peer.is_loopback or any(peer in network for network in self._proxies)
-
-
-def _only_listens(scope: Scope) -> bool:
-    return scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == "subscriptions/listen"
 
 
 class _Addressed:

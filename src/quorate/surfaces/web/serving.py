@@ -6,33 +6,33 @@ from quorate.config import ConfigError
 from quorate.config.http import HttpSettings
 from quorate.state.store import Store
 from quorate.state.tokens import Tokens
-from quorate.surfaces.web.application import House, build_application
+from quorate.surfaces.web.application import Core, build_application
 from quorate.surfaces.web.departure import Departure
 from quorate.surfaces.web.listening import Listener
 
 OPEN = "there is no token, so every program on this machine may use it; `quorate tokens create NAME` makes one"
 
 
-async def serve(house: House) -> None:
+async def serve(core: Core) -> None:
     """Until SIGTERM or SIGINT. Raises ConfigError where it would not be safe or cannot be."""
-    listener = await prepare(house)
+    listener = await prepare(core)
     try:
         await listener.listen()
     except OSError as error:
-        where = f"{house.settings.host}:{house.settings.port}"
+        where = f"{core.settings.host}:{core.settings.port}"
         raise ConfigError(f"Quorate cannot listen on {where}: {error.strerror}.") from None
 
 
-async def prepare(house: House) -> Listener:
-    remark = await ensure_safe(house.settings, house.store)
+async def prepare(core: Core) -> Listener:
+    remark = await ensure_safe(core.settings, core.store)
     departure = Departure()
 
     def hand_over() -> None:
-        for cluster in house.clusters:
+        for cluster in core.clusters:
             if cluster.is_open:
                 cluster.client.leaving = True
 
-    return Listener(await build_application(house, departure), house.settings, departure, hand_over, remark)
+    return Listener(await build_application(core, departure), core.settings, departure, hand_over, remark)
 
 
 async def ensure_safe(settings: HttpSettings, store: Store) -> str | None:

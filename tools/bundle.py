@@ -1,0 +1,44 @@
+"""Pack the desktop bundle (.mcpb): the same source always gives the same bytes."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+from quorate import __version__
+
+ROOT = Path(__file__).parent.parent
+NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def main() -> int:
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist"
+    sys.stdout.write(f"{pack(target)}\n")
+    return 0
+
+
+def pack(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    bundle = folder / f"quorate-{__version__}.mcpb"
+    with zipfile.ZipFile(bundle, "w") as archive:
+        for name, file in sorted(contents().items()):
+            entry = zipfile.ZipInfo(name, NO_TIME)
+            entry.external_attr = 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, file.read_bytes(), compresslevel=9)
+    return bundle
+
+
+def contents() -> dict[str, Path]:
+    """Name in the bundle -> file."""
+    source = [file for file in (ROOT / "src").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    return {
+        "manifest.json": ROOT / "packaging" / "mcpb" / "manifest.json",
+        **{name: ROOT / name for name in ("LICENSE", "README.md", "pyproject.toml")},
+        **{file.relative_to(ROOT).as_posix(): file for file in source if ".egg-info" not in str(file)},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""docs/risks.md: what each tool and each endpoint can do, read off the registry and the API's facts."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Iterator
+
+from quorate.operations.api.risk import ORDER, TELLING, judge, refusal
+from quorate.operations.registry import Operation, Risk, operations
+from quorate.pipeline.effect import MILDER
+from quorate.pipeline.gate import NEEDED
+from quorate.pve.schema import NEWEST, OLDEST, Endpoint, facts
+
+EXAMPLES = 3
+
+INTRODUCTION = """# Risks
+
+Generated from the code by `make docs`; do not edit. What the words mean, and what follows from them, is in
+[safety.md](safety.md).
+
+## Tools
+
+| tool | risk | access | why |
+|---|---|---|---|
+"""
+ENDPOINTS = """
+## Endpoints of the PVE API
+
+Every call of every plan is judged so, whichever tool makes it. A tool whose plan holds a graver call than the tool
+itself is treated as that grave, for access and approval alike, unless the call is excused below.
+
+| risk | why | endpoints | such as |
+|---|---|---|---|
+"""
+PARAMETERS = """
+These parameters make a write DESTROY, whatever its path:
+
+| parameter | where | why |
+|---|---|---|
+"""
+EXCUSED = """
+## Calls that are graver than their tool
+
+| tool | the call | why it is excused |
+|---|---|---|
+"""
+NEVER = """
+## Endpoints that `api_call` never calls
+
+| why | endpoints | such as |
+|---|---|---|
+"""
+
+
+def risks() -> str:
+    tools = [_tool(one) for one in sorted(operations().values(), key=lambda one: (-ORDER.index(one.risk), one.name))]
+    excused = [f"| `{tool}` | {grave} | {why} |\n" for (tool, grave), why in sorted(MILDER.items())]
+    return "".join(
+        [INTRODUCTION, *tools, ENDPOINTS, *_classes(), PARAMETERS, *_parameters(), EXCUSED, *excused, NEVER, *_never()]
+    )
+
+
+def _tool(operation: Operation) -> str:
+    risk, access = operation.risk.value, NEEDED[operation.risk].value
+    if operation.least_risk is not operation.risk:
+        risk = f"{operation.least_risk.value} to {risk}"
+        least = NEEDED[operation.least_risk].value
+        access = access if least == access else f"{least} to {access}"
+    return f"| `{operation.name}` | {risk} | {access} | {_why(operation)} |\n"
+
+
+def _why(operation: Operation) -> str:
+    """Where the arguments decide, what they decide by; else what the tool does."""
+    said = " ".join(inspect.cleandoc(getattr(operation.risk_of, "__doc__", None) or "").split())
+    return (said or operation.summary).replace("|", "\\|")
+
+
+def _endpoints() -> Iterator[Endpoint]:
+    """Those of both versions, each once."""
+    seen: set[tuple[str, str]] = set()
+    for version in (NEWEST, OLDEST):
+        for endpoint in facts(version).endpoints():
+            if (endpoint.method, endpoint.template) not in seen:
+                seen.add((endpoint.method, endpoint.template))
+                yield endpoint
+
+
+def _classes() -> list[str]:
+    found: dict[tuple[Risk, str], list[str]] = defaultdict(list)
+    for one in _endpoints():
+        found[judge(one.method, one.template, {})].append(f"`{one.method} {one.template}`")
+    ordered = sorted(found.items(), key=lambda each: (-ORDER.index(each[0][0]), -len(each[1]), each[0][1]))
+    return [f"| {risk.value} | {why} | {len(paths)} | {_such_as(paths)} |\n" for (risk, why), paths in ordered]
+
+
+def _parameters() -> list[str]:
+    return [
+        f"| {', '.join(f'`{name}`' for name in one.names)} | `{_readable(one.where)}` | {one.because} |\n"
+        for one in TELLING
+    ]
+
+
+def _never() -> list[str]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for one in _endpoints():
+        if why := refusal(one):
+            found[why].append(f"`{one.method} {one.template}`")
+    return [f"| {why} | {len(paths)} | {_such_as(paths)} |\n" for why, paths in sorted(found.items())]
+
+
+def _such_as(endpoints: list[str]) -> str:
+    return ", ".join(sorted(endpoints, key=len)[:EXAMPLES]).replace("|", "\\|")
+
+
+def _readable(where: str) -> str:
+    """A regular expression as a path that people read: `*` for anything."""
+    return where.replace(".*", "*").replace("|", " or ")
