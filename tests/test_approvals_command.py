@@ -147,3 +147,14 @@ def test_an_id_that_is_not_there_is_said_so(environ: Mapping[str, str]) -> None:
     done = plainly(environ, "approvals", "show", "nope")
     assert done.returncode == 1
     assert "There is no approval nope" in done.stderr
+
+
+def test_ctrl_c_at_the_passphrase_answers_nothing_and_ends_at_once(environ: Mapping[str, str]) -> None:
+    set_passphrase(environ)
+    asked = pending(environ)
+    with terminal("approvals", "approve", asked, environ=environ) as screen:
+        screen.expect("Operator's passphrase:")
+        screen.interrupt()
+        assert screen.end() == 130
+        assert "Traceback" not in screen.text
+    assert state_of(environ, asked) == "pending"

@@ -10,6 +10,7 @@ from typing import Any
 from quorate.operations.registry import TOOLSETS, Operation, operations
 from quorate.pipeline.gate import NEEDED
 from quorate.surfaces.native import as_json, describe
+from tools.manifests import manifests
 from tools.migrating import migrating
 from tools.risks import risks
 

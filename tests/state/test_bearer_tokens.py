@@ -9,7 +9,7 @@ import pytest
 from quorate.pve.errors import BadArgument, Conflict
 from quorate.state.database import StateUnavailable
 from quorate.state.store import Store, open_store
-from quorate.state.tokens import CACHE_SECONDS, NEWCOMER_SECONDS, Tokens
+from quorate.state.tokens import AWAY_SECONDS, CACHE_SECONDS, NEWCOMER_SECONDS, Tokens
 from tests.state.hand_clock import HandClock
 
 pytestmark = pytest.mark.anyio
@@ -112,8 +112,8 @@ async def test_a_new_token_works_elsewhere_almost_at_once(tokens: Tokens, elsewh
     assert await elsewhere.verify(second.plain) is not None
 
 
-async def test_many_clients_do_not_hammer_the_store(tmp_path, clock: HandClock):
-    """Once read, the table is believed for a while: the store may even be away."""
+async def test_many_clients_do_not_hammer_the_store_and_known_tokens_outlive_it_for_a_while(tmp_path, clock: HandClock):
+    """Changes stop without a store, reads go on: so what was read last is believed, but not for ever."""
     file = tmp_path / "state" / "quorate.db"
     async with open_store(str(file), clock=clock) as store:
         tokens = Tokens(store)
@@ -124,8 +124,31 @@ async def test_many_clients_do_not_hammer_the_store(tmp_path, clock: HandClock):
         file.mkdir()
         assert all(await asyncio.gather(*(tokens.verify(made.plain) for _ in range(200))))
         clock.now += CACHE_SECONDS
+        assert all(await asyncio.gather(*(tokens.verify(made.plain) for _ in range(200))))
+        assert await tokens.verify(made.plain[:-1] + ("0" if made.plain[-1] != "0" else "1")) is None
+        with pytest.raises(StateUnavailable):
+            await tokens.verify(f"qrt_{'0' * 12}_{'0' * 64}")
+        clock.now += AWAY_SECONDS
         with pytest.raises(StateUnavailable):
             await tokens.verify(made.plain)
+
+
+async def test_a_token_revoked_while_the_store_was_away_ends_when_it_is_back(tmp_path, clock: HandClock):
+    file = tmp_path / "state" / "quorate.db"
+    async with open_store(str(file), clock=clock) as store, open_store(str(file), clock=clock) as other:
+        tokens = Tokens(store)
+        made = await tokens.create("ci")
+        assert await tokens.verify(made.plain)
+        await store.close()
+        file.rename(file.with_suffix(".away"))
+        file.mkdir()
+        clock.now += CACHE_SECONDS
+        assert await tokens.verify(made.plain)
+        file.rmdir()
+        file.with_suffix(".away").rename(file)
+        await Tokens(other).revoke("ci")
+        clock.now += CACHE_SECONDS
+        assert await tokens.verify(made.plain) is None
 
 
 async def test_the_last_use_is_noted_to_the_minute(tokens: Tokens, clock: HandClock):

@@ -105,6 +105,16 @@ async def test_what_the_scope_does_not_list_is_refused_when_called(tmp_path, mod
 
 
 @ERAS
+async def test_resources_are_no_way_around_the_scope(tmp_path, mode):
+    async with web(tmp_path) as quorate:
+        token = await quorate.token("narrow", toolsets=["guests"])
+        async with quorate.client(token, mode=mode) as client:
+            assert "router" in str(await client.read_resource("pve://guests/100"))
+            with pytest.raises(Exception, match="outside the scope of token narrow"):
+                await client.read_resource("pve://nodes/pve1")
+
+
+@ERAS
 async def test_the_audit_trail_names_the_token(tmp_path, mode):
     async with web(tmp_path) as quorate:
         token = await quorate.token("worker", "operate")
@@ -144,7 +154,7 @@ async def test_tokens_are_kept_as_hashes_only(tmp_path):
         assert all(secret not in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
-async def test_an_unreachable_store_lets_nobody_in(tmp_path):
+async def test_while_the_store_is_away_known_tokens_hold_a_quarter_of_an_hour_and_nobody_new_gets_in(tmp_path):
     async with web(tmp_path, http=HttpSettings(sessions=False)) as quorate:
         token = await quorate.token("alice")
         assert (await quorate.post(token)).status_code == 200
@@ -153,6 +163,9 @@ async def test_an_unreachable_store_lets_nobody_in(tmp_path):
             file.unlink()
         (tmp_path / "state.sqlite").mkdir()
         await quorate.rig.clock.advance(60)
-        assert (await quorate.post(token)).status_code == 503
+        assert (await quorate.post(token)).status_code == 200
+        assert (await quorate.post("qrt_000000000000_" + "0" * 64)).status_code == 503
         assert (await quorate.get("/readyz")).status_code == 503
         assert (await quorate.get("/healthz")).status_code == 200
+        await quorate.rig.clock.advance(15 * 60)
+        assert (await quorate.post(token)).status_code == 503

@@ -46,6 +46,3 @@ class Findings(list[Finding]):
 
     def skip(self, checks: str, because: str) -> None:
         self.append(Finding(self.place, checks, State.SKIP, because))
-
-    def has_failed(self, check: str) -> bool:
-        return any(one.check == check and one.state is State.FAIL for one in self)

@@ -47,7 +47,9 @@ def _list(options: argparse.Namespace) -> int:
 
         rows = await Approvals(store).list(states)
         if options.json:
-            print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
+            from quorate.pipeline.sanitise import clean
+
+            print(json.dumps(clean([asdict(row) for row in rows]), ensure_ascii=False))
         elif not rows:
             print("Nothing waits for approval.")
         for row in rows if not options.json else ():
@@ -123,12 +125,12 @@ def _described(row: Approval) -> str:
         *(f"step       {_line(step)}" for step in row.plan),
     ]
     if row.answered_by:
-        lines.append(f"answered   by {row.answered_by}" + (f": {row.reason}" if row.reason else ""))
+        lines.append(f"answered   by {_line(row.answered_by)}" + (f": {_line(row.reason)}" if row.reason else ""))
     return "\n".join(lines)
 
 
 def _line(text: str) -> str:
     """Names and arguments are a stranger's words: they must not draw on the operator's terminal."""
-    from quorate.pipeline.sanitise import clean_text
+    from quorate.pipeline.sanitise import one_line
 
-    return clean_text(text).replace("\n", " ").replace("\t", " ")
+    return one_line(text)

@@ -143,7 +143,7 @@ def _arguments(given: list[str], current: str) -> Iterable[str]:
 
 def _values(key: str, part: Mapping[str, Any]) -> Iterable[str]:
     if "enum" in part:
-        return part["enum"]
+        return [str(one) for one in part["enum"]]
     if part.get("type") == "boolean":
         return ("true", "false")
     kind = _kind(key, part)

@@ -61,6 +61,8 @@ def add(commands: Any) -> None:
 
 
 def _init(options: argparse.Namespace) -> int:
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]*", options.name, re.ASCII):
+        raise ConfigError('--name must be letters, digits, "-" and "_" only.')
     file = (options.config or usual_config_file(os.environ)).expanduser().absolute()
     if file.exists() and not options.overwrite:
         raise ConfigError(f"{file} exists already: name another with --config, or replace it with --overwrite.")
@@ -290,8 +292,6 @@ def _write(options: argparse.Namespace, file: Path, level: str, connection: Conn
     from quorate.pve.connection import Token
     from quorate.pve.trust import fingerprint_bytes, fingerprint_text
 
-    if not re.fullmatch(r"[A-Za-z0-9][\w-]*", options.name, re.ASCII):
-        raise ConfigError('--name must be letters, digits, "-" and "_" only.')
     assert isinstance(connection.credentials, Token)
     secret_file = given.file or file.with_name(f"{options.name}.secret")
     pinned = connection.trust.fingerprint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -69,4 +70,9 @@ def typed(prompt: str) -> str:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
         raise ConfigError("The passphrase is typed at a terminal, and there is none here.") from None
-    return getpass.getpass(prompt)
+    # Under asyncio the first Ctrl-C only cancels the task, which cannot notice it while somebody types.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return getpass.getpass(prompt)
+    finally:
+        signal.signal(signal.SIGINT, before)

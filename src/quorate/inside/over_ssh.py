@@ -13,6 +13,7 @@ from quorate.ssh.process import Ended, Place, Process
 
 SHOWN_ON_TIMEOUT = 2000
 FILE_SECONDS = 120.0
+START_SECONDS = 30.0
 
 _NOT_THERE, _A_FOLDER = 44, 45
 # $1 path, $2 how many bytes are left out (counted from one), $3 how many are wanted
@@ -81,11 +82,7 @@ class SshWay:
                 return _output(started[0], await started[0].ended(), self._explain)
         except TimeoutError:
             if not started:
-                raise TimedOut(
-                    f"The command could not be started within {seconds:g} s",
-                    why="Other commands occupy the connection, or it is slow to make",
-                    next_step="Wait for them, or stop what runs in the background: guest_job lists it",
-                ) from None
+                raise _no_place(seconds) from None
             await started[0].stop()
             raise timed_out(seconds, *_so_far(started[0])) from None
         except asyncio.CancelledError:
@@ -94,7 +91,11 @@ class SshWay:
             raise
 
     async def start(self, command: Command, *, limit: float | None = None, keep: int = KEPT_BYTES) -> Job:
-        return SshJob(self, await self._begin(command, limit, keep), self._explain)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                return SshJob(self, await self._begin(command, limit, keep), self._explain)
+        except TimeoutError:
+            raise _no_place(START_SECONDS) from None
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int) -> bytes:
         output = await self.run(read_command(path, offset, limit), seconds=FILE_SECONDS, keep=limit)
@@ -121,7 +122,10 @@ class SshJob:
 
     async def wait(self, seconds: float) -> Output | None:
         done, _ = await asyncio.wait({self._process.end}, timeout=None if seconds == float("inf") else seconds)
-        return _output(self._process, self._process.end.result(), self._explain) if done else None
+        if not done:
+            self._process.outlast()
+            return None
+        return _output(self._process, self._process.end.result(), self._explain)
 
     async def so_far(self) -> Output:
         stdout, stderr = _so_far(self._process)
@@ -142,6 +146,14 @@ def timed_out(seconds: float, stdout: bytes, stderr: bytes) -> TimedOut:
         why="It was ended, with all that it had started",
         next_step="Give it more time, or let guest_exec go on with it in the background",
         facts=shown,
+    )
+
+
+def _no_place(seconds: float) -> TimedOut:
+    return TimedOut(
+        f"The command could not be started within {seconds:g} s",
+        why="Other commands occupy the connection, or it is slow to make",
+        next_step="Wait for them, or stop what runs in the background: guest_job lists it",
     )
 
 

@@ -11,6 +11,7 @@ from quorate.config import Approval as Mode
 from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk
 from quorate.pipeline.caller import Caller, Exchange, Question
+from quorate.pipeline.sanitise import one_line, shortened, spelled_out
 from quorate.pipeline.telling import call_line
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import Conflict, NotFound, Problem, Refused
@@ -19,6 +20,7 @@ from quorate.state.approvals import Approval, Approvals, Request, State, request
 PIPELINE_ARGUMENTS = ("dry_run", "wait", "plan_token")
 """What the pipeline itself takes; two calls that differ only in these are the same call."""
 MOST_STEPS_SHOWN = 5
+LONGEST_STEP, LONGEST_WORD = 500, 100
 
 
 class ApprovalPending(Problem):
@@ -173,7 +175,7 @@ async def identity_of(cluster: Cluster, plan: Plan) -> str:
     guests = [await _guest_identity(cluster, target) for target in _targets(plan) if target.kind in ("vm", "ct")]
     others = [str(target) for target in _targets(plan) if target.kind not in ("vm", "ct")]
     steps = hashlib.sha256("\n".join(call_line(call) for call in plan.calls).encode()).hexdigest()[:16]
-    return "; ".join([*guests, *others, f"plan {steps}"])
+    return spelled_out("; ".join([*guests, *others, f"plan {steps}"]))
 
 
 async def _guest_identity(cluster: Cluster, target: Target) -> str:
@@ -190,20 +192,21 @@ def _targets(plan: Plan) -> list[Target]:
 
 
 def _word_of_consent(plan: Plan) -> str:
-    """One target is named; of several, their number."""
-    names = {target.name or target.id for target in _targets(plan)}
+    """One target is named, as a person sees it; of several, their number."""
+    names = {shortened(one_line(target.name), LONGEST_WORD) or target.id for target in _targets(plan)}
     return names.pop() if len(names) == 1 else f"yes to {len(plan.calls)} steps"
 
 
 def _question(row: Approval, wanted: str) -> str:
     steps = _shortened(row.plan)
-    return f"{row.summary}\n\nCluster: {row.cluster}\n{steps}\n\nThis cannot be undone. Type {wanted} to go on."
+    summary = shortened(row.summary, LONGEST_STEP)
+    return f"{summary}\n\nCluster: {row.cluster}\n{steps}\n\nThis cannot be undone. Type {wanted} to go on."
 
 
 def _shortened(lines: Iterable[str]) -> str:
     shown = list(lines)
     rest = [f"… and {len(shown) - MOST_STEPS_SHOWN} more"] if len(shown) > MOST_STEPS_SHOWN else []
-    return "\n".join([*shown[:MOST_STEPS_SHOWN], *rest])
+    return "\n".join([*(shortened(line, LONGEST_STEP) for line in shown[:MOST_STEPS_SHOWN]), *rest])
 
 
 def _pending(row: Approval) -> ApprovalPending:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ from quorate.command_secrets import without_secrets
 
 HIDDEN = "***"
 SHORTEST = 5  # a shorter "secret" would blank out ordinary words
+SHORTEST_ENCODED = 8  # of a piece of base64
 SECRET_KEYS = frozenset(
     {"password", "cipassword", "secret", "token_secret", "ticket", "csrfpreventiontoken", "sshkeys-private"}
 )
@@ -48,31 +50,45 @@ _IN_URL = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)")
 _IN_TEXT = re.compile(r"\b((?:ci)?password=|secret=|authorization: ?)(?!\*)[^\s,&;'\"]+", re.I)
 
 
+def _spellings(secret: str) -> Iterable[str]:
+    """Other forms of a secret: in a URL, in JSON, in quotes of a shell or of Python, and in base64 of a longer text."""
+    yield quote(secret, safe="")
+    yield quote_plus(secret)
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield repr(secret)[1:-1]
+    yield shlex.quote(secret)[1:-1] if shlex.quote(secret) != secret else secret
+    data = secret.encode(errors="surrogatepass")
+    yield base64.b64encode(data).decode()
+    for before in range(3):  # where it begins decides which letters it becomes; those at its ends it shares
+        whole = base64.b64encode(bytes(before) + data).decode().rstrip("=")
+        end = len(whole) if (before + len(data)) % 3 == 0 else len(whole) - 1
+        if len(inner := whole[-(-before * 8 // 6) : end]) >= SHORTEST_ENCODED:
+            yield inner
+
+
 class Redactor:
     """Knows the secrets it was given, in every encoding that Quorate itself produces."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._hidden: set[str] = set()
+        self._secrets: set[str] = set()
+        self._hidden: list[str] = []
+        """All spellings, the longest first: one may hold another."""
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        for secret in secrets:
-            if len(secret) >= SHORTEST:
-                encoded = base64.b64encode(secret.encode()).decode()
-                self._hidden |= {
-                    secret,
-                    quote(secret, safe=""),
-                    quote_plus(secret),
-                    encoded,
-                    encoded.rstrip("="),
-                }
+        new = {secret for secret in secrets if len(secret) >= SHORTEST} - self._secrets
+        if new:
+            self._secrets |= new
+            spelled = {one for secret in new for one in (secret, *_spellings(secret))}
+            self._hidden = sorted({*self._hidden, *spelled}, key=len, reverse=True)
 
     def text(self, text: str) -> str:
         return _IN_TEXT.sub(rf"\1{HIDDEN}", _IN_URL.sub(HIDDEN, self.known(text)))
 
     def known(self, text: str) -> str:
         """Without the secrets that we know, and without private keys."""
-        for secret in sorted(self._hidden, key=len, reverse=True):
+        for secret in self._hidden:
             if secret in text:
                 text = text.replace(secret, HIDDEN)
         return _PRIVATE_KEY.sub(HIDDEN, text) if "PRIVATE KEY" in text else text

@@ -23,7 +23,7 @@ from quorate.pipeline.gate import Gate
 from quorate.pipeline.record import Record
 from quorate.pipeline.redact import VERBATIM, Redactor, secrets_in
 from quorate.pipeline.routing import CLUSTER, Route, route
-from quorate.pipeline.sanitise import clean
+from quorate.pipeline.sanitise import LONGEST, clean, one_line
 from quorate.pipeline.sites import Site, Sites
 from quorate.pipeline.spanning import NO_ANSWER, Data, span
 from quorate.pipeline.telling import call_line
@@ -269,8 +269,9 @@ class Pipeline:
         record.approval = str(consent)
 
     def _wanted(self, plan: Plan, risk: Risk, record: Record) -> Wanted:
-        lines = tuple(self.leaving(call_line(call)) for call in plan.calls)
-        return Wanted(record.tool, risk, record.arguments, plan, lines, self.leaving(plan.summary))
+        """As a person will read it: what a stranger wrote into a name or a note cannot look like a line of ours."""
+        lines = tuple(one_line(self.leaving(call_line(call))) for call in plan.calls)
+        return Wanted(record.tool, risk, record.arguments, plan, lines, one_line(self.leaving(plan.summary)))
 
     def _without_token(self, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
         """The plan token is the pipeline's own argument, where the operator chose plan tokens."""
@@ -359,15 +360,15 @@ class Pipeline:
     def leaving(self, data: Any) -> Any:
         """What may leave: clean, and without secrets."""
         if isinstance(data, Table):
-            data.rows = clean(self._without_secrets(data.rows))
+            data.rows = clean(self._without_secrets(data.rows), LONGEST)
             data.facts = clean(self._without_secrets(data.facts, VERBATIM))
             return data
         return clean(self._without_secrets(data, VERBATIM))
 
     def _presentable(self, problem: Problem) -> Problem:
-        problem.what = self.leaving(problem.what)
-        problem.why = self.leaving(problem.why)
-        problem.next_step = self.leaving(problem.next_step)
+        problem.what = clean(self.leaving(problem.what), LONGEST)
+        problem.why = clean(self.leaving(problem.why), LONGEST)
+        problem.next_step = clean(self.leaving(problem.next_step), LONGEST)
         problem.facts = self.leaving(problem.facts)
         return problem
 

@@ -16,6 +16,7 @@ from quorate.pve.connection import Connection
 from quorate.pve.errors import NotFound, PermissionMissing, permission_missing
 from quorate.pve.inventory import Inventory, Resource
 from quorate.pve.schema import Facts, facts
+from quorate.pve.tasks import OwnTasks
 from quorate.ssh.access import SshAccess
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Cluster:
         self._reading_rights = asyncio.Lock()
         self.reserved_vmids: set[int] = set()
         """Ids that calls under way have chosen, so that two of them never choose the same."""
-        self.own_tasks: set[str] = set()
+        self.own_tasks = OwnTasks()
         """Tasks that our calls have started, so that the task of a lost answer is not mistaken for another's."""
         self.agent_lines: defaultdict[int, AgentLine] = defaultdict(AgentLine)
         """By vmid."""
@@ -83,6 +84,8 @@ class Cluster:
 
     async def close(self) -> None:
         await self.ssh.close()  # first: what still runs inside guests is ended, also through the API
+        if self._inventory is not None:
+            await self._inventory.close()
         if self._client is not None:
             await self._client.close()
 

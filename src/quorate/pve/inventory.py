@@ -75,6 +75,7 @@ class Inventory:
         self._rows: list[Resource] = []
         self._read_at = float("-inf")
         self._reading: asyncio.Task[list[Resource]] | None = None
+        self._under_way: set[asyncio.Task[list[Resource]]] = set()
         self._generation = 0
 
     async def rows(self) -> list[Resource]:
@@ -83,6 +84,7 @@ class Inventory:
             return self._rows
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read(self._generation))
+            self._under_way.add(self._reading)
             self._reading.add_done_callback(self._done_reading)
         return await asyncio.shield(self._reading)  # one caller's cancellation must not fail the others
 
@@ -91,6 +93,13 @@ class Inventory:
         self._generation += 1
         self._read_at = float("-inf")
         self._reading = None
+
+    async def close(self) -> None:
+        """A read that nobody waits for any more must not outlive the connection."""
+        under_way = list(self._under_way)
+        for reading in under_way:
+            reading.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     async def guests(self) -> list[Resource]:
         return [row for row in await self.rows() if row.is_guest]
@@ -150,6 +159,7 @@ class Inventory:
         return rows
 
     def _done_reading(self, reading: asyncio.Task[list[Resource]]) -> None:
+        self._under_way.discard(reading)
         if self._reading is reading:
             self._reading = None
         if not reading.cancelled():

@@ -70,8 +70,8 @@ _MOVES: Final = re.compile(
 )
 # A volume belongs to the guest that its name names; of a linked clone the last name counts, the others are its base.
 _OWNERS: Final = re.compile(
-    r"(?<![\w-])(?:(?:vm|base|subvol|basevol)-(?P<a>\d+)-|vzdump-(?:qemu|lxc|openvz)-(?P<b>\d+)-|backup/(?:vm|ct)/(?P<c>\d+)/"
-    r"|(?<=[:/])(?P<d>\d+)/)"
+    r"(?<![\w-])(?:(?:vm|base|subvol|basevol)-(?P<a>\d+)-|vzdump-(?:qemu|lxc|openvz)-(?P<b>\d+)-|backup/(?:vm|ct)/(?P<c>\d+)/)"
+    r"|^(?:[A-Za-z][\w.-]*:)?(?P<d>\d{3,9})/"
 )
 
 
@@ -188,7 +188,7 @@ def _implied(match: Match, params: Mapping[str, Any]) -> Iterator[Reached]:
 
 
 def _of_acl_path(path: str) -> Iterator[Reached]:
-    area, _, name = path.strip().strip("/").partition("/")
+    area, _, name = "/".join(part for part in path.strip().split("/") if part).partition("/")
     kind = {"vms": GUEST, "nodes": NODE, "storage": STORAGE, "pool": POOL}.get(area)
     if kind and name:
         yield from (Reached(kind, one, node=one if kind == NODE else "") for one in _each(name, kind))

@@ -21,6 +21,7 @@ LONGEST_SILENCE = 120.0  # a node that stays away for longer is not waited for
 LEAST_LOOK = 5.0  # seconds that even the last look may take
 LOG_PAGE = 500
 LOG_KEPT = 1000
+OWN_TASKS_KEPT = 5000
 EMPTY_LOG = "no content"  # PVE's line for a log that has none yet
 
 Report = Callable[[float, float | None, str], Awaitable[None]]
@@ -62,6 +63,22 @@ class Upid:
     @property
     def path(self) -> str:
         return f"/nodes/{self.node}/tasks/{self.text}"
+
+
+class OwnTasks:
+    """The newest tasks that our calls have started; a server that runs for months must not remember all of them."""
+
+    def __init__(self, most: int = OWN_TASKS_KEPT) -> None:
+        self._most = most
+        self._texts: dict[str, None] = {}
+
+    def add(self, text: str) -> None:
+        self._texts[text] = None
+        if len(self._texts) > self._most:
+            del self._texts[next(iter(self._texts))]
+
+    def __contains__(self, text: object) -> bool:
+        return text in self._texts
 
 
 @dataclass(slots=True)
@@ -136,7 +153,7 @@ async def follow(
         if report and (fresh or not state.running):
             await report(100.0 if not state.running else (state.percent or 0.0), 100.0, _line(upid, fresh or state.log))
         silent = clock.monotonic() - heard_of > LONGEST_SILENCE
-        if not state.running or state.seconds_followed >= wait or silent:
+        if not state.running or state.seconds_followed >= wait or silent or client.leaving:
             return state
         await clock.sleep(min(interval, max(0.05, wait - state.seconds_followed)))
         interval = min(interval * GROWTH, LONGEST_INTERVAL)

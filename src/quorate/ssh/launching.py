@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from quorate.problems import BadArgument
 
-MARK = b"@quorate@ "
 NOT_STARTED = 125
 """The exit code of the script if it cannot begin; the reason is in its error output."""
 LONGEST_NOISE = 64 * 1024
@@ -75,6 +74,8 @@ echo "@quorate@ $$"; echo "@quorate@ $$" >&2; exec "$@"
 """
 _BECOME = 'exec "$0" "$@"'  # what su gives to the user's shell
 
+# Its own process has a number above 1; whoever speaks before it may say anything.
+_MARKED = re.compile(rb"@quorate@ ([2-9]|[1-9][0-9]{1,9})\n")
 _END = 'exec 2>/dev/null; q_me=; q_kill "$1" "$2"; exit 0'
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\$?", re.ASCII)
@@ -149,12 +150,10 @@ class Stream:
             self.kept += data[: max(0, self._keep - len(self.kept))]
             return
         self.noise += data
-        at = self.noise.find(MARK)
-        end = self.noise.find(b"\n", at) if at >= 0 else -1
-        if end >= 0 and (number := bytes(self.noise[at + len(MARK) : end])).isdigit():
-            rest = bytes(self.noise[end + 1 :])
-            del self.noise[at:]
-            self.pid = int(number)
+        if found := _MARKED.search(self.noise):
+            rest = bytes(self.noise[found.end() :])
+            self.pid = int(found[1])
+            del self.noise[found.start() :]
             self.feed(rest)
         elif len(self.noise) > 2 * LONGEST_NOISE:
             del self.noise[:-LONGEST_NOISE]

@@ -31,6 +31,8 @@ class Pool:
         self.host_keys = host_keys
         self._idle_seconds = idle_seconds
         self._lines: dict[SshTarget, Line] = {}
+        self._crowded: set[Line] = set()
+        """Lines that are left to the lasting commands on them."""
         self._connecting: dict[SshTarget, asyncio.Task[Line]] = {}
         self._chores: set[asyncio.Task[Any]] = set()
         self.running: set[Stoppable] = set()
@@ -45,6 +47,8 @@ class Pool:
         line = await self._line(target)
         try:
             return await line.open(command, urgent=urgent)
+        except _Crowded:
+            return await self.open(target, command)
         except _Dead:
             line = await self._line(target)
         except _Full:
@@ -66,7 +70,7 @@ class Pool:
 
     @property
     def connections(self) -> int:
-        return len(self._lines)
+        return len(self._lines) + len(self._crowded)
 
     async def close(self) -> None:
         for making in self._connecting.values():
@@ -77,7 +81,7 @@ class Pool:
             await asyncio.wait(self._chores, timeout=GOODBYE_SECONDS)
         for task in self._chores:
             task.cancel()
-        lines = list(self._lines.values())
+        lines = [*self._lines.values(), *self._crowded]
         for line in lines:
             line.hang_up()
         await asyncio.gather(*(line.gone() for line in lines))
@@ -85,7 +89,9 @@ class Pool:
     async def _line(self, target: SshTarget) -> Line:
         """The line to the target; those who come together wait for the same one."""
         if (line := self._lines.get(target)) is not None and line.alive:
-            return line
+            if not line.crowded:
+                return line
+            self._crowded.add(self._lines.pop(target))
         making = self._connecting.get(target)
         if making is None:
             making = asyncio.get_running_loop().create_task(self._connect(target))
@@ -114,6 +120,7 @@ class Pool:
 
     def _lost(self, target: SshTarget, line: Line) -> None:
         line.lose()
+        self._crowded.discard(line)
         if self._lines.get(target) is line:
             del self._lines[target]
 
@@ -125,6 +132,10 @@ async def _as_far_as_it_goes(work: Coroutine[Any, Any, None]) -> None:
 
 class _Dead(Exception):
     """The connection is gone; what was to be sent over it was not."""
+
+
+class _Crowded(Exception):
+    """It is left to the lasting commands on it."""
 
 
 class _Full(Exception):
@@ -141,11 +152,24 @@ class Line:
         self._jump = jump
         self._most = MOST_CHANNELS
         self._open = 0
+        self._lasting = 0
+        """How many of them go on although nobody waits for their end."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.alive = True
         if jump is not None:
             jump.hold()
+
+    @property
+    def crowded(self) -> bool:
+        """Lasting commands hold so many places that the others would have to wait for them: those get a new line."""
+        return self._lasting >= max(1, self._most // 2)
+
+    def leave_to_lasting(self) -> None:
+        """One more of its commands is lasting. If that are too many, those who wait look for another line."""
+        self._lasting += 1
+        while self.crowded and self._waiting:
+            self._wake()
 
     async def open(self, command: str, *, urgent: bool) -> Channel:
         import asyncssh
@@ -170,7 +194,7 @@ class Line:
 
     async def _place(self, urgent: bool) -> None:
         """Wait until there is room for one more; the last place is for what is urgent."""
-        while self.alive and not urgent and self._open >= max(1, self._most - 1):
+        while self.alive and not urgent and not self.crowded and self._open >= max(1, self._most - 1):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -184,6 +208,8 @@ class Line:
                     self._waiting.remove(turn)
         if not self.alive:
             raise _Dead("The connection was lost")
+        if self.crowded and not urgent:
+            raise _Crowded
         self.hold()
 
     async def _refused(self, reason: str, urgent: bool) -> None:
@@ -204,8 +230,9 @@ class Line:
             self._timer.cancel()
             self._timer = None
 
-    def release(self) -> None:
+    def release(self, *, lasting: bool = False) -> None:
         self._open -= 1
+        self._lasting -= lasting
         self._wake()
         if self._open == 0:
             self.rest()
@@ -247,7 +274,14 @@ class Channel:
     def __init__(self, line: Line, process: asyncssh.SSHClientProcess[bytes]) -> None:
         self._line = line
         self._leaving: asyncio.Task[None] | None = None
+        self._lasting = False
         self.process = process
+
+    def outlast(self) -> None:
+        """Nobody waits for the end of the command any more."""
+        if not self._lasting and not (self._leaving is not None and self._leaving.done()):
+            self._lasting = True
+            self._line.leave_to_lasting()
 
     async def finished(self) -> None:
         """Wait for the end of the command."""
@@ -264,4 +298,4 @@ class Channel:
         try:
             await self.process.wait_closed()
         finally:
-            self._line.release()
+            self._line.release(lasting=self._lasting)

@@ -67,6 +67,10 @@ class Process:
         """Wait for its end; giving up waiting does not end it."""
         return await asyncio.shield(self.end)
 
+    def outlast(self) -> None:
+        """It goes on although nobody waits for it: others need not wait for its place."""
+        self._channel.outlast()
+
     async def stop(self) -> None:
         """End it with all that it has started: politely, then by force, then by hanging up."""
         with contextlib.suppress(TimeoutError):

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import logging
 import math
 import re
 import secrets
@@ -23,10 +24,15 @@ from quorate.state.store import Store
 ACCESS = ("read", "operate", "admin")
 CACHE_SECONDS = 3.0
 """How long the table is believed: a token that another process revokes works at most so long."""
+AWAY_SECONDS = 15 * 60.0
+"""How long what was read last is believed while the store does not answer: then changes stop, but reads go on."""
+PATIENCE_SECONDS = 2.0
+"""How long a caller whose token is known waits for a store that hangs."""
 NEWCOMER_SECONDS = 0.25
 """How soon a token that another process has made is found, and how often strangers' inventions make us look."""
 USE_NOTED_SECONDS = 60.0
 
+_LOG = logging.getLogger(__name__)
 _TOKEN = re.compile(r"qrt_(?P<id>[0-9a-f]{12})_(?P<secret>[0-9a-f]{64})")
 _NAME = re.compile(r"[\w.@-]{1,64}")
 
@@ -60,6 +66,8 @@ class Tokens:
         self._clock = store.clock
         self._known: dict[str, Row] = {}
         self._read_at = -math.inf
+        self._away_at = -math.inf
+        """When the store last did not answer."""
         self._reading = asyncio.Lock()
 
     async def create(
@@ -137,14 +145,30 @@ class Tokens:
         if not self._fresh(id):
             async with self._reading:
                 if not self._fresh(id):
-                    rows = await self._store.fetch("SELECT * FROM quorate_tokens WHERE revoked IS NULL")
-                    self._known = {row["id"]: row for row in rows}
-                    self._read_at = self._clock.monotonic()
+                    await (self._read_if_there() if self._believable(id) else self._read())
         return self._known.get(id)
 
+    async def _read(self) -> None:
+        rows = await self._store.fetch("SELECT * FROM quorate_tokens WHERE revoked IS NULL")
+        self._known = {row["id"]: row for row in rows}
+        self._read_at = self._clock.monotonic()
+
+    async def _read_if_there(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._read()
+        except (StateUnavailable, TimeoutError) as problem:
+            self._away_at = self._clock.monotonic()
+            _LOG.error("tokens are believed as they were read last: %s", str(problem) or "the store does not answer")
+
     def _fresh(self, id: str) -> bool:
-        age = self._clock.monotonic() - self._read_at
-        return age < (CACHE_SECONDS if id in self._known else NEWCOMER_SECONDS)
+        now = self._clock.monotonic()
+        if now - self._away_at < CACHE_SECONDS and self._believable(id):
+            return True
+        return now - self._read_at < (CACHE_SECONDS if id in self._known else NEWCOMER_SECONDS)
+
+    def _believable(self, id: str) -> bool:
+        return id in self._known and self._clock.monotonic() - self._read_at < AWAY_SECONDS
 
     async def _note_use(self, row: Row, now: float) -> None:
         if row["last_used"] is not None and now - row["last_used"] < USE_NOTED_SECONDS:

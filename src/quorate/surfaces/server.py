@@ -52,6 +52,11 @@ def nobody() -> tuple[str, Scope]:
     return "", Scope()
 
 
+def _remarks(transport: str) -> list[str]:
+    """Instructions are made once, before anybody has come."""
+    return ["Your token may allow less: what it does not is not listed."] if transport == "http" else []
+
+
 class Server(MCPServer[Any]):
     """Lists and calls go straight to the surfaces; the SDK's own registries stay empty.
 
@@ -75,7 +80,7 @@ class Server(MCPServer[Any]):
             "quorate",
             title="Quorate for Proxmox VE",
             version=__version__,
-            instructions="\n\n".join(surface.instructions() for surface in surfaces),
+            instructions="\n\n".join([*(surface.instructions() for surface in surfaces), *_remarks(transport)]),
             log_level="WARNING",
             subscriptions=False,  # what is listed does not change while a server runs
             **sdk,

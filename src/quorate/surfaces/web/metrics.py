@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -61,6 +62,12 @@ class Metrics:
             ),
             *_family("quorate_pve_requests_total", "counter", "Requests to Proxmox VE.", _pve(pve)),
         ]
+        lines += _family(
+            "quorate_event_loop_tasks",
+            "gauge",
+            "Asyncio tasks inside the server; at rest their number stays the same.",
+            [({}, len(asyncio.all_tasks()))],
+        )
         if pending is not None:
             lines += _family(
                 "quorate_approvals_pending", "gauge", "Requests that wait for an operator.", [({}, pending)]
