@@ -297,6 +297,16 @@ async def test_a_dry_run_shows_path_and_size_and_the_content_is_recorded_nowhere
         assert quorate.audit()[-1]["calls"] == ["guest agent of vm 102 docker01: write 20 bytes to /etc/app.conf"]
 
 
+async def test_pve_8_serves_files_as_well(tmp_path):
+    async with rig(tmp_path, version="8.4.14") as quorate:
+        data = "".join(f"{number} ü\n" for number in range(20_000))
+        await quorate.facts("guest_file_write", guest=VM, path="/srv/big", content=data)
+        assert files(quorate, VM).read("/srv/big") == data.encode()
+        part = await quorate.facts("guest_file_read", guest=VM, path="/srv/big", offset=100_000, limit=20)
+        assert part["content"].encode() in data.encode()[99_990:100_030]
+        assert part["next"].startswith("offset=1000")
+
+
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 

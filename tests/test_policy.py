@@ -349,6 +349,27 @@ async def test_hidden_guests_cannot_be_asked_for(tmp_path, tool, arguments):
         assert writes(quorate) == []
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("guest_screenshot", {"guest": 102}),
+        ("guest_file_read", {"guest": "docker01", "path": "/etc/hostname"}),
+        ("guest_exec", {"guest": 102, "command": ["id"]}),
+        ("api_call", {"method": "GET", "path": "/nodes/pve1/qemu/102/agent/get-osinfo"}),
+        ("api_call", {"method": "POST", "path": "/nodes/pve1/qemu/102/agent/exec", "params": {"command": ["id"]}}),
+        ("guest_clone", {"guest": 102, "name": "copy"}),
+        ("guest_power", {"guest": 102, "action": "reboot"}),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+async def test_a_guest_that_must_not_be_looked_into_is_neither_entered_copied_nor_changed(tmp_path, tool, arguments):
+    text = '[[rules]]\nname = "sealed"\ndeny = "look_inside"\ntags = "prod"\n'
+    async with ruled(tmp_path, text) as quorate:
+        assert "refused by the rule 'sealed'" in await quorate.refusal(tool, **arguments)
+        await quorate.facts("guest_get", guest=102)
+        assert writes(quorate) == []
+
+
 async def test_without_rules_nothing_more_is_asked_of_the_cluster(tmp_path):
     counted = []
     for text in ("", HIDDEN):  # the second shows that the count would tell

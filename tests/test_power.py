@@ -296,6 +296,41 @@ async def test_a_task_whose_node_goes_silent_is_told_as_begun_not_as_failed(tmp_
         assert "task_wait" in facts["next"]
 
 
+@pytest.mark.parametrize("fault", ["500:out of luck", "403", "garbage:json"])
+async def test_a_task_that_cannot_be_looked_at_is_told_as_begun_not_as_failed(tmp_path, fault):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        quorate.sim.faults.add(f"{fault}:GET:/nodes/*/tasks/*")
+        facts = await quorate.facts("guest_stop", guest=guest.vmid)
+        assert facts["result"] == "running"
+        assert "how it stands is not known" in facts["note"]
+        quorate.sim.faults.clear()
+        assert (await quorate.facts("task_wait", task=facts["task"]))["status"] == "ok"
+        assert not guest.running
+
+
+async def test_an_error_now_and_then_while_a_task_is_followed_does_not_matter(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        quorate.sim.faults.add("500:out of luck:GET:/nodes/*/tasks/*;count=2")
+        assert (await quorate.facts("guest_stop", guest=guest.vmid))["result"] == "done"
+
+
+@pytest.mark.parametrize("lost", ["drop:after", "596:after"])
+async def test_a_lost_answer_whose_effect_cannot_be_looked_at_is_unknown_not_failed(tmp_path, lost):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        config = f"/nodes/{guest.node}/qemu/{guest.vmid}/config"
+        quorate.sim.faults.add(f"{lost}:PUT:{config};count=1")
+        plan = await quorate.facts("guest_configure", guest=guest.vmid, tags=["new"], dry_run=True)
+        assert plan["steps"]
+        seen = [path for method, path in quorate.sim.requests if (method, path) == ("GET", config)]
+        quorate.sim.faults.add(f"500:out of luck:GET:{config};skip={len(seen)}")
+        text = await quorate.refusal("guest_configure", guest=guest.vmid, tags=["new"])
+        assert "It is not known whether" in text
+        assert guest.config["tags"] == "new"
+
+
 async def test_a_cancelled_change_leaves_its_task_in_the_audit_trail(tmp_path):
     import asyncio
 
@@ -320,6 +355,15 @@ async def test_a_cancelled_change_leaves_its_task_in_the_audit_trail(tmp_path):
         entry = quorate.audit()[-1]
         assert entry["outcome"] == "interrupted"
         assert entry["tasks"][0].startswith("UPID:")
+
+
+async def test_a_trail_that_cannot_be_opened_is_told_as_the_reason_why_nothing_is_changed(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=False)
+        quorate.audit_file.unlink(missing_ok=True)
+        quorate.audit_file.mkdir()
+        assert "so nothing is changed" in await quorate.refusal("guest_power", guest=guest.vmid, action="start")
+        assert not guest.running
 
 
 async def test_a_full_disk_stops_changes_before_they_are_made(tmp_path, monkeypatch):

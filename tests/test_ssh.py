@@ -170,12 +170,12 @@ async def test_files_are_written_read_in_parts_and_added_to(tmp_path):
 
 
 async def test_files_that_cannot_be_read_or_written_are_told_with_the_machines_words(tmp_path):
-    from quorate.pve.errors import NotFound, Refused
+    from quorate.problems import GuestRefused, NotFound
 
     async with machine(tmp_path) as (_, into):
         with pytest.raises(NotFound, match="There is no file /no/such"):
             await into.read_file("/no/such", limit=10)
-        with pytest.raises(Refused, match="is a folder"):
+        with pytest.raises(GuestRefused, match="is a folder"):
             await into.read_file("/tmp", limit=10)
         with pytest.raises(NotFound, match="cannot be written"):
             await into.write_file("/no/such/file", b"x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -143,7 +144,7 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
     """The same settings, pointed at a simulated cluster that lives as long as the context."""
     from quorate.sim.cluster import SimulatedCluster
 
-    async with SimulatedCluster() as simulated:
+    async with SimulatedCluster(ssh=True) as simulated:
         yield replace(settings, clusters=(simulated_cluster(simulated),), problem=None)
 
 
@@ -151,11 +152,18 @@ def simulated_cluster(simulated: SimulatedCluster) -> ClusterSettings:
     """How to reach a simulated cluster: as any other, by URL, CA and token."""
     token = Token(simulated.token_id, Secret(simulated.token_secret))
     connection = Connection(tuple(simulated.urls), token, Trust(ca_file=str(simulated.ca_file)))
-    return ClusterSettings("demo", connection, ssh=_simulated_ssh(simulated) if simulated.has_ssh else SshSettings())
+    return ClusterSettings("demo", connection, ssh=_simulated_ssh(simulated))
 
 
 def _simulated_ssh(simulated: SimulatedCluster) -> SshSettings:
+    """The addresses that simulated nodes and guests tell belong to nobody, or to somebody else: they are never tried."""
+    loopback = (ipaddress.ip_network("127.0.0.0/8"),)
+    if not simulated.has_ssh:
+        return SshSettings(networks=loopback)
     hosts = {node: f"127.0.0.1:{port}" for node, port in simulated.ssh_ports.items()}
     return SshSettings(
-        Login(user="root", key=Path(simulated.ssh_key_file)), hosts, known_hosts=(Path(simulated.ssh_known_hosts),)
+        Login(user="root", key=Path(simulated.ssh_key_file)),
+        hosts,
+        known_hosts=(Path(simulated.ssh_known_hosts),),
+        networks=loopback,
     )

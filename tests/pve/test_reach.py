@@ -6,7 +6,7 @@ from quorate.pve.reach import owner, reached
 from quorate.pve.schema import NEWEST, OLDEST, facts
 
 
-def things(method, path, version=NEWEST, **params):
+def things(method, path, version=NEWEST, /, **params):
     match = facts(version).find(method, path)
     assert match is not None
     return {f"{one.kind} {one.id or one.node or one.pool or 'all'}" for one in reached(match, params)}

@@ -66,9 +66,7 @@ async def test_a_command_is_ended_at_its_time_limit_with_all_that_it_has_started
 
 
 @EVERY_WAY
-async def test_a_long_command_goes_on_in_the_background_and_is_followed_to_its_end(
-    lab: Lab, tmp_path: Path, way: str
-):
+async def test_a_long_command_goes_on_in_the_background_and_is_followed_to_its_end(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         wanted = "echo begun; while [ ! -e /run/go-on ]; do sleep 0.1; done; rm /run/go-on; echo ended; exit 5"
         begun = await inside.exec(wanted, wait=0)

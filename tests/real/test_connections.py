@@ -24,7 +24,9 @@ async def test_a_hundred_commands_at_once_share_one_connection_to_the_node(lab: 
         before = logins(node)
 
         async def one(number: int) -> None:
-            ran = await inside.exec(["sh", "-c", 'read line; echo "$1 $line"; exit "$1"', "sh", str(number)], stdin="é\n")
+            ran = await inside.exec(
+                ["sh", "-c", 'read line; echo "$1 $line"; exit "$1"', "sh", str(number)], stdin="é\n"
+            )
             assert (ran["exit_code"], ran["stdout"]) == (number, f"{number} é\n")
 
         await asyncio.gather(*(one(number) for number in range(100)))

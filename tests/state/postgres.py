@@ -28,6 +28,20 @@ class PostgresServer:
     """A server that listens on a unix socket in its own folder, and nowhere else."""
 
     folder: Path
+    pg_ctl: str
+    as_user: dict[str, object]
+
+    def start(self) -> None:
+        options = f"-c listen_addresses='' -c unix_socket_directories='{self.folder}' -c fsync=off"
+        options += " -c max_connections=100"
+        self._control("start", "-o", options, "-l", self.folder / "log")
+
+    def stop(self) -> None:
+        """At once: whoever is connected is cut off."""
+        self._control("stop", "-m", "immediate")
+
+    def _control(self, action: str, *options: str | Path) -> None:
+        _run([self.pg_ctl, action, "-w", "-D", self.folder / "data", *options], self.as_user)
 
     def location(self, database: str, password: str = PASSWORD) -> str:
         return f"postgresql://quorate:{password}@/{database}?host={self.folder}"
@@ -55,18 +69,26 @@ def postgres_server() -> Iterator[PostgresServer]:
     try:
         (folder / "password").write_text(PASSWORD)
         as_user = _unprivileged(folder)
-        data = folder / "data"
         _run(
-            [initdb, "-D", data, "-U", "quorate", "-A", "scram-sha-256", *_INITDB_OPTIONS, folder / "password"],
+            [
+                initdb,
+                "-D",
+                folder / "data",
+                "-U",
+                "quorate",
+                "-A",
+                "scram-sha-256",
+                *_INITDB_OPTIONS,
+                folder / "password",
+            ],
             as_user,
         )
-        options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off -c max_connections=100"
-        log = folder / "log"
-        _run([pg_ctl, "start", "-w", "-D", data, "-o", options, "-l", log], as_user)
+        server = PostgresServer(folder, pg_ctl, as_user)
+        server.start()
         try:
-            yield PostgresServer(folder)
+            yield server
         finally:
-            _run([pg_ctl, "stop", "-w", "-m", "immediate", "-D", data], as_user)
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from starlette.responses import Response
 
 from quorate.config.http import HttpSettings
+from quorate.surfaces.web.departure import Departure
+from quorate.surfaces.web.guard import Guard
 from tests.web.serving import LOOK, MCP_HEADERS, web
 
 pytestmark = pytest.mark.anyio
@@ -128,3 +131,36 @@ async def test_neither_forwarded_host_nor_another_path_gets_around_the_checks(tm
         for path in ("//mcp", "/mcp/", "/MCP", "/./mcp", "/healthz/../mcp", "/mcp%2f"):
             answer = await quorate.plain.post(path, json=LOOK, headers={**MCP_HEADERS, "Host": "evil.example.com"})
             assert answer.status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("peer", "tls", "status"),
+    [
+        ("10.0.0.2", False, 200),
+        ("127.0.0.1", False, 200),
+        ("10.0.0.3", False, 403),
+        ("192.0.2.9", False, 403),
+        ("2001:db8::1", False, 403),
+        ("192.0.2.9", True, 200),
+    ],
+)
+async def test_without_tls_a_server_answers_only_its_proxies(tmp_path, peer, tls, status):
+    cert = tmp_path / "cert.pem" if tls else None
+    settings = HttpSettings(host="10.0.0.5", trusted_proxies=("10.0.0.2/32",), tls_cert=cert)
+    guard = Guard(Response("in"), settings, Departure())
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"host", b"10.0.0.5:8806")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "scheme": "http",
+        "client": (peer, 1),
+        "headers": headers,
+    }
+    await guard(scope, None, send)  # type: ignore[arg-type]
+    assert sent[0]["status"] == status

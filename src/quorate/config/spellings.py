@@ -66,6 +66,7 @@ SSH: Mapping[str, Names] = {
     "ssh_known_hosts": Names(("PROXMOX_SSH_KNOWN_HOSTS",), ("known_hosts",)),
     "ssh_max_output": Names(("PROXMOX_SSH_MAX_OUTPUT_BYTES",), ("max_output_bytes",)),
     "ssh_nodes": Names((), ("nodes",)),
+    "ssh_networks": Names(("PROXMOX_SSH_NETWORKS",), ("networks",)),
 }
 SSH_GUESTS: Mapping[str, Names] = {
     "guest_ssh_port": Names((), ("port",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from quorate.config.spellings import INSIDE, SSH, SSH_GUEST, SSH_GUESTS
 from quorate.config.values import as_path, as_port, as_text, as_texts, read, whole_number
 from quorate.problems import NotConfigured
 from quorate.secret import Secret
-from quorate.ssh.settings import MOST_OUTPUT, Login, SshSettings, split_port
+from quorate.ssh.settings import MOST_OUTPUT, Login, Network, SshSettings, split_port
 from quorate.ssh.target import SSH_PORT, SshTarget
 
 _SYSTEM_KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
@@ -95,6 +96,7 @@ def _settings(
             _SYSTEM_KNOWN_HOSTS,
         ),
         pins=usual_pins(variables),
+        networks=read(nodes, "ssh_networks", _as_networks, ()),
         max_output=read(nodes, "ssh_max_output", _as_bytes, MOST_OUTPUT),
     )
 
@@ -163,6 +165,13 @@ def _as_files(given: Given) -> tuple[Path, ...]:
         if not file.is_file():
             raise ConfigError(f"{given.label} must be files with host keys, and there is no {file}.")
     return files
+
+
+def _as_networks(given: Given) -> tuple[Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(one) for one in as_texts(given))
+    except ValueError as error:
+        raise ConfigError(f"{given.label} must be networks such as 10.0.0.0/24: {error}.") from None
 
 
 def _as_bytes(given: Given) -> int:

@@ -36,8 +36,8 @@ GRACE_SECONDS = 3.0
 MOST_INPUT = 65536
 MOST_WRITTEN = 61440 // 4 * 3
 """Bytes that one write takes, as base64."""
-MOST_READ = 768 * 1024
-"""Bytes of one read: what PVE asks the agent for at once comes as one piece of base64."""
+MOST_READ = 256 * 1024
+"""Bytes of one read: PVE gives the agent five seconds for it, and a busy guest is slow."""
 PATIENCE_SECONDS = 15.0
 """How long the agent may be silent while a command runs: a guest that is busy misses one ping or another."""
 _PIECE = 36 * 1024

@@ -31,10 +31,6 @@ async def system_facts(guest: Guest) -> SystemFacts:
     )
 
 
-async def is_windows(guest: Guest) -> bool:
-    return str((await _result(guest, "get-osinfo") or {}).get("id", "")) == "mswindows"
-
-
 async def _asked(guest: Guest, name: str) -> Any:
     """None where this agent does not know the question."""
     try:

@@ -23,15 +23,18 @@ async def ssh_way(cluster: Cluster, guest: Guest) -> SshWay:
 
 async def ssh_of_guest(cluster: Cluster, guest: Guest) -> SshTarget:
     """At the address that is configured, else at the one that PVE tells."""
-    target = cluster.ssh.guest(guest.vmid) or cluster.ssh.guest(guest.vmid, await _told_address(guest))
-    if target is None:
+    if configured := cluster.ssh.guest(guest.vmid):
+        return configured
+    told = await _told_address(guest)
+    if told is None:
         raise NotConfigured(
             f"The address of {guest} is not known",
             why="Proxmox VE tells none: its agent does not answer and its configuration names none",
             next_step=f"Give it in the configuration: [clusters.{cluster.name}.ssh.guests.{guest.vmid}] "
             f'host = "ADDRESS", or PROXMOX_VM_{guest.vmid}_SSH_HOST',
         )
-    return target
+    cluster.ssh.require_allowed(told)
+    return cluster.ssh.guest_login(guest.vmid).at(told)
 
 
 async def _told_address(guest: Guest) -> str | None:

@@ -7,11 +7,18 @@ import re
 from quorate.problems import BadArgument
 
 _ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?"
+_USER = re.compile(_ACCOUNT)
 _OWNER = re.compile(rf"{_ACCOUNT}(?::{_ACCOUNT})?|:{_ACCOUNT}")
 _MODE = re.compile(r"[0-7]{3,4}")
 _UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.@\\+-]{0,254}")
 _WINDOWS_SERVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ .@$()+&#{}-]{0,254}")
 _UNIT_TYPES = ("service", "socket", "timer", "path", "mount", "automount", "swap", "target", "slice", "scope", "device")
+
+
+def user(text: str) -> str:
+    if _USER.fullmatch(text) is None:
+        raise BadArgument(f"{text!r} is no name of a user", why="It has letters, digits and _ . @ + -")
+    return text
 
 
 def owner(text: str) -> str:

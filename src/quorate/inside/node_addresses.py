@@ -19,6 +19,7 @@ async def ssh_of_node(cluster: Cluster, node: str) -> SshTarget:
     if ssh.single_host and _is_node(ssh.single_host, node, told):
         return ssh.node_at(ssh.single_host)
     if node in told:
+        ssh.require_allowed(told[node] or node)
         return ssh.node_at(told[node] or node)
     if ssh.single_host:
         raise NotConfigured(
@@ -26,6 +27,7 @@ async def ssh_of_node(cluster: Cluster, node: str) -> SshTarget:
             why=f"Only {ssh.single_host} is configured, and the cluster does not tell which node that is",
             next_step=how_to_configure(cluster, node),
         )
+    ssh.require_allowed(node)
     return ssh.node_at(node)
 
 

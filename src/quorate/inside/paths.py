@@ -30,11 +30,6 @@ def parent_of(path: str) -> str:
     return folder if folder and not folder.endswith(":") else folder + separator
 
 
-def inside_folder(folder: str, name: str) -> str:
-    separator = "/" if folder.startswith("/") else "\\"
-    return f"{folder.rstrip(separator)}{separator}{name}"
-
-
 def _posix(path: str) -> str:
     if not path.startswith("/"):
         hint = "this guest runs no Windows; write /folder/file" if _DRIVE.match(path) else "begin it with /"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-ACTIONS = ("start", "stop", "restart", "reload", "enable", "disable")
-
 
 @dataclass(frozen=True, slots=True)
 class Service:

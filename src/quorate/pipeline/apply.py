@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,7 +110,10 @@ async def _call(cluster: Cluster, step: Step, call: Call, deadline: float, repor
         step.state = "done"
         return
     left = max(0.0, deadline - cluster.clock.monotonic())
-    state = await follow(cluster.client, step.task, clock=cluster.clock, wait=left, report=following)
+    try:
+        state = await follow(cluster.client, step.task, clock=cluster.clock, wait=left, report=following)
+    except Problem as problem:  # the task is there, whatever keeps us from seeing it: that is not a failure of the task
+        state = TaskState(step.task, running=True, trouble=problem)
     _judge(step, state)
     if step.state == "done" and step.task.type.startswith(HANDING_ON):
         await _settle(cluster, step, call, deadline)
@@ -146,7 +149,7 @@ async def _send(cluster: Cluster, step: Step, call: Call, report: Report | None)
 async def _unnamed_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | None:
     """The task that PVE has not named, None if it is over and gone but its effect is there."""
     task = await _lost_task(cluster, call, sent_at)
-    if task is None and not (call.settled is not None and await call.settled()):
+    if task is None and not await _seen(call.settled):
         raise Problem("PVE accepted it but started no task for it", next_step="Look at guest_get and task_list")
     return task
 
@@ -157,11 +160,19 @@ async def _find_out(cluster: Cluster, step: Step, call: Call, sent_at: float, un
     if step.task is not None:
         cluster.own_tasks.add(step.task.text)
         step.note = "The answer was lost; its task was found and followed."
-    elif call.settled is not None and await call.settled():
+    elif await _seen(call.settled):
         step.note = "The answer was lost; the effect was found to be there."
     else:
         unknown.why = f"{unknown.why} No task for it was found on the node afterwards."
         raise unknown
+
+
+async def _seen(effect: Callable[[], Awaitable[bool]] | None) -> bool:
+    """Whether the effect is known to be there. If looking fails, it is not known; the write itself has not failed."""
+    try:
+        return effect is not None and await effect()
+    except Problem:
+        return False
 
 
 async def _lost_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | None:
@@ -217,7 +228,7 @@ def _judge(step: Step, state: TaskState) -> None:
 async def _settle(cluster: Cluster, step: Step, call: Call, deadline: float) -> None:
     """The task has only told someone else what is wanted, the HA manager or the end of a VM; wait until it is done."""
     there = call.arrived or call.settled
-    while there is not None and not await there():
+    while there is not None and not await _seen(there):
         if cluster.clock.monotonic() >= deadline or cluster.client.leaving:
             step.state, step.note = "running", "PVE has taken it over and is still at it; see guest_get."
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from quorate.config import Approval as Mode
 from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk
 from quorate.pipeline.caller import Caller, Exchange, Question
-from quorate.pipeline.sanitise import one_line, shortened, spelled_out
+from quorate.pipeline.sanitise import clean_text, shortened, spelled_out
 from quorate.pipeline.telling import call_line
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import Conflict, NotFound, Problem, Refused
@@ -192,9 +193,14 @@ def _targets(plan: Plan) -> list[Target]:
 
 
 def _word_of_consent(plan: Plan) -> str:
-    """One target is named, as a person sees it; of several, their number."""
-    names = {shortened(one_line(target.name), LONGEST_WORD) or target.id for target in _targets(plan)}
+    """One target is named; of several, their number."""
+    names = {target.name if _is_a_word(target.name) else target.id for target in _targets(plan)}
     return names.pop() if len(names) == 1 else f"yes to {len(plan.calls)} steps"
+
+
+def _is_a_word(name: str) -> bool:
+    """Something to type: a name with blanks or unseen characters in it may be made to mislead."""
+    return bool(name) and len(name) <= LONGEST_WORD and clean_text(name) == name and not re.search(r"\s", name)
 
 
 def _question(row: Approval, wanted: str) -> str:

@@ -29,12 +29,16 @@ class WrongArguments(BadArgument):
     """They do not fit what is declared: a look at the schema helps."""
 
 
+# Beside the names of secrets: what is given to a command or written to a file.
+_NEVER_SHOWN = SECRET_KEYS | {"env", "stdin", "content", "data", "input_data"}
+
 _WHERE = re.compile(r" - at `\$\.?(?P<name>[^`\[.]*)[^`]*`$")
 
 
 def decode(operation: Declared, given: Mapping[str, Any]) -> dict[str, Any]:
     """Typed arguments with defaults filled in. `"100"` is as good as 100, `"true"` as true."""
     _refuse_unknown(operation, given)
+    _refuse_half_characters(given)
     try:
         decoded = msgspec.convert(dict(given), operation.arguments, strict=False)
     except msgspec.ValidationError as error:
@@ -49,6 +53,15 @@ def _refuse_unknown(operation: Declared, given: Mapping[str, Any]) -> None:
             near = difflib.get_close_matches(name, known, 1, 0.5)
             hint = f"Did you mean {near[0]!r}?" if near else f"It takes {', '.join(known) or 'no arguments'}"
             raise WrongArguments(f"{operation.name} has no argument {name!r}", next_step=hint)
+
+
+def _refuse_half_characters(given: Mapping[str, Any]) -> None:
+    """JSON can name one half of a surrogate pair alone, but that is no text and cannot be sent anywhere."""
+    for name, value in given.items():
+        try:
+            msgspec.json.encode(value)
+        except UnicodeEncodeError:
+            raise WrongArguments(f"{name} holds half a character (a lone surrogate)") from None
 
 
 def _explain(operation: Declared, given: Mapping[str, Any], error: str) -> WrongArguments:
@@ -71,7 +84,7 @@ def _explain(operation: Declared, given: Mapping[str, Any], error: str) -> Wrong
 
 def _shown(name: str, value: object) -> str:
     """The caller's value as it came, unless it is or may hold a secret."""
-    secret = name in SECRET_KEYS or isinstance(value, (dict, list)) or "password" in str(value)
+    secret = name in _NEVER_SHOWN or isinstance(value, (dict, list)) or "password" in str(value)
     return HIDDEN if secret else repr(value)
 
 

@@ -21,8 +21,15 @@ SECRET_KEYS = frozenset(
 # Parameters of the raw API that hold credentials; elsewhere such names are too common to mean that.
 SECRET_PARAMETERS = SECRET_KEYS | {
     "token", "key", "client-key", "certkey", "encryption-key", "keyring", "eab-hmac-key", "target-endpoint", "data",
-    "header", "confirmation-password",
+    "header", "confirmation-password", "input-data",
 }  # fmt: skip
+_FILE_WRITE = "/agent/file-write"  # only here is `content` not a kind of volumes, but a file of a guest
+
+
+def secret_parameters(path: str) -> frozenset[str]:
+    """Which parameters of a call of the raw API are not told."""
+    return SECRET_PARAMETERS | {"content"} if path.endswith(_FILE_WRITE) else SECRET_PARAMETERS
+
 
 # What comes from inside a guest is told as it is but for our own secrets: who asked for a file may write it back.
 VERBATIM = frozenset({"content", "stdout", "stderr"})
@@ -34,15 +41,19 @@ _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-
 def secrets_in(value: Any, key: str = "", names: frozenset[str] = SECRET_KEYS) -> list[str]:
     """The secrets among a caller's arguments, by the names that hold them, at any depth."""
     if isinstance(value, Mapping):
-        names = _names_under(key, names)
-        return [secret for name, one in value.items() for secret in secrets_in(one, str(name), names)]
+        return [
+            secret
+            for name, one in value.items()
+            for secret in secrets_in(one, str(name), _names_for(name, value, names))
+        ]
     if isinstance(value, (list, tuple)):
         return [secret for one in value for secret in secrets_in(one, key, names)]
     return [str(value)] if key.lower() in names and value else []
 
 
-def _names_under(key: str, names: frozenset[str]) -> frozenset[str]:
-    return SECRET_PARAMETERS if key == "params" else names
+def _names_for(name: str, beside: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:
+    """The names that mean secrets in what stands under `name`; those of parameters depend on the path beside them."""
+    return secret_parameters(str(beside.get("path", ""))) if name == "params" else names
 
 
 # Credentials inside a text: of a URL, and of a property string or an argument that was put together by hand.
@@ -118,8 +129,10 @@ class Redactor:
         if isinstance(value, str):
             return self.known(value) if key in verbatim else self.text(value)
         if isinstance(value, dict):
-            names = _names_under(key, names)
-            return {name: self.value(one, str(name), names, verbatim=verbatim) for name, one in value.items()}
+            return {
+                name: self.value(one, str(name), _names_for(name, value, names), verbatim=verbatim)
+                for name, one in value.items()
+            }
         if isinstance(value, (list, tuple)):
             return [self.value(one, verbatim=verbatim) for one in value]
         return value

@@ -7,6 +7,7 @@ import difflib
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument, Conflict, Problem, Refused, TaskFailed
 from quorate.pve.tasks import Report
 from quorate.pve.veil import veiled
-from quorate.state.trail import AuditTrail
+from quorate.state.trail import AuditTrail, AuditUnwritable
 
 CONSENT_SECONDS = 45.0  # a call that may wait longer for its task does not wait longer for an operator
 OTHER_PLANS = 20  # how often an id may be snatched away before we give up
@@ -182,16 +183,19 @@ class Pipeline:
         record.unrecorded = operation.unrecorded
         self._place(record, *self.sites)  # until it is known which one, where there are several
         begun = self._clock.monotonic()
+        unrecordable = False
         try:
             return await self._decide(operation, risk, given, record, exchange)
         except Problem as problem:
             record.failed(problem)
+            unrecordable = isinstance(problem, AuditUnwritable)
             raise
         except AnswerLater:
             record.outcome = "asked"
             raise
         finally:
-            await self._write(record, self._clock.monotonic() - begun)
+            with suppress(AuditUnwritable) if unrecordable else nullcontext():  # nothing was done, and that is told
+                await self._write(record, self._clock.monotonic() - begun)
 
     async def _decide(
         self, operation: Operation, risk: Risk, given: Mapping[str, Any], record: Record, exchange: Exchange

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
+from quorate.command_secrets import without_secrets
 from quorate.operations.plan import Action, Call, Plan
 from quorate.pipeline.apply import Step
-from quorate.pipeline.redact import HIDDEN, SECRET_PARAMETERS
+from quorate.pipeline.redact import HIDDEN, secret_parameters
 
 
 def call_line(call: Call | Action) -> str:
     """A step on one line, without secrets: `POST /nodes/pve1/qemu vmid=100 cores=2`."""
     if isinstance(call, Action):
         return call.line
-    shown = " ".join(f"{name}={HIDDEN if name in SECRET_PARAMETERS else value}" for name, value in call.params.items())
+    hidden = secret_parameters(call.path)
+    shown = " ".join(
+        f"{name}={HIDDEN if name in hidden else _told(name, value)}" for name, value in call.params.items()
+    )
     return f"{call.method} {call.path} {shown}".strip()
+
+
+def _told(name: str, value: Any) -> Any:
+    """A command for a guest is told without the secrets that people write into commands."""
+    if name != "command":
+        return value
+    return without_secrets(shlex.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
 def dry_run(plan: Plan, not_now: str = "") -> dict[str, Any]:

@@ -224,6 +224,7 @@ def conflict_advice(text: str) -> str | None:
     for words, advice in (
         ("powerdown failed", "The guest's OS did not react; look inside, give it more time, or use guest_stop"),
         ("is locked", "A task holds the guest: find it with task_list, wait with task_wait, then try again"),
+        ("qmp command 'guest-", "The guest agent took too long for it: the guest is busy or stands still; try again"),
         ("got timeout", "Another task holds the lock: see task_list, then try again"),
         ("already running", "It runs already; nothing was changed"),
         ("agent is not running", "Install and start qemu-guest-agent inside the guest, then try again"),

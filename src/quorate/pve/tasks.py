@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from quorate.pve.errors import BadArgument, NodeOffline, Problem, TimedOut, Unreachable
+from quorate.pve.errors import BadArgument, NodeOffline, Problem, ServerFailed, TimedOut, Unreachable
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
@@ -18,6 +18,7 @@ FIRST_INTERVAL = 0.2
 LONGEST_INTERVAL = 3.0
 GROWTH = 1.5
 LONGEST_SILENCE = 120.0  # a node that stays away for longer is not waited for
+FAILED_LOOKS = 3  # errors of PVE in a row that are put up with; they are mostly over at the next look
 LEAST_LOOK = 5.0  # seconds that even the last look may take
 LOG_PAGE = 500
 LOG_KEPT = 1000
@@ -136,18 +137,22 @@ async def follow(
     """Ask until the task has ended, `wait` seconds are over or the server ends, at growing intervals; pass progress on.
 
     A node that stops answering meanwhile is asked on for a while: a task outlives a bad connection. If it stays away,
-    the state says so (`trouble`), and the task counts as running: nobody knows better.
+    the state says so (`trouble`), and the task counts as running: nobody knows better. An answer that is an error is
+    raised if it comes again and again.
     """
     begun = clock.monotonic()
     interval = FIRST_INTERVAL
     state = TaskState(upid, running=True)
-    heard_of = begun
+    heard_of, failed = begun, 0
     while True:
         try:
             left = wait - (clock.monotonic() - begun)
             fresh = await _look(client, state, None if left == float("inf") else max(left, LEAST_LOOK))
-            heard_of = clock.monotonic()
-        except (NodeOffline, TimedOut, Unreachable) as problem:
+            heard_of, failed = clock.monotonic(), 0
+        except (NodeOffline, ServerFailed, TimedOut, Unreachable) as problem:
+            failed += isinstance(problem, ServerFailed)
+            if failed == FAILED_LOOKS:
+                raise
             state.trouble, fresh = problem, [f"no answer: {problem.what}"]
         state.seconds_followed = clock.monotonic() - begun
         if report and (fresh or not state.running):

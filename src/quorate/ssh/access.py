@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 
+from quorate.problems import NotConfigured
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.pool import Pool
-from quorate.ssh.settings import Login, SshSettings
+from quorate.ssh.settings import Login, Network, SshSettings
 from quorate.ssh.target import SshTarget
 
 
@@ -30,6 +32,16 @@ class SshAccess:
     def single_host(self) -> str | None:
         """One host for SSH, given without saying which node it is."""
         return self.settings.nodes.host
+
+    def require_allowed(self, told: str) -> None:
+        """An address that was told, not written down by the operator, counts only in the networks they named."""
+        networks = self.settings.networks
+        if networks and not any(_within(told, network) for network in networks):
+            raise NotConfigured(
+                f"SSH to {told} is not allowed",
+                why=f"The address was told, and only {', '.join(map(str, networks))} may be reached so",
+                next_step="The operator can widen `networks` under [ssh], or give the host's address there",
+            )
 
     def guest(self, vmid: int, host: str | None = None) -> SshTarget | None:
         """The guest, at the address that is configured for it, else at `host`; None if there is neither."""
@@ -78,3 +90,11 @@ class SshAccess:
             password=written.password,
             jump=written.jump,
         )
+
+
+def _within(address: str, network: Network) -> bool:
+    """A name is in no network: what it leads to may change."""
+    try:
+        return ipaddress.ip_address(address) in network
+    except ValueError:
+        return False

@@ -69,6 +69,8 @@ async def connect(
         raise _not_let_in(target, login) from None
     except asyncssh.ChannelOpenError as error:
         raise _unreachable(target, f"The jump host cannot reach it: {error.reason}") from None
+    except ConnectionRefusedError:
+        raise _unreachable(target, "It refused the connection: nothing listens at that port") from None
     except (asyncssh.Error, ConnectionError) as error:
         raise _unreachable(target, f"The connection broke while it was made: {error}") from None
     except TimeoutError:

@@ -161,7 +161,7 @@ class Stream:
 
 def _escaped(text: str) -> str:
     """As `printf %b` undoes it."""
-    data = text.encode("utf-8", "surrogateescape")
+    data = text.encode()
     if b"\0" in data:
         raise BadArgument("A command cannot hold the character NUL", next_step="Send such data as stdin")
     return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\0{byte:03o}" for byte in data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from quorate.secret import Secret
 from quorate.ssh.target import SSH_PORT, SshTarget
 
 MOST_OUTPUT = 1024 * 1024
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class SshSettings:
     single_guests: Mapping[int, Login] = field(default_factory=dict)
     known_hosts: tuple[Path, ...] = ()
     pins: Path = Path("known_hosts")
+    networks: tuple[Network, ...] = ()
+    """Where addresses that a cluster or a guest tells of itself have to be to be used; empty is anywhere."""
     max_output: int = MOST_OUTPUT
     """The most that is kept of each output of a command, whatever a caller asks for."""
     variables: Callable[[], Mapping[str, str]] = dict

@@ -48,7 +48,7 @@ class PostgresDatabase:
             try:
                 pool = await asyncpg.create_pool(
                     location,
-                    min_size=1,
+                    min_size=0,  # the driver would go on trying, with tracebacks, while the server is away
                     max_size=CONNECTIONS,
                     timeout=ANSWER_SECONDS,
                     command_timeout=ANSWER_SECONDS,

@@ -42,7 +42,7 @@ async def inventory_export(
     interface: Annotated[str, Meta(description="Take addresses of this one first")] | None = None,
 ) -> dict[str, Any]:
     """Ansible inventory of running guests that have an address."""
-    user = None if user is None else names.owner(user)
+    user = None if user is None else names.user(user)
     key_file = None if key_file is None else refuse_templates("key_file", key_file)
     chosen = await _chosen(pve, guest, Filter(node, type, None, None, tag, pool, template=False))
     found = await gather_bounded(ASKED_AT_ONCE, [_asking(pve, one, interface) for one in chosen])
