@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test conformance real check bench docs mcpb lock clean
+.PHONY: setup demo test thorough conformance load real check bench docs mcpb lock clean
 
 setup: $(READY)
 
@@ -22,9 +22,17 @@ demo: setup
 test: setup
 	@$(BIN)/python -m pytest -n auto
 
+# What takes minutes: every tool under every fault, secrets looked for everywhere.
+thorough: setup
+	@$(BIN)/python -m pytest -n auto -m thorough
+
 # With real machines (OpenSSH, LXC, QEMU) in namespaces of their own; needs root and Debian, else it skips and says why.
 real: setup
 	@$(BIN)/python -m tests.real
+
+# Many clients at once, and replicas on one PostgreSQL (skipped where it is not installed); LOAD_SECONDS=60 for longer.
+load: setup
+	@$(BIN)/python -m tests.load
 
 # The MCP project's own conformance tool and Inspector; needs npm.
 conformance: setup

@@ -7,6 +7,7 @@ from quorate.operations.registry import Table, operations
 from quorate.pipeline.caller import Caller, Exchange, Scope
 from quorate.pipeline.routing import GUEST_ARGUMENTS
 from quorate.pve.errors import Problem
+from quorate.pve.tasks import OwnTasks
 from tests.driving import rig
 from tests.houses import houses
 

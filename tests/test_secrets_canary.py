@@ -202,6 +202,7 @@ async def marked(tmp_path: Path, caplog: pytest.LogCaptureFixture, **more: Any) 
             yield server
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("situation", SITUATIONS)
 async def test_no_tool_tells_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture, situation: str) -> None:
     state = str(tmp_path / "state.sqlite")

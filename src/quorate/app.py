@@ -156,7 +156,7 @@ def simulated_cluster(simulated: SimulatedCluster) -> ClusterSettings:
 
 
 def _simulated_ssh(simulated: SimulatedCluster) -> SshSettings:
-    """The addresses that simulated nodes and guests tell belong to nobody, or to somebody else: they are never tried."""
+    """The addresses that simulated nodes and guests tell belong to nobody or to somebody else: they are not tried."""
     loopback = (ipaddress.ip_network("127.0.0.0/8"),)
     if not simulated.has_ssh:
         return SshSettings(networks=loopback)

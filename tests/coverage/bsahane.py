@@ -143,6 +143,7 @@ POOL = {"pool": "poolid", **DRY}
 ADDRESSES = {"ip": Turned("ipconfig0", lambda text: text.split(",")[0].removeprefix("ip=")),
              "gateway": Turned("ipconfig0", lambda text: text.split("gw=")[1])}  # fmt: skip
 
+
 async def run_with_arguments(done: Done) -> None:
     """The program and its arguments are one list, which no shell ever sees."""
     given = done.given

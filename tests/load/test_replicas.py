@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +89,12 @@ async def test_a_token_works_on_both_replicas_and_its_revocation_counts_on_both(
         made = await Tokens(home.store).create("another", "read")
         clients = home.clients(made.plain)
         for client in clients:
-            await _until(lambda client=client: _admitted(client))
+            await _until(partial(_admitted, client))
             assert not (await client.call("guest_list", limit=1)).error
         code, told = await command(home.environ, "tokens", "revoke", "another")
         assert code == 0, told
         for client in clients:
-            await _until(lambda client=client: _refused(client, 401))
+            await _until(partial(_refused, client, 401))
         assert all([await _admitted(client) for client in home.clients()])
 
 
@@ -168,6 +169,25 @@ async def test_without_the_database_reads_go_on_and_changes_wait(postgres_server
         assert (await home.writes()).total() == before.total() + 2
         assert await home.recorded() == 3
         assert not [line for replica in home.replicas for line in replica.said if "Traceback" in line]
+
+
+async def test_a_database_that_hangs_slows_reads_down_but_does_not_stop_them(
+    postgres_server: PostgresServer, postgres: str
+):
+    async with house(postgres, "--approval", "none") as home:
+        clients = home.clients()
+        (guest,) = await home.running(1)
+        assert all([await _admitted(client) for client in clients])
+        with postgres_server.frozen():
+            await asyncio.sleep(CACHE_SECONDS)
+            for client in clients:
+                assert all([await _admitted(client) for _ in range(5)])
+            refused = await clients[0].call("guest_stop", guest=guest)
+            assert "so nothing is changed" in refused.text, refused.text
+        await _until(lambda: _ready(home))
+        assert (await clients[1].call("guest_stop", guest=guest)).fate == "done"
+        assert (await home.writes()).total() == 1
+        assert await home.recorded() in (1, 2)  # the refusal is recorded if the database was back in time
 
 
 def _approval_in(answer: Answer) -> str:

@@ -19,16 +19,16 @@ BOTH = pytest.mark.parametrize("way", ["pct", "agent"])
 TOUCH = "touch /tmp/owned /srv/owned"
 INJECTIONS = [
     f"; {TOUCH}", f"&& {TOUCH}", f"| {TOUCH}", f"$({TOUCH})", f"`{TOUCH}`", f"\n{TOUCH}\n", f"' ; {TOUCH} ; '",
-    f'" ; {TOUCH} ; "', f"\\'; {TOUCH} #", f"x\r{TOUCH}", f"${{IFS}}{TOUCH}", f"}}; {TOUCH}", f"<({TOUCH})", f"\t&{TOUCH}&",
-    "--help", "-c", "--", "-e", "@quorate@ 1", "%s%n%x", "\\0101", "\x1b]0;title\x07", "\u202etxt.exe", "*", "~root", "",
+    f'" ; {TOUCH} ; "', f"\\'; {TOUCH} #", f"x\r{TOUCH}", f"${{IFS}}{TOUCH}", f"}}; {TOUCH}", f"<({TOUCH})",
+    f"\t&{TOUCH}&", "--help", "-c", "--", "-e", "@quorate@ 1", "%s%n%x", "\\0101", "\x1b]0;title\x07", "\u202etxt.exe",
+    "*", "~root", "",
 ]  # fmt: skip
 
 
 async def nothing_was_injected(inside: Inside) -> None:
     assert await inside.look("sh", "-c", "ls /tmp/owned /srv/owned 2>/dev/null") == ""
-    for node in inside.lab.nodes.values():
-        assert not (node.folder / "tmp/owned").exists()
-    assert not Path("/srv/owned").exists()
+    of_nodes = [node.folder / "tmp/owned" for node in inside.lab.nodes.values()]
+    assert not [file for file in (*of_nodes, Path("/srv/owned")) if file.exists()]
 
 
 # -- from the caller ---------------------------------------------------------------------------------------------------
@@ -53,11 +53,9 @@ async def test_arguments_environment_input_and_folder_are_data(lab: Lab, tmp_pat
         await nothing_was_injected(inside)
 
 
-@BOTH
-async def test_names_that_are_none_are_refused_and_run_nothing(lab: Lab, tmp_path: Path, way: str):
-    async with reached(lab, way, tmp_path) as inside:
-        hostile = [each for each in INJECTIONS if each.strip("*~")]
-        for text in hostile:
+async def test_names_that_are_none_are_refused_and_run_nothing(lab: Lab, tmp_path: Path):
+    async with reached(lab, "pct", tmp_path) as inside:
+        for text in filter(None, INJECTIONS):
             assert "is no name of a user" in await inside.refusal("guest_exec", command=["id"], user=text)
             assert "environment variable" in await inside.refusal("guest_exec", command=["id"], env={text: "x"})
             for tool, more in (("guest_service", {}), ("guest_service_control", {"action": "stop"})):
@@ -76,7 +74,7 @@ async def test_nul_and_half_characters_are_refused(lab: Lab, tmp_path: Path, way
         for wrong in (
             {"command": ["echo", "a\0b"]}, {"command": "echo a\0b"}, {"command": ["id"], "cwd": "/\0"},
             {"command": ["id"], "env": {"A": "\0"}}, {"command": [""]}, {"command": []}, {"command": ["-x"]},
-            {"command": " "},
+            {"command": " "}, {"command": ["echo", "\ud800"]}, {"command": ["cat"], "stdin": "\ud800"},
         ):  # fmt: skip
             assert await inside.refusal("guest_exec", **wrong)
         for tool in ("guest_file_read", "guest_path_stat", "guest_dir_list"):
@@ -87,8 +85,7 @@ async def test_a_text_for_the_shell_runs_in_the_container_and_nowhere_else(lab: 
     async with reached(lab, "pct", tmp_path) as inside:
         ran = await inside.exec("echo \"it's\" '$(hostname)' `hostname`; exec 2>/dev/null; exit; hostname")
         assert ran["stdout"] == "it's $(hostname) web\n"
-        ran = await inside.exec("' ; hostname ; '")
-        assert (ran["exit_code"], ran["stdout"]) == (127, "web\n")
+        assert (await inside.exec("' ; hostname ; '"))["exit_code"] == 127
         ran = await inside.exec("cat /proc/self/uid_map; ls -d /run/lab /root/.ssh")
         assert ran["stdout"].split() == ["0", "100000", "65536", "/root/.ssh"]
 
@@ -99,20 +96,20 @@ async def test_a_text_for_the_shell_runs_in_the_container_and_nowhere_else(lab: 
 @BOTH
 async def test_a_flood_of_output_is_bounded(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
-        million = 10_000_000 if way == "pct" else 1_000_000  # an emulated machine takes its time
-        ran = await inside.exec(f"head -c {million} /dev/zero | tr '\\0' x; head -c {million} /dev/zero >&2; exit 9")
+        much = 10_000_000 if way == "pct" else 100_000  # an emulated machine takes its time
+        ran = await inside.exec(f"head -c {much} /dev/zero | tr '\\0' x; head -c {much} /dev/zero >&2; exit 9")
         assert ran["exit_code"] == 9
         assert ran["stdout"] == "x" * 32 * 1024
         assert "max_output" in ran["stdout_cut"]
         assert len(base64.b64decode(ran["stderr_base64"])) == 32 * 1024
+
+
+async def test_endless_output_is_bounded_and_ended_or_stopped(lab: Lab, tmp_path: Path):
+    async with reached(lab, "pct", tmp_path) as inside:
         ran = await inside.exec("exec yes 0123456789 4730", timeout=2, max_output=100)
         assert ran["timed_out"]
         assert len(ran["stdout"]) == 100
         await inside.gone("4730")
-
-
-async def test_endless_output_in_the_background_takes_no_room_and_can_be_stopped(lab: Lab, tmp_path: Path):
-    async with reached(lab, "pct", tmp_path) as inside:
         begun = await inside.exec("exec yes 0123456789 4731", wait=1)
         told = await inside.quorate.facts("guest_job", action="poll", job=begun["job"], max_output=1_000_000)
         assert len(told["stdout"]) <= 32 * 1024

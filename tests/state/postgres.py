@@ -9,9 +9,11 @@ import asyncio
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -39,6 +41,20 @@ class PostgresServer:
     def stop(self) -> None:
         """At once: whoever is connected is cut off."""
         self._control("stop", "-m", "immediate")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It is there and takes connections, but nothing answers."""
+        first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        everyone = [first, *map(int, children)]
+        for process in everyone:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in everyone:
+                os.kill(process, signal.SIGCONT)
 
     def _control(self, action: str, *options: str | Path) -> None:
         _run([self.pg_ctl, action, "-w", "-D", self.folder / "data", *options], self.as_user)

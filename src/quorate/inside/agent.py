@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import re
 from typing import Any
 
@@ -97,7 +98,16 @@ class AgentWay:
             argv, given = launched(command, limit)
         else:
             argv, given = await self._launch(command, limit)
-        return AgentJob(self, self._guest, await self.execute(argv, given), keep)
+        starting = asyncio.ensure_future(self.execute(argv, given))
+        try:
+            return AgentJob(self, self._guest, await asyncio.shield(starting), keep)
+        except asyncio.CancelledError:  # it may have begun before we hear of its number
+            self._cluster.ssh.pool.in_background(self._end(starting))
+            raise
+
+    async def _end(self, starting: asyncio.Future[int]) -> None:
+        with contextlib.suppress(Problem):
+            await self.job(await starting).stop()
 
     async def _launch(self, command: Command, limit: float | None) -> tuple[tuple[str, ...], str]:
         launch = Launch(command.argv, command.env, command.cwd, command.user, limit)

@@ -176,9 +176,9 @@ class Line:
 
         while True:
             await self._place(urgent)
+            opening = asyncio.ensure_future(self.connection.create_process(command, encoding=None))
             try:
-                process = await self.connection.create_process(command, encoding=None)
-                return Channel(self, process)
+                return Channel(self, await asyncio.shield(opening))
             except asyncssh.ChannelOpenError as error:
                 self.release()
                 if not self.alive or self.connection.is_closed():
@@ -188,9 +188,16 @@ class Line:
                 self.release()
                 self.connection.abort()
                 raise _Dead(str(error)) from None
-            except BaseException:
-                self.release()
+            except asyncio.CancelledError:
+                opening.add_done_callback(self._nobody_wants)
                 raise
+
+    def _nobody_wants(self, opening: asyncio.Future[asyncssh.SSHClientProcess[bytes]]) -> None:
+        """The caller gave up while the channel was being opened: it still has to be closed."""
+        if opening.cancelled() or opening.exception() is not None:
+            self.release()
+        else:
+            Channel(self, opening.result()).close()
 
     async def _place(self, urgent: bool) -> None:
         """Wait until there is room for one more; the last place is for what is urgent."""

@@ -1,7 +1,7 @@
 """Keys that all replicas share: what one has sealed, another can open.
 
-They protect what a client carries back to us between two requests. Whoever can read the database can answer approvals in it
-as well, so a key in it gives nothing away.
+They seal what a client carries back to us between two requests: the name of a question, no right. Whoever owns the
+database could answer approvals in it as well, so a key there gives nothing more away.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -20,7 +21,7 @@ from quorate.pve.inventory import Resource
 COLUMNS = ("vmid", "name", "type", "node", "status", "cpu", "mem", "disk", "tags", "pool", "lock")
 NOTES_SHOWN = 500
 
-SORTS = {
+SORTS: Mapping[str, Callable[[Resource], Any]] = {
     "vmid": lambda row: row.vmid,
     "name": lambda row: (row.name, row.vmid),
     "cpu": lambda row: -row.cpu * row.maxcpu,
