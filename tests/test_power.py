@@ -318,7 +318,17 @@ async def test_an_error_now_and_then_while_a_task_is_followed_does_not_matter(tm
         assert (await quorate.facts("guest_stop", guest=guest.vmid))["result"] == "done"
 
 
-@pytest.mark.parametrize("lost", ["drop:after", "596:after"])
+async def test_a_write_whose_answer_cannot_be_read_is_looked_for_like_a_lost_one(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        quorate.sim.faults.add("garbage:json:POST:*")
+        facts = await quorate.facts("guest_stop", guest=guest.vmid)
+        assert facts["result"] == "done"
+        assert "The answer was lost" in facts["note"]
+        assert not guest.running
+
+
+@pytest.mark.parametrize("lost", ["drop:after", "596:after", "garbage:json"])
 async def test_a_lost_answer_whose_effect_cannot_be_looked_at_is_unknown_not_failed(tmp_path, lost):
     async with rig(tmp_path) as quorate:
         guest = some_guest(quorate, "qemu", running=True)

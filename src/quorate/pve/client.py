@@ -130,8 +130,15 @@ class PveClient:
 
     async def request(self, method: str, path: str, params: Mapping[str, Any] | None = None) -> Answer:
         """One API call. Reads are tried again and on other nodes; a write is sent at most once."""
-        raw = await (self._read(path, params or {}) if method == "GET" else self._write(method, path, params or {}))
-        return self._decoded(path, raw)
+        if method == "GET":
+            return self._decoded(path, await self._read(path, params or {}))
+        raw = await self._write(method, path, params or {})
+        try:
+            return self._decoded(path, raw)
+        except ServerFailed as garbled:
+            if path == "/access/ticket":
+                raise
+            raise _fate_unknown(method, path, f"{garbled.what}. {garbled.why}") from None
 
     async def upload(
         self, path: str, params: Mapping[str, Any], source: Path | bytes, report: Report | None = None

@@ -48,19 +48,19 @@ class PostgresDatabase:
             try:
                 pool = await asyncpg.create_pool(
                     location,
-                    min_size=0,  # the driver would go on trying, with tracebacks, while the server is away
+                    min_size=0,  # else the driver goes on trying, with tracebacks, while the server is away
                     max_size=CONNECTIONS,
                     timeout=ANSWER_SECONDS,
                     command_timeout=ANSWER_SECONDS,
                     server_settings={"application_name": "quorate"},
                 )
+                try:
+                    await _upgrade(pool, place)
+                except BaseException:
+                    pool.terminate()
+                    raise
             except ValueError:  # its words may repeat a piece of the address
                 raise _unavailable(place, "The address cannot be read") from None
-            try:
-                await _upgrade(pool, place)
-            except BaseException:
-                pool.terminate()
-                raise
         return cls(place, pool)
 
     async def execute(self, statement: str, *values: Any) -> int:

@@ -1,0 +1,5 @@
+import pytest
+
+
+def test_skip():
+    pytest.skip("nothing here")
