@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 
 from quorate.command_rules import CommandRules
 from quorate.config import Access
+from quorate.config.given import Rank, Source
+from quorate.config.policy import read_policy
 from quorate.inside.node_addresses import ssh_of_node
 from quorate.inside.reaching import way_into
 from quorate.pipeline.caller import Exchange
@@ -230,6 +233,38 @@ async def test_a_long_command_over_ssh_goes_on_in_this_server(tmp_path):
         assert await quorate.facts("guest_job", action="poll", job=job) == facts
         await quorate.clock.advance(1000)
         assert "There is no job" in await quorate.refusal("guest_job", action="poll", job=job)
+
+
+async def test_jobs_are_kept_behind_rules_that_hide_and_those_of_hidden_guests_are_not_told(tmp_path):
+    hiding = '[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [%d]\n[[rules]]\nname = "nor inside"\n'
+    hiding += 'deny = "look_inside"\nvmids = [%d]\n'
+    rules = read_policy(tomllib.loads(hiding % (ELSEWHERE, ELSEWHERE)), Source(Rank.TOML))
+    async with inside(tmp_path, more={"policy": rules}) as quorate:
+        job = (await quorate.facts("guest_exec", guest=CT, command="sleep 100", wait=0))["job"]
+        assert [row["job"] for row in await quorate.rows("guest_job")] == [job]
+        assert (await quorate.facts("guest_job", action="poll", job=job))["state"] == "running"
+        known = quorate.app.cluster.background[job]
+        known.guest = f"CT {ELSEWHERE}"
+        assert await quorate.rows("guest_job") == []
+        assert "not for you" in (words := await quorate.refusal("guest_job", action="poll", job=job)) or "nor" in words
+
+
+async def test_jobs_that_ended_unasked_or_are_lost_leave_room_for_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("quorate.inside.jobs.MOST_JOBS", 1)
+    async with inside(tmp_path) as quorate:
+        await quorate.facts("guest_exec", guest=CT, command="sleep 100", wait=0)
+        await until(lambda: processes(quorate, CT))
+        assert "go on in the background" in await quorate.refusal("guest_exec", guest=CT, command="true")
+        await quorate.clock.advance(101)
+        (job,) = quorate.app.cluster.background.values()
+        await until(lambda: job.job.over)
+        lost = (await quorate.facts("guest_exec", guest=VM, command="sleep 1000", wait=0))["job"]
+        assert "go on in the background" in await quorate.refusal("guest_exec", guest=VM, command="true")
+        quorate.sim.world.part(Machines).of(quorate.sim.world.guests[VM]).processes.clear()
+        assert "knows no command" in await quorate.refusal("guest_job", action="poll", job=lost)
+        await quorate.facts("guest_exec", guest=VM, command="sleep 1000", wait=0)
+        await quorate.clock.advance(86_500)
+        await quorate.facts("guest_exec", guest=VM, command="true")
 
 
 @BOTH
@@ -460,16 +495,40 @@ async def test_a_guest_whose_address_is_configured_is_reached_by_ssh(tmp_path, m
 
 async def test_a_vm_without_an_answering_agent_is_reached_by_ssh_where_guests_have_a_login(tmp_path):
     async with serving(tmp_path / "host") as host, inside(tmp_path) as quorate:
-        quorate.sim.world.guests[100].config["ipconfig0"] = f"ip={HOST}/8"
         quorate.app.cluster.ssh = SshAccess(
             SshSettings(
-                guests=Login(user="tester", key=host.key_file, port=host.port),
+                guests=Login(user="tester", key=host.key_file),
+                single_guests={100: Login(host=f"{HOST}:{host.port}")},
                 known_hosts=(host.known_hosts,),
                 pins=tmp_path / "pins",
             )
         )
         facts = await quorate.facts("guest_exec", guest=100, command="true")
         assert facts["way"] == f"ssh to tester@{HOST}:{host.port}"
+
+
+async def test_an_address_that_a_caller_can_write_or_a_node_has_is_not_followed(tmp_path):
+    async with inside(tmp_path) as quorate:
+        login = Login(user="tester", key=tmp_path / "key")
+        quorate.app.cluster.ssh = SshAccess(SshSettings(guests=login, node_hosts={"pve1": "10.9.9.9"}))
+        quorate.sim.world.guests[100].config["ipconfig0"] = "ip=10.9.9.9/24"
+        refusal = await quorate.refusal("guest_exec", guest=100, command="true", way="ssh")
+        assert "address of vm 100 router is not known" in refusal
+        shown = next(iter((await quorate.facts("guest_network", guest=VM))["usable"])).partition("/")[0]
+        quorate.app.cluster.ssh = SshAccess(SshSettings(guests=login, node_hosts={"pve1": shown}))
+        assert "which is a node's" in await quorate.refusal("guest_exec", guest=VM, command="true", way="ssh")
+        quorate.app.cluster.ssh = SshAccess(SshSettings(nodes=login, node_hosts={"pve1": "10.9.9.9"}))
+        assert "key of the nodes" in await quorate.refusal("guest_exec", guest=VM, command="true", way="ssh")
+
+
+async def test_command_patterns_hold_for_the_raw_api_too(tmp_path):
+    async with inside(tmp_path, toolsets=("all",)) as quorate:
+        quorate.app.cluster.command_rules = CommandRules(deny=("*mkfs*",))
+        path = f"/nodes/{quorate.sim.world.guests[VM].node}/qemu/{VM}/agent"
+        command = {"command": ["mkfs.ext4", "/dev/sda"]}
+        assert "mkfs" in await quorate.refusal("api_call", method="POST", path=f"{path}/exec", params=command)
+        written = {"file": "/etc/cron.d/x", "content": "x"}
+        assert "raw API" in await quorate.refusal("api_call", method="POST", path=f"{path}/file-write", params=written)
 
 
 async def test_which_host_a_node_is(tmp_path):

@@ -121,6 +121,8 @@ async def test_a_command_that_cannot_begin_is_told_as_that(tmp_path):
         Command(("-x",)),
         Command(("true",), env={"A B": "1"}),
         Command(("true",), env={"A=B; id": "1"}),
+        Command(("true",), env={"q_setsid": "/tmp/mine"}),
+        Command(("true",), env={"IFS": "/"}),
         Command(("true",), user="root; id"),
         Command(("true",), user="-x"),
     ],
@@ -320,7 +322,7 @@ def unused_port() -> int:
 # -- trust -------------------------------------------------------------------------------------------------------------
 
 
-async def refused(host: Host, **changes) -> str:
+async def refused(host: Host, /, **changes) -> str:
     async with reached(host, target=host.target(**changes)) as place:
         with pytest.raises(HostKeyRefused) as caught:
             await way(place).run(Command(("true",)))
@@ -357,6 +359,18 @@ async def test_a_revoked_host_key_is_refused(tmp_path):
     async with serving(tmp_path) as host:
         host.known_hosts.write_text(f"[{HOST}]:{host.port} {host.public()}\n@revoked * {host.public()}\n")
         assert "is revoked" in await refused(host)
+
+
+async def test_a_name_is_not_trusted_because_its_address_is(tmp_path):
+    async with serving(tmp_path) as host:
+        assert host.public() in host.known_hosts.read_text()  # of the address
+        assert f"The host key of localhost:{host.port} is not known" in await refused(host, host="localhost")
+        named = f"[localhost]:{host.port} {host.public()}\n"
+        host.known_hosts.write_text(f"{named}@revoked [{HOST}]:{host.port} {host.public()}\n")
+        assert "is revoked" in await refused(host, host="localhost")
+        host.known_hosts.write_text(named)
+        async with reached(host, target=host.target(host="localhost")) as place:
+            assert (await way(place).run(Command(("true",)))).exit_code == 0
 
 
 async def test_a_key_that_the_operator_pinned_is_enough_from_then_on(tmp_path):

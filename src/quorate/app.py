@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorate.config import Access, Approval, ClusterSettings, ConfigError, Settings
 from quorate.operations.registry import TOOLSETS
-from quorate.pipeline.approval import Approver
+from quorate.pipeline.approval import Approver, Wish
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.governing import govern, make_sites
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from quorate.surfaces.surface import Surface
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class App:
     settings: Settings
     pipeline: Pipeline
@@ -91,27 +91,35 @@ class App:
         That server's own opt-in in the environment speaks for the operator where Quorate has not been told anything:
         a set-up that works there goes on working. It never loosens what was chosen here.
         """
-        opt_in = opt_in_of(self.settings, system)
 
         def adapt(gate: Gate) -> Gate:
-            return replace(self._with_all_toolsets(gate), access=Access.ADMIN if opt_in else gate.access)
+            open_wide = opt_in_of(self.settings, system) is not None
+            return replace(self._with_all_toolsets(gate), access=Access.ADMIN if open_wide else gate.access)
 
-        approver = replace(self.pipeline.approver, mode=Approval.NONE, opted_in=opt_in) if opt_in else None
-        return self.pipeline.variant(adapt=adapt, approver=approver)
+        def wish() -> Wish:
+            opt_in = opt_in_of(self.settings, system)
+            return Wish(Approval.NONE, opted_in=opt_in) if opt_in else wish_of(self.settings)
+
+        return self.pipeline.variant(adapt=adapt, approver=replace(self.pipeline.approver, wish=wish))
 
     def _with_all_toolsets(self, gate: Gate) -> Gate:
         """The default set spares a client's tokens. Where more cost none, all are on unless the operator chose some."""
         return gate if self.settings.toolsets else replace(gate, toolsets=frozenset(TOOLSETS))
 
     def adopt(self, settings: Settings) -> None:
-        """Let access, toolsets, rules and limits of these settings hold from now on; connections stay as they are."""
+        """Let access, approval, rules and limits of these settings hold from now on; connections stay as they are."""
         govern(self.pipeline.sites, settings)
+        self.settings = settings
 
     async def close(self) -> None:
         for site in self.pipeline.sites:
             await site.cluster.close()
         await self.audit.close()
         await self.store.close()
+
+
+def wish_of(settings: Settings) -> Wish:
+    return Wish(settings.approval, settings.approve_changes)
 
 
 def opt_in_of(settings: Settings, system: System) -> str | None:
@@ -123,9 +131,9 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
     sites = make_sites(settings, [_cluster(one, settings, clock) for one in settings.clusters])
     store = open_store(settings.state, clock=clock or SystemClock())
     audit = open_trail(store, settings.audit_file)
-    approver = Approver(settings.approval, Approvals(store), settings.approve_changes)
-    pipeline = Pipeline(sites, audit, approver, wait_seconds=settings.wait_seconds)
-    return App(settings, pipeline, store, audit)
+    approver = Approver(Approvals(store), lambda: wish_of(app.settings))
+    app = App(settings, Pipeline(sites, audit, approver, wait_seconds=settings.wait_seconds), store, audit)
+    return app
 
 
 def _cluster(one: ClusterSettings, settings: Settings, clock: Clock | None) -> Cluster:

@@ -73,7 +73,7 @@ _OPENRC_FILES = {
     "etc/init.d/crond": (
         "#!/sbin/openrc-run\ncommand=/usr/sbin/crond\ncommand_args=-f\ncommand_background=true\n"
         "pidfile=/run/crond.pid\nextra_started_commands=reload\n"
-        'reload() { ebegin "Reloading crond"; kill -HUP "$(cat $pidfile)"; eend $?; }\n'
+        'reload() { ebegin "Reloading crond"; echo root > /var/spool/cron/crontabs/cron.update; eend $?; }\n'
     ),
     "etc/init.d/napping": (
         "#!/sbin/openrc-run\ncommand=/bin/sleep\ncommand_args=86400\ncommand_background=true\n"

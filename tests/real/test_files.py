@@ -32,7 +32,7 @@ async def test_a_file_of_every_byte_is_written_read_and_kept_as_it_is(lab: Lab, 
             owner="worker:worker",
         )  # fmt: skip
         assert (done["result"], done["file"], done["way"]) == ("done", "made", WAYS[way])
-        looked = await inside.look("sh", "-c", "cd /srv/new/deep; sha256sum < ./-e*; stat -c '%a %U %G' ./-e*")
+        looked = await inside.look("sh", "-c", "cd /srv/new/deep; cat ./* | sha256sum; stat -c '%a %U %G' ./*")
         assert looked.split() == [hashlib.sha256(data).hexdigest(), "-", "640", "worker", "worker"]
         found = b""
         while len(found) < len(data):
@@ -56,7 +56,7 @@ async def test_megabytes_replace_a_file_at_once(lab: Lab, tmp_path: Path, way: s
     data = random.Random(way).randbytes(size)
     async with reached(lab, way, tmp_path) as inside:
         await inside.look("sh", "-c", "echo old > /srv/big")
-        watch = "n=0; while [ -e /srv/big ]; do stat -c %s /srv/big 2>/dev/null; done | sort -u"
+        watch = "while [ -e /srv/big ]; do stat -c %s /srv/big 2>/dev/null; done | sort -u"
         watching = asyncio.ensure_future(inside.look("sh", "-c", watch)) if way == "pct" else None
         sent = base64.b64encode(data).decode()
         await inside.facts("guest_file_write", path="/srv/big", content=sent, encoding="base64")

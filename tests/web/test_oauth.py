@@ -88,7 +88,20 @@ async def test_scopes_decide_what_is_run(tmp_path, issuer):
 
 
 @pytest.mark.parametrize(
-    "scope", [None, "", "openid", "read", "quorate:root", "quorate:toolset:guests", "QUORATE:READ"]
+    "scope",
+    [
+        None,
+        "",
+        "openid",
+        "read",
+        "quorate:root",
+        "quorate:toolset:guests",
+        "QUORATE:READ",
+        7,
+        True,
+        {"quorate:admin": 1},
+        [7],
+    ],
 )
 async def test_a_token_without_a_scope_of_ours_is_forbidden(tmp_path, issuer, scope):
     async with web(tmp_path, http=issuer.settings()) as quorate:
@@ -147,6 +160,8 @@ async def test_unsigned_and_forged_tokens_are_refused(tmp_path, issuer):
         "critical extension": issuer.token(header={"crit": ["exp"], "exp": 1}),
         "no access token": issuer.token(header={"typ": "logout+jwt"}),
         "key not named": unsigned(good, alg="ES256"),
+        "a list as alg": unsigned(good, alg=[], kid="one"),
+        "an object as alg": unsigned(good, alg={}, kid="one"),
     }
     async with web(tmp_path, http=issuer.settings(failure_limit=0)) as quorate:
         assert (await quorate.post(good)).status_code == 400

@@ -95,8 +95,10 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
         return FAILED
     if result.failed:
         return FAILED
-    running = isinstance(result.data, dict) and result.data.get("result") == "running"
-    return STILL_RUNNING if running else OK
+    facts = result.data if isinstance(result.data, dict) else {}
+    if facts.get("result") == "running":
+        return STILL_RUNNING
+    return FAILED if facts.get("exit_code") or facts.get("signal") else OK  # of a command inside a guest
 
 
 def _save(pictures: Sequence[bytes], wanted: Path | None, tool: str) -> bool:

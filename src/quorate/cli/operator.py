@@ -36,6 +36,9 @@ def at_terminal(store: Store) -> Ask | None:
 
 
 def _line() -> str | None:
+    import termios
+
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before the question is no answer to it
     sys.stderr.write("> ")
     sys.stderr.flush()
     return sys.stdin.readline().strip() or None

@@ -252,6 +252,10 @@ class AgentJob:
         self._keep = keep
         self._output: Output | None = None
 
+    @property
+    def over(self) -> bool:
+        return self._output is not None
+
     async def wait(self, seconds: float) -> Output | None:
         clock = self._way.clock
         deadline, pause = clock.monotonic() + seconds, FIRST_LOOK

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quorate.inside.interfaces import from_pve, usable
+from quorate.inside.node_addresses import node_addresses
 from quorate.inside.over_ssh import SshWay, not_started
-from quorate.problems import NotConfigured, Problem
-from quorate.pve import values
+from quorate.problems import NotConfigured, Problem, Refused
 from quorate.pve.cluster import Cluster, Guest
 from quorate.ssh.process import Ended, Place
 from quorate.ssh.target import SshTarget
@@ -29,26 +29,24 @@ async def ssh_of_guest(cluster: Cluster, guest: Guest) -> SshTarget:
     if told is None:
         raise NotConfigured(
             f"The address of {guest} is not known",
-            why="Proxmox VE tells none: its agent does not answer and its configuration names none",
+            why="Proxmox VE tells none: the guest is off, or its agent does not answer",
             next_step=f"Give it in the configuration: [clusters.{cluster.name}.ssh.guests.{guest.vmid}] "
             f'host = "ADDRESS", or PROXMOX_VM_{guest.vmid}_SSH_HOST',
         )
     cluster.ssh.require_allowed(told)
-    return cluster.ssh.guest_login(guest.vmid).at(told)
+    if told in await node_addresses(cluster):
+        raise Refused(
+            f"{guest} claims the address {told}, which is a node's",
+            why="What a guest tells of itself must not lead a command for it anywhere else",
+            next_step="Look at its network; the operator can give its true address in the configuration",
+        )
+    return cluster.ssh.told_login(guest.vmid).at(told)
 
 
 async def _told_address(guest: Guest) -> str | None:
-    config = await guest.get("config")
+    """What the guest itself shows; what its configuration says anybody who may change it could have written."""
     try:
-        found = usable(await from_pve(guest), config)
+        found = usable(await from_pve(guest), await guest.get("config"))
     except Problem:
-        found = []
-    return next(iter([*found, *_static_addresses(config)]), None)
-
-
-def _static_addresses(config: dict[str, object]) -> list[str]:
-    """What cloud-init or the container's own configuration sets."""
-    keys = sorted(key for key in config if key.startswith("ipconfig") or values.bus_of(key) == "net")
-    parts = [values.parse(str(config[key])) for key in keys]
-    found = [str(part.get(family, "")) for family in ("ip", "ip6") for part in parts]
-    return [one.partition("/")[0] for one in found if "/" in one]
+        return None
+    return next(iter(found), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from quorate.inside.way import Job
 from quorate.problems import NotFound, Refused
@@ -12,6 +11,8 @@ from quorate.pve.cluster import Cluster
 MOST_JOBS = 32
 KEPT_SECONDS = 900.0
 """How long an ended job can still be asked for."""
+AGENT_SECONDS = 86_400.0
+"""How long an agent's job is listed if nobody hears of its end; by its handle it is found afterwards as well."""
 
 
 @dataclass(slots=True)
@@ -29,7 +30,7 @@ class Jobs:
 
     def __init__(self, cluster: Cluster) -> None:
         self._clock = cluster.clock
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, Known] = cluster.background  # shared by all who see this cluster, veiled or not
 
     def ensure_room(self) -> None:
         self._tidy()
@@ -50,20 +51,26 @@ class Jobs:
         self._tidy()
         return list(self._known.values())
 
+    def lose(self, known: Known) -> None:
+        """Nothing more is to be learned of it now: it takes no room any longer."""
+        if known.job.over:  # it can still be asked how it ended
+            self._tidy()
+        else:
+            self._known.pop(known.job.handle, None)
+
     def _tidy(self) -> None:
         now = self._clock.time()
         for handle, one in list(self._known.items()):
-            if one.ended is not None and now - one.ended > KEPT_SECONDS:
+            if one.ended is None and one.job.over:
+                one.ended = now
+            forgotten = one.ended is not None and now - one.ended > KEPT_SECONDS
+            unheard = one.ended is None and handle.startswith("agent:") and now - one.begun > AGENT_SECONDS
+            if forgotten or unheard:
                 del self._known[handle]
 
 
-_jobs: WeakKeyDictionary[Cluster, Jobs] = WeakKeyDictionary()
-
-
 def jobs_of(cluster: Cluster) -> Jobs:
-    if cluster not in _jobs:
-        _jobs[cluster] = Jobs(cluster)
-    return _jobs[cluster]
+    return Jobs(cluster)
 
 
 def agent_place(handle: str) -> tuple[str, int, int]:

@@ -31,6 +31,13 @@ async def ssh_of_node(cluster: Cluster, node: str) -> SshTarget:
     return ssh.node_at(node)
 
 
+async def node_addresses(cluster: Cluster) -> frozenset[str]:
+    """Every address at which a node is known to answer."""
+    ssh = cluster.ssh
+    written = [*ssh.settings.node_hosts.values(), *([ssh.single_host] if ssh.single_host else [])]
+    return frozenset([*(await _told_addresses(cluster)).values(), *(split_port(one)[0] for one in written)])
+
+
 def how_to_configure(cluster: Cluster, node: str) -> str:
     return (
         f'Give its address in the configuration: [clusters.{cluster.name}.ssh] nodes = {{ {node} = "ADDRESS" }}, '

@@ -120,6 +120,10 @@ class SshJob:
         self._process = process
         self._explain = explain
 
+    @property
+    def over(self) -> bool:
+        return self._process.end.done()
+
     async def wait(self, seconds: float) -> Output | None:
         done, _ = await asyncio.wait({self._process.end}, timeout=None if seconds == float("inf") else seconds)
         if not done:

@@ -38,6 +38,11 @@ class Job(Protocol):
     handle: str
     """Names it to guest_job, and tells which way and guest it belongs to."""
 
+    @property
+    def over(self) -> bool:
+        """Whether it is known to have ended, without asking anybody."""
+        ...
+
     async def wait(self, seconds: float) -> Output | None:
         """Its output once it has ended; None if it still runs after that time."""
         ...

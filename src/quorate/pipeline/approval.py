@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,16 +43,28 @@ class Consent:
 
 
 @dataclass(frozen=True, slots=True)
-class Approver:
+class Wish:
+    """What the operator wants to be asked about, and how."""
+
     mode: Mode
-    approvals: Approvals
     also_changes: bool = False
     """Whether plain changes need a yes as well."""
     opted_in: str = ""
     """Where the operator has said yes beforehand, such as a variable of a system that Quorate stands in for."""
 
+
+@dataclass(frozen=True, slots=True)
+class Approver:
+    approvals: Approvals
+    wish: Callable[[], Wish]
+    """As it is now: the settings may be read anew while the server runs."""
+
+    @property
+    def mode(self) -> Mode:
+        return self.wish().mode
+
     def needed(self, risk: Risk) -> bool:
-        return risk is Risk.DESTROY or (self.also_changes and risk is Risk.CHANGE)
+        return risk is Risk.DESTROY or (self.wish().also_changes and risk is Risk.CHANGE)
 
     async def consent(
         self, wanted: Wanted, cluster: Cluster, exchange: Exchange, *, token: str | None, seconds: float
@@ -79,11 +91,11 @@ class Approver:
     @property
     def standing(self) -> str:
         """What the audit says where nobody has to agree."""
-        return str(self._switched_off) if self.mode is Mode.NONE else "not needed"
+        return str(self._switched_off) if self.mode is Mode.NONE else "not asked for"
 
     @property
     def _switched_off(self) -> Consent:
-        return Consent("none", by=self.opted_in or "the operator, who switched approvals off")
+        return Consent("none", by=self.wish().opted_in or "the operator, who switched approvals off")
 
     async def announced(self, wanted: Wanted, cluster: Cluster, caller: Caller) -> dict[str, Any]:
         """For the answer of a dry run: how consent will be had; in mode token, what has to be given back, once."""
@@ -116,7 +128,9 @@ class Approver:
         """The approval, if the answer is yes."""
         row = await self.approvals.ask(request)
         if row.state is State.PENDING:
-            row = await (self._put_to_person(row, plan, exchange) if exchange.ask else self._wait(row, seconds))
+            row = await (
+                self._put_to_person(row, plan, exchange) if exchange.ask else self._wait(row, exchange, seconds)
+            )
         if row.state is State.PENDING:
             raise _pending(row)
         if row.state is not State.APPROVED:
@@ -127,7 +141,9 @@ class Approver:
             )
         return row
 
-    async def _wait(self, row: Approval, seconds: float) -> Approval:
+    async def _wait(self, row: Approval, exchange: Exchange, seconds: float) -> Approval:
+        if exchange.report is not None and seconds > 0:
+            await exchange.report(0.0, 100.0, f"Waits for an operator: quorate approvals approve {row.id}")
         return await self.approvals.wait(row.id, seconds) or row
 
     async def _put_to_person(self, row: Approval, plan: Plan, exchange: Exchange) -> Approval:

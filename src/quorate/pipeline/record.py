@@ -30,7 +30,7 @@ class Record:
     decision: str = "allowed"
     rule: str = ""
     """Which rule or limit refused it."""
-    approval: str = "not needed"
+    approval: str = "not asked for"
     dry_run: bool = False
     plan: str = ""
     calls: list[str] = field(default_factory=list)

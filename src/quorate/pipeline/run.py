@@ -37,6 +37,8 @@ from quorate.pve.veil import veiled
 from quorate.state.trail import AuditTrail, AuditUnwritable
 
 CONSENT_SECONDS = 45.0  # a call that may wait longer for its task does not wait longer for an operator
+OUR_OWN_WORDS = ("time", "cluster", "tool", "risk", "access", "decision", "outcome")
+"""Of an audit entry: what no secret can stand in, and no secret may blank out."""
 OTHER_PLANS = 20  # how often an id may be snatched away before we give up
 # A lock or a running guest would meet the next plan as well; an id that was taken or a guest that moved would not.
 _OVERTAKEN = re.compile(r"already exists|backed up nothing")
@@ -67,7 +69,7 @@ class Pipeline:
         self._audit = audit
         self.approver = approver
         self.wait_seconds = wait_seconds
-        self._redactor = Redactor()
+        self.redactor = Redactor()
 
     def visible(self, caller: Caller | None = None) -> list[Operation]:
         """What at least one cluster lets the caller do."""
@@ -105,7 +107,16 @@ class Pipeline:
     async def run(self, name: str, given: Mapping[str, Any], exchange: Exchange) -> Result:
         """Run one operation. Raises Problem, already without secrets, when there is no answer to give."""
         self.sites.refresh()
-        self._redactor.add(secrets_in(given))
+        return await self._for_one_call(given).alone(name, given, exchange)
+
+    def _for_one_call(self, given: Mapping[str, Any]) -> Pipeline:
+        """What one caller calls a secret is hidden in that call alone: nobody can blank out what others are told."""
+        call = copy.copy(self)
+        call.redactor = Redactor(secrets_in(given))
+        return call
+
+    async def alone(self, name: str, given: Mapping[str, Any], exchange: Exchange) -> Result:
+        """One call, on a pipeline of its own."""
         exchange = replace(exchange, report=self._presentable_report(exchange.report))
         try:
             operation = self.operation(name)
@@ -127,9 +138,10 @@ class Pipeline:
             else operation.risk_of(decode(operation, self._without_own(given)))
         )
 
-    def trace_of(self, error: Exception) -> str:
+    def trace_of(self, error: Exception, given: Mapping[str, Any]) -> str:
         """Where a defect of ours came from, without secrets, for the log."""
-        return str(self._without_secrets("".join(traceback.format_exception(error))))
+        redactor = Redactor([*secrets_in(given), *(secret for site in self.sites for secret in site.cluster.secrets())])
+        return redactor.text("".join(traceback.format_exception(error)))
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
@@ -320,7 +332,8 @@ class Pipeline:
 
     async def _write(self, record: Record, seconds: float) -> None:
         entry = record.entry(now=self._clock.time(), seconds=seconds)
-        await self._audit.record(clean(self._without_secrets(entry)))
+        told = {name: value if name in OUR_OWN_WORDS else self._without_secrets(value) for name, value in entry.items()}
+        await self._audit.record(clean(told))
 
     # -- what all calls share --------------------------------------------------------------------------------------
 
@@ -348,8 +361,8 @@ class Pipeline:
 
     def _without_secrets(self, value: Any, verbatim: frozenset[str] = frozenset()) -> Any:
         for site in self.sites:
-            self._redactor.add(site.cluster.secrets())
-        return self._redactor.value(value, verbatim=verbatim)
+            self.redactor.add(site.cluster.secrets())
+        return self.redactor.value(value, verbatim=verbatim)
 
     def _presentable_report(self, report: Report | None) -> Report | None:
         """Progress, too, leaves only clean and without secrets: its lines come from logs."""

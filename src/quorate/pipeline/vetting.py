@@ -43,6 +43,8 @@ async def vet(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Pl
     if grave is not risk and (refusal := gate.objection(operation, caller, grave)):
         refusal.why = f"{refusal.why or ''} {why}.".strip()
         return Vetted(grave, refusal)
+    if refused := _raw_command(site, plan):
+        return Vetted(grave, refused)
     calls = await _subjects(site, gate, plan)
     lasting = _objection(gate, operation, grave, calls, None)
     if lasting is not None:
@@ -54,6 +56,23 @@ async def vet(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Pl
         or _limit(site, operation, grave, plan, calls)
     )
     return Vetted(grave, passing=passing)
+
+
+def _raw_command(site: Site, plan: Plan) -> Refused | None:
+    """The operator's patterns for commands count for the raw API as well; files would be a way around them."""
+    rules = site.cluster.command_rules
+    raw = [step for step in plan.calls if isinstance(step, Call)] if rules.allow or rules.deny else []
+    for call in raw:
+        if call.path.endswith("/agent/exec"):
+            command = call.params.get("command", ())
+            if refused := rules.objection((command,) if isinstance(command, str) else tuple(command)):
+                return refused
+        elif call.path.endswith("/agent/file-write"):
+            return Refused(
+                "Files are not written through the raw API where commands are limited by patterns",
+                next_step="Use guest_file_write",
+            )
+    return None
 
 
 def _objection(

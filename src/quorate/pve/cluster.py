@@ -63,6 +63,8 @@ class Cluster:
         """Tasks that our calls have started, so that the task of a lost answer is not mistaken for another's."""
         self.agent_lines: defaultdict[int, AgentLine] = defaultdict(AgentLine)
         """By vmid."""
+        self.background: dict[str, Any] = {}
+        """Commands that go on inside guests, by handle: `quorate.inside.jobs` keeps them here."""
 
     @property
     def client(self) -> PveClient:

@@ -61,6 +61,18 @@ class SshAccess:
             jump=own.jump or all_of_them.jump,
         )
 
+    def told_login(self, vmid: int) -> Login:
+        """For an address that the guest tells of itself: only with what is meant for guests, never the nodes' key."""
+        login, nodes = self.guest_login(vmid), self.settings.nodes
+        own, all_of_them = self._own_login(vmid), self.settings.guests
+        if nodes.key is not None and login.key == nodes.key and not (own.key or all_of_them.key):
+            raise NotConfigured(
+                f"No login for guest {vmid} is configured",
+                why="The key of the nodes is not tried at an address that a guest tells of itself",
+                next_step="Give user and key for guests: PROXMOX_VM_SSH_USER and PROXMOX_VM_SSH_KEY, or [ssh.guests]",
+            )
+        return login
+
     def has_login_for_guests(self) -> bool:
         """Whether the operator said anything about logging in to guests in general."""
         return self.settings.guests != Login()

@@ -47,7 +47,7 @@ async def connect(
             target.port,
             tunnel=through or (),
             username=target.user,
-            known_hosts=host_keys.known(),
+            known_hosts=host_keys.trusted,
             client_factory=Client,
             config=None,
             gss_host=None,

@@ -36,6 +36,13 @@ class HostKeys:
                 continue
         return known
 
+    def trusted(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[asyncssh.SSHKey]]:
+        """Keys of hosts, of authorities, and revoked ones, for asyncssh. Only what was asked for is trusted: a name is
+        not believed because its address is known, for whoever answers for the name chooses the address."""
+        known = self.known()
+        hosts, authorities, *_ = known.match(host, "", port)
+        return hosts, authorities, known.match(host, addr, port)[2]
+
     def refusal(self, target: SshTarget, key: asyncssh.SSHKey | None, why: str) -> HostKeyRefused:
         """What to tell about a key that does not match; None where the host shows none of the kinds that are known."""
         shown = (

@@ -172,6 +172,12 @@ def _variable(name: str) -> str:
         raise BadArgument(
             f"{name!r} is no name of an environment variable", next_step="Names are letters, digits and _"
         )
+    if name == "IFS" or name.startswith("q_"):
+        raise BadArgument(
+            f"The environment variable {name} cannot be set here",
+            why="The script that starts the command uses IFS and the names that begin with q_ itself",
+            next_step=f"Let the command set it: sh -c '{name}=...; export {name}; ...'",
+        )
     return name
 
 

@@ -106,7 +106,7 @@ class Server(MCPServer[Any]):
         except Problem as problem:
             raise ToolError(rendering.problem_text(problem)) from None
         except Exception as error:  # noqa: BLE001 (a defect of ours: the log gets the place, the caller no internals)
-            log.error("%s failed: %s", name, self._pipeline.trace_of(error))
+            log.error("%s failed: %s", name, self._pipeline.trace_of(error, arguments))
             raise ToolError(
                 f"{name} failed inside Quorate ({type(error).__name__}); this is a defect, not your mistake. "
                 "The server's log has the details; whether anything was changed shows in task_list."
@@ -179,7 +179,7 @@ class Server(MCPServer[Any]):
         except Problem as problem:
             raise as_error(problem, not_found=not_found, data=data) from None
         except Exception as error:  # noqa: BLE001 (a defect of ours, as above)
-            log.error("%s failed: %s", what, self._pipeline.trace_of(error))
+            log.error("%s failed: %s", what, self._pipeline.trace_of(error, {}))
             raise defect(error) from None
 
     def _caller(self, context: Context[Any, Any] | None) -> Caller:

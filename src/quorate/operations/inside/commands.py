@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -21,12 +22,14 @@ from quorate.operations.plan import Action, Performed, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.units import duration, size
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, NotFound
+from quorate.pve.errors import BadArgument, NotFound, OutcomeUnknown, Problem, Refused
 from quorate.pve.tasks import Report
 
 SHOWN = 32 * 1024
 MOST_SHOWN = 1024 * 1024
 LONGEST = 86_400
+TITLE = 120
+"""How much of a command line stands in the plan's title; the whole of it in its step."""
 _POSIX_ENDS = ("TERM", "KILL")
 _ENDED_BY_FORCE = (143, 137)
 _DIES_WITH_US = "It ends when this server ends"
@@ -70,7 +73,7 @@ async def guest_exec(
     told += f" env={','.join(env)}" if env else ""
     told += f" stdin={len(wanted.stdin)} bytes" if wanted.stdin else ""
     return Plan(
-        f"Run a command in {found}",
+        f"Run in {found}: {line if len(line) <= TITLE else line[: TITLE - 1] + '…'}",
         (
             Action(
                 f"Run it in {found}",
@@ -98,13 +101,14 @@ async def guest_job(
 ) -> dict[str, Any] | Table | Plan:
     """Commands in the background: list those of this server, poll one for its output, stop one."""
     if action == "list":
-        return _listed(pve)
+        return await _listed(pve)
     if job is None:
         raise BadArgument(f"guest_job action={action} needs the job", next_step="guest_job action=list shows them")
     known, running, guest = await _find(pve, job, max_output)
     if action == "stop":
         return _stopping(pve, job, known, running, guest)
-    output = await running.wait(seconds)
+    with _losing(pve, known):
+        output = await running.wait(seconds)
     if output is not None:
         _note_end(pve, known)
         return {"job": job, "state": "ended", **_about(pve, known), **shown(output)}
@@ -208,6 +212,8 @@ def _text(name: str, data: bytes, cut: bool) -> dict[str, Any]:
 async def _find(pve: Cluster, handle: str, keep: int) -> tuple[Known | None, Job, Guest | None]:
     known = jobs_of(pve).find(handle)
     if known is not None and not handle.startswith("agent:"):
+        if problem := await _hidden(pve, known):
+            raise problem
         return known, known.job, None
     _, vmid, pid = agent_place(handle)
     guest = await pve.guest(vmid)
@@ -221,8 +227,9 @@ async def _find(pve: Cluster, handle: str, keep: int) -> tuple[Known | None, Job
 def _stopping(pve: Cluster, handle: str, known: Known | None, job: Job, guest: Guest | None) -> Plan:
     async def perform(wait: float, report: Report | None) -> Performed:
         del report
-        await job.stop()
-        output = await job.wait(min(wait, 1.0))
+        with _losing(pve, known):
+            await job.stop()
+            output = await job.wait(min(wait, 1.0))
         _note_end(pve, known)
         return Performed(shown(output) if output is not None else {"note": "It was told to end and has not ended yet"})
 
@@ -241,11 +248,34 @@ def _target(known: Known | None) -> Target | None:
     return Target(kind, vmid, *name[:1])
 
 
-def _listed(pve: Cluster) -> Table:
+@contextlib.contextmanager
+def _losing(pve: Cluster, known: Known | None) -> Iterator[None]:
+    """A command of which nobody knows any more does not keep others from running."""
+    try:
+        yield
+    except (NotFound, OutcomeUnknown):
+        if known is not None:
+            jobs_of(pve).lose(known)
+        raise
+
+
+async def _hidden(pve: Cluster, known: Known) -> Problem | None:
+    """Why the caller may not see the guest that it runs in. One that is gone hides nothing."""
+    try:
+        await pve.guest(int(known.guest.split(" ")[1]))
+    except NotFound:
+        return None
+    except Refused as problem:
+        return problem
+    return None
+
+
+async def _listed(pve: Cluster) -> Table:
     now = pve.clock.time()
     rows = [
         [one.job.handle, one.guest, one.line, one.way, "ended" if one.ended else "begun", duration(now - one.begun)]
         for one in jobs_of(pve).listed()
+        if not await _hidden(pve, one)
     ]
     table = page(("job", "guest", "command", "way", "state", "age"), rows, limit=len(rows) or 1, offset=0)
     table.note = f"Those of this server. {_DIES_WITH_US}, unless it is a guest agent's"

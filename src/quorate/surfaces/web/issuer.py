@@ -45,10 +45,13 @@ class Issuer:
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-        except jwt.PyJWTError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's token upsets, it is not valid
             why = next((says for kind, says in _WHY.items() if isinstance(error, kind)), "The token is not valid")
             raise Rejected(why) from None
-        return self._verified(claims)
+        try:
+            return self._verified(claims)
+        except (TypeError, ValueError, OverflowError):
+            raise Rejected("The token's claims cannot be used") from None
 
     def _verified(self, claims: Mapping[str, Any]) -> Verified:
         subject = str(claims["sub"])
@@ -70,9 +73,9 @@ def _header(text: str) -> dict[str, str]:
     """The part that says how it is signed. It comes from the caller, so it may choose only among what we allow."""
     try:
         header = jwt.get_unverified_header(text)
-    except jwt.PyJWTError:
+    except (jwt.PyJWTError, TypeError, ValueError, AttributeError, RecursionError):
         raise Rejected("This is neither a token of this server nor a JWT") from None
-    if header.get("alg") not in ALGORITHMS:
+    if not isinstance(header.get("alg"), str) or header["alg"] not in ALGORITHMS:
         raise Rejected(f"The token must be signed with one of {', '.join(ALGORITHMS)}")
     if not isinstance(header.get("kid"), str) or "crit" in header:
         raise Rejected("The token does not name its key, or asks for an extension")
@@ -86,5 +89,8 @@ def _words(claims: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for name in ("scope", "scp"):
         value = claims.get(name)
-        found += value.split() if isinstance(value, str) else [str(one) for one in value or ()]
+        if isinstance(value, str):
+            found += value.split()
+        elif isinstance(value, list):
+            found += [one for one in value if isinstance(one, str)]
     return found

@@ -1,5 +1,0 @@
-import pytest
-
-
-def test_skip():
-    pytest.skip("nothing here")
