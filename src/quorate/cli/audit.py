@@ -17,6 +17,7 @@ from quorate.config import ConfigError, load
 if TYPE_CHECKING:
     from quorate.state.trail import AuditTrail, Filters
 
+_VERBS = ("POST ", "PUT ", "DELETE ")
 _AGO = re.compile(r"(\d+)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -94,6 +95,10 @@ def _line(entry: dict[str, Any]) -> str:
 
     who = entry.get("caller", {})
     said = entry.get("plan") or f"{entry.get('tool')} {json.dumps(entry.get('arguments', {}), ensure_ascii=False)}"
+    doing = [
+        call for call in entry.get("calls", ()) if not call.startswith(_VERBS)
+    ]  # commands, files: not in the title
+    said = " ".join([said, *(f"({one})" for one in doing)])
     parts = (
         entry.get("time", ""),
         f"{entry.get('outcome', ''):<12}",

@@ -28,8 +28,6 @@ from quorate.pve.tasks import Report
 SHOWN = 32 * 1024
 MOST_SHOWN = 1024 * 1024
 LONGEST = 86_400
-TITLE = 120
-"""How much of a command line stands in the plan's title; the whole of it in its step."""
 _POSIX_ENDS = ("TERM", "KILL")
 _ENDED_BY_FORCE = (143, 137)
 _DIES_WITH_US = "It ends when this server ends"
@@ -73,7 +71,7 @@ async def guest_exec(
     told += f" env={','.join(env)}" if env else ""
     told += f" stdin={len(wanted.stdin)} bytes" if wanted.stdin else ""
     return Plan(
-        f"Run in {found}: {line if len(line) <= TITLE else line[: TITLE - 1] + '…'}",
+        f"Run a command in {found}",
         (
             Action(
                 f"Run it in {found}",
