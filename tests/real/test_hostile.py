@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,11 +72,12 @@ async def test_names_that_are_none_are_refused_and_run_nothing(lab: Lab, tmp_pat
 @BOTH
 async def test_nul_and_half_characters_are_refused(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
-        for wrong in (
+        wrongs: tuple[dict[str, Any], ...] = (
             {"command": ["echo", "a\0b"]}, {"command": "echo a\0b"}, {"command": ["id"], "cwd": "/\0"},
             {"command": ["id"], "env": {"A": "\0"}}, {"command": [""]}, {"command": []}, {"command": ["-x"]},
             {"command": " "}, {"command": ["echo", "\ud800"]}, {"command": ["cat"], "stdin": "\ud800"},
-        ):  # fmt: skip
+        )  # fmt: skip
+        for wrong in wrongs:
             assert await inside.refusal("guest_exec", **wrong)
         for tool in ("guest_file_read", "guest_path_stat", "guest_dir_list"):
             assert "NUL" in await inside.refusal(tool, path="/etc\0/passwd")
@@ -207,7 +209,7 @@ async def test_no_secret_is_on_a_command_line_of_the_node_in_an_answer_or_in_the
         assert await inside.running("Canary") == []
         calling.cancel()
         await asyncio.wait({calling})
-        await inside.exec(given["command"], env=given["env"], stdin=given["stdin"])
+        await inside.exec(str(given["command"]), env=given["env"], stdin=given["stdin"])
         await inside.facts("guest_file_write", path="/srv/key", content="Canary-content")
         for node in lab.nodes.values():
             assert "Canary" not in node.log
