@@ -8,7 +8,7 @@
     lab.known_hosts(folder)   a known_hosts file with what is true now, for nodes and containers
     lab.cluster()  a simulated cluster on the real clock with these guests; VM 100's agent endpoints are served by
                    the real agent, the nodes have their real addresses (async context manager). Beside it stands
-                   VM 110, whose agent is simulated, to compare the two
+                   VM 110, whose agent is simulated, to compare the two. With `vm=False` both are, and none boots
 
 A node: `.name .host .port .user .key .known_hosts`; pve1 listens on port 22, pve2 on 2222; OpenSSH's default limits
 hold, 10 sessions on one connection for one. `.log`, `.connections()`, `.processes(text)` look at it. To break it:
@@ -87,10 +87,11 @@ class Lab:
         return path
 
     @asynccontextmanager
-    async def cluster(self) -> AsyncIterator[SimulatedCluster]:
-        vm = self.vm
+    async def cluster(self, *, vm: bool = True) -> AsyncIterator[SimulatedCluster]:
+        agent = SocketAgent(self.vm.agent_socket) if vm else None
         async with SimulatedCluster(build=self._build) as sim:
-            sim.world.part(Agents).attach(vm.vmid, SocketAgent(vm.agent_socket))
+            if agent is not None:
+                sim.world.part(Agents).attach(self.vm.vmid, agent)
             yield sim
 
     def close(self) -> None:

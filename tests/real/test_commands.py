@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.lab import Lab
-from tests.real.ways import EVERY_WAY, WAYS, reached
+from tests.real.ways import ALL_BUT_JUMP, EVERY_WAY, WAYS, reached
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ async def test_arguments_user_folder_environment_and_input_arrive_as_given(lab: 
         assert await inside.look("ls", "/owned") == ""
 
 
-@EVERY_WAY
+@ALL_BUT_JUMP
 async def test_a_long_input_arrives_whole(lab: Lab, tmp_path: Path, way: str):
     text = "0123456789 é€\n" * 20_000  # several times what the agent takes with a command
     async with reached(lab, way, tmp_path) as inside:
@@ -46,7 +46,7 @@ async def test_a_long_input_arrives_whole(lab: Lab, tmp_path: Path, way: str):
         assert await inside.look("sh", "-c", "ls -d /tmp/tmp.* 2>/dev/null") == ""
 
 
-@EVERY_WAY
+@ALL_BUT_JUMP
 async def test_a_command_that_cannot_begin_says_why(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         missing = await inside.exec(["nosuchprogram"])
@@ -56,16 +56,16 @@ async def test_a_command_that_cannot_begin_says_why(lab: Lab, tmp_path: Path, wa
         assert "there is no user nobody9" in await inside.refusal("guest_exec", command=["true"], user="nobody9")
 
 
-@EVERY_WAY
+@ALL_BUT_JUMP
 async def test_a_command_is_ended_at_its_time_limit_with_all_that_it_has_started(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
-        ran = await inside.exec("(sleep 4711 &) ; echo begun; sleep 4711", timeout=2)
-        assert ran["timed_out"].startswith("It was ended after 2s")
+        ran = await inside.exec("(sleep 4711 &) ; echo begun; sleep 4711", timeout=1)
+        assert ran["timed_out"].startswith("It was ended after 1s")
         assert ran["stdout"] == "begun\n"
         await inside.gone("sleep 4711")
 
 
-@EVERY_WAY
+@ALL_BUT_JUMP
 async def test_a_long_command_goes_on_in_the_background_and_is_followed_to_its_end(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         wanted = "echo begun; while [ ! -e /run/go-on ]; do sleep 0.1; done; rm /run/go-on; echo ended; exit 5"
@@ -82,7 +82,7 @@ async def test_a_long_command_goes_on_in_the_background_and_is_followed_to_its_e
         assert (told["state"], told["exit_code"], told["stdout"]) == ("ended", 5, "begun\nended\n")
 
 
-@EVERY_WAY
+@pytest.mark.parametrize("way", ["pct", "agent"])
 async def test_a_command_in_the_background_can_be_stopped(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         stubborn = 'trap "" TERM; while :; do sleep 4712; done'
@@ -106,7 +106,7 @@ async def test_a_cancelled_call_ends_the_command_inside(lab: Lab, tmp_path: Path
         await inside.gone("sleep 4713")
 
 
-@EVERY_WAY
+@ALL_BUT_JUMP
 async def test_commands_end_with_the_server_that_runs_them(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         begun = await inside.exec("sleep 4714", wait=0)

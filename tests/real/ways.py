@@ -36,6 +36,7 @@ WAYS = {
 """Each way into a guest and how the answers name it: the container of the other node has OpenRC and BusyBox."""
 
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
+ALL_BUT_JUMP = pytest.mark.parametrize("way", [way for way in WAYS if way != "jump"])
 CONTAINERS = pytest.mark.parametrize("way", ["pct", "openrc"])
 
 
@@ -63,7 +64,7 @@ class Inside:
 
     async def look(self, *argv: str) -> str:
         """What a command prints inside, past everything that is tested."""
-        if self.vmid == self.lab.vm.vmid:
+        if self.way == "agent":
             return await _by_agent(self.lab.vm, argv)
         container = self.lab.openrc if self.vmid == self.lab.openrc.vmid else self.lab.debian
         return (await asyncio.to_thread(container.run, *argv, check=False)).stdout
@@ -87,7 +88,7 @@ class Inside:
 @asynccontextmanager
 async def reached(lab: Lab, way: str, folder: Path, **changes: Any) -> AsyncIterator[Inside]:
     vmid = {"openrc": 102, "agent": 100}.get(way, 101)
-    async with serving(lab, folder, guests=logins(lab, way), **changes) as quorate:
+    async with serving(lab, folder, guests=logins(lab, way), vm=way == "agent", **changes) as quorate:
         yield Inside(quorate, lab, way, vmid)
 
 
@@ -107,11 +108,12 @@ async def serving(
     folder: Path,
     *,
     guests: Mapping[int, Login] | None = None,
+    vm: bool = False,
     ssh: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
     """A server on the laboratory's cluster and a client of it. `ssh` are changes of what it knows about SSH."""
-    async with lab.cluster() as sim:
+    async with lab.cluster(vm=vm) as sim:
         other = lab.nodes["pve2"]
         access = SshSettings(
             nodes=Login(user="root", key=lab.key),
