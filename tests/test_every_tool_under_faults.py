@@ -54,15 +54,17 @@ OUR_DEFECT = ("failed inside Quorate", "Traceback", "object at 0x")
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 async def test_every_tool_ends_with_a_clear_answer(tmp_path: Path, faults: list[str]) -> None:
-    late = faults[0].startswith("latency")  # then every request meets its time limit, which is in real seconds
-    limits = Limits(request_seconds=0.02, total_seconds=0.05) if late else None
-    async with rig(tmp_path, limits=limits) as quorate:
+    async with rig(tmp_path) as quorate:
         await furnish(quorate)
         calls = list(one_call_each(quorate))
         for fault in faults:
             quorate.sim.faults.add(fault)
-        for operation, arguments in calls:
-            await ends_clearly(quorate, operation, arguments)
+        late = faults[0].startswith("latency")  # then every request meets its time limit, which is in real seconds
+        limits = Limits(request_seconds=0.02, total_seconds=0.05) if late else Limits()
+        target = pointed_at(quorate.sim, limits=limits)
+        async with second_server(quorate, tmp_path / "second.jsonl", clusters=(target,)) as asked:
+            for operation, arguments in calls:
+                await ends_clearly(asked, operation, arguments)
 
 
 async def test_every_tool_says_that_nobody_answers(tmp_path: Path) -> None:

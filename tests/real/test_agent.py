@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quorate.sim.guest_os.agent_socket import SocketAgent
+from quorate.sim.guest_os.agents import Agents
 from tests.real.images import VM_ADDRESS
 from tests.real.lab import Lab
 from tests.sim.talking import Api, Reply, speaking_to
@@ -100,13 +104,16 @@ async def test_a_machine_that_stands_still_does_not_answer_until_it_goes_on(lab:
         assert (await api.post(f"{REAL}/ping")).data == {"result": {}}
 
 
-async def test_a_machine_that_is_off_does_not_answer_until_it_is_started(lab: Lab):
-    async with asking(lab) as api:
-        lab.vm.stop()
-        refused = await api.post(f"{REAL}/ping")
-        assert (refused.status, refused.reason) == (500, "QEMU guest agent is not running")
-        lab.vm.start()
-        assert (await result(api, REAL, "hostname"))["out-data"] == "vm\n"
+async def test_a_machine_that_is_off_does_not_answer(lab: Lab, tmp_path: Path):
+    left_behind = tmp_path / "agent"
+    async with lab.cluster(vm=False) as sim, speaking_to(sim) as api:
+        sim.world.part(Agents).attach(100, SocketAgent(left_behind))
+        for _ in range(2):
+            refused = await api.post(f"{REAL}/ping")
+            assert (refused.status, refused.reason) == (500, "QEMU guest agent is not running")
+            with socket.socket(socket.AF_UNIX) as once:  # a machine that is killed leaves its socket behind
+                left_behind.unlink(missing_ok=True)
+                once.bind(str(left_behind))
 
 
 async def test_many_ask_at_once_and_everybody_gets_his_own_answer(lab: Lab):

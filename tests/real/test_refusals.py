@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quorate.ssh import connecting
 from quorate.ssh.settings import Login
 from tests.driving import text_of
 from tests.real.keys import known_hosts, make_key
@@ -146,16 +147,20 @@ async def test_a_container_that_has_moved_is_looked_for_again(lab: Lab, tmp_path
         assert (await quorate.facts("guest_exec", guest=102, command=["true"]))["exit_code"] == 0
 
 
-async def test_a_cable_that_is_out_is_told_in_bounded_time_and_forgotten_when_it_is_back(lab: Lab, tmp_path: Path):
+async def test_a_cable_that_is_out_is_told_in_bounded_time_and_forgotten_when_it_is_back(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Commands that run notice by silence, new connections are given up; both while packets vanish without a word."""
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 4.0)  # somewhat less patient than usual
+    monkeypatch.setattr(connecting, "KEEPALIVE_SECONDS", 1.0)
     async with reached(lab, "pct", tmp_path) as inside, serving(lab, tmp_path, guests=logins(lab, "ssh")) as direct:
         running = asyncio.ensure_future(inside.quorate.call("guest_exec", guest=101, command="sleep 4722"))
         await inside.there("sleep 4722")
         with lab.nodes["pve1"].unplugged():
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(15):
                 new = await direct.refusal("guest_exec", guest=101, command=TOUCH)
                 broken = await running
-        assert f"{lab.debian.address} did not answer SSH within 15 s" in new
+        assert f"{lab.debian.address} did not answer SSH within 4 s" in new
         assert "broke while a command ran" in text_of(broken)
         assert (await inside.exec(["echo", "again"]))["stdout"] == "again\n"
         assert (await direct.facts("guest_exec", guest=101, command=["echo", "too"]))["stdout"] == "too\n"

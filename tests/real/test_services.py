@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.real.lab import Lab
-from tests.real.ways import CONTAINERS, EVERY_WAY, WAYS, Inside, reached
+from tests.real.ways import ALL_BUT_JUMP, CONTAINERS, WAYS, Inside, reached
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,7 @@ async def control(inside: Inside, action: str, service: str = "napping") -> dict
     return await inside.facts("guest_service_control", service=service, action=action)
 
 
-@EVERY_WAY
+@ALL_BUT_JUMP
 async def test_a_service_is_started_and_stopped(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         asleep = "sleep 86400" if inside.is_busybox else "sleep infinity"
@@ -47,7 +47,7 @@ async def test_a_service_is_restarted_enabled_disabled_and_listed(lab: Lab, tmp_
         assert "There is no service" in await inside.refusal("guest_service", service="nosuch")
 
 
-@EVERY_WAY
+@ALL_BUT_JUMP
 async def test_a_service_that_cannot_start_says_why(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         refusal = await inside.refusal("guest_service_control", service="failing", action="start")
