@@ -102,6 +102,17 @@ async def test_what_a_login_shell_says_does_not_mix_with_the_output(tmp_path):
         assert (output.stdout, output.stderr) == (b"mine\n", b"")
 
 
+async def test_a_login_shell_that_speaks_as_the_launcher_does_changes_nothing(tmp_path):
+    noise = "echo @quorate@ 1; echo @quorate@ 0; echo @quorate@ 99999999999999999999; echo @quorate@ x >&2; "
+    async with machine(tmp_path, noise=noise) as (_, into):
+        output = await into.run(Command(("echo", "mine")))
+        assert (output.stdout, output.stderr) == (b"mine\n", b"")
+        job = await into.start(Command(("sleep", "71009")))
+        await until(lambda: sleeping("71009"))
+        await job.stop()
+        assert not sleeping("71009")
+
+
 async def test_a_command_that_cannot_begin_is_told_as_that(tmp_path):
     async with machine(tmp_path) as (_, into):
         with pytest.raises(BadArgument, match="can't cd to /no/such"):
@@ -243,6 +254,20 @@ async def test_a_server_that_allows_one_session_lets_go_of_it_when_the_command_i
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most_sessions", [10, 3])
+async def test_long_commands_do_not_keep_the_others_waiting(tmp_path, most_sessions):
+    async with machine(tmp_path, most_sessions=most_sessions) as (host, into):
+        starting = [into.start(Command(("sleep", "71008"))) for _ in range(12)]
+        jobs = []
+        for coming in asyncio.as_completed(starting):
+            jobs.append(await coming)
+            assert await jobs[-1].wait(0) is None
+        assert (await into.run(Command(("echo", "through")))).stdout == b"through\n"
+        assert len(host.connections) <= 3 * 12 // most_sessions
+        await asyncio.gather(*(job.stop() for job in jobs))
+        assert not sleeping("71008")
 
 
 @pytest.mark.parametrize("most_sessions", [10, 3, 1])

@@ -53,6 +53,11 @@ async def test_a_command_that_cannot_begin_says_why(lab: Lab, tmp_path: Path, wa
         assert missing["exit_code"] == 127
         assert "nosuchprogram" in missing["stderr"]
         assert "can't cd to /nosuch" in await inside.refusal("guest_exec", command=["true"], cwd="/nosuch")
+        if way != "agent":
+            long = await inside.exec(["echo", "x" * 200_000])  # Linux takes 128 KiB
+            assert (long["exit_code"], "stdout" in long) == (126, False)
+        else:
+            assert "too long" in await inside.refusal("guest_exec", command=["echo", "x" * 200_000])
         assert "there is no user nobody9" in await inside.refusal("guest_exec", command=["true"], user="nobody9")
 
 
