@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorate.command_secrets import HIDDEN, without_secrets
+from quorate.command_secrets import HIDDEN, shown_line, without_secrets
 
 CANARY = "Hunter2-canary"
 
@@ -82,3 +82,15 @@ def test_what_stands_around_a_secret_stays():
     assert without_secrets("PGPASSWORD=abc psql -h db -c 'select 1'") == "PGPASSWORD=*** psql -h db -c 'select 1'"
     assert without_secrets("mysql -u root -pabc shop") == "mysql -u root -p*** shop"
     assert without_secrets("curl -u me:abc https://h/") == "curl -u me:*** https://h/"
+
+
+@pytest.mark.parametrize("part", ["x", "x ", "mysql ", "curl -u ", "a:", "docker login ", "PASS_", "--a-", "'", "x://"])
+def test_a_very_long_line_is_told_by_its_beginning(part: str) -> None:
+    shown = shown_line(part * 100_000)
+    assert len(shown) < 20_000
+    assert shown.endswith(f"… ({len(part) * 100_000} characters)")
+
+
+@pytest.mark.parametrize("part", ["x", "mysql ", "curl -u ", "a:", "docker login ", "x://", "PASS_", "--a-", "x-"])
+def test_no_text_keeps_us_busy(part: str) -> None:
+    assert without_secrets(part * 20_000) == part * 20_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from quorate.command_secrets import without_secrets
+from quorate.command_secrets import shown_line
 from quorate.operations.plan import Action, Call, Plan
 from quorate.pipeline.apply import Step
 from quorate.pipeline.redact import HIDDEN, secret_parameters
@@ -26,7 +26,7 @@ def _told(name: str, value: Any) -> Any:
     """A command for a guest is told without the secrets that people write into commands."""
     if name != "command":
         return value
-    return without_secrets(shlex.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+    return shown_line(shlex.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
 def dry_run(plan: Plan, not_now: str = "") -> dict[str, Any]:
