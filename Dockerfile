@@ -11,13 +11,14 @@ RUN /opt/quorate/bin/pip install --no-cache-dir --no-deps . \
  && python -m compileall -q -j 0 /opt/quorate
 
 FROM python:3.13-slim
-RUN useradd --system --uid 10001 --home-dir /data --create-home quorate
+RUN groupadd --gid 10001 quorate \
+ && useradd --uid 10001 --gid 10001 --home-dir /data --create-home --skel /var/empty --shell /usr/sbin/nologin quorate
 COPY --from=build /opt/quorate /opt/quorate
 ENV PATH=/opt/quorate/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     XDG_CONFIG_HOME=/data/config \
     XDG_STATE_HOME=/data/state
-USER quorate
+USER 10001:10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 8806

@@ -20,11 +20,12 @@ demo: setup
 	@$(BIN)/quorate demo
 
 test: setup
-	@$(BIN)/python -m pytest -n auto
+	@$(BIN)/python -m pytest -n auto --dist worksteal
 
-# What takes minutes: every tool under every fault, secrets looked for everywhere.
+# What takes minutes: every tool under every fault, secrets looked for everywhere, the full width of what `make test`
+# only samples.
 thorough: setup
-	@$(BIN)/python -m pytest -n auto -m thorough
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m thorough
 
 # With real machines (OpenSSH, LXC, QEMU) in namespaces of their own; needs root and Debian, else it skips and says why.
 real: setup
@@ -58,7 +59,7 @@ mcpb: setup
 # Renew the hashed requirements after a change of dependencies (needs uv).
 lock:
 	uv pip compile --universal --generate-hashes --no-header --group dev pyproject.toml -o requirements/dev.txt
-	uv pip compile --universal --generate-hashes --no-header pyproject.toml -o requirements/runtime.txt
+	uv pip compile --universal --generate-hashes --no-header --extra postgres pyproject.toml -o requirements/runtime.txt
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,6 +32,16 @@ def running_sim(**simulator: Any) -> Iterator[SimulatedCluster]:
         loop.close()
 
 
+def pointed_at(sim: SimulatedCluster) -> dict[str, str]:
+    """The environment of a command that is to talk to this cluster."""
+    return {
+        "PROXMOX_URL": sim.url,
+        "PROXMOX_TOKEN_ID": sim.token_id,
+        "PROXMOX_TOKEN_SECRET": sim.token_secret,
+        "PROXMOX_FINGERPRINT": sim.fingerprint,
+    }
+
+
 def pveum(sim: SimulatedCluster, lines: Iterable[str]) -> str:
     """Run these commands as a root shell of a node would; the secret of the token that they make."""
 

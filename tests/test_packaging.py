@@ -11,12 +11,16 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools import bundle, manifests
 
 from quorate import __version__
+from quorate.cli import parser_of_all
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,6 +55,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "bin" / "quorate"
 
 
+def read(path: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((ROOT / path).read_text())
+    return content
+
+
 def run(program: Path, *arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(home)}
     return subprocess.run(
@@ -65,11 +74,11 @@ def test_the_wheel_alone_runs_the_demo(installed: Path, tmp_path: Path) -> None:
 
 
 def test_the_wheel_alone_lists_every_tool(installed: Path, tmp_path: Path) -> None:
-    from quorate.operations.registry import operations
+    from quorate.operations.registry import TOOLSETS, operations
 
     done = run(installed, "tools", "--toolsets", "all", "--access", "admin", home=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")} == set(operations())
+    assert {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")} == set(operations(TOOLSETS))
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
@@ -98,8 +107,8 @@ def test_the_bundle_is_the_same_every_time_and_can_be_run(tmp_path: Path) -> Non
 
 def test_every_manifest_tells_the_one_version() -> None:
     for path in ("packaging/mcpb/manifest.json", "server.json", ".claude-plugin/plugin.json"):
-        assert json.loads((ROOT / path).read_text())["version"] == __version__, f"{path}: run `make docs`"
-    assert json.loads((ROOT / "server.json").read_text())["packages"][0]["version"] == __version__
+        assert read(path)["version"] == __version__, f"{path}: run `make docs`"
+    assert read("server.json")["packages"][0]["version"] == __version__
 
 
 def test_manifests_that_are_out_of_date_are_seen_by_the_check() -> None:
@@ -113,18 +122,118 @@ def test_secrets_are_marked_and_every_variable_is_one_that_is_read() -> None:
     from quorate.config.spellings import CLUSTER, GENERAL
 
     known = {name for names in (*CLUSTER.values(), *GENERAL.values()) for name in names.variables}
-    options = json.loads((ROOT / "packaging/mcpb/manifest.json").read_text())["user_config"]
+    options = read("packaging/mcpb/manifest.json")["user_config"]
     assert {name for name, one in options.items() if one["sensitive"]} == {"token_secret"}
-    listed = json.loads((ROOT / "server.json").read_text())["packages"][0]["environmentVariables"]
+    listed = read("server.json")["packages"][0]["environmentVariables"]
     assert {one["name"] for one in listed} <= known
     assert [one["name"] for one in listed if one["isSecret"]] == ["PROXMOX_TOKEN_SECRET"]
 
 
-def test_the_image_is_slim_small_in_rights_and_watched() -> None:
-    text = (ROOT / "Dockerfile").read_text()
-    assert len(re.findall(r"^FROM \S+-slim\b", text, re.M)) == 2
-    assert re.search(r"^USER (?!root)", text, re.M)
-    assert "HEALTHCHECK" in text
-    for line in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.M):
-        for source in line.split():
-            assert (ROOT / source).exists()
+def test_the_registry_gets_what_it_takes() -> None:
+    """The limits of its schema, and the mark in the README by which it knows whose the package is."""
+    listed = read("server.json")
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", listed["name"])
+    assert 1 <= len(listed["description"]) <= 100
+    assert 1 <= len(listed["title"]) <= 100
+    assert f"mcp-name: {listed['name']} " in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("repository", "name"),
+    [
+        ("https://github.com/someone/quorate", "io.github.someone/quorate"),
+        ("https://git.example.org/team/quorate.git", "org.example.git/quorate"),
+        ("", "com.example/quorate"),
+    ],
+)
+def test_the_name_in_the_registry_follows_from_the_repository(repository: str, name: str) -> None:
+    assert manifests.registered_name(repository) == name
+
+
+def test_the_plugin_can_be_found_and_is_started_from_its_own_folder() -> None:
+    (offered,) = read(".claude-plugin/marketplace.json")["plugins"]
+    folder = (ROOT / offered["source"]).resolve()
+    plugin = json.loads((folder / ".claude-plugin" / "plugin.json").read_text())
+    assert plugin["name"] == offered["name"]
+    program, *arguments = plugin["mcpServers"]["quorate"]["args"][2:]
+    assert program in tomllib.loads((folder / "pyproject.toml").read_text())["project"]["scripts"]
+    assert plugin["mcpServers"]["quorate"]["args"][:2] == ["--from", "${CLAUDE_PLUGIN_ROOT}"]
+    parser_of_all().parse_args(arguments)
+
+
+# -- the image ---------------------------------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.M).replace("\\\n", "")
+    return [(line.split(None, 1)[0], line.split(None, 1)[1].strip()) for line in text.splitlines() if line.strip()]
+
+
+def last(name: str) -> str:
+    return [argument for instruction, argument in instructions() if instruction == name][-1]
+
+
+def test_the_image_is_slim_and_of_a_python_that_is_tried() -> None:
+    bases = [argument.split()[0] for instruction, argument in instructions() if instruction == "FROM"]
+    assert len(bases) == 2
+    (version,) = {re.fullmatch(r"python:(\d\.\d+)-slim", base)[1] for base in bases}  # type: ignore[index]
+    assert f"Programming Language :: Python :: {version}" in manifests.PROJECT["classifiers"]
+
+
+def test_the_image_runs_as_a_user_without_rights_in_a_folder_of_its_own() -> None:
+    user, group = last("USER").split(":")
+    made = next(argument for name, argument in instructions() if "useradd" in argument)
+    assert int(user) == int(group) > 999
+    assert f"--uid {user} --gid {group}" in made
+    assert f"--home-dir {last('VOLUME')} " in made
+    assert last("WORKDIR") == last("VOLUME")
+    for kept in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        assert f"{kept}={last('VOLUME')}/" in last("ENV")
+
+
+def test_the_image_starts_a_command_that_there_is_at_the_port_that_it_names() -> None:
+    (program,) = json.loads(last("ENTRYPOINT"))
+    assert program in manifests.PROJECT["scripts"]
+    assert parser_of_all().parse_args(json.loads(last("CMD"))).http == f"0.0.0.0:{last('EXPOSE')}"
+    assert f"127.0.0.1:{last('EXPOSE')}/" in last("HEALTHCHECK")
+
+
+def test_the_image_is_made_of_files_that_are_there_and_not_kept_from_it() -> None:
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for name, argument in instructions():
+        if name == "COPY" and not argument.startswith("--from"):
+            for source in argument.split()[:-1]:
+                assert (ROOT / source).exists()
+                assert source in sent
+
+
+def test_the_image_holds_every_dependency_and_that_of_a_shared_state() -> None:
+    locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements/runtime.txt").read_text(), re.M))
+    needed = [*manifests.PROJECT["dependencies"], *manifests.PROJECT["optional-dependencies"]["postgres"]]
+    assert {re.match(r"[\w-]+", one)[0] for one in needed} <= locked  # type: ignore[index]
+
+
+def test_the_image_asks_for_its_health_in_a_way_that_a_server_answers(tmp_path: Path) -> None:
+    program, *arguments = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
+    assert program == "python"
+    with serving(tmp_path) as address:
+        code = arguments[-1].replace(f"127.0.0.1:{last('EXPOSE')}", address)
+        well = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert well.returncode == 0, well.stderr
+    gone = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert gone.returncode == 1
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[str]:
+    """A server of MCP over HTTP; its host and port."""
+    command = [sys.executable, "-m", "quorate", "serve", "--demo", "--http", "127.0.0.1:0"]
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(home)}
+    with subprocess.Popen(command, cwd=home, env=environ, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            yield next(
+                found[1] for line in server.stderr if (found := re.search(r"listening on http://([^/]+)/", line))
+            )
+        finally:
+            server.terminate()

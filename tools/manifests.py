@@ -1,6 +1,7 @@
 """The manifests by which others install Quorate, and the links for one click: made here, so that all of them agree.
 
-The version stands in `src/quorate/__init__.py` and nowhere else.
+The version stands in `src/quorate/__init__.py` and nowhere else; what it is, who makes it and where its source is kept
+stand in `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -8,14 +9,25 @@ from __future__ import annotations
 import base64
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from quorate import __version__
+from quorate.config import Access
 
 ROOT = Path(__file__).parent.parent
-DESCRIPTION = "See and run Proxmox VE clusters: safe by default, every change checked, shown and recorded."
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ABOUT: dict[str, Any] = {
+    "version": __version__,
+    "description": PROJECT["description"],
+    "author": {"name": PROJECT["authors"][0]["name"]},
+    "license": PROJECT["license"],
+    "keywords": PROJECT["keywords"],
+}
+REPOSITORY: str = PROJECT.get("urls", {}).get("Repository", "")
+TITLE = "Quorate for Proxmox VE"
 LINKS = re.compile(r"(?<=<!-- links -->\n).*?(?=<!-- end of links -->)", re.DOTALL)
 VARIABLES = {
     "PROXMOX_URL": ("Address", "A node of the cluster, such as https://pve1.example.com:8006", False, True),
@@ -38,6 +50,7 @@ def manifests() -> dict[Path, str]:
         ROOT / "packaging" / "mcpb" / "manifest.json": _json(_bundle()),
         ROOT / "server.json": _json(_registry()),
         ROOT / ".claude-plugin" / "plugin.json": _json(_plugin()),
+        ROOT / ".claude-plugin" / "marketplace.json": _json(_marketplace()),
         install: LINKS.sub(lambda _: _links(), install.read_text()),
     }
 
@@ -46,13 +59,9 @@ def _bundle() -> dict[str, Any]:
     """A desktop bundle: `make mcpb` packs it with the source, and the host's uv brings the dependencies."""
     return {
         "manifest_version": "0.4",
-        "name": "quorate",
-        "display_name": "Quorate for Proxmox VE",
-        "version": __version__,
-        "description": DESCRIPTION,
-        "author": {"name": "The Quorate contributors"},
-        "license": "MIT",
-        "keywords": ["proxmox", "homelab", "virtualization"],
+        "name": PROJECT["name"],
+        "display_name": TITLE,
+        **ABOUT,
         "server": {
             "type": "uv",
             "entry_point": "src/quorate/__main__.py",
@@ -73,7 +82,10 @@ def _bundle() -> dict[str, Any]:
             }
             for name, (title, meaning, secret, needed) in VARIABLES.items()
         },
-        "compatibility": {"platforms": ["darwin", "linux", "win32"], "runtimes": {"python": ">=3.11"}},
+        "compatibility": {
+            "platforms": ["darwin", "linux", "win32"],
+            "runtimes": {"python": PROJECT["requires-python"]},
+        },
         "tools_generated": True,
     }
 
@@ -83,22 +95,30 @@ def _option(variable: str) -> str:
 
 
 def _registry() -> dict[str, Any]:
+    """For the public registry, which looks for the same name in the README (`mcp-name:`) of the package."""
     return {
         "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
-        "name": "io.github.quorate/quorate",
-        "title": "Quorate for Proxmox VE",
-        "description": DESCRIPTION,
+        "name": registered_name(),
+        "title": TITLE,
+        "description": PROJECT["description"],
         "version": __version__,
+        **({"repository": {"url": REPOSITORY, "source": _forge(REPOSITORY)}} if REPOSITORY else {}),
         "packages": [
             {
                 "registryType": "pypi",
-                "identifier": "quorate",
+                "identifier": PROJECT["name"],
                 "version": __version__,
                 "runtimeHint": "uvx",
                 "packageArguments": [{"type": "positional", "value": "serve"}],
                 "transport": {"type": "stdio"},
                 "environmentVariables": [
-                    {"name": name, "description": meaning, "isRequired": needed, "isSecret": secret}
+                    {
+                        "name": name,
+                        "description": meaning,
+                        "isRequired": needed,
+                        "isSecret": secret,
+                        **({"default": "read", "choices": [*Access]} if name == "QUORATE_ACCESS" else {}),
+                    }
                     for name, (_, meaning, secret, needed) in VARIABLES.items()
                 ],
             }
@@ -106,20 +126,38 @@ def _registry() -> dict[str, Any]:
     }
 
 
+def registered_name(repository: str = REPOSITORY) -> str:
+    """Such as the owner of the repository can prove to be theirs; until there is one, a name that nobody can claim."""
+    address = urlsplit(repository or "https://example.com")
+    host, owner = str(address.hostname), address.path.strip("/").partition("/")[0]
+    space = f"io.github.{owner}" if host == "github.com" else ".".join(reversed(host.split(".")))
+    return f"{space}/{PROJECT['name']}"
+
+
+def _forge(repository: str) -> str:
+    return str(urlsplit(repository).hostname).removeprefix("www.").partition(".")[0]
+
+
 def _plugin() -> dict[str, Any]:
+    """A plugin is its folder, so the server is run from the source in it."""
+    started = {"command": "uvx", "args": ["--from", "${CLAUDE_PLUGIN_ROOT}", "quorate", "serve"]}
+    return {"name": PROJECT["name"], **ABOUT, "mcpServers": {"quorate": started}}
+
+
+def _marketplace() -> dict[str, Any]:
+    """What makes this folder a place that plugins are installed from; it offers one, itself."""
+    plugin = {"name": PROJECT["name"], "source": "./", "description": PROJECT["description"]}
     return {
-        "name": "quorate",
-        "version": __version__,
-        "description": DESCRIPTION,
-        "license": "MIT",
-        "keywords": ["proxmox", "homelab"],
-        "mcpServers": {"quorate": _started()},
+        "name": PROJECT["name"],
+        "owner": ABOUT["author"],
+        "metadata": {"description": PROJECT["description"]},
+        "plugins": [plugin],
     }
 
 
 def _started() -> dict[str, Any]:
     """Without a word on the cluster: that stands in the config file which `quorate init` writes."""
-    return {"command": "uvx", "args": ["quorate", "serve"]}
+    return {"command": "uvx", "args": [PROJECT["name"], "serve"]}
 
 
 def _links() -> str:

@@ -34,6 +34,9 @@ node and type themselves and answer in a few lines.
 Counted from the code. Bytes are those of `tools/list` as Quorate serves the surface, with all
 toolsets unless said otherwise; a model reads them at every start.
 
+"""
+
+COLUMNS = """\
 | surface | tools | bytes of `tools/list` | before something is destroyed, that server itself asks for |
 |---|---|---|---|
 """
@@ -74,10 +77,12 @@ SET_UP = {
 
 
 def migrating() -> str:
-    systems = [system(name) for name in SYSTEMS]
+    return INTRODUCTION + side_by_side() + LACKING + "".join(_section(system(name)) for name in SYSTEMS)
+
+
+def side_by_side() -> str:
     ours = [_row("native", OURS, DEFAULT_TOOLSETS), _row("native", OURS), _row("lean", OURS)]
-    rows = [*ours, *(_row(one.name, OWN_GATE[one.name]) for one in systems)]
-    return INTRODUCTION + "".join(rows) + LACKING + "".join(_section(one) for one in systems)
+    return COLUMNS + "".join([*ours, *(_row(name, OWN_GATE[name]) for name in SYSTEMS)])
 
 
 def _row(surface: str, asks: str, toolsets: Collection[str] = ("all",)) -> str:

@@ -22,7 +22,8 @@ _quorate() {
     read -ra words <<< "$line"
     [[ $line == *[[:space:]] ]] && words+=("")
     current="${words[${#words[@]}-1]}"
-    mapfile -t COMPREPLY < <("${words[0]}" completion words -- "${words[@]:1}" 2>/dev/null)
+    local IFS=$'\\n'
+    COMPREPLY=($("${words[0]/#\\~/$HOME}" completion words -- "${words[@]:1}" 2>/dev/null))
     if [[ $current == *=* && $COMP_WORDBREAKS == *=* ]]; then
         COMPREPLY=("${COMPREPLY[@]#*=}")
     fi
@@ -35,14 +36,22 @@ complete -o default -F _quorate quorate
 ZSH = """\
 #compdef quorate
 _quorate() {
-    local -a found keys
-    found=("${(@f)$("${words[1]}" completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-    keys=("${(@M)found:#*=}")
-    found=("${(@)found:#*=}")
-    (( $#keys )) && compadd -S '' -- "${(@)keys}"
-    if (( $#found )) && [[ -n ${found[1]} ]]; then
-        compadd -- "${(@)found}"
-    elif (( ! $#keys )); then
+    local line word
+    local -a keys shown_keys others shown_others
+    for line in "${(@f)$("${words[1]/#\\~/$HOME}" completion described -- "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
+        word="${line%%$'\\t'*}"
+        printf -v line '%-20s  %s' "$word" "${line#*$'\\t'}"
+        case "$word" in
+            '') ;;
+            *=) keys+=("$word"); shown_keys+=("$line") ;;
+            *) others+=("$word"); shown_others+=("$line") ;;
+        esac
+    done
+    if (( $#keys || $#others )); then
+        (( $#keys )) && compadd -S '' -l -d shown_keys -- "${(@)keys}"
+        (( $#others )) && compadd -l -d shown_others -- "${(@)others}"
+    else
+        compset -P '*='
         _files
     fi
 }
@@ -51,11 +60,24 @@ compdef _quorate quorate
 FISH = """\
 function __quorate_complete
     set -l words (commandline -opc) (commandline -ct)
-    $words[1] completion words -- $words[2..-1] 2>/dev/null
+    set -l program (string replace -r '^~' $HOME -- $words[1])
+    type -q $program; or return
+    set -l found ($program completion described -- $words[2..-1] 2>/dev/null)
+    if set -q found[1]
+        printf '%s\\n' $found
+        return
+    end
+    set -l key (string match -r '^[^=]*=' -- $words[-1]; or echo)
+    for file in (__fish_complete_path (string replace -r '^[^=]*=' '' -- $words[-1]))
+        echo -- $key$file
+    end
 end
-complete -c quorate -a '(__quorate_complete)'
+complete -c quorate -f -a '(__quorate_complete)'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+FOR_SCRIPTS = ("words", "described")
+"""What the scripts ask for: the words that may come next; the same, each with a tab and what it is about."""
+SUMMARY = 70
 HOW = """put one of these into the start-up file of your shell:
   bash   eval "$(quorate completion bash)"
   zsh    eval "$(quorate completion zsh)"      (after compinit)
@@ -64,7 +86,7 @@ HOW = """put one of these into the start-up file of your shell:
 
 def add(commands: Any) -> None:
     completion = command(commands, "completion", _completion, "print the script that completes commands in your shell")
-    completion.add_argument("shell", choices=(*SCRIPTS, "words"), help="words: what the scripts ask for")
+    completion.add_argument("shell", metavar="{bash,zsh,fish}", choices=(*SCRIPTS, *FOR_SCRIPTS))
     completion.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     completion.formatter_class = argparse.RawDescriptionHelpFormatter
     completion.epilog = HOW
@@ -77,13 +99,19 @@ def _completion(options: argparse.Namespace) -> int:
     with contextlib.suppress(Exception):  # a shell that waits for a word has no use for errors
         words = options.words[1:] if options.words[:1] == ["--"] else options.words
         *before, current = words or [""]
-        for one in _candidates(before, current):
-            if one.startswith(current) and SAFE.fullmatch(one):
-                print(one)
+        for word, summary in _candidates(before, current).items():
+            if word.startswith(current) and SAFE.fullmatch(word):
+                print(f"{word}\t{_shortened(summary)}" if options.shell == "described" else word)
     return OK
 
 
-def _candidates(before: list[str], current: str) -> Iterable[str]:
+def _shortened(summary: str | None) -> str:
+    line = " ".join((summary or "").split())
+    return line if len(line) <= SUMMARY else line[: SUMMARY - 1] + "…"
+
+
+def _candidates(before: list[str], current: str) -> Mapping[str, str | None]:
+    """The words that may stand where the current one is, and what each is about."""
     from quorate.cli import parser_of_all
 
     parser, plain, waits = parser_of_all(), list[str](), None
@@ -92,14 +120,14 @@ def _candidates(before: list[str], current: str) -> Iterable[str]:
             waits = None
         elif word.startswith("-"):
             waits = _taking_value(parser, word)
-        elif (below := _below(parser)) and word in below:
-            parser, plain = below[word], []
+        elif (below := _below(parser)) and word in below.choices:
+            parser, plain = below.choices[word], []
         else:
             plain.append(word)
     if waits is not None:
-        return waits.choices or ()
+        return dict.fromkeys(waits.choices or ())
     if current.startswith("-"):
-        return [name for action in parser._actions for name in action.option_strings]  # noqa: SLF001
+        return {name: action.help for action in parser._actions for name in action.option_strings}  # noqa: SLF001
     return _plain(parser, plain, current)
 
 
@@ -108,37 +136,39 @@ def _taking_value(parser: argparse.ArgumentParser, option: str) -> argparse.Acti
     return None if action is None or action.nargs == 0 else action
 
 
-def _below(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001
-    return found[0].choices if found else {}
+def _below(parser: argparse.ArgumentParser) -> Any:
+    """The commands of a command, if it has any."""
+    found = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+    return next(found, None)
 
 
-def _plain(parser: argparse.ArgumentParser, given: list[str], current: str) -> Iterable[str]:
+def _plain(parser: argparse.ArgumentParser, given: list[str], current: str) -> Mapping[str, str | None]:
     if below := _below(parser):
-        return () if given else below
+        about = {one.dest: one.help for one in below._choices_actions}  # noqa: SLF001
+        return {} if given else {name: about.get(name) for name in below.choices}
     name = parser.prog.rpartition(" ")[2]
-    if name in ("call", "tools") and not given:
+    if name in ("call", "explain", "tools") and not given:
         from quorate.operations.registry import operations
 
-        return operations()
-    if name == "call":
+        return {one.name: one.summary for one in operations().values()}
+    if name in ("call", "explain"):
         return _arguments(given, current)
     places = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001
-    return (places[len(given)].choices or ()) if len(given) < len(places) else ()
+    return dict.fromkeys((places[len(given)].choices or ()) if len(given) < len(places) else ())
 
 
-def _arguments(given: list[str], current: str) -> Iterable[str]:
+def _arguments(given: list[str], current: str) -> Mapping[str, str | None]:
     from quorate.operations.registry import operations
 
     operation = operations().get(given[0])
     if operation is None:
-        return ()
+        return {}
     properties = operation.schema()["properties"]
     key, equals, _ = current.partition("=")
     if not equals:
         used = {one.partition("=")[0] for one in given[1:]}
-        return [f"{name}=" for name in properties if name not in used]
-    return [f"{key}={value}" for value in _values(key, properties.get(key, {}))]
+        return {f"{name}=": part.get("description") for name, part in properties.items() if name not in used}
+    return dict.fromkeys(f"{key}={value}" for value in _values(key, properties.get(key, {})))
 
 
 def _values(key: str, part: Mapping[str, Any]) -> Iterable[str]:
