@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 PATIENCE = 60.0
+AGAIN_SECONDS = 2.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -38,8 +39,14 @@ class Terminal:
     def type(self, line: str) -> None:
         os.write(self._screen, line.encode() + b"\n")
 
-    def interrupt(self) -> None:
-        os.write(self._screen, b"\x03")
+    def interrupt(self) -> int:
+        """Press Ctrl-C until it ends, as a person does: one that comes just before it reads is only noticed then."""
+        deadline = time.monotonic() + PATIENCE
+        while self._process.poll() is None and time.monotonic() < deadline:
+            os.write(self._screen, b"\x03")
+            while self._read(AGAIN_SECONDS):
+                pass
+        return self._process.wait(PATIENCE)
 
     def end(self) -> int:
         """Wait for the end of the command; its exit code."""

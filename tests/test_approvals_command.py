@@ -29,10 +29,12 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
     }
 
 
-def pending(environ: Mapping[str, str], summary: str = "Delete vm 100 web01") -> str:
+def pending(environ: Mapping[str, str], summary: str = "Delete vm 100 web01", remarks: tuple[str, ...] = ()) -> str:
     async def ask() -> str:
         async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
-            request = Request("stdio:client", "home", "guest_delete", "destroy", "d" * 64, "vm 100 web01", summary)
+            request = Request(
+                "stdio:client", "home", "guest_delete", "destroy", "d" * 64, "vm 100 web01", summary, (), remarks
+            )
             return (await Approvals(store).ask(request)).id
 
     return asyncio.run(ask())
@@ -50,7 +52,7 @@ def state_of(environ: Mapping[str, str], id: str) -> str:
 
 def set_passphrase(environ: Mapping[str, str]) -> None:
     with terminal("approvals", "passphrase", environ=environ) as screen:
-        screen.expect("New passphrase:")
+        screen.expect("New passphrase (at least 12 characters):")
         screen.type(PASSPHRASE)
         screen.expect("Once more:")
         screen.type(PASSPHRASE)
@@ -85,6 +87,23 @@ def test_the_operator_approves_with_the_passphrase(environ: Mapping[str, str]) -
         assert "Delete vm 100 web01" in screen.text
         assert PASSPHRASE not in screen.text
     assert state_of(environ, asked) == "approved"
+
+
+def test_the_whole_plan_is_shown_with_what_is_to_be_known(environ: Mapping[str, str]) -> None:
+    remarks = ("vm 100 web01 is running on pve1", "disks: scsi0: local-lvm:vm-100-disk-0\n\x1b[2Japproved: yes")
+    shown = plainly(environ, "approvals", "show", pending(environ, remarks=remarks)).stdout
+    assert "to know    vm 100 web01 is running on pve1" in shown.splitlines()
+    assert "\x1b" not in shown
+    assert not any(line.startswith("approved") for line in shown.splitlines())
+
+
+def test_the_list_says_in_words_how_each_stands_and_what_is_missing(environ: Mapping[str, str]) -> None:
+    pending(environ)
+    listed = plainly(environ, "approvals")
+    assert "waits for an answer" in listed.stdout
+    assert "quorate approvals passphrase" in listed.stderr
+    set_passphrase(environ)
+    assert plainly(environ, "approvals").stderr == ""
 
 
 def test_a_wrong_passphrase_answers_nothing(environ: Mapping[str, str]) -> None:
@@ -154,7 +173,6 @@ def test_ctrl_c_at_the_passphrase_answers_nothing_and_ends_at_once(environ: Mapp
     asked = pending(environ)
     with terminal("approvals", "approve", asked, environ=environ) as screen:
         screen.expect("Operator's passphrase:")
-        screen.interrupt()
-        assert screen.end() == 130
+        assert screen.interrupt() == 130
         assert "Traceback" not in screen.text
     assert state_of(environ, asked) == "pending"

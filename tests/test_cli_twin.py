@@ -1,10 +1,10 @@
-"""The shell as a way to every tool: help, reference, exit codes, completion."""
+"""The shell as a way to every tool: help, reference, exit codes."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.call import key_values
+from quorate.cli.examples import pairs
+from quorate.cli.key_values import key_values
 from quorate.cli.reference import example, explained
-from quorate.operations.registry import operations
+from quorate.operations.meant import meant
+from quorate.operations.registry import TOOLSETS, operations
 from quorate.pipeline.arguments import decode
 from quorate.sim.cluster import SimulatedCluster
-from quorate.sim.demo_world import build_demo_world
-from quorate.sim.world import World
-from tests.running_sim import running_sim
+from tests.driving import rig, text_of
+from tests.running_sim import pointed_at, running_sim
 
 
 @pytest.fixture
@@ -39,15 +40,6 @@ def quorate(environ: Mapping[str, str], *arguments: str) -> subprocess.Completed
     )
 
 
-def pointed_at(sim: SimulatedCluster) -> dict[str, str]:
-    return {
-        "PROXMOX_URL": sim.url,
-        "PROXMOX_TOKEN_ID": sim.token_id,
-        "PROXMOX_TOKEN_SECRET": sim.token_secret,
-        "PROXMOX_FINGERPRINT": sim.fingerprint,
-    }
-
-
 @pytest.mark.parametrize("name", operations())
 def test_the_help_of_every_tool_names_every_argument_and_its_example_fits(name: str) -> None:
     operation = operations()[name]
@@ -58,7 +50,7 @@ def test_the_help_of_every_tool_names_every_argument_and_its_example_fits(name: 
     words = shlex.split(example(operation))
     assert words[:3] == ["quorate", "call", name]
     pairs = [word for word in words[3:] if "=" in word]
-    decode(operation, key_values(pairs))
+    decode(operation, key_values(pairs, operation.schema()))
 
 
 def test_help_after_a_tool_explains_that_tool(environ: dict[str, str]) -> None:
@@ -95,71 +87,133 @@ def test_a_call_that_waits_for_approval_has_an_exit_code_of_its_own(environ: dic
     assert "quorate approvals approve" in done.stderr
 
 
-# -- completion --------------------------------------------------------------------------------------------------------
+# -- examples ----------------------------------------------------------------------------------------------------------
+
+NOT_IN_THE_DEMO = {
+    "backup_job_delete": "no backup job", "backup_job_run": "no backup job",
+    "firewall_delete": "no rule", "ha_rule_set": "not under HA",
+    "image_upload": "No such file",
+    "replication_delete": "no replication job", "replication_run": "no replication job",
+    "task_get": "no such task", "task_stop": "no such task", "task_wait": "no such task",
+}  # fmt: skip
+"""Tools whose example names what the demo's cluster does not have, and what is said about it."""
 
 
-def completed(environ: Mapping[str, str], line: str) -> list[str]:
-    """What a real bash offers after this line."""
-    script = (
-        'eval "$(quorate completion bash)"; COMP_LINE=$1; COMP_POINT=${#1}; _quorate; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    done = subprocess.run(
-        ["bash", "--norc", "--noprofile", "-c", script, "bash", line],
-        env=dict(environ),
-        cwd=environ["HOME"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.split()
+@pytest.mark.anyio
+async def test_every_example_about_a_cluster_runs_as_it_stands(tmp_path: Path) -> None:
+    async with rig(tmp_path, ssh=True) as quorate:
+        for operation in operations(TOOLSETS).values():
+            given = key_values(pairs(operation), operation.schema())
+            answer = await quorate.call(operation.name, **given | ({"dry_run": True} if operation.changes else {}))
+            expected = NOT_IN_THE_DEMO.get(operation.name, "")
+            assert answer.is_error is bool(expected), f"{operation.name}: {text_of(answer)}"
+            assert expected in text_of(answer)
+
+
+def test_numbers_in_the_help_are_written_out(environ: dict[str, str]) -> None:
+    for operation in operations().values():
+        assert "e+0" not in explained(operation), operation.name
+
+
+# -- other surfaces ----------------------------------------------------------------------------------------------------
+
+
+def test_the_tools_of_another_server_are_listed_with_the_access_that_each_needs(environ: dict[str, str]) -> None:
+    listed = [
+        line.split(maxsplit=3)[:3] for line in quorate(environ, "tools", "--surface", "gilby125").stdout.splitlines()
+    ]
+    assert ["proxmox_get_vms", "read", "read"] in listed
+    assert ["proxmox_delete_vm", "destroy", "admin"] in listed
+    one = quorate(environ, "tools", "--surface", "gilby125", "proxmox_delete_vm").stdout
+    for words in ("needs --access admin", "PROXMOX_ALLOW_ELEVATED", "guest_delete", "vmid="):
+        assert words in one
+    assert quorate(environ, "call", "--surface", "gilby125", "proxmox_delete_vm", "--help").stdout == one
+    (as_json,) = json.loads(quorate(environ, "tools", "--surface", "gilby125", "proxmox_delete_vm", "--json").stdout)
+    assert as_json["name"] == "proxmox_delete_vm"
+
+
+def test_a_tool_of_another_server_is_run_by_its_own_name_and_through_the_same_gates(environ: dict[str, str]) -> None:
+    with running_sim() as sim:
+        settings = {**environ, **pointed_at(sim)}
+        assert "**router**" in quorate(settings, "call", "--surface", "gilby125", "proxmox_get_vms").stdout
+        as_json = quorate(settings, "call", "--surface", "solomonneas", "proxmox_list_vms", "--json")
+        assert as_json.returncode == 0, as_json.stderr
+        assert json.loads(as_json.stdout)
+        found = quorate(settings, "call", "--surface", "lean", "pve_find", "words=list guests")
+        assert "guest_list" in found.stdout
+        stop = ("call", "--surface", "gilby125", "proxmox_stop_vm", "node=pve1", "vmid=100")
+        refused = quorate({**settings, "PROXMOX_ALLOW_ELEVATED": "true"}, *stop, "--access", "read")
+        assert refused.returncode == 1
+        assert sim.world.guests[100].status == "running"
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted"),
+    ("arguments", "wanted"),
     [
-        ("quorate doc", ["doctor"]),
-        ("quorate serve --acc", ["--access"]),
-        ("quorate serve --access ", ["read", "operate", "admin"]),
-        ("quorate approvals a", ["approve"]),
-        ("quorate call guest_po", ["guest_power"]),
-        ("quorate tools snapshot_r", ["snapshot_rollback"]),
-        ("quorate call guest_power act", ["action="]),
-        ("quorate call guest_power guest=1 action=sh", ["shutdown"]),
-        ("quorate call guest_power dry_run=", ["true", "false"]),
-        ("quorate completion z", ["zsh"]),
-        ("quorate nonsense ", []),
-        ("quorate call no_such_tool a", []),
+        (("call", "proxmox_delete_vm"), ("gilby125", "guest_delete")),
+        (("tools", "proxmox_delete_vm"), ("gilby125", "guest_delete")),
+        (("call", "--surface", "gilby125", "proxmox_delte_vm"), ("proxmox_delete_vm",)),
+        (("call", "--surface", "no-such", "guest_list"), ("choose from native",)),
+        (("call", "--surface", "lean", "guest_list"), ("pve_find",)),
+        (("call", "delete_guest"), ("guest_delete",)),
     ],
 )
-def test_bash_completes_commands_options_tools_arguments_and_choices(
-    environ: dict[str, str], line: str, wanted: list[str]
+def test_a_name_of_another_surface_is_answered_with_the_way_to_it(
+    environ: dict[str, str], arguments: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
-    assert completed(environ, line) == wanted
+    done = quorate(environ, *arguments)
+    assert done.returncode == 2
+    for words in wanted:
+        assert words in done.stderr
 
 
-def test_bash_completes_guests_nodes_and_storages_of_the_cluster(environ: dict[str, str]) -> None:
-    with running_sim() as sim:
-        settings = {**environ, **pointed_at(sim)}
-        assert completed(settings, "quorate call guest_get guest=homea") == ["homeassistant"]
-        assert completed(settings, "quorate call node_get node=") == sorted(sim.world.nodes)
-        assert "local" in completed(settings, "quorate call vm_create storage=lo")
+@pytest.mark.parametrize("name", ["vm_delete", "destroy_everything", "delete", "backup_job_get", "proxmox_remove_disk"])
+def test_no_tool_is_suggested_that_does_something_else(name: str) -> None:
+    assert meant(name, operations()) == []
 
 
-def test_a_name_that_a_shell_would_run_is_not_offered(environ: dict[str, str]) -> None:
-    def build(world: World) -> None:
-        build_demo_world(world)
-        world.guests[101].config["name"] = "home$(touch${IFS}owned)"
-
-    with running_sim(build=build) as sim:
-        offered = completed({**environ, **pointed_at(sim)}, "quorate call guest_get guest=")
-    assert "router" in offered
-    assert not any("home" in one for one in offered)
+# -- demo and clusters -------------------------------------------------------------------------------------------------
 
 
-def test_a_cluster_that_does_not_answer_leaves_completion_silent(environ: dict[str, str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections and says nothing
-        url = f"https://127.0.0.1:{mute.getsockname()[1]}"
-        settings = {"PROXMOX_URL": url, "PROXMOX_TOKEN_ID": "quorate@pve!mcp", "PROXMOX_TOKEN_SECRET": "x"}
-        assert completed({**environ, **settings}, "quorate call guest_get guest=") == []
+def test_what_is_tried_out_on_the_demo_leaves_nothing_behind(environ: dict[str, str], tmp_path: Path) -> None:
+    environ |= {"TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "temporary").mkdir()
+    started = ("guest_power", "guest=test-vm", "action=start", "--access", "operate")
+    assert quorate(environ, "call", *started, "--demo").returncode == 0
+    asked = quorate(environ, "call", "guest_stop", "guest=100", "--demo", "--access", "admin")
+    assert asked.returncode == 4
+    assert "--approval none" in asked.stderr
+    done = quorate(environ, "call", "guest_stop", "guest=100", "--demo", "--access", "admin", "--approval", "none")
+    assert done.returncode == 0, done.stderr
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+def test_one_of_several_clusters_is_chosen_at_the_start_for_every_surface(environ: dict[str, str]) -> None:
+    with running_sim() as prod, running_sim(nodes=1, guests=2) as lab:
+        config = Path(environ["HOME"]) / "config.toml"
+        config.write_text("".join(described(name, sim) for name, sim in (("prod", prod), ("lab", lab))))
+        config.chmod(0o600)
+        environ |= {"QUORATE_CONFIG": str(config)}
+        for surface in ((), ("--surface", "gilby125")):
+            tool = "proxmox_get_vms" if surface else "guest_list"
+            assert "router" in quorate(environ, "call", *surface, tool).stdout
+            chosen = quorate(environ, "call", *surface, tool, "--cluster", "lab")
+            assert chosen.returncode == 0, chosen.stderr
+            assert "router" not in chosen.stdout
+        wrong = quorate(environ, "call", "guest_list", "--cluster", "lap")
+    assert wrong.returncode == 2
+    assert "prod, lab" in wrong.stderr
+
+
+def described(name: str, sim: SimulatedCluster) -> str:
+    return (
+        f'[clusters.{name}]\nurl = "{sim.url}"\ntoken_id = "{sim.token_id}"\n'
+        f'token_secret = "{sim.token_secret}"\nfingerprint = "{sim.fingerprint}"\n'
+    )
+
+
+def test_nothing_configured_names_the_ways_on(environ: dict[str, str]) -> None:
+    done = quorate(environ, "call", "guest_list")
+    assert done.returncode == 2
+    for words in ("quorate init", "quorate call guest_list --demo"):
+        assert words in done.stderr

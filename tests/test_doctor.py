@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from quorate.operations.registry import TOOLSETS
 from quorate.sim.cluster import SimulatedCluster
 from tests.expired import expired_server
 from tests.running_sim import pveum, running_sim
+from tests.ssh_server import Host, serving
 from tests.terminal import terminal
 
 
@@ -294,6 +297,52 @@ def test_the_ways_in_by_ssh_are_tried_where_they_are_configured(environ: dict[st
         code, findings = examined(settings)
     assert code == 1
     assert "quorate trust" in one(findings, f"SSH to {sim.node}")["do"]
+
+
+def test_a_login_that_may_not_run_pct_is_told_with_the_line_for_sudoers(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    with running_sim() as sim, running_host(tmp_path / "host") as host:
+        (tmp_path / "config.toml").write_text(
+            f'[clusters.home]\nurl = "{sim.url}"\ntoken_id = "{sim.token_id}"\ntoken_secret = "{sim.token_secret}"\n'
+            f'fingerprint = "{sim.fingerprint}"\n[clusters.home.ssh]\nuser = "admin"\nkey = "{host.key_file}"\n'
+            f'nodes = {{ {sim.node} = "127.0.0.1:{host.port}" }}\nknown_hosts = "{host.known_hosts}"\n'
+            'networks = "127.0.0.0/8"\n'
+        )
+        (tmp_path / "config.toml").chmod(0o600)
+        code, findings = examined({**environ, "QUORATE_CONFIG": str(tmp_path / "config.toml")})
+    assert code == 1
+    found = one(findings, f"SSH to {sim.node}")
+    assert "admin may not run pct" in found["says"]
+    assert "admin ALL=(root) NOPASSWD: /usr/sbin/pct" in found["do"]
+    assert "sudo -n pct list" in host.commands
+
+
+@contextmanager
+def running_host(folder: Path) -> Iterator[Host]:
+    """An SSH server in a thread of its own whose sudo lets nobody do anything."""
+    tools = folder.with_name("tools")
+    tools.mkdir()
+    (tools / "sudo").write_text("#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
+    (tools / "sudo").chmod(0o755)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    door = serving(folder, environment={"PATH": f"{tools}:{os.environ['PATH']}"})
+    try:
+        yield asyncio.run_coroutine_threadsafe(door.__aenter__(), loop).result(30)
+    finally:
+        asyncio.run_coroutine_threadsafe(door.__aexit__(None, None, None), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()
+
+
+def test_changes_that_need_a_yes_want_a_passphrase_as_well(environ: dict[str, str]) -> None:
+    with running_sim() as sim:
+        settings = {**environ, **pointed_at(sim), "QUORATE_APPROVE_CHANGES": "true"}
+        _, findings = examined(settings, "--access", "operate")
+    assert "quorate approvals passphrase" in one(findings, "passphrase")["do"]
 
 
 def test_the_clocks_are_compared(environ: dict[str, str]) -> None:

@@ -227,8 +227,7 @@ def test_ctrl_c_leaves_nothing_behind(environ: dict[str, str]) -> None:
                      "--token-id", sim.token_id, "--pve", "9"]  # fmt: skip
         with terminal(*arguments, environ=environ) as screen:
             screen.expect("(is not shown)")
-            screen.interrupt()
-            assert screen.end() == 130
+            assert screen.interrupt() == 130
             assert "Traceback" not in screen.text
     assert not config_of(environ).parent.exists()
 
@@ -246,6 +245,69 @@ def test_a_config_that_exists_is_only_replaced_when_told_and_a_copy_is_kept(envi
         assert plainly(environ, *given(environ, sim, "--overwrite")).returncode == 0
     assert config.with_name("config.toml.backup").read_text() == "# mine\n"
     assert "clusters" in tomllib.loads(config.read_text())
+
+
+MINE = """\
+# what I wrote
+access = "operate"   # for all
+
+[clusters.home]  # the old one
+url = "https://192.0.2.1:8006"
+token_id = "quorate@pve!mcp"
+token_secret = { env = "SECRET" }
+
+[[rules]]
+name = "stays"
+deny = "destroy"
+tags = "prod"
+"""
+
+
+def test_a_cluster_is_added_to_a_config_that_exists_and_all_else_stays(environ: dict[str, str]) -> None:
+    config = config_of(environ)
+    config.parent.mkdir(parents=True)
+    config.write_text(MINE)
+    config.chmod(0o640)
+    with running_sim() as sim:
+        taken = plainly(environ, *given(environ, sim, "--name", "home"))
+        assert taken.returncode == 2
+        assert "--name" in taken.stderr
+        assert config.read_text() == MINE
+        done = plainly(environ, *given(environ, sim, "--name", "lab"))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[0]
+        assert config.read_text().startswith(MINE)
+        assert stat.S_IMODE(config.stat().st_mode) == 0o640
+        assert config.with_name("config.toml.backup").read_text() == MINE
+        before, after = tomllib.loads(MINE), tomllib.loads(config.read_text())
+        added = after["clusters"].pop("lab")
+        assert after == before
+        assert (added["url"], added["access"]) == (sim.url, "read")
+        assert "ok" in plainly({**environ, "SECRET": "x"}, "doctor", "--cluster", "lab").stdout
+
+
+def test_at_a_terminal_the_new_clusters_name_is_asked_for(environ: dict[str, str]) -> None:
+    config = config_of(environ)
+    config.parent.mkdir(parents=True)
+    config.write_text(MINE)
+    with running_sim() as sim, terminal(*given(environ, sim), environ=environ) as screen:
+        screen.expect("It has home.")
+        answer(screen, ("Name of the new cluster", "lab"), ("Which client", "none"))
+        assert screen.end() == 0
+    assert set(tomllib.loads(config.read_text())["clusters"]) == {"home", "lab"}
+
+
+@pytest.mark.parametrize("old", ['clusters = { home = { url = "https://192.0.2.1" } }\n', "not = = toml\n"])
+def test_a_config_that_cannot_be_added_to_is_left_alone(environ: dict[str, str], old: str) -> None:
+    config = config_of(environ)
+    config.parent.mkdir(parents=True)
+    config.write_text(old)
+    with running_sim() as sim:
+        refused = plainly(environ, *given(environ, sim, "--name", "lab"))
+    assert refused.returncode == 2
+    assert "TOML" in refused.stderr or "[clusters.lab]" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert config.read_text() == old
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from quorate.config import Access, ConfigError, load
 from quorate.config.spellings import POLICY, RULE
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.explaining import explain
+from tests.command import quorate
 from tests.driving import rig, text_of
 from tests.houses import houses
 from tests.test_config import DOCUMENT, documented_toml
@@ -146,6 +146,31 @@ async def test_explain_names_the_cluster_or_asks_for_it(tmp_path):
         assert set(await explain(pipeline, "guest_list", {}, Caller())) == {"tool", "risk", "prod", "lab"}
 
 
+async def test_a_call_that_would_fail_is_judged_by_the_guests_that_it_names(tmp_path):
+    async with ruled(tmp_path, PROTECTED) as quorate:
+        pipeline = quorate.app.pipeline
+        running = await explain(pipeline, "guest_delete", {"guest": "docker01"}, Caller())  # no plan: it runs
+        assert (running["verdict"], running["rule"]) == ("refused", "production stays")
+        free = await explain(pipeline, "guest_delete", {"guest": "k3s-server"}, Caller())
+        assert free["verdict"] == "allowed, but it would fail"
+        assert "is running" in free["why"]
+        lacking = await explain(pipeline, "guest_migrate", {"guest": "k3s-server"}, Caller())
+        assert (lacking["verdict"], "'node'" in lacking["why"]) == ("allowed, but it would fail", True)
+
+
+async def test_a_refusal_names_the_rule_what_it_says_and_where_it_is_changed(tmp_path):
+    async with ruled(tmp_path, PROTECTED) as quorate:
+        refusal = await quorate.refusal("guest_stop", guest="docker01")
+        for words in ("'production stays'", "deny destroy: tags prod", "[[rules]]", "`quorate policy`"):
+            assert words in refusal
+
+
+def test_the_help_of_the_command_names_what_explaining_takes():
+    told = quorate("policy", "--help").stdout
+    for option in ("--access", "--cluster", "--demo", "--json"):
+        assert option in told
+
+
 async def test_without_an_answer_of_the_cluster_only_the_tool_is_judged(tmp_path):
     async with ruled(tmp_path, PROTECTED) as quorate:
         await quorate.sim.__aexit__(None, None, None)
@@ -154,29 +179,16 @@ async def test_without_an_answer_of_the_cluster_only_the_tool_is_judged(tmp_path
         assert "what it would act on is not known" in told["why"]
 
 
-def command(tmp_path, *arguments):
-    environment = {**os.environ, "HOME": str(tmp_path)}
-    return subprocess.run(
-        [sys.executable, "-m", "quorate", "policy", *arguments],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
 def test_the_command_shows_the_rules_and_explains_a_call(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text(PROTECTED)
-    shown = command(tmp_path, "show", "--config", str(file))
+    shown = quorate("policy", "show", "--config", str(file))
     assert "production stays: deny destroy: tags prod" in shown.stdout
-    told = command(
-        tmp_path, "explain", "guest_stop", "guest=102", "--json", "--demo", "--access", "admin", "--config", str(file)
-    )
+    told = quorate("policy", "explain", "guest_stop", "guest=102", "--json", "--demo", "--access", "admin",
+                   "--config", str(file))  # fmt: skip
     assert json.loads(told.stdout)["rule"] == "production stays", told.stderr
     file.write_text(PROTECTED + 'tools = "guest_stpo"\n')
-    assert command(tmp_path, "show", "--config", str(file)).returncode == 2
+    assert quorate("policy", "show", "--config", str(file)).returncode == 2
 
 
 # -- read anew ---------------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ async def test_a_target_that_changed_voids_what_was_asked_or_approved_for_it(app
     assert again.id != asked.id
     assert again.state is State.PENDING
     assert await used(approvals, asked.id) is Use.EXPIRED
-    with pytest.raises(Conflict, match="expired"):
+    with pytest.raises(Conflict, match="void: the target has changed since"):
         await approvals.answer(asked.id, True, "operator")
 
 

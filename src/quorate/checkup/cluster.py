@@ -182,16 +182,15 @@ async def _check_ssh(cluster: Cluster, inside: bool, found: Findings) -> None:
 
 
 async def _check_node(cluster: Cluster, node: str, found: Findings) -> None:
-    from quorate.inside.node_addresses import ssh_of_node
+    from quorate.inside.pct import try_pct
 
     check = f"SSH to {node}"
     try:
-        target = await ssh_of_node(cluster, node)
-        await cluster.ssh.pool.open(target, "true")  # a login is what can fail; closing the cluster ends it
+        target = await try_pct(cluster, node)
     except Problem as problem:
         found.fail(check, _what(problem), problem.next_step or "")
         return
-    found.ok(check, f"{target} lets us in")
+    found.ok(check, f"{target} lets us in and runs pct")
 
 
 def _what(problem: Problem) -> str:

@@ -6,7 +6,7 @@ from quorate.checkup.findings import HERE, Findings
 from quorate.config import Access, Approval, Settings
 from quorate.problems import Problem
 from quorate.pve.clock import Clock
-from quorate.state.passphrase import Passphrase
+from quorate.state.passphrase import SET_PASSPHRASE, Passphrase
 from quorate.state.store import Store, open_store
 from quorate.state.trail import open_trail
 
@@ -60,8 +60,9 @@ async def _trail(store: Store, settings: Settings, found: Findings) -> None:
 
 
 async def _passphrase(store: Store, settings: Settings, found: Findings) -> None:
-    highest = any(one.access is Access.ADMIN for one in settings.clusters) or settings.access is Access.ADMIN
-    if not highest or settings.approval is not Approval.ASK:
+    levels = {settings.access, *(one.access for one in settings.clusters)}
+    asked_about = {Access.ADMIN, Access.OPERATE} if settings.approve_changes else {Access.ADMIN}
+    if not levels & asked_about or settings.approval is not Approval.ASK:
         return
     if await Passphrase(store).is_set():
         found.ok("passphrase", "The operator's passphrase is set")
@@ -69,7 +70,7 @@ async def _passphrase(store: Store, settings: Settings, found: Findings) -> None
     found.warn(
         "passphrase",
         "No operator's passphrase is set: where a client cannot ask its person, nothing can be approved",
-        "Set it at a terminal with `quorate approvals passphrase`",
+        f"Set it at a terminal with `{SET_PASSPHRASE}`",
     )
 
 

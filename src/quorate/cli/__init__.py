@@ -17,6 +17,7 @@ from quorate.cli import (
     doctor,
     init,
     policy,
+    secrets,
     serve,
     sim,
     smoke,
@@ -27,7 +28,31 @@ from quorate.cli import (
 from quorate.cli.options import FAILED, USAGE
 from quorate.config import ConfigError
 
-COMMANDS = (init, doctor, serve, call, tools, approvals, policy, audit, tokens, trust, sim, smoke, demo, completion)
+COMMANDS = (
+    init,
+    doctor,
+    serve,
+    call,
+    tools,
+    approvals,
+    policy,
+    audit,
+    tokens,
+    secrets,
+    trust,
+    sim,
+    smoke,
+    demo,
+    completion,
+)
+
+BEGIN = """\
+to begin:
+  quorate demo                      see it at work, on a simulated cluster
+  quorate init                      set up your own cluster and your client
+  quorate doctor                    find out what is missing
+  quorate call guest_list           use a tool; --demo for the simulated cluster
+  quorate call guest_power --help   what a tool does and takes"""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -56,7 +81,12 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> 
 
 
 def parser_of_all() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="quorate", description="An MCP server for Proxmox VE clusters.")
+    parser = argparse.ArgumentParser(
+        prog="quorate",
+        description="An MCP server for Proxmox VE clusters, and every one of its tools at the shell.",
+        epilog=BEGIN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"quorate {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for one in COMMANDS:

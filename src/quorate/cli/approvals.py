@@ -49,14 +49,34 @@ def _list(options: argparse.Namespace) -> int:
         if options.json:
             from quorate.pipeline.sanitise import clean
 
-            print(json.dumps(clean([asdict(row) for row in rows]), ensure_ascii=False))
+            print(json.dumps(clean([asdict(row) | {"standing": row.standing} for row in rows]), ensure_ascii=False))
         elif not rows:
-            print("Nothing waits for approval.")
-        for row in rows if not options.json else ():
-            print(f"{row.id}  {row.state:<8}  {row.cluster}  {_line(row.summary)}  (asked by {_line(row.caller)})")
+            print("Nothing was asked for yet." if options.all else "Nothing waits for approval.")
+        else:
+            _print_rows(rows)
+        if rows and not (options.all or options.json):
+            await _say_if_unprovable(store)
         return OK
 
     return with_store(options, run)
+
+
+def _print_rows(rows: list[Approval]) -> None:
+    from quorate.operations.units import moment
+
+    width = max(len(row.standing) for row in rows)
+    for row in rows:
+        asked = f"asked by {_line(row.caller)}, {moment(row.created)}"
+        print(f"{row.id}  {row.standing:<{width}}  {row.cluster}  {_line(row.summary)}  ({asked})")
+
+
+async def _say_if_unprovable(store: Store) -> None:
+    from quorate.state.passphrase import Passphrase, PassphraseNotSet
+
+    try:
+        await Passphrase(store).ensure_set()
+    except PassphraseNotSet as problem:
+        print(f"quorate: {problem}", file=sys.stderr)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -81,17 +101,17 @@ async def _answer(store: Store, id: str, *, approve: bool, reason: str | None) -
     print(_described(await _wanted(store, id)))
     await prove_operator(store)
     row = await Approvals(store).answer(id, approve, f"{getpass.getuser()} at a terminal", reason)
-    print(f"{row.id} is {row.state}." + (" The caller now has to make the same call again." if approve else ""))
+    print(f"{row.id}: {row.standing}." + (" The caller now has to make the same call again." if approve else ""))
     return OK
 
 
 def _passphrase(options: argparse.Namespace) -> int:
     async def run(store: Store) -> int:
-        from quorate.state.passphrase import Passphrase
+        from quorate.state.passphrase import SHORTEST, Passphrase
 
         passphrase = Passphrase(store)
         old = typed("Present passphrase: ") if await passphrase.is_set() else None
-        new = typed("New passphrase: ")
+        new = typed(f"New passphrase (at least {SHORTEST} characters): ")
         if typed("Once more: ") != new:
             print("quorate: they differ; nothing is changed", file=sys.stderr)
             return FAILED
@@ -116,12 +136,13 @@ def _described(row: Approval) -> str:
     from quorate.operations.units import moment
 
     lines = [
-        f"approval   {row.id} ({row.state})",
+        f"approval   {row.id}: {row.standing}",
         f"wanted     {_line(row.summary)}",
         f"tool       {row.tool} ({row.risk}) on cluster {row.cluster}",
         f"asked by   {_line(row.caller)}, {moment(row.created)}",
         f"expires    {moment(row.expires)}",
         f"target     {_line(row.identity)}",
+        *(f"to know    {_line(remark)}" for remark in row.remarks),
         *(f"step       {_line(step)}" for step in row.plan),
     ]
     if row.answered_by:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import FAILED, OK, cluster_options, command, gate_options, on_cluster
+from quorate.cli.options import FAILED, OK, cluster_options, command, gate_options, on_cluster, only_cluster
 from quorate.config import ConfigError, Settings, load
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ async def _findings(options: argparse.Namespace) -> list[Finding]:
             approval=options.approval,
             tolerate=True,
         )
+        settings = only_cluster(settings, None if options.demo else options.cluster)
     except ConfigError as error:
         found = Findings(HERE)
         found.fail("settings", str(error), "Correct what is named; docs/configuration.md explains every setting")

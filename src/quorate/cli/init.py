@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from quorate.cli.clients import CLIENTS, own_command, write_entry
 from quorate.cli.options import FAILED, OK, command
 from quorate.config import Access, ConfigError
 from quorate.config.folders import home, usual_config_file
-from quorate.config.writing import backup_of, toml_text, write_private
+from quorate.config.writing import backup_of, toml_text, with_table, write_private, write_whole
 
 if TYPE_CHECKING:
     from quorate.checkup.findings import Findings
@@ -27,6 +28,7 @@ LEVELS = {
     "operate": "also start, create, change, back up",
     "admin": "also delete, cut power, manage users; a person is asked before",
 }
+USUAL_NAME = "home"
 USUAL_TOKEN = "quorate@pve!mcp"  # noqa: S105
 NO_CLIENT = "none"
 _TOKEN_ID = re.compile(r"[^\s:/@!']+@[A-Za-z][\w.-]+![A-Za-z][\w.-]+", re.ASCII)
@@ -48,24 +50,29 @@ def add(commands: Any) -> None:
     init.add_argument("--host", metavar="ADDRESS", help="a node of the cluster, such as pve1.example.com or 10.0.0.5")
     init.add_argument("--access", choices=tuple(LEVELS), help="how much may be done")
     init.add_argument("--pve", choices=("8", "9"), help="the version of Proxmox VE, for the commands to be run there")
-    init.add_argument("--name", metavar="NAME", default="home", help="what to call the cluster (default: home)")
+    init.add_argument("--name", metavar="NAME", help=f"what to call the cluster (default: {USUAL_NAME})")
     init.add_argument("--fingerprint", metavar="SHA256", help="of the certificate, if you have compared it already")
     init.add_argument("--token-id", metavar="USER@REALM!NAME", help=f"the API token (default: {USUAL_TOKEN})")
     init.add_argument("--token-secret-file", metavar="FILE", type=Path, help="a file that holds its secret")
     init.add_argument("--config", metavar="FILE", type=Path, help="the file to write (default: the usual one)")
-    init.add_argument("--overwrite", action="store_true", help="replace what is there; a copy of it is kept")
+    init.add_argument("--overwrite", action="store_true", help="begin the file anew; a copy of the old is kept")
     init.add_argument("--client", choices=(*CLIENTS, NO_CLIENT), help="show how this client is set up")
     init.add_argument("--write", action="store_true", help="and write it into the client's own file")
     init.add_argument("--yes", action="store_true", help="take the usual answer where none is given, and go on")
-    init.epilog = "The secret of a token is never an argument: it is typed unseen, or read from a file."
+    init.epilog = (
+        "The secret of a token is never an argument: it is typed unseen, or read from a file. Where the configuration "
+        "exists already, the cluster is added to it under a name of its own; all else in the file stays as it is."
+    )
 
 
 def _init(options: argparse.Namespace) -> int:
-    if not re.fullmatch(r"[A-Za-z0-9][\w-]*", options.name, re.ASCII):
-        raise ConfigError('--name must be letters, digits, "-" and "_" only.')
     file = (options.config or usual_config_file(os.environ)).expanduser().absolute()
-    if file.exists() and not options.overwrite:
-        raise ConfigError(f"{file} exists already: name another with --config, or replace it with --overwrite.")
+    options.adds = file.exists() and not options.overwrite
+    if options.adds:
+        print(f"A cluster is added to {file}; what is there stays. Nothing is written before the end.")
+    else:
+        print(f"This sets up a cluster in {file}. Nothing is written before the end.")
+    options.name = _name(options, _clusters_in(file) if options.adds else ())
     try:
         return _set_up(options, file)
     except Stopped as reason:
@@ -90,6 +97,36 @@ def _set_up(options: argparse.Namespace, file: Path) -> int:
 
 
 # -- the questions -----------------------------------------------------------------------------------------------------
+
+
+def _clusters_in(file: Path) -> tuple[str, ...]:
+    import tomllib
+
+    from quorate.config.sources import text_of
+
+    try:
+        return tuple(tomllib.loads(text_of(file, "configuration")).get("clusters", ()))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is no valid TOML ({error}): correct it, or begin anew with --overwrite.") from None
+
+
+def _name(options: argparse.Namespace, taken: Sequence[str]) -> str:
+    name: str | None = options.name
+    if name is None and options.adds:
+        if not somebody_is_there():
+            raise ConfigError(
+                "The configuration exists already: give --name NAME to add a cluster to it, --config for another file, "
+                "or --overwrite to begin it anew."
+            )
+        if taken:
+            print(f"It has {', '.join(taken)}.")
+        name = ask("Name of the new cluster", "--name", default="" if USUAL_NAME in taken else USUAL_NAME)
+    name = name or USUAL_NAME
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII):
+        raise ConfigError('--name must be letters, digits, "-" and "_" only.')
+    if name in taken:
+        raise ConfigError(f"There is a cluster {name} already: choose another --name, or begin anew with --overwrite.")
+    return name
 
 
 def _endpoint(options: argparse.Namespace) -> str:
@@ -295,28 +332,41 @@ def _write(options: argparse.Namespace, file: Path, level: str, connection: Conn
     assert isinstance(connection.credentials, Token)
     secret_file = given.file or file.with_name(f"{options.name}.secret")
     pinned = connection.trust.fingerprint
-    text = toml_text(
-        {
-            "": {"access": level},
-            f"clusters.{options.name}": {
-                "url": connection.endpoints[0],
-                "token_id": connection.credentials.id,
-                "token_secret": {"file": str(given.file) if given.file else secret_file.name},
-                "fingerprint": fingerprint_text(fingerprint_bytes(pinned)) if pinned else None,
-            },
-        }
+    described = {
+        "url": connection.endpoints[0],
+        "token_id": connection.credentials.id,
+        "token_secret": {"file": str(given.file) if given.file else secret_file.name},
+        "fingerprint": fingerprint_text(fingerprint_bytes(pinned)) if pinned else None,
+    }
+    text = (
+        _added_to(file, options.name, {**described, "access": level})
+        if options.adds
+        else toml_text({"": {"access": level}, f"clusters.{options.name}": described})
     )
     try:
         for old in [one for one in (file, secret_file) if one.exists() and one != given.file]:
             print(f"The old {old.name} is kept as {backup_of(old)}.")
         if given.file is None:
             write_private(secret_file, given.text + "\n")
-        write_private(file, text)
+        if options.adds:
+            write_whole(file, text, file.stat().st_mode & 0o777)
+        else:
+            write_private(file, text)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}.") from None
     print(
         f"\nWritten: {file}" + ("" if given.file else f", and the secret in {secret_file}") + " (for your eyes only)."
     )
+
+
+def _added_to(file: Path, name: str, described: Mapping[str, object]) -> str:
+    from quorate.config.sources import text_of
+
+    try:
+        return with_table(text_of(file, "configuration"), ("clusters", name), described)
+    except ValueError as error:
+        lines = toml_text({f"clusters.{name}": described})
+        raise ConfigError(f"{file} cannot be added to ({error}): add this by hand.\n{lines}") from None
 
 
 def _tell_client(options: argparse.Namespace, file: Path) -> None:

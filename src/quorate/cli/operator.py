@@ -7,7 +7,7 @@ import getpass
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quorate.config import ConfigError
 
@@ -35,6 +35,11 @@ def at_terminal(store: Store) -> Ask | None:
     return ask
 
 
+async def nobody_is_there(_: Question) -> str | None:
+    """For a call that nobody can approve later either: it does not wait for anybody."""
+    raise TimeoutError
+
+
 def _line() -> str | None:
     import termios
 
@@ -48,23 +53,13 @@ async def prove_operator(store: Store) -> None:
     from quorate.state.passphrase import Passphrase, PassphraseWrong
 
     passphrase = Passphrase(store)
-    await _ensure_set(passphrase)
+    await passphrase.ensure_set()
     for left in reversed(range(TRIES)):
         if await passphrase.verify(typed("Operator's passphrase: ")):
             return
         if left:
             print("quorate: that is not the passphrase", file=sys.stderr)
     raise PassphraseWrong("That is not the passphrase", next_step="Nothing was answered")
-
-
-async def _ensure_set(passphrase: Any) -> None:
-    from quorate.state.passphrase import PassphraseNotSet
-
-    if not await passphrase.is_set():
-        raise PassphraseNotSet(
-            "No operator's passphrase is set, so nothing can be approved",
-            next_step="Set it at a terminal with `quorate approvals passphrase`",
-        )
 
 
 def typed(prompt: str) -> str:

@@ -9,14 +9,28 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from quorate.cli.call import key_values
-from quorate.cli.options import FAILED, OK, cluster_options, command, gate_options, on_cluster, settings_from
+from quorate.cli.key_values import key_values
+from quorate.cli.options import (
+    EVERYTHING,
+    FAILED,
+    OK,
+    cluster_options,
+    command,
+    gate_options,
+    on_cluster,
+    settings_from,
+)
+from quorate.cli.reference import found
 from quorate.config import Settings, load
 from quorate.config.rules import Limits, Policy, Rule
 
 
 def add(commands: Any) -> None:
     policy = command(commands, "policy", _show, "the rules in force, and what they make of a call")
+    policy.epilog = (
+        "`quorate policy explain TOOL key=value ...` takes --access, --approval, --toolsets, --cluster, --demo and "
+        "--json, as `quorate call` does; `quorate policy explain --help` has them all."
+    )
     actions = policy.add_subparsers(title="actions", metavar="ACTION")
     show = command(actions, "show", _show, "access levels, rules and limits (also without an action)")
     for one in (policy, show):
@@ -70,10 +84,10 @@ def _limits(limits: Limits) -> list[str]:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    arguments = key_values(options.arguments)
+    arguments = key_values(options.arguments, found(options.tool).schema())
     settings = settings_from(options)
     if settings.toolsets is None:
-        settings = replace(settings, toolsets=("all",))  # the question is about rules, not about what is listed
+        settings = replace(settings, toolsets=EVERYTHING)  # the question is about rules, not about what is listed
     return asyncio.run(_explained(settings, options, arguments))
 
 

@@ -87,6 +87,7 @@ async def _over_http(app: App, http: HttpSettings) -> None:
     from quorate.surfaces.web.serving import serve
 
     try:
-        await serve(Core(http, app.store, [site.cluster for site in app.pipeline.sites], app.server))
+        clusters = [site.cluster for site in app.pipeline.sites]
+        await serve(Core(http, app.store, clusters, app.server, app.audit, app.shells))
     except Problem as problem:
         raise ConfigError(str(problem)) from None

@@ -106,11 +106,11 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _ensure_known(toolsets: list[str] | None) -> None:
-    from quorate.operations.registry import TOOLSETS
+    from quorate.operations.registry import EVERY
 
     for name in toolsets or ():
-        if name not in TOOLSETS:
-            raise ConfigError(f"There is no toolset {name!r}: choose from {', '.join(TOOLSETS)} or none.")
+        if name not in EVERY:
+            raise ConfigError(f"There is no toolset {name!r}: choose from {', '.join(EVERY)} or none.")
 
 
 def _described(grant: TokenGrant) -> str:

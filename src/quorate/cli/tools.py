@@ -9,12 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorate.cli.options import OK, command, gate_options, surface_option
-from quorate.cli.reference import explained, found
+from quorate.cli.reference import (
+    LEAN,
+    NATIVE,
+    access_for,
+    explained,
+    explained_lean,
+    explained_tool,
+    found,
+    lean_tool,
+    tool_of,
+)
 from quorate.config import load
 
 if TYPE_CHECKING:
+    from mcp.types import Tool as ListedTool
+
     from quorate.app import App
-    from quorate.operations.registry import Operation
+
+Row = tuple[str, str, str, str, str]
+"""Group, name, risk, the access level that it needs, summary."""
 
 
 def add(commands: Any) -> None:
@@ -30,10 +44,7 @@ def add(commands: Any) -> None:
 
 def _tools(options: argparse.Namespace) -> int:
     if options.arguments:
-        chosen = [found(name) for name in options.arguments]
-        print(
-            json.dumps(_described(chosen), ensure_ascii=False) if options.json else "\n\n".join(map(explained, chosen))
-        )
+        _explain(options.arguments, options.surface or NATIVE, as_json=options.json)
         return OK
     from quorate.app import build
 
@@ -54,44 +65,83 @@ def _tools(options: argparse.Namespace) -> int:
         print(json.dumps(as_json(listed), ensure_ascii=False))
     else:
         _print_table([row for name in settings.surfaces for row in _rows(app, name)])
-        print("\n`quorate tools NAME` explains one; --access admin and --toolsets all show more.", file=sys.stderr)
+        print(f"\n{_how_to_go_on(settings.surfaces)}", file=sys.stderr)
     return OK
 
 
-def _described(chosen: list[Operation]) -> list[dict[str, Any]]:
-    from quorate.surfaces.native import as_json, describe
-
-    return as_json([describe(one) for one in chosen])
+# -- one ---------------------------------------------------------------------------------------------------------------
 
 
-def _rows(app: App, surface: str) -> list[tuple[str, str, str, str]]:
-    """Group, name, risk and summary; without the MCP SDK, whose import takes longer than the rest."""
-    if surface == "native":
-        from quorate.operations.registry import TOOLSETS
+def _explain(names: list[str], surface: str, *, as_json: bool) -> None:
+    if as_json:
+        from quorate.surfaces import native
+
+        print(json.dumps(native.as_json([_listed(surface, name) for name in names]), ensure_ascii=False))
+    else:
+        print("\n\n".join(_explained(surface, name) for name in names))
+
+
+def _explained(surface: str, name: str) -> str:
+    if surface == NATIVE:
+        return explained(found(name))
+    return explained_lean(name) if surface == LEAN else explained_tool(surface, tool_of(surface, name))
+
+
+def _listed(surface: str, name: str) -> ListedTool:
+    if surface == NATIVE:
+        from quorate.surfaces.native import describe
+
+        return describe(found(name))
+    if surface == LEAN:
+        from quorate.surfaces.lean import listed as lean_listed
+
+        return lean_listed(lean_tool(name))
+    from quorate.surfaces.compat.surface import listed
+
+    return listed(tool_of(surface, name))
+
+
+# -- all ---------------------------------------------------------------------------------------------------------------
+
+
+def _rows(app: App, surface: str) -> list[Row]:
+    """Without the MCP SDK, whose import takes longer than the rest."""
+    if surface == NATIVE:
+        from quorate.operations.registry import EVERY
 
         listed = app.pipeline.visible()
         return [
-            (f"{toolset}: {about}", one.name, one.risk.value, one.summary)
-            for toolset, about in TOOLSETS.items()
+            _row(f"{toolset}: {about}", one, one.summary)
+            for toolset, about in EVERY.items()
             for one in listed
             if one.toolset == toolset
         ]
-    if surface == "lean":
+    if surface == LEAN:
         from quorate.pipeline.caller import Caller
         from quorate.surfaces.lean import LeanSurface
 
-        usable = LeanSurface(app.pipeline).usable(Caller())
-        return [(f"surface {surface}", one.name, one.risk.value, one.about) for one in usable]
+        return [_row(f"surface {surface}", one, one.about) for one in LeanSurface(app.pipeline).usable(Caller())]
     from quorate.surfaces.compat import system
 
-    return [(f"surface {surface}", one.name, one.risk.value, one.about) for one in system(surface).tools.values()]
+    return [_row(f"surface {surface}", one, one.about) for one in system(surface).tools.values()]
 
 
-def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
-    width = max((len(name) for _, name, _, _ in rows), default=0)
+def _row(group: str, tool: Any, about: str) -> Row:
+    return group, tool.name, tool.risk.value, access_for(tool.risk), about
+
+
+def _print_table(rows: list[Row]) -> None:
+    width = max((len(name) for _, name, *_ in rows), default=0)
     last = ""
-    for group, name, risk, summary in rows:
+    for group, name, risk, access, summary in rows:
         if group != last:
             print(f"{chr(10) if last else ''}{group}")
             last = group
-        print(f"  {name:<{width}}  {risk:<11}  {summary}")
+        print(f"  {name:<{width}}  {risk:<11}  {access:<7}  {summary}")
+
+
+def _how_to_go_on(surfaces: tuple[str, ...]) -> str:
+    columns = "After the name: its risk, and the access level that it needs."
+    if surfaces == (NATIVE,):
+        return f"{columns} `quorate tools NAME` explains one; --access admin and --toolsets all show more."
+    return f"{columns} `quorate tools --surface {surfaces[0]} NAME` explains one."

@@ -16,6 +16,8 @@ from quorate.config.folders import usual_pins
 if TYPE_CHECKING:
     import asyncssh
 
+    from quorate.state.store import Store
+
 CONNECT_SECONDS = 15
 
 
@@ -24,8 +26,12 @@ def add(commands: Any) -> None:
         commands, "trust", _trust, "agree to the SSH key of a host, after you have compared its fingerprint"
     )
     trust.add_argument(
-        "host", metavar="HOST[:PORT]", nargs="?", help="a node or a guest, as the configuration names it"
+        "host",
+        metavar="HOST[:PORT]",
+        nargs="?",
+        help="a node or a guest, as the configuration names it, or the name of a registered host",
     )
+    trust.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
     what = trust.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="show the keys that were agreed to")
     what.add_argument("--remove", action="store_true", help="agree no longer to the key of this host")
@@ -37,12 +43,36 @@ def _trust(options: argparse.Namespace) -> int:
         return _list(pins)
     if not options.host:
         raise ConfigError("Name the host whose key is meant: quorate trust HOST[:PORT].")
-    host, port = _address(options.host)
+    host, port = _registered(options) or _address(options.host)
     if options.remove:
         return _remove(pins, host, port)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("quorate trust asks a person and needs a terminal: run it in one.")
     return _agree(pins, host, port)
+
+
+def _registered(options: argparse.Namespace) -> tuple[str, int] | None:
+    """Where the host of that name is, if one was registered."""
+    from quorate.cli.state import with_store
+    from quorate.homelab.registry import Hosts
+
+    found: list[tuple[str, int]] = []
+
+    async def run(store: Store) -> int:
+        host = await Hosts(store).find(options.host)
+        if host is not None and host.jump:
+            raise ConfigError(
+                f"{host} is behind the jump host {host.jump}: log in once with `ssh -J`, which asks in the same way."
+            )
+        found.extend([(host.address, host.port)] if host else [])
+        return OK
+
+    if any(character in options.host for character in ".:[]@/"):  # an address
+        return None
+    with_store(options, run)
+    if found:
+        print(f"The registered host {options.host} is at {found[0][0]}.")
+    return found[0] if found else None
 
 
 def _address(text: str) -> tuple[str, int]:

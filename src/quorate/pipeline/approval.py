@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,18 @@ from quorate.config import Approval as Mode
 from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk
 from quorate.pipeline.caller import Caller, Exchange, Question
+from quorate.pipeline.remarks import GUESTS, targets_of
 from quorate.pipeline.sanitise import clean_text, shortened, spelled_out
 from quorate.pipeline.telling import call_line
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import Conflict, NotFound, Problem, Refused
-from quorate.state.approvals import Approval, Approvals, Request, State, request_digest
+from quorate.state.approvals import DRY_RUN, Approval, Approvals, Request, State, request_digest
+from quorate.state.passphrase import SET_PASSPHRASE, Passphrase
 
 PIPELINE_ARGUMENTS = ("dry_run", "wait", "plan_token")
 """What the pipeline itself takes; two calls that differ only in these are the same call."""
-MOST_STEPS_SHOWN = 5
-LONGEST_STEP, LONGEST_WORD = 500, 100
+MOST_STEPS_SHOWN, MOST_REMARKS_SHOWN = 5, 12
+LONGEST_STEP, LONGEST_REMARK, LONGEST_WORD = 500, 300, 100
 
 
 class ApprovalPending(Problem):
@@ -56,6 +58,7 @@ class Wish:
 @dataclass(frozen=True, slots=True)
 class Approver:
     approvals: Approvals
+    passphrase: Passphrase
     wish: Callable[[], Wish]
     """As it is now: the settings may be read anew while the server runs."""
 
@@ -85,6 +88,10 @@ class Approver:
         return Consent("approved", row.id, row.answered_by or "")
 
     @property
+    def asks(self) -> bool:
+        return self.mode is Mode.ASK
+
+    @property
     def takes_tokens(self) -> bool:
         return self.mode is Mode.TOKEN
 
@@ -106,7 +113,7 @@ class Approver:
         request = wanted.request(caller, cluster.name, await identity_of(cluster, wanted.plan))
         row = await self.approvals.ask(request)
         if row.state is State.PENDING:
-            row = await self.approvals.answer(row.id, True, "the dry run")
+            row = await self.approvals.answer(row.id, True, DRY_RUN)
         return {"plan_token": row.id, "next": "Read the plan; to do exactly this, call again with this plan_token"}
 
     async def _by_token(self, request: Request, token: str | None) -> Consent:
@@ -132,7 +139,7 @@ class Approver:
                 self._put_to_person(row, plan, exchange) if exchange.ask else self._wait(row, exchange, seconds)
             )
         if row.state is State.PENDING:
-            raise _pending(row)
+            raise _pending(row, provable=await self.passphrase.is_set())
         if row.state is not State.APPROVED:
             raise Refused(
                 f"{request.summary}: {row.state} by {row.answered_by or 'nobody'}",
@@ -173,12 +180,16 @@ class Wanted:
     lines: tuple[str, ...]
     """The plan's calls as the operator sees them: without secrets."""
     summary: str
+    remarks: tuple[str, ...] = ()
+    """What the person should know besides, in the same way."""
 
     def request(self, caller: Caller, cluster: str, identity: str) -> Request:
         who = caller_key(caller)
         exact = {name: value for name, value in self.arguments.items() if name not in PIPELINE_ARGUMENTS}
         digest = request_digest(who, cluster, self.tool, exact)
-        return Request(who, cluster, self.tool, self.risk.value, digest, identity, self.summary, self.lines)
+        return Request(
+            who, cluster, self.tool, self.risk.value, digest, identity, self.summary, self.lines, self.remarks
+        )
 
 
 def caller_key(caller: Caller) -> str:
@@ -188,11 +199,15 @@ def caller_key(caller: Caller) -> str:
 
 async def identity_of(cluster: Cluster, plan: Plan) -> str:
     """What the plan acts on, as it is now, and what it would do: a change in either makes it another request."""
-    cluster.inventory.forget()
-    guests = [await _guest_identity(cluster, target) for target in _targets(plan) if target.kind in ("vm", "ct")]
-    others = [str(target) for target in _targets(plan) if target.kind not in ("vm", "ct")]
+    guests = [one for where, part in plan.parts() for one in await _guest_identities(where or cluster, part)]
+    others = [str(target) for target in targets_of(plan) if target.kind not in GUESTS]
     steps = hashlib.sha256("\n".join(call_line(call) for call in plan.calls).encode()).hexdigest()[:16]
     return spelled_out("; ".join([*guests, *others, f"plan {steps}"]))
+
+
+async def _guest_identities(cluster: Cluster, plan: Plan) -> list[str]:
+    cluster.inventory.forget()
+    return [await _guest_identity(cluster, target) for target in targets_of(plan) if target.kind in GUESTS]
 
 
 async def _guest_identity(cluster: Cluster, target: Target) -> str:
@@ -204,13 +219,9 @@ async def _guest_identity(cluster: Cluster, target: Target) -> str:
     return f"{guest} on {guest.row.node} digest {config.get('digest', '')}"
 
 
-def _targets(plan: Plan) -> list[Target]:
-    return list(dict.fromkeys(call.target for call in plan.calls if call.target is not None))
-
-
 def _word_of_consent(plan: Plan) -> str:
     """One target is named; of several, their number."""
-    names = {target.name if _is_a_word(target.name) else target.id for target in _targets(plan)}
+    names = {target.name if _is_a_word(target.name) else target.id for target in targets_of(plan)}
     return names.pop() if len(names) == 1 else f"yes to {len(plan.calls)} steps"
 
 
@@ -220,23 +231,29 @@ def _is_a_word(name: str) -> bool:
 
 
 def _question(row: Approval, wanted: str) -> str:
-    steps = _shortened(row.plan)
     summary = shortened(row.summary, LONGEST_STEP)
-    return f"{summary}\n\nCluster: {row.cluster}\n{steps}\n\nThis cannot be undone. Type {wanted} to go on."
+    known = [f"- {line}" for line in _shortened(row.remarks, MOST_REMARKS_SHOWN, LONGEST_REMARK)]
+    parts = [
+        [summary],
+        *([known] if known else []),
+        [f"Cluster: {row.cluster}", *_shortened(row.plan, MOST_STEPS_SHOWN, LONGEST_STEP)],
+        [f"This cannot be undone. Type {wanted} to go on."],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def _shortened(lines: Iterable[str]) -> str:
-    shown = list(lines)
-    rest = [f"… and {len(shown) - MOST_STEPS_SHOWN} more"] if len(shown) > MOST_STEPS_SHOWN else []
-    return "\n".join([*(shortened(line, LONGEST_STEP) for line in shown[:MOST_STEPS_SHOWN]), *rest])
+def _shortened(lines: Sequence[str], most: int, longest: int) -> list[str]:
+    rest = [f"… and {len(lines) - most} more"] if len(lines) > most else []
+    return [*(shortened(line, longest) for line in lines[:most]), *rest]
 
 
-def _pending(row: Approval) -> ApprovalPending:
+def _pending(row: Approval, *, provable: bool) -> ApprovalPending:
+    first = "" if provable else f"has no passphrase yet and sets one with `{SET_PASSPHRASE}`, then "
     return ApprovalPending(
         f"{row.summary}: waits for an operator's approval {row.id}",
         why="What destroys is not done on an assistant's word alone",
         next_step=(
-            f"Nothing was done. The operator answers with `quorate approvals approve {row.id}` at a terminal; "
+            f"Nothing was done. The operator {first}answers with `quorate approvals approve {row.id}` at a terminal; "
             "then make the very same call again"
         ),
         facts={"approval": row.id},

@@ -42,6 +42,9 @@ class State(StrEnum):
 
 
 OPEN = (State.PENDING, State.APPROVED)
+DRY_RUN = "the dry run"
+"""Who has answered a plan token: it was made with its answer."""
+TARGET_CHANGED = "the target has changed since"
 
 
 class Use(StrEnum):
@@ -76,6 +79,8 @@ class Request:
     """Kind, vmid, name and config digest of every target, as text."""
     summary: str
     plan: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What whoever answers should know beside the steps: the state of the target, what would be lost, warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,26 @@ class Approval:
     answered_by: str | None
     answered_at: float | None
     reason: str | None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def standing(self) -> str:
+        """What its state means, for people."""
+        by_token = self.answered_by == DRY_RUN
+        match self.state:
+            case State.PENDING:
+                return "waits for an answer"
+            case State.APPROVED:
+                return "plan token of a dry run, not used yet" if by_token else "approved, not used yet"
+            case State.USED:
+                return "plan token, used" if by_token else "approved and used"
+            case State.DENIED:
+                return "denied"
+        if self.reason == TARGET_CHANGED:
+            return f"void: {self.reason}"
+        if by_token:
+            return "plan token, expired unused"
+        return "approved, expired unused" if self.answered_by else "expired unanswered"
 
 
 def request_digest(caller: str, cluster: str, tool: str, arguments: Mapping[str, Any]) -> str:
@@ -188,7 +213,7 @@ class Approvals:
         if not answered:
             whose = f" by {found.answered_by}" if found.answered_by and found.state is not State.EXPIRED else ""
             raise Conflict(
-                f"The approval {key} cannot be answered: it is {found.state}{whose}",
+                f"The approval {key} cannot be answered ({found.standing}{whose})",
                 next_step="If it is still wanted, the call has to be made again",
             )
         return found
@@ -235,8 +260,8 @@ class Approvals:
         key, now = _new_id(), self._clock.time()
         inserted = await self._store.execute(
             """INSERT INTO quorate_approvals
-                (id, created, expires, caller, cluster, tool, risk, digest, identity, summary, plan, state)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'pending') ON CONFLICT DO NOTHING""",
+                (id, created, expires, caller, cluster, tool, risk, digest, identity, summary, plan, remarks, state)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'pending') ON CONFLICT DO NOTHING""",
             key,
             now,
             now + self._pending_seconds,
@@ -248,6 +273,7 @@ class Approvals:
             request.identity,
             request.summary,
             json.dumps(request.plan),
+            json.dumps(request.remarks),
         )
         return await self.get(key) if inserted else None
 
@@ -265,7 +291,7 @@ class Approvals:
         await self._store.execute(
             """UPDATE quorate_approvals SET state = 'expired', reason = $1
                 WHERE caller = $2 AND digest = $3 AND identity <> $4 AND state IN ('pending', 'approved')""",
-            "The target has changed since",
+            TARGET_CHANGED,
             request.caller,
             request.digest,
             request.identity,
@@ -285,7 +311,8 @@ class Approvals:
         state = State(row["state"])
         if state in OPEN and row["expires"] <= self._clock.time():
             state = State.EXPIRED
-        return Approval(**{**row, "state": state, "plan": tuple(json.loads(row["plan"]))})
+        lists = {name: tuple(json.loads(row[name])) for name in ("plan", "remarks")}
+        return Approval(**{**row, "state": state, **lists})
 
 
 def _new_id() -> str:

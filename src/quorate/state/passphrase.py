@@ -21,6 +21,7 @@ from quorate.pve.errors import BadArgument, Conflict, Problem
 from quorate.state.store import Store
 
 SHORTEST = 12
+SET_PASSPHRASE = "quorate approvals passphrase"  # noqa: S105
 TRIES = 5
 LOCK_SECONDS = 15 * 60.0
 
@@ -47,6 +48,16 @@ class Passphrase:
 
     async def is_set(self) -> bool:
         return await self._record() is not None
+
+    async def ensure_set(self) -> str:
+        """Its hash; raises PassphraseNotSet where there is none."""
+        record = await self._record()
+        if record is None:
+            raise PassphraseNotSet(
+                "No operator's passphrase is set, so nothing can be approved",
+                next_step=f"Set it at a terminal with `{SET_PASSPHRASE}`",
+            )
+        return record
 
     async def set(self, new: str, old: str | None = None) -> None:
         """Set it for the first time, or replace `old`, which has to be right."""
@@ -75,12 +86,7 @@ class Passphrase:
 
     async def verify(self, text: str) -> bool:
         """Whether it is the passphrase. Raises PassphraseLocked after too many wrong tries."""
-        record = await self._record()
-        if record is None:
-            raise PassphraseNotSet(
-                "No operator's passphrase is set, so nothing can be approved",
-                next_step="Set it at a terminal with `quorate approvals passphrase`",
-            )
+        record = await self.ensure_set()
         await self._count_try()
         right = await asyncio.to_thread(_matches, text, record)
         if right:
@@ -121,18 +127,19 @@ def _ensure_long(text: str) -> None:
 async def _hashed(text: str) -> str:
     """The record says how it was made, so that the cost can be raised later without a new passphrase."""
     salt = os.urandom(16)
-    digest = await asyncio.to_thread(_scrypt, text, salt, COST, BLOCK, LANES)
+    digest = await asyncio.to_thread(stretched, text, salt, COST, BLOCK, LANES)
     encoded = (base64.b64encode(part).decode() for part in (salt, digest))
     return "$".join(("scrypt", str(COST), str(BLOCK), str(LANES), *encoded))
 
 
 def _matches(text: str, record: str) -> bool:
     _, cost, block, lanes, salt, digest = record.split("$")
-    found = _scrypt(text, base64.b64decode(salt), int(cost), int(block), int(lanes))
+    found = stretched(text, base64.b64decode(salt), int(cost), int(block), int(lanes))
     return hmac.compare_digest(found, base64.b64decode(digest))
 
 
-def _scrypt(text: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
+def stretched(text: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
+    """32 bytes from a passphrase, at a price that makes guessing slow."""
     typed = unicodedata.normalize("NFKC", text).encode(
         errors="surrogatepass"
     )  # keyboards spell the same letter differently

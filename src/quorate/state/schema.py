@@ -55,6 +55,34 @@ _VERSIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE quorate_audit_head (name TEXT PRIMARY KEY, seq BIGINT NOT NULL, hash TEXT NOT NULL)",
     ),
     ("CREATE TABLE quorate_keys (name TEXT PRIMARY KEY, key TEXT NOT NULL)",),
+    (
+        "CREATE TABLE quorate_hosts (name TEXT PRIMARY KEY, entry TEXT NOT NULL)",
+        """CREATE TABLE quorate_devices (
+            id BIGINT PRIMARY KEY,
+            identity TEXT NOT NULL,
+            entry TEXT NOT NULL,
+            first_seen DOUBLE PRECISION NOT NULL,
+            last_seen DOUBLE PRECISION NOT NULL
+        )""",
+        "CREATE UNIQUE INDEX quorate_devices_identity ON quorate_devices (identity)",
+        """CREATE TABLE quorate_device_changes (
+            id TEXT PRIMARY KEY,
+            device BIGINT NOT NULL,
+            time DOUBLE PRECISION NOT NULL,
+            changes TEXT NOT NULL
+        )""",
+        "CREATE INDEX quorate_device_changes_time ON quorate_device_changes (time)",
+        # Installed services, runs of plans and backups: whatever has an id, an owner and a history.
+        """CREATE TABLE quorate_records (
+            kind TEXT NOT NULL,
+            id TEXT NOT NULL,
+            entry TEXT NOT NULL,
+            created DOUBLE PRECISION NOT NULL,
+            changed DOUBLE PRECISION NOT NULL,
+            PRIMARY KEY (kind, id)
+        )""",
+    ),
+    ("ALTER TABLE quorate_approvals ADD COLUMN remarks TEXT NOT NULL DEFAULT '[]'",),
 )
 NEWEST = len(_VERSIONS)
 

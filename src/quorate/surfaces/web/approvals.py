@@ -158,7 +158,7 @@ def _visible(rows: Iterable[Approval], clusters: frozenset[str] | None) -> Itera
 
 def _shown(row: Approval) -> dict[str, Any]:
     """Without the digest, which says nothing to people; times as everywhere else."""
-    facts = asdict(row)
+    facts = asdict(row) | {"standing": row.standing}
     del facts["digest"]
     facts["target"] = facts.pop("identity")
     for name in ("created", "expires", "answered_at"):
