@@ -217,14 +217,14 @@ async def large_upload() -> None:
 def tool_bytes() -> None:
     sizes = {
         one.name: len(json.dumps(as_json([describe(one)])[0], separators=(",", ":"))) + 1
-        for one in operations().values()
+        for one in operations(TOOLSETS).values()
     }
-    show("tools with everything on", len(sizes), 100)
-    default = [one.name for one in operations().values() if one.toolset in DEFAULT_TOOLSETS]
+    show("tools of all toolsets of clusters", len(sizes), 100)
+    default = [one.name for one in operations(TOOLSETS).values() if one.toolset in DEFAULT_TOOLSETS]
     show("tools of the default surface", len(default), 30)
     show("tools/list of the default surface", sum(sizes[name] for name in default), 24_000, "B")
     for toolset in TOOLSETS:
-        names = [one.name for one in operations().values() if one.toolset == toolset]
+        names = [one.name for one in operations(TOOLSETS).values() if one.toolset == toolset]
         sys.stdout.write(f"  toolset {toolset:<12} {len(names):>3} tools {sum(sizes[name] for name in names):>6} B\n")
 
 

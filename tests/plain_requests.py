@@ -371,6 +371,12 @@ REQUESTS = (
     ("how many nodes do I have and how busy are they", "node_list"),
     ("how many guests do I have", "guest_list cluster_status"),
     ("which linux runs in ct 101", "guest_info"),
+    ("which docker containers run on the nas", "workload_list"),
+    ("run the container uptime-kuma on the raspberry pi with docker", "workload_deploy"),
+    ("what do the docker logs of immich on the nas say", "workload_logs"),
+    ("restart the docker container jellyfin on the nas", "workload_power"),
+    ("is the jellyfin container on the nas healthy, and which image digest has it", "workload_get"),
+    ("remove the docker container watchtower from the host", "workload_remove"),
 )
 
 HELD_BACK = (

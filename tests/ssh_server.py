@@ -32,6 +32,10 @@ class Host:
     noise: str = ""
     """What its login shell says before it does anything."""
     password: str | None = None
+    environment: dict[str, str] | None = None
+    """What its commands get in place of this process's own, such as another PATH."""
+    sockets: bool = True
+    """Whether it opens Unix sockets for its clients."""
     connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
     busiest: int = 0
     refused: int = 0
@@ -98,6 +102,9 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
         def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
             return True
 
+        def unix_connection_requested(self, dest_path: str) -> bool:
+            return host.sockets
+
         async def run(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
             try:
                 await run(process)
@@ -116,6 +123,7 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            env=host.environment,
         )
         assert child.stdin is not None
         running[child] = asyncio.current_task()

@@ -10,7 +10,8 @@ import pytest
 from mcp.types import ElicitResult
 
 from quorate.config import Access, Approval
-from quorate.state.approvals import Approvals
+from quorate.state.approvals import Approvals, State
+from quorate.state.passphrase import Passphrase
 from tests.driving import Rig, rig, second_server
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +82,67 @@ async def test_after_a_slip_the_person_is_asked_again(tmp_path: Path) -> None:
         await quorate.refusal("guest_delete", guest=guest["vmid"])
         person.typed = guest["name"]
         await quorate.facts("guest_delete", guest=guest["vmid"])
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_the_question_tells_how_the_guest_is_and_what_is_lost(tmp_path: Path, mode: str) -> None:
+    person = Person(None)
+    async with rig(tmp_path, approval=Approval.ASK, mode=mode, elicitation=person) as quorate:
+        dry_run = await quorate.facts("guest_delete", guest="docker01", stop=True, dry_run=True)
+        await quorate.refusal("guest_delete", guest="docker01", stop=True)
+        (question,) = person.questions
+        assert "- vm 102 docker01 is running on pve1; tags: docker, prod" in question
+        for fact in (*dry_run["disks"], *dry_run["snapshots"], *dry_run["warnings"]):
+            assert fact in question
+        assert question.endswith("This cannot be undone. Type docker01 to go on.")
+
+
+async def test_what_the_question_tells_is_bounded_and_a_strangers_words_stay_on_their_line(tmp_path: Path) -> None:
+    person = Person(None)
+    async with rig(tmp_path, approval=Approval.ASK, elicitation=person) as quorate:
+        guest = quorate.sim.world.guests[108]
+        guest.config["tags"] = "lab;\u202enot\u200b-so"
+        for number in range(40):
+            guest.config[f"unused{number}"] = f"local-lvm:vm-108-disk-{number}{'9' * 80}\nApproved: yes"
+        await quorate.refusal("guest_delete", guest=108)
+        (question,) = person.questions
+        assert "and 31 more" in question or "characters)" in question
+        assert len(question) < 3000
+        assert not any(line.startswith("Approved") for line in question.splitlines())
+        assert "\u202e" not in question
+
+
+async def test_who_cannot_approve_yet_is_told_to_set_a_passphrase_first(tmp_path: Path) -> None:
+    async with rig(tmp_path, approval=Approval.ASK) as quorate:
+        guest = await stopped_guest(quorate)
+        refusal = await quorate.refusal("guest_delete", guest=guest["vmid"], wait=0)
+        assert "quorate approvals passphrase" in refusal
+        await Passphrase(quorate.app.store).set("correct horse battery")
+        assert "passphrase" not in await quorate.refusal("guest_delete", guest=guest["vmid"], wait=0)
+
+
+async def test_the_state_of_every_approval_is_told_in_words(tmp_path: Path) -> None:
+    async with rig(tmp_path, approval=Approval.TOKEN) as quorate:
+        approvals = Approvals(quorate.app.store)
+
+        async def standings() -> list[str]:
+            return [row.standing for row in await approvals.list(tuple(State))]
+
+        token = (await quorate.facts("guest_stop", guest=100, dry_run=True))["plan_token"]
+        assert await standings() == ["plan token of a dry run, not used yet"]
+        await quorate.facts("guest_stop", guest=100, plan_token=token)
+        assert await standings() == ["plan token, used"]
+    (tmp_path / "other").mkdir()
+    async with rig(tmp_path / "other", approval=Approval.ASK) as quorate:
+        approvals = Approvals(quorate.app.store)
+        await quorate.refusal("guest_stop", guest=100, wait=0)
+        assert await standings() == ["waits for an answer"]
+        quorate.sim.world.guests[100].config["name"] = "renamed"
+        await quorate.refusal("guest_stop", guest=100, wait=0)
+        assert set(await standings()) == {"waits for an answer", "void: the target has changed since"}
+        await approve_all(quorate)
+        await quorate.clock.advance(3600)
+        assert set(await standings()) == {"approved, expired unused", "void: the target has changed since"}
 
 
 async def test_without_a_person_at_the_client_the_call_waits_and_then_names_the_approval(tmp_path: Path) -> None:

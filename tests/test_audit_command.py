@@ -8,7 +8,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from quorate.pve.clock import SystemClock
 from quorate.state.store import open_store
 from quorate.state.trail import open_trail
+from tests.command import quorate
 
 
 @pytest.fixture
@@ -68,13 +68,7 @@ def trail(environ: Mapping[str, str]) -> Path:
 
 
 def audit(environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "quorate", "audit", *arguments],
-        env=dict(environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return quorate("audit", *arguments, environ=environ)
 
 
 def test_the_newest_entries_come_last_one_line_each(environ: Mapping[str, str], trail: Path) -> None:

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import os
 import subprocess
 import sys
 
@@ -12,6 +11,7 @@ from mcp.types import ImageContent
 from PIL import Image
 
 from quorate.operations.metrics import zones
+from tests.command import quorate
 from tests.driving import rig
 
 pytestmark = pytest.mark.anyio
@@ -192,10 +192,7 @@ async def test_what_cannot_be_drawn_is_refused_with_the_reason(tmp_path, argumen
 
 
 def call(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "quorate", "call", *arguments, "--demo", "--toolsets", "all"],
-        cwd=cwd, env=os.environ, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    return quorate("call", *arguments, "--demo", "--toolsets", "all", cwd=cwd)
 
 
 def test_the_command_saves_the_picture_and_says_where(tmp_path):

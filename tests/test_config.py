@@ -149,7 +149,7 @@ def test_the_server_settings_are_read_from_variables() -> None:
 
 
 def test_all_toolsets_swallow_the_named_ones() -> None:
-    assert load(environ={}, toolsets="guests,ALL").toolsets == ("all",)
+    assert load(environ={}, toolsets="guests,ALL").toolsets == ("guests", "all")
 
 
 @pytest.mark.parametrize("seconds", ["soon", "-1", "nan", "inf", "1e9"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quorate.operations.registry import Operation, operations
+from quorate.operations.registry import TOOLSETS, Operation, operations
 from quorate.pve.connection import Limits
 from tests.driving import Rig, pointed_at, rig, second_server, text_of
 from tests.generating import examples
@@ -82,7 +82,7 @@ def one_call_each(quorate: Rig) -> Iterator[tuple[Operation, dict[str, Any]]]:
     """Each operation with arguments that would work if all were well."""
     image = quorate.audit_file.with_name("tiny.iso")
     image.write_bytes(CONTENT)
-    for operation in operations().values():
+    for operation in operations(TOOLSETS).values():
         if operation.toolset == "inside" and operation.changes:
             yield operation, INSIDE[operation.name]
         elif operation.changes:

@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.types import ElicitResult
 
 from quorate.config import Access, Approval
-from quorate.operations.registry import TOOLSETS, operations
+from quorate.operations.registry import EVERY, operations
 from quorate.pipeline.caller import Scope
 from quorate.surfaces.native import as_json
 from tests.driving import Rig, rig, text_of
@@ -94,7 +94,7 @@ async def test_every_operation_of_every_toolset_is_reached(tmp_path):
     async with lean(tmp_path) as quorate:
         named = {name for names in (await quorate.facts("pve_find")).values() for name in names.split(", ")}
         assert named == set(operations())
-        assert set(await quorate.facts("pve_find")) == set(TOOLSETS)
+        assert set(await quorate.facts("pve_find")) == set(EVERY)
         for operation in operations().values():
             described = await quorate.facts("pve_find", operation=operation.name)
             assert (

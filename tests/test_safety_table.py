@@ -7,6 +7,7 @@ import json
 import tomllib
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from mcp.types import ElicitResult
 from quorate.config import Access, Approval
 from quorate.config.given import Rank, Source
 from quorate.config.policy import read_policy
-from quorate.operations.registry import Risk, operations
+from quorate.operations.registry import TOOLSETS, Risk, operations
 from quorate.pve.clock import SystemClock
 from quorate.sim.http import Front
 from quorate.state import passphrase
@@ -24,6 +25,7 @@ from quorate.state.approvals import APPROVED_SECONDS, MOST_PENDING, Approvals, R
 from quorate.state.passphrase import Passphrase, PassphraseLocked, PassphraseWrong
 from quorate.state.store import open_store
 from tests.driving import Rig, rig, second_server, text_of
+from tests.homelab.house import house
 from tests.inside_guests import files
 from tests.test_approvals_command import plainly
 from tests.web.serving import web
@@ -150,7 +152,7 @@ async def test_tools_above_the_level_are_refused_though_nobody_listed_them(tmp_p
         listed = {tool.name for tool in (await quorate.client.list_tools()).tools}
         above = [
             one
-            for one in operations().values()
+            for one in operations(TOOLSETS).values()
             if one.least_risk is Risk.DESTROY or (access is Access.READ and one.least_risk is not Risk.READ)
         ]
         assert above
@@ -717,6 +719,43 @@ async def test_a_protected_guest_is_left_alone_by_every_way(tmp_path: Path) -> N
         for tool, arguments in ways:
             assert "the rule 'keep'" in await quorate.refusal(tool, **arguments), (tool, arguments)
         assert writes(quorate) == []
+
+
+@tries("a protected machine is reached as a plain host, by its address, a new name or another port")
+async def test_a_protected_machine_is_no_plain_host(tmp_path: Path) -> None:
+    text = '[[rules]]\nname = "keep"\ndeny = "change"\nvmids = [104]\n'
+    text += '[[rules]]\nname = "mine"\ndeny = "change"\nhosts = ["label:prod"]\n'
+    policy = read_policy(tomllib.loads(text), Source(Rank.TOML))
+    async with house(tmp_path, {"nas": {}, "pi": {}}, register=False) as built:
+        await built.register("nas", labels=["prod"])
+        await built.register("pi")
+        quorate, port = built.quorate, built.hosts["nas"].port
+        await quorate.facts("host_register", host="new", address="192.168.10.41", verify=False)
+        quorate.app.adopt(replace(quorate.app.settings, policy=policy))
+        ways = {"keep": ["new", "root@192.168.10.41", "192.168.10.41:2222"]}
+        ways["mine"] = ["nas", f"127.0.0.1:{port}", f"root@localhost:{port}", f"pi:{port}"]
+        for rule, hosts in ways.items():
+            for host in hosts:
+                assert f"the rule '{rule}'" in await quorate.refusal("host_exec", host=host, command=["true"]), host
+        assert built.hosts["nas"].commands == []
+
+
+@tries("a secret of the server is sent to a host")
+async def test_no_reference_leads_to_the_servers_own_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROXMOX_TOKEN_SECRET", "of the server")
+    monkeypatch.setenv("QUORATE_SECRETS_PASSPHRASE", "of the server")
+    token = tmp_path / "pve-token"
+    token.write_text("of the server")
+    token.chmod(0o600)
+    (tmp_path / "secrets.d").mkdir()
+    (tmp_path / "secrets.d" / "link").symlink_to(token)
+    given = {"address": "127.0.0.1", "verify": True}
+    async with house(tmp_path, homelab={"secrets_folder": tmp_path / "secrets.d"}) as built:
+        for reference in ("env:PROXMOX_TOKEN_SECRET", "env:QUORATE_SECRETS_PASSPHRASE", f"file:{token}", "file:link"):
+            for field in ("password", "sudo_password"):
+                text = await built.quorate.refusal("host_register", host="new", **given, **{field: reference})
+                assert "for a host's secret" in text
+        assert built.hosts["nas"].connections == []
 
 
 # -- words of strangers ------------------------------------------------------------------------------------------------

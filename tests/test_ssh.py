@@ -17,7 +17,7 @@ import pytest
 
 from quorate.inside.over_ssh import SshWay, not_started
 from quorate.inside.way import Command
-from quorate.problems import HostKeyRefused
+from quorate.problems import GuestRefused, HostKeyRefused
 from quorate.pve.errors import AuthenticationFailed, BadArgument, NotConfigured, OutcomeUnknown, TimedOut, Unreachable
 from quorate.secret import Secret
 from quorate.ssh.host_keys import pin
@@ -150,6 +150,63 @@ async def test_a_command_runs_as_the_user_it_was_given_for(tmp_path):
     async with machine(tmp_path) as (_, into):
         command = Command(("sh", "-c", 'id -un; echo "$X"; cat'), stdin=b"in", env={"X": "a 'b' $c"}, user="nobody")
         assert (await into.run(command)).stdout == b"nobody\na 'b' $c\nin"
+
+
+# Asks as the real one does, up to three times, and takes what comes next for a password.
+SUDO = """#!/bin/sh
+echo "$*" >> "$0.log"
+ask=; prompt=
+while [ "$1" != -- ]; do case $1 in -S) ask=1;; -p) prompt=$2; shift;; -u) shift;; esac; shift; done; shift
+[ -n "$ask" ] || { echo "sudo: a password is required" >&2; exit 1; }
+for try in 1 2 3; do
+  printf %s "$prompt" >&2; IFS= read -r said || { echo "sudo: $try incorrect password attempt" >&2; exit 1; }
+  echo "$said" >> "$0.tried"; [ "$said" != "open sesame" ] || { SUDO_USER=me; export SUDO_USER; exec "$@"; }
+  echo "Sorry, try again." >&2
+done
+exit 1
+"""
+
+
+@asynccontextmanager
+async def login_with_sudo(folder):
+    """A server whose login is not root's, as far as its commands can tell."""
+    for name, script in (("sudo", SUDO), ("id", '#!/bin/sh\n[ "$2" = root ] && echo 0 || echo 1000\n')):
+        (folder / name).write_text(script)
+        (folder / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    async with machine(folder / "host", environment=environment) as (_, into):
+        yield into
+
+
+async def test_sudo_gets_the_password_and_the_command_everything_else(tmp_path):
+    command = Command(
+        ("sh", "-c", 'echo "$SUDO_USER $A $PWD"; cat'),
+        b"in\n",
+        {"A": "a b"},
+        user="root",
+        password=Secret("open sesame"),
+    )
+    async with login_with_sudo(tmp_path) as into:
+        done = await into.run(command)
+        assert (done.stdout, done.stderr) == (b"me a b /\nin\n", b"")
+        assert (tmp_path / "sudo.tried").read_text() == "open sesame\n"
+        told = (tmp_path / "sudo.log").read_text()
+        assert "a b" not in told
+        assert "open sesame" not in told
+
+
+async def test_a_wrong_password_is_tried_once_and_nothing_else_is_taken_for_one(tmp_path):
+    command = Command(("cat",), b"open sesame\n" * 3, user="root", password=Secret("knock"))
+    async with login_with_sudo(tmp_path) as into:
+        with pytest.raises(GuestRefused, match="Sudo does not let the command run") as refused:
+            await into.run(command)
+        assert "2 incorrect password attempt" in str(refused.value)
+        assert "@quorate@" not in str(refused.value)
+        assert (tmp_path / "sudo.tried").read_text() == "knock\n"
+        with pytest.raises(GuestRefused, match="a password is required"):
+            await into.run(Command(("cat",), user="root"))
+        with pytest.raises(BadArgument, match="one line"):
+            await into.run(Command(("cat",), user="root", password=Secret("open\nsesame")))
 
 
 async def test_endless_output_is_bounded_and_ended(tmp_path):
@@ -529,5 +586,5 @@ def test_every_shell_starts_commands_alike(shell):
 
 def test_the_scripts_pass_through_any_login_shell():
     """They stand in single quotes, in which fish and csh give a meaning to these."""
-    for part in Launch(["true"]).shell:
+    for part in Launch(["true"], user="root").shell:
         assert not set("'\\\n") & set(part)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quorate.operations.registry import DEFAULT_TOOLSETS, operations
+from quorate.config import Approval, ConfigError
+from quorate.operations.registry import DEFAULT_TOOLSETS, HOMELAB, MOST_TOOLS, TOOLSETS, operations
 from quorate.surfaces.native import as_json, describe
 from tests.driving import rig
 
@@ -50,8 +51,15 @@ def test_the_default_tools_are_at_most_thirty_and_24_kilobytes():
     assert size_of(chosen) <= 24_000
 
 
-def test_there_are_at_most_a_hundred_tools_in_all():
-    assert len(operations()) <= 100
+def test_the_toolsets_of_clusters_and_of_the_homelab_are_at_most_a_hundred_tools_each():
+    assert len(operations(TOOLSETS)) <= MOST_TOOLS
+    assert len(operations(HOMELAB)) <= MOST_TOOLS
+
+
+async def test_more_tools_than_a_client_can_use_are_refused_at_the_start(tmp_path):
+    with pytest.raises(ConfigError, match="leave some out, or start Quorate with --surface lean"):
+        async with rig(tmp_path, toolsets=("all", "homelab")):
+            pass
 
 
 def test_all_four_hints_are_explicit_on_every_tool():
@@ -84,3 +92,11 @@ async def test_the_instructions_are_short_and_speak_of_what_is_on(tmp_path):
         assert "dry_run" not in text
     async with rig(tmp_path, access=Access.OPERATE, mode="legacy") as quorate:
         assert "dry_run" in (quorate.client.instructions or "")
+
+
+async def test_what_one_server_takes_in_addition_does_not_show_in_the_list_of_another(tmp_path):
+    (tmp_path / "other").mkdir()
+    async with rig(tmp_path, approval=Approval.TOKEN) as asking, rig(tmp_path / "other") as plain:
+        for quorate, shown in ((asking, True), (plain, False)):
+            listed = {tool.name: tool.input_schema for tool in (await quorate.client.list_tools()).tools}
+            assert ("plan_token" in listed["guest_delete"]["properties"]) == shown

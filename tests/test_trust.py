@@ -11,11 +11,15 @@ from pathlib import Path
 import asyncssh
 import pytest
 
+from quorate.homelab.host import Host as Registered
+from quorate.homelab.registry import Hosts
 from quorate.inside.over_ssh import SshWay, not_started
 from quorate.inside.way import Command
+from quorate.pve.clock import SystemClock
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.pool import Pool
 from quorate.ssh.process import Place
+from quorate.state.store import open_store
 from tests.ssh_server import HOST, Host, serving
 
 pytestmark = pytest.mark.anyio
@@ -133,6 +137,19 @@ async def test_a_new_key_of_a_pinned_host_is_shown_beside_the_old_one_and_takes_
         assert old.get_fingerprint() in said
         assert len(operator.pins.read_text().splitlines()) == 1
         assert await works(host, operator.pins)
+
+
+async def test_a_registered_host_is_trusted_by_its_name(tmp_path):
+    operator = Operator(tmp_path / "state")
+    async with serving(tmp_path / "host") as host:
+        async with open_store(str(operator.pins.parent / "state.sqlite"), clock=SystemClock()) as store:
+            await Hosts(store).add(Registered("nas", HOST, host.port))
+            await Hosts(store).add(Registered("inner", "10.0.0.9", jump="nas"))
+        code, said = await operator.types("nas", answer="yes\n")
+        assert (code, f"is at {HOST}" in said) == (0, True)
+        assert await works(host, operator.pins)
+        code, said = await operator.pipes("inner")
+        assert (code, "ssh -J" in said) == (2, True)
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "*", "host:0", "host:x", "a,b", "!host"])

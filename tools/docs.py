@@ -7,17 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quorate.operations.registry import TOOLSETS, Operation, operations
+from quorate.operations.registry import EVERY, Operation, operations
 from quorate.pipeline.gate import NEEDED
 from quorate.surfaces.native import as_json, describe
 from tools.manifests import manifests
 from tools.migrating import migrating
+from tools.readme import README, readme
 from tools.risks import risks
+from tools.session_picture import session_picture
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "tools.md"
 RISKS = ROOT / "docs" / "risks.md"
 MIGRATING = ROOT / "docs" / "migrating.md"
+PICTURE = ROOT / "docs" / "session.svg"
 SNAPSHOTS = ROOT / "tests" / "snapshots"
 
 INTRODUCTION = """# Tools
@@ -47,7 +50,8 @@ def main() -> int:
 
 def generated() -> dict[Path, str]:
     files = {SNAPSHOTS / f"{name}.json": _snapshot(one) for name, one in operations().items()}
-    return {REFERENCE: _reference(), RISKS: risks(), MIGRATING: migrating(), **manifests(), **files}
+    pages = {REFERENCE: _reference(), RISKS: risks(), MIGRATING: migrating(), README: readme()}
+    return {**pages, PICTURE: session_picture(), **manifests(), **files}
 
 
 def _snapshot(operation: Operation) -> str:
@@ -56,7 +60,7 @@ def _snapshot(operation: Operation) -> str:
 
 def _reference() -> str:
     parts = [INTRODUCTION]
-    for toolset in TOOLSETS:
+    for toolset in EVERY:
         parts.append(f"\n## {toolset}\n")
         parts += [_section(one) for one in operations().values() if one.toolset == toolset]
     return "".join(parts)

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorate.config import Access, Approval, ClusterSettings, ConfigError, Settings
-from quorate.operations.registry import TOOLSETS
+from quorate.config.folders import usual_audit_file, usual_state
+from quorate.homelab.home import Homelab
+from quorate.homelab.settings import HomelabSettings
+from quorate.operations.registry import EVERY, MOST_TOOLS, operations
 from quorate.pipeline.approval import Approver, Wish
 from quorate.pipeline.caller import Caller
+from quorate.pipeline.carrying import carry_out
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.governing import govern, make_sites
 from quorate.pipeline.run import Pipeline
@@ -23,15 +27,19 @@ from quorate.pve.connection import Connection, Secret, Token, Trust
 from quorate.ssh.access import SshAccess
 from quorate.ssh.settings import Login, SshSettings
 from quorate.state.approvals import Approvals
+from quorate.state.passphrase import Passphrase
 from quorate.state.store import Store, open_store
 from quorate.state.trail import AuditTrail, open_trail
 
 if TYPE_CHECKING:
+    from quorate.homelab.shells import Shells
     from quorate.sim.cluster import SimulatedCluster
     from quorate.surfaces.compat.declaring import System
     from quorate.surfaces.compat.running import House
     from quorate.surfaces.server import Server
     from quorate.surfaces.surface import Surface
+
+LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
 @dataclass(slots=True)
@@ -45,6 +53,13 @@ class App:
     def cluster(self) -> Cluster | None:
         """The first one: in most homes, the only one."""
         return next((site.cluster for site in self.pipeline.sites), None)
+
+    @property
+    def shells(self) -> Shells | None:
+        """Terminals for people, where a tool can offer them."""
+        offered = "hosts" in self._with_all_toolsets(self.pipeline.gate).toolsets
+        home = self.pipeline.sites.home
+        return home.cluster.shells if offered and home and isinstance(home.cluster, Homelab) else None
 
     def server(self, **options: Any) -> Server:
         from quorate.surfaces.server import Server  # the MCP SDK is the largest import; `call` does without it
@@ -65,6 +80,7 @@ class App:
         if name == "native":
             from quorate.surfaces.native import NativeSurface
 
+            self._refuse_too_many()
             return NativeSurface(self.pipeline)
         if name == "lean":
             from quorate.surfaces.lean import LeanSurface
@@ -76,8 +92,17 @@ class App:
         chosen = system(name)
         return CompatSurface(chosen, self._opened_for(chosen), self._house())
 
+    def _refuse_too_many(self) -> None:
+        """A client that is given more tools than that picks the wrong ones, if it takes them at all."""
+        count = len(operations(self.pipeline.gate.toolsets))
+        if count > MOST_TOOLS:
+            raise ConfigError(
+                f"These toolsets make {count} tools, more than the {MOST_TOOLS} that a client can use well: leave some "
+                "out, or start Quorate with --surface lean, whose few tools reach everything."
+            )
+
     def _house(self) -> House:
-        """The other servers know one cluster; here it is the first."""
+        """The other servers know one cluster; here it is the first, unless --cluster has chosen another."""
         from quorate.surfaces.compat.running import House
 
         if self.cluster is None:
@@ -104,7 +129,7 @@ class App:
 
     def _with_all_toolsets(self, gate: Gate) -> Gate:
         """The default set spares a client's tokens. Where more cost none, all are on unless the operator chose some."""
-        return gate if self.settings.toolsets else replace(gate, toolsets=frozenset(TOOLSETS))
+        return gate if self.settings.toolsets else replace(gate, toolsets=frozenset(EVERY))
 
     def adopt(self, settings: Settings) -> None:
         """Let access, approval, rules and limits of these settings hold from now on; connections stay as they are."""
@@ -112,7 +137,7 @@ class App:
         self.settings = settings
 
     async def close(self) -> None:
-        for site in self.pipeline.sites:
+        for site in self.pipeline.sites.everywhere:
             await site.cluster.close()
         await self.audit.close()
         await self.store.close()
@@ -128,11 +153,15 @@ def opt_in_of(settings: Settings, system: System) -> str | None:
 
 
 def build(settings: Settings, *, clock: Clock | None = None) -> App:
-    sites = make_sites(settings, [_cluster(one, settings, clock) for one in settings.clusters])
     store = open_store(settings.state, clock=clock or SystemClock())
+    clusters = [_cluster(one, settings, clock) for one in settings.clusters]
+    home = Homelab(settings.homelab, store, clusters, clock=clock, command_rules=settings.command_rules)
+    home.carry_out = carry_out
+    sites = make_sites(settings, clusters, home)
     audit = open_trail(store, settings.audit_file)
-    approver = Approver(Approvals(store), lambda: wish_of(app.settings))
+    approver = Approver(Approvals(store), Passphrase(store), lambda: wish_of(app.settings))
     app = App(settings, Pipeline(sites, audit, approver, wait_seconds=settings.wait_seconds), store, audit)
+    home.shells.needs_passphrase = lambda: wish_of(app.settings).mode is not Approval.NONE
     return app
 
 
@@ -149,11 +178,29 @@ def _cluster(one: ClusterSettings, settings: Settings, clock: Clock | None) -> C
 
 @contextlib.asynccontextmanager
 async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
-    """The same settings, pointed at a simulated cluster that lives as long as the context."""
+    """The same settings, pointed at a simulated cluster that lives as long as the context.
+
+    So do its approvals and its audit trail, unless the operator chose a place for them: what is tried out has no
+    place among the operator's own.
+    """
+    import tempfile
+
     from quorate.sim.cluster import SimulatedCluster
 
-    async with SimulatedCluster(ssh=True) as simulated:
-        yield replace(settings, clusters=(simulated_cluster(simulated),), problem=None)
+    with tempfile.TemporaryDirectory(prefix="quorate-demo-") as name:
+        if settings.state == usual_state():
+            settings = replace(settings, state=f"{name}/state.sqlite")
+        if settings.audit_file == usual_audit_file():
+            settings = replace(settings, audit_file=Path(name, "audit.jsonl"))
+        async with SimulatedCluster(ssh=True) as simulated:
+            alone = replace(settings, homelab=_on_loopback(settings.homelab))
+            yield replace(alone, clusters=(simulated_cluster(simulated),), problem=None)
+
+
+def _on_loopback(homelab: HomelabSettings) -> HomelabSettings:
+    """The demo's homelab: whatever a caller tries, nobody but this machine is asked."""
+    ssh = replace(homelab.ssh, nodes=replace(homelab.ssh.nodes, jump=None), networks=LOOPBACK)
+    return replace(homelab, ssh=ssh, networks=LOOPBACK)
 
 
 def simulated_cluster(simulated: SimulatedCluster) -> ClusterSettings:
@@ -165,13 +212,12 @@ def simulated_cluster(simulated: SimulatedCluster) -> ClusterSettings:
 
 def _simulated_ssh(simulated: SimulatedCluster) -> SshSettings:
     """The addresses that simulated nodes and guests tell belong to nobody or to somebody else: they are not tried."""
-    loopback = (ipaddress.ip_network("127.0.0.0/8"),)
     if not simulated.has_ssh:
-        return SshSettings(networks=loopback)
+        return SshSettings(networks=LOOPBACK)
     hosts = {node: f"127.0.0.1:{port}" for node, port in simulated.ssh_ports.items()}
     return SshSettings(
         Login(user="root", key=Path(simulated.ssh_key_file)),
         hosts,
         known_hosts=(Path(simulated.ssh_known_hosts),),
-        networks=loopback,
+        networks=LOOPBACK,
     )

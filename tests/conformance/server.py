@@ -96,7 +96,7 @@ async def main(transport: str) -> None:
 
 
 async def _over_http(app: App, server: Any) -> None:
-    await serve(Core(HttpSettings(port=0), app.store, [], server))
+    await serve(Core(HttpSettings(port=0), app.store, [], server, app.audit))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,28 @@ PACKAGES = {
     "util-linux": "unshare",
 }
 
+# What the tests of container engines need beside that.
+ENGINES = {
+    "busybox-static": "busybox",
+    "curl": "curl",
+    "docker.io": "dockerd",
+    "docker-registry": "docker-registry",
+    "lxd": "lxd",
+    "podman": "podman",
+}
+
 _PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def program(name: str) -> str | None:
     """Where a program is; the system's own directories count also if the user does not look there."""
     return shutil.which(name, path=_PATH)
+
+
+def engines_problem() -> str | None:
+    """Why the engines cannot be tried here."""
+    absent = [package for package, name in ENGINES.items() if program(name) is None]
+    return f"apt-get install --no-install-recommends {' '.join(absent)}" if absent else None
 
 
 def problem() -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -274,14 +275,18 @@ def test_the_demo_world_is_consistent_from_the_start():
     assert asyncio.run(look()) == []
 
 
-@settings(
-    max_examples=80,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=list(HealthCheck),
-)
-@given(steps=_STEPS)
-def test_any_sequence_of_calls_leaves_a_consistent_world(steps: list[Step]):
-    assert asyncio.run(_live(steps)) == []
+@pytest.mark.parametrize("sequences", [20, pytest.param(200, marks=pytest.mark.thorough)])
+def test_any_sequence_of_calls_leaves_a_consistent_world(sequences: int):
+    @settings(
+        max_examples=sequences,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(steps=_STEPS)
+    def is_consistent(steps: list[Step]) -> None:
+        assert asyncio.run(_live(steps)) == []
+
+    is_consistent()

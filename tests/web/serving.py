@@ -97,7 +97,8 @@ async def served(inner: Rig, http: HttpSettings | None = None) -> AsyncIterator[
     """Another HTTP server in front of a rig that is there already."""
     settings = replace(http or HttpSettings(), port=0)
     clusters = [site.cluster for site in inner.app.pipeline.sites]
-    listener = await prepare(Core(settings, inner.app.store, clusters, inner.app.server))
+    app = inner.app
+    listener = await prepare(Core(settings, app.store, clusters, app.server, app.audit, app.shells))
     ended = asyncio.create_task(listener.listen())
     await asyncio.wait_for(_started(listener, ended), START_SECONDS)
     try:

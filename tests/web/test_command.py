@@ -1,10 +1,9 @@
-"""`quorate tokens` and `quorate serve --http` as an operator uses them: real processes."""
+"""`quorate tokens` and `quorate serve --http` as an operator uses them; servers are processes of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,16 +16,11 @@ from mcp.client.streamable_http import streamable_http_client
 
 from quorate.config import ConfigError, load
 from quorate.config.http import HttpSettings
+from tests.command import quorate
 from tests.web.certificates import Authority
 
 pytestmark = pytest.mark.anyio
 QUORATE = [sys.executable, "-m", "quorate"]
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*QUORATE, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
-    )
 
 
 @asynccontextmanager
@@ -53,28 +47,28 @@ def _own_folder(tmp_path, monkeypatch):
 
 
 def test_a_token_is_shown_once_listed_without_its_secret_and_revoked():
-    made = run("tokens", "create", "alice", "--access", "operate", "--toolsets", "guests,tasks", "--days", "30")
+    made = quorate("tokens", "create", "alice", "--access", "operate", "--toolsets", "guests,tasks", "--days", "30")
     assert made.returncode == 0, made.stderr
     token = made.stdout.strip()
     assert token.startswith("qrt_")
-    listed = run("tokens")
+    listed = quorate("tokens")
     assert "alice: operate, toolsets guests, tasks, until" in listed.stdout
     assert token.rsplit("_", 1)[1] not in listed.stdout
-    assert run("tokens", "create", "alice").returncode == 1
-    assert run("tokens", "revoke", "alice").returncode == 0
-    assert run("tokens", "revoke", "alice").returncode == 1
-    assert "There are no tokens" in run("tokens", "list").stdout
-    (kept,) = json.loads(run("tokens", "list", "--all", "--json").stdout)
+    assert quorate("tokens", "create", "alice").returncode == 1
+    assert quorate("tokens", "revoke", "alice").returncode == 0
+    assert quorate("tokens", "revoke", "alice").returncode == 1
+    assert "There are no tokens" in quorate("tokens", "list").stdout
+    (kept,) = json.loads(quorate("tokens", "list", "--all", "--json").stdout)
     assert kept["name"] == "alice"
     assert kept["revoked"] is not None
     assert not [name for name in kept if "secret" in name or "sha" in name]
 
 
 def test_an_approvers_token_can_call_no_tool():
-    assert run("tokens", "create", "eve", "--approver").returncode == 0
-    (kept,) = json.loads(run("tokens", "list", "--json").stdout)
+    assert quorate("tokens", "create", "eve", "--approver").returncode == 0
+    (kept,) = json.loads(quorate("tokens", "list", "--json").stdout)
     assert (kept["access"], kept["toolsets"]) == ("admin", [])
-    refused = run("tokens", "create", "adam", "--approver", "--access", "operate")
+    refused = quorate("tokens", "create", "adam", "--approver", "--access", "operate")
     assert refused.returncode == 2
 
 
@@ -87,20 +81,20 @@ def test_an_approvers_token_can_call_no_tool():
     ],
 )
 def test_a_token_that_makes_no_sense_is_not_made(arguments, says):
-    refused = run("tokens", "create", *arguments)
+    refused = quorate("tokens", "create", *arguments)
     assert refused.returncode in (1, 2)
     assert says in refused.stderr
     assert refused.stdout == ""
 
 
 async def test_a_running_server_honours_tokens_made_and_revoked_beside_it():
-    token = run("tokens", "create", "alice").stdout.strip()
+    token = (await asyncio.to_thread(quorate, "tokens", "create", "alice")).stdout.strip()
     async with serving("--http", "127.0.0.1:0") as (_, url), httpx2.AsyncClient(timeout=30) as http:
         assert (await http.post(url, json={})).status_code == 401
         http.headers["Authorization"] = f"Bearer {token}"
         async with Client(streamable_http_client(url, http_client=http)) as client:
             assert (await client.list_tools()).tools
-        await asyncio.to_thread(run, "tokens", "revoke", "alice")
+        await asyncio.to_thread(quorate, "tokens", "revoke", "alice")
         async with asyncio.timeout(30):
             while (await http.post(url, json={})).status_code != 401:
                 await asyncio.sleep(0.1)
@@ -123,14 +117,17 @@ async def test_tls_by_flags(tmp_path):
         assert url.startswith("https://127.0.0.1:")
 
 
+def refused(*arguments: str) -> str:
+    """What a server says that must not start: a process, for one that does start would not end."""
+    ended = subprocess.run([*QUORATE, "serve", "--demo", *arguments], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    return ended.stderr
+
+
 def test_beyond_loopback_it_ends_with_a_sentence(tmp_path):
-    refused = run("serve", "--demo", "--http", "0.0.0.0:0")
-    assert refused.returncode == 2
-    assert "without authentication" in refused.stderr
-    run("tokens", "create", "alice")
-    refused = run("serve", "--demo", "--http", "0.0.0.0:0")
-    assert refused.returncode == 2
-    assert "without TLS" in refused.stderr
+    assert "without authentication" in refused("--http", "0.0.0.0:0")
+    quorate("tokens", "create", "alice")
+    assert "without TLS" in refused("--http", "0.0.0.0:0")
 
 
 def test_settings_come_from_flags_variables_and_the_file(tmp_path):

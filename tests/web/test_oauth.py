@@ -117,7 +117,7 @@ async def test_a_token_without_a_scope_of_ours_is_forbidden(tmp_path, issuer, sc
     [
         ({"exp": int(time.time()) - 120}, "expired"),
         ({"exp": None}, "lacks"),
-        ({"nbf": int(time.time()) + 600}, "not valid yet"),
+        ({"nbf": int(time.time()) + 86400}, "not valid yet"),
         ({"iss": "http://127.0.0.1:1"}, "another issuer"),
         ({"iss": None}, "lacks"),
         ({"aud": "https://other.example.com/mcp"}, "not made for this server"),

@@ -128,4 +128,4 @@ async def test_a_port_that_is_taken_is_told(tmp_path):
         async with rig(tmp_path, toolsets=("guests",)) as inner:
             settings = HttpSettings(port=taken.getsockname()[1])
             with pytest.raises(ConfigError, match="cannot listen on"):
-                await serve(Core(settings, inner.app.store, [], inner.app.server))
+                await serve(Core(settings, inner.app.store, [], inner.app.server, inner.app.audit))

@@ -15,6 +15,7 @@ from quorate.config.sources import found_in_table
 from quorate.config.spellings import CLUSTER
 from quorate.config.trust import read_trust
 from quorate.config.values import as_access, as_connections, as_text, as_time_limit, read
+from quorate.homelab.settings import NAME
 from quorate.pve.connection import Connection, Limits
 
 
@@ -26,6 +27,10 @@ def read_clusters(
     for name in tables:
         if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII):
             raise ConfigError(f'Cluster name "{name}"{toml.suffix} must be letters, digits, "-" and "_" only.')
+    if NAME in tables:
+        raise ConfigError(
+            f'No cluster can be called "{NAME}"{toml.suffix}: that is what the hosts around it are called.'
+        )
     own = _of_a_cluster(by_variables, _lent_variables(tables))
     if tables and own:
         variable = next(iter(own.values()))[0].label

@@ -24,6 +24,25 @@ def usual_pins(variables: Mapping[str, str] = os.environ) -> Path:
     return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "known_hosts"
 
 
+def usual_vault(variables: Mapping[str, str] = os.environ) -> Path:
+    """Hosts' secrets, encrypted."""
+    return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "secrets.json"
+
+
+def usual_work(variables: Mapping[str, str] = os.environ) -> Path:
+    """What Terraform and Ansible keep while and after they work."""
+    return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "work"
+
+
+def usual_secrets_folder(variables: Mapping[str, str] = os.environ) -> Path:
+    return _standard_folder(variables, "XDG_CONFIG_HOME", ".config") / "secrets"
+
+
+def usual_catalogue(variables: Mapping[str, str] = os.environ) -> Path:
+    """The operator's own service templates."""
+    return _standard_folder(variables, "XDG_CONFIG_HOME", ".config") / "services"
+
+
 def home(variables: Mapping[str, str]) -> Path:
     return Path(variables["HOME"]) if variables.get("HOME") else Path.home()
 

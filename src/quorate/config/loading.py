@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from quorate.config.clusters import read_clusters
 from quorate.config.folders import usual_audit_file, usual_config_file, usual_state
 from quorate.config.given import Found, Rank, Source, merged
+from quorate.config.homelab import read_homelab
 from quorate.config.policy import read_policy, refuse_confusion
 from quorate.config.settings import WAIT_SECONDS, Access, Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.sources import (
@@ -35,13 +36,14 @@ from quorate.config.values import (
     as_waiting_time,
     read,
 )
+from quorate.homelab.settings import NAME
 
 if TYPE_CHECKING:
     from quorate.config.http import HttpSettings
 
 NOTHING_CONFIGURED = (
-    "No Proxmox VE cluster is configured: set PROXMOX_URL, PROXMOX_TOKEN_ID and PROXMOX_TOKEN_SECRET "
-    "(or write a config file), or try `quorate serve --demo`, which needs nothing."
+    "No Proxmox VE cluster is configured: `quorate init` sets one up (or set PROXMOX_URL, PROXMOX_TOKEN_ID and "
+    "PROXMOX_TOKEN_SECRET); `quorate call guest_list --demo` and `quorate serve --demo` need nothing."
 )
 
 
@@ -67,7 +69,9 @@ def load(
     variables = {**env_file.variables, **process.variables}
     by_variables = merged(found_in_variables(process), found_in_variables(env_file))
     table, toml = toml_file(file or _config_file(by_variables, variables), variables)
-    by_table = found_in_table(table, GENERAL, toml, also=("clusters", "policy", "rules", "http", "ssh", "inside"))
+    by_table = found_in_table(
+        table, GENERAL, toml, also=("clusters", "policy", "rules", "http", "ssh", "inside", "homelab")
+    )
     flags = found_in_arguments(access=access, toolsets=toolsets, approval=approval, surface=surface)
     general = merged(flags, by_variables, by_table)
 
@@ -75,17 +79,20 @@ def load(
     warnings: list[str] = []
     clusters: tuple[ClusterSettings, ...] = ()
     problem = None
+
+    def live() -> Mapping[str, str]:
+        return {**env_file.variables, **(os.environ if environ is None else environ)}
+
     try:
         clusters = read_clusters(by_variables, table.get("clusters", {}), toml, warnings)
-        live = os.environ if environ is None else environ
-        clusters = with_ssh(clusters, by_variables, table, toml, lambda: {**env_file.variables, **live}, warnings)
+        clusters = with_ssh(clusters, by_variables, table, toml, live, warnings)
     except ConfigError as error:
         if not tolerate:
             raise
         problem = str(error)
     else:
         own = [rule for cluster in clusters for rule in cluster.policy.rules]
-        refuse_confusion([*policy.rules, *own], [cluster.name for cluster in clusters])
+        refuse_confusion([*policy.rules, *own], [*(cluster.name for cluster in clusters), NAME])
     return Settings(
         clusters=_held_down(clusters, general),
         policy=policy,
@@ -96,6 +103,7 @@ def load(
         gate_chosen=bool({"access", "approval"} & set(general)),
         look_inside=read(general, "look_inside", as_choice, False),
         command_rules=read_command_rules(table.get("inside", {}), toml),
+        homelab=read_homelab(by_variables, table.get("homelab", {}), toml, live, warnings),
         approval=read(general, "approval", as_approval, Approval.ASK),
         approve_changes=read(general, "approve_changes", as_choice, False),
         state=read(general, "state", as_state, None) or usual_state(variables),

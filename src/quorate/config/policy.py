@@ -84,6 +84,7 @@ def _rule(
         tags=_texts(found, "tags"),
         names=_texts(found, "names"),
         vmids=read(found, "vmids", _as_vmids, ()),
+        hosts=_texts(found, "hosts"),
         hours=tuple(_hours(text, zone, found["hours"][0].label) for text in hours),
     )
 

@@ -51,6 +51,8 @@ class Rule:
     tags: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     vmids: tuple[range, ...] = ()
+    hosts: tuple[str, ...] = ()
+    """Registered hosts: names, addresses, and labels as `label:prod`."""
     hours: tuple[Hours, ...] = ()
 
     @property
@@ -60,7 +62,7 @@ class Rule:
 
     @property
     def about_targets(self) -> bool:
-        return bool(self.about_guests or self.pools or self.nodes or self.storages)
+        return bool(self.about_guests or self.pools or self.nodes or self.storages or self.hosts)
 
     def __str__(self) -> str:
         """`deny destroy: tags prod; vmids 100-199; hours 22:00-06:00`"""

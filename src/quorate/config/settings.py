@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from quorate.command_rules import CommandRules
 from quorate.config.folders import usual_audit_file, usual_state
 from quorate.config.rules import NO_POLICY, Policy
+from quorate.homelab.settings import HomelabSettings
 from quorate.pve.connection import Connection
 from quorate.ssh.settings import SshSettings
 
@@ -65,7 +66,7 @@ class Settings:
     """Empty when nothing is configured: the tools can still be listed."""
     access: Access = Access.READ
     toolsets: tuple[str, ...] | None = None
-    """None is the default set, `("all",)` is every toolset."""
+    """None is the default set; `all` and `homelab` stand for groups of them."""
     surfaces: tuple[str, ...] = ("native",)
     """The ways in which tools are shown: our own, or those of other servers."""
     opt_ins: frozenset[str] = frozenset()
@@ -76,6 +77,7 @@ class Settings:
     """Looking inside guests is allowed at access read already."""
     command_rules: CommandRules = field(default_factory=CommandRules)
     """Which commands may be run inside guests."""
+    homelab: HomelabSettings = field(default_factory=HomelabSettings)
     policy: Policy = NO_POLICY
     approval: Approval = Approval.ASK
     approve_changes: bool = False

@@ -11,6 +11,7 @@ from quorate.config.settings import ConfigError
 from quorate.config.spellings import (
     CLUSTER,
     GENERAL,
+    HOMELAB,
     HTTP,
     OPT_INS,
     SECRETS,
@@ -53,7 +54,7 @@ def found_in_arguments(**flags: str | None) -> Found:
 def found_in_variables(source: Source) -> Found:
     found: Found = {}
     variables = source.variables
-    for setting, names in {**GENERAL, **HTTP, **CLUSTER, **SSH, **SSH_GUESTS}.items():
+    for setting, names in {**GENERAL, **HTTP, **CLUSTER, **SSH, **SSH_GUESTS, **HOMELAB}.items():
         givens = [Given(name, variables[name], source) for name in names.variables if name in variables]
         if setting in SECRETS:
             files = [f"{name}_FILE" for name in names.variables]

@@ -77,6 +77,16 @@ SSH_GUESTS: Mapping[str, Names] = {
 }
 SSH_GUEST: Mapping[str, Names] = {"guest_ssh_host": Names((), ("host",)), **SSH_GUESTS}
 """Of one guest; in the environment they carry its id, as in PROXMOX_VM_101_SSH_HOST, and are read when used."""
+HOMELAB: Mapping[str, Names] = {
+    **{
+        f"home_{key}": Names((f"QUORATE_HOMELAB_{key.upper()}",), (key,))
+        for key in ("user", "key", "jump", "known_hosts", "networks", "catalogue", "secrets_folder", "secrets_file")
+    },
+    "home_password": Names((), ("password",)),
+    "home_max_output": Names(("QUORATE_HOMELAB_MAX_OUTPUT_BYTES",), ("max_output_bytes",)),
+    "home_work": Names(("QUORATE_HOMELAB_WORK_FOLDER",), ("work_folder",)),
+    "home_passphrase": Names(("QUORATE_SECRETS_PASSPHRASE",), ("secrets_passphrase",)),
+}
 INSIDE: Mapping[str, Names] = {f"inside_{key}": Names((), (key,)) for key in ("allow", "deny")}
 OPT_INS = ("PROXMOX_ALLOW_ELEVATED", "PROXMOX_ENABLE_DESTRUCTIVE")
 """Variables of other servers by which their operator allows what is dangerous."""
@@ -87,10 +97,10 @@ RULE: Mapping[str, Names] = {
     key: Names((), (key,))
     for key in (
         "name", "allow", "deny", "because", "tools", "toolsets", "clusters", "nodes", "storages", "pools", "tags",
-        "names", "vmids", "hours",
+        "names", "vmids", "hosts", "hours",
     )
 }  # fmt: skip
-SECRETS = ("token_secret", "password")
+SECRETS = ("token_secret", "password", "home_passphrase")
 _HOST_FAMILY = ("host", "port", "token_name", "token_value")
 
 

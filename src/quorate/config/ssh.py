@@ -84,24 +84,25 @@ def _settings(
     nodes = merged(own.nodes, {name: by_variables[name] for name in SSH if name in by_variables}, whole.nodes)
     guests = merged(own.guests, {name: by_variables[name] for name in SSH_GUESTS if name in by_variables}, whole.guests)
     return SshSettings(
-        nodes=_login(nodes, "ssh", warnings),
+        nodes=read_login(nodes, "ssh", warnings),
         node_hosts=read(nodes, "ssh_nodes", _as_hosts, {}),
-        guests=_login(guests, "guest_ssh", warnings),
+        guests=read_login(guests, "guest_ssh", warnings),
         single_guests={
-            vmid: _login(found, "guest_ssh", warnings) for vmid, found in {**whole.single, **own.single}.items()
+            vmid: read_login(found, "guest_ssh", warnings) for vmid, found in {**whole.single, **own.single}.items()
         },
-        known_hosts=(
-            *read(nodes, "ssh_known_hosts", _as_files, ()),
-            home(variables) / ".ssh" / "known_hosts",
-            _SYSTEM_KNOWN_HOSTS,
-        ),
+        known_hosts=read_known_hosts(nodes, "ssh_known_hosts", variables),
         pins=usual_pins(variables),
-        networks=read(nodes, "ssh_networks", _as_networks, ()),
-        max_output=read(nodes, "ssh_max_output", _as_bytes, MOST_OUTPUT),
+        networks=read(nodes, "ssh_networks", as_networks, ()),
+        max_output=read(nodes, "ssh_max_output", as_bytes, MOST_OUTPUT),
     )
 
 
-def _login(found: Found, prefix: str, warnings: list[str]) -> Login:
+def read_known_hosts(found: Found, setting: str, variables: Mapping[str, str]) -> tuple[Path, ...]:
+    """The operator's further files, then those that `ssh` itself believes."""
+    return (*read(found, setting, _as_files, ()), home(variables) / ".ssh" / "known_hosts", _SYSTEM_KNOWN_HOSTS)
+
+
+def read_login(found: Found, prefix: str, warnings: list[str]) -> Login:
     user = read(found, f"{prefix}_user", _as_user, None)
     key = read(found, f"{prefix}_key", _as_key, None)
     return Login(
@@ -167,14 +168,14 @@ def _as_files(given: Given) -> tuple[Path, ...]:
     return files
 
 
-def _as_networks(given: Given) -> tuple[Network, ...]:
+def as_networks(given: Given) -> tuple[Network, ...]:
     try:
         return tuple(ipaddress.ip_network(one) for one in as_texts(given))
     except ValueError as error:
         raise ConfigError(f"{given.label} must be networks such as 10.0.0.0/24: {error}.") from None
 
 
-def _as_bytes(given: Given) -> int:
+def as_bytes(given: Given) -> int:
     return whole_number(given, 1024, 100_000_000)
 
 
@@ -190,7 +191,7 @@ def _as_jump(given: Given, user: str | None, key: Path | None, warnings: list[st
     if isinstance(given.value, dict):
         source = replace(given.source, suffix=f" of {given.label}")
         table = {name: value for name, value in given.value.items() if name != "jump"}
-        login = _login(found_in_table(table, SSH_GUEST, source), "guest_ssh", warnings)
+        login = read_login(found_in_table(table, SSH_GUEST, source), "guest_ssh", warnings)
         if login.host is None:
             raise ConfigError(f"{given.label} must name the host to go through.")
         return replace(login, user=login.user or user, key=login.key or (key if login.password is None else None)).at(

@@ -121,8 +121,7 @@ def as_surfaces(given: Given) -> tuple[str, ...]:
 
 
 def as_toolsets(given: Given) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.lower() for name in as_texts(given)))
-    return ("all",) if "all" in names else names
+    return tuple(dict.fromkeys(name.lower() for name in as_texts(given)))
 
 
 def whole_number(given: Given, lowest: int, highest: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -14,6 +14,23 @@ def toml_text(tables: Mapping[str, Mapping[str, object]]) -> str:
         lines = [f"{key} = {toml_value(value)}" for key, value in values.items() if value is not None]
         parts.append("\n".join([f"[{name}]", *lines] if name else lines))
     return "\n\n".join(parts) + "\n"
+
+
+def with_table(old: str, path: Sequence[str], values: Mapping[str, object]) -> str:
+    """The text with one more table at its end; all else stays, comments too. Raises ValueError if it cannot."""
+    import tomllib
+
+    before = tomllib.loads(old)
+    new = (old.rstrip("\n") + "\n\n" if old.strip() else "") + toml_text({".".join(path): values})
+    after = tomllib.loads(new)  # a table that is there already, or that cannot be added to, ends here
+    *above, last = path
+    holder = after
+    for key in above:
+        holder = holder[key]
+    del holder[last]
+    if after not in (before, {**before, path[0]: {}}):
+        raise ValueError("something else would change")
+    return new
 
 
 def toml_value(value: object) -> str:

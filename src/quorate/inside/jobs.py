@@ -18,10 +18,13 @@ AGENT_SECONDS = 86_400.0
 @dataclass(slots=True)
 class Known:
     job: Job
-    guest: str
+    machine: str
+    """`vm 102 docker01`, `host nas`"""
     line: str
     way: str
     begun: float
+    cluster: str | None = None
+    """The cluster of the machine, where the command is kept by none."""
     ended: float | None = None
 
 
@@ -37,11 +40,13 @@ class Jobs:
         if sum(one.ended is None for one in self._known.values()) >= MOST_JOBS:
             raise Refused(
                 f"{MOST_JOBS} commands go on in the background already",
-                next_step="guest_job lists them; stop some or wait for their end",
+                next_step="guest_job or host_job lists them; stop some or wait for their end",
             )
 
-    def remember(self, job: Job, *, guest: str, line: str, way: str, begun: float) -> None:
-        self._known[job.handle] = Known(job, guest, line, way, begun)
+    def remember(
+        self, job: Job, *, machine: str, line: str, way: str, begun: float, cluster: str | None = None
+    ) -> None:
+        self._known[job.handle] = Known(job, machine, line, way, begun, cluster)
 
     def find(self, handle: str) -> Known | None:
         self._tidy()

@@ -38,6 +38,18 @@ async def node_addresses(cluster: Cluster) -> frozenset[str]:
     return frozenset([*(await _told_addresses(cluster)).values(), *(split_port(one)[0] for one in written)])
 
 
+async def addresses_of_nodes(cluster: Cluster) -> dict[str, list[str]]:
+    """Where each node is known to answer, with the port where one is written down, and its name."""
+    ssh, told = cluster.ssh, await _told_addresses(cluster)
+    names = [row.node for row in await cluster.inventory.of_type("node")]
+    found = {}
+    for node in names:
+        single = [ssh.single_host] if ssh.single_host and _is_node(ssh.single_host, node, told) else []
+        written = [ssh.settings.node_hosts[node]] if node in ssh.settings.node_hosts else []
+        found[node] = [*written, *single, *([told[node]] if told.get(node) else []), node]
+    return found
+
+
 def how_to_configure(cluster: Cluster, node: str) -> str:
     return (
         f'Give its address in the configuration: [clusters.{cluster.name}.ssh] nodes = {{ {node} = "ADDRESS" }}, '

@@ -7,8 +7,9 @@ import secrets
 from collections.abc import Callable
 
 from quorate.inside.way import KEPT_BYTES, Command, Job, Output
-from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, TimedOut
+from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, TimedOut, Unreachable
 from quorate.ssh.launching import NOT_STARTED, Launch
+from quorate.ssh.pool import Dialled
 from quorate.ssh.process import Ended, Place, Process
 
 SHOWN_ON_TIMEOUT = 2000
@@ -51,6 +52,12 @@ def not_started(guest: object, code: int | None, words: str) -> Problem:
     """The command did not begin, by what was said instead of it."""
     if code == NOT_STARTED:
         return BadArgument(f"The command cannot be started in {guest}", why=f"The guest said: {words}")
+    if "sudo" in words:
+        return GuestRefused(
+            f"Sudo does not let the command run in {guest}",
+            why=f"It said: {words}",
+            next_step="Give the right password, as sudo_password of the registered host, or let the login use sudo",
+        )
     return GuestRefused(
         f"The command did not start in {guest}",
         why=f"The guest said: {words}" if words else f"Its shell ended with exit code {code}",
@@ -73,6 +80,10 @@ class SshWay:
     @property
     def description(self) -> str:
         return self._description
+
+    @property
+    def place(self) -> Place:
+        return self._place
 
     async def run(self, command: Command, *, seconds: float = 30.0, keep: int = KEPT_BYTES) -> Output:
         started: list[Process] = []
@@ -107,8 +118,14 @@ class SshWay:
         if output.exit_code != 0:
             raise file_refused(output, f"{path} cannot be written")
 
+    async def dial(self, socket: str) -> Dialled:
+        """A stream to a Unix socket of the machine, where SSH leads to the machine itself; else Unreachable."""
+        if self._place.enter:
+            raise Unreachable(f"{self._description} opens no sockets")
+        return await self._place.pool.dial(self._place.target, socket)
+
     async def _begin(self, command: Command, limit: float | None, keep: int) -> Process:
-        launch = Launch(command.argv, command.env, command.cwd, command.user, limit)
+        launch = Launch(command.argv, command.env, command.cwd, command.user, limit, password=command.password)
         return await Process.start(self._place, launch, command.stdin, keep=min(keep, self._most))
 
 
@@ -148,7 +165,7 @@ def timed_out(seconds: float, stdout: bytes, stderr: bytes) -> TimedOut:
     return TimedOut(
         f"The command did not end within {seconds:g} s",
         why="It was ended, with all that it had started",
-        next_step="Give it more time, or let guest_exec go on with it in the background",
+        next_step="Give it more time, or let it go on in the background",
         facts=shown,
     )
 
@@ -157,7 +174,7 @@ def _no_place(seconds: float) -> TimedOut:
     return TimedOut(
         f"The command could not be started within {seconds:g} s",
         why="Other commands occupy the connection, or it is slow to make",
-        next_step="Wait for them, or stop what runs in the background: guest_job lists it",
+        next_step="Wait for them, or stop what runs in the background: guest_job or host_job lists it",
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from quorate.secret import Secret
+
 KEPT_BYTES = 256 * 1024
 """How much of each output stream is kept unless the caller says otherwise."""
 
@@ -17,6 +19,8 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     user: str | None = None
+    password: Secret | None = None
+    """For sudo, where the login has to become another user."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quorate.pve.cluster import Guest
+from quorate.homelab.host import Host
+from quorate.operations.registry import Risk
+from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.tasks import Report
 
 
@@ -67,6 +69,10 @@ class Action:
     target: Target | None = None
     needs: tuple[Call, ...] = ()
     """Calls of the API it will make: checked beforehand against the facts and our rights, as all are."""
+    where: Cluster | None = None
+    """The cluster that target and needs belong to, if the plan itself is not about one: that cluster's rules hold."""
+    becomes: Host | None = field(default=None, compare=False)
+    """What is kept of the host afterwards, where the action sets that: rules may rest on its address and labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +97,23 @@ class Plan:
     """Another plan, if PVE refuses the contested call at once for a conflict (an id that was taken meanwhile)."""
     contested: int = 0
     """Which of the calls that is. What was done before it stays done, and the other plan does not repeat it."""
+    risk: Risk | None = None
+    """Where the plan does something graver than its operation usually does, and no call of the API shows it."""
 
     @property
     def api_calls(self) -> list[Call]:
         """Every write to the API that it is known to make."""
         return [one for step in self.calls for one in ((step,) if isinstance(step, Call) else step.needs)]
+
+    def parts(self) -> list[tuple[Cluster | None, Plan]]:
+        """The plan by the clusters that its steps belong to; None stands for the one that it is made for."""
+        found: dict[str, tuple[Cluster | None, list[Call | Action]]] = {}
+        for step in self.calls:
+            where = step.where if isinstance(step, Action) else None
+            found.setdefault(where.name if where else "", (where, []))[1].append(step)
+        if set(found) <= {""}:
+            return [(None, self)]
+        return [(where, replace(self, calls=tuple(steps))) for where, steps in found.values()]
 
     @property
     def claimed_vmids(self) -> set[Any]:

@@ -38,6 +38,18 @@ TOOLSETS = {
     "tasks": "what PVE is doing and has done",
 }
 """A toolset is a module or a folder of this package; its operations are those declared in it."""
+HOMELAB = {
+    "hosts": "plain hosts: register, run commands, look at hardware and services, administration account, shell",
+    "map": "finding devices on the network, the map of them, what has changed",
+    "workloads": "containers on plain hosts: Docker, Podman, LXD, Incus",
+    "services": "a catalogue of services, installed by Compose, Ansible or Terraform",
+    "infra": "infrastructure plans: validate, apply, back up, roll back",
+    "scripts": "community scripts for Proxmox VE",
+}
+"""Toolsets of what stands around the clusters. Their operations get the homelab where the others get the cluster."""
+EVERY = {**TOOLSETS, **HOMELAB}
+MOST_TOOLS = 100
+"""More than that at once no client should be given."""
 DEFAULT_TOOLSETS = frozenset({"cluster", "guests", "provision", "snapshots", "storage", "tasks"})
 
 GuestRef = Annotated[int | str, Meta(description="vmid or name")]
@@ -73,6 +85,7 @@ class Operation:
         self.run = function
         self.name = function.__name__
         self.toolset = function.__module__.removeprefix("quorate.operations.").partition(".")[0]
+        self.about_homelab = self.toolset in HOMELAB
         self.risk = risk
         self.risk_of = risk_of
         self.least_risk = least or (risk if risk_of is None else Risk.READ)
@@ -137,7 +150,8 @@ def operation(
     spans: Spans = "all",
     unrecorded: Iterable[str] = (),
 ) -> Callable[[Function], Function]:
-    """Declare an operation. Its first parameter is the cluster; one annotated `Report` receives progress.
+    """Declare an operation. Its first parameter is the cluster, or the homelab if its toolset is one of those; one
+    annotated `Report` receives progress.
 
     Where the risk of a call varies by its arguments (`risk_of`), `risk` is the worst and `least` the mildest of it,
     READ unless given; `least` decides whether the operation is listed.
@@ -159,14 +173,14 @@ def operation(
             unrecorded=unrecorded,
         )
         assert declared.name not in _operations, f"two operations are called {declared.name}"
-        assert declared.toolset in TOOLSETS, declared.toolset
+        assert declared.toolset in EVERY, declared.toolset
         _operations[declared.name] = declared
         return function
 
     return register
 
 
-def operations(toolsets: Iterable[str] = TOOLSETS) -> Mapping[str, Operation]:
+def operations(toolsets: Iterable[str] = EVERY) -> Mapping[str, Operation]:
     """The operations of these toolsets, by name. Only their modules are imported: start-up pays for nothing else."""
     wanted = frozenset(toolsets)
     for toolset in wanted:
@@ -184,7 +198,9 @@ def _load(toolset: str) -> None:
 # -- schemas on a diet -------------------------------------------------------------------------------------------------
 
 
+@cache
 def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:
+    """Worked out once, shown in every list of tools: who adds to it takes a copy."""
     (top,), parts = msgspec.json.schema_components([arguments])
     schema = parts[arguments.__name__] if "$ref" in top else top
     properties = {name: _slim(part) for name, part in schema.get("properties", {}).items()}

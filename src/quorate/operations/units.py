@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
 
 from quorate.pve.errors import BadArgument
 
@@ -50,6 +53,23 @@ def duration(seconds: float) -> str:
 def moment(epoch: float) -> str:
     """A time in UTC, to the second."""
     return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+_AGO = re.compile(r"^(?P<count>\d+)\s*(?P<unit>[smhdw])$")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+When = Annotated[str, Meta(description="2026-01-31 08:00 (UTC), or how long ago: 30m, 2h, 1d")]
+
+
+def parse_moment(text: str, *, now: float) -> float:
+    """The time that a `When` names."""
+    ago = _AGO.match(text.strip())
+    if ago:
+        return now - int(ago["count"]) * _SECONDS[ago["unit"]]
+    try:
+        given = datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadArgument(f"{text!r} is no time", next_step="Write 2026-01-31 08:00, or 2h for two hours ago") from None
+    return (given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp()
 
 
 _SIZE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\s*$", re.I)

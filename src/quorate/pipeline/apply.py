@@ -76,7 +76,8 @@ async def apply(cluster: Cluster, plan: Plan, steps: list[Step], *, wait: float,
                 if step.state not in ("done", "warnings"):
                     break
     finally:
-        cluster.inventory.forget()
+        for where, _ in plan.parts():
+            (where or cluster).inventory.forget()
 
 
 def _job(cluster: Cluster, step: Step, deadline: float, report: Report | None) -> Callable[[], Any]:
@@ -237,6 +238,11 @@ async def _settle(cluster: Cluster, step: Step, call: Call, deadline: float) -> 
 
 async def confirm_identity(cluster: Cluster, plan: Plan) -> None:
     """Before a DESTROY: the guests are still those that the plan speaks of."""
+    for where, part in plan.parts():
+        await _confirm_identity(where or cluster, part)
+
+
+async def _confirm_identity(cluster: Cluster, plan: Plan) -> None:
     cluster.inventory.forget()
     for target in (call.target for call in plan.calls if call.target is not None and call.target.kind in ("vm", "ct")):
         try:

@@ -14,6 +14,11 @@ from quorate.pve.schema import Endpoint, Facts
 
 async def check(cluster: Cluster, plan: Plan) -> None:
     """Raise the first problem that PVE would answer with."""
+    for where, part in plan.parts():
+        await _check(where or cluster, part)
+
+
+async def _check(cluster: Cluster, plan: Plan) -> None:
     if not plan.api_calls:
         return
     facts = await cluster.facts()

@@ -26,10 +26,12 @@ Known by the tool and by the reason for which the call is grave; anything else t
 """
 
 
-def effect(operation: Operation, risk: Risk, plan: Plan, facts: Facts) -> tuple[Risk, str]:
-    """The risk of a plan and, where it is graver than the tool's own, the reason."""
+def effect(operation: Operation, risk: Risk, plan: Plan, facts: Facts | None) -> tuple[Risk, str]:
+    """The risk of a plan and, where it is graver than the tool's own, the reason. Facts are there if it has calls."""
     gravest, why = risk, ""
-    for call in plan.api_calls:
+    if plan.risk is not None and ORDER.index(plan.risk) > ORDER.index(gravest):
+        gravest, why = plan.risk, plan.summary
+    for call in plan.api_calls if facts is not None else ():
         match = facts.find(call.method, call.path)
         if match is None:
             continue  # the check of the plan says so

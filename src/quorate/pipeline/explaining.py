@@ -13,14 +13,26 @@ from quorate.pipeline.caller import Caller
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.policy import verdict
 from quorate.pipeline.routing import Route, guests_in, route
-from quorate.pipeline.run import Pipeline
+from quorate.pipeline.run import Pipeline, release
 from quorate.pipeline.sites import Site
 from quorate.pipeline.telling import call_line
 from quorate.pipeline.vetting import reach_of, vet
-from quorate.pve.errors import Problem, Refused
-from quorate.pve.subjects import Subject
+from quorate.pve.errors import (
+    AuthenticationFailed,
+    NodeOffline,
+    Problem,
+    Refused,
+    ServerFailed,
+    TimedOut,
+    Unreachable,
+    UntrustedCertificate,
+)
+from quorate.pve.subjects import Subject, of_row
 
 ALLOWED, REFUSED, NOT_NOW, UNKNOWN = "allowed", "refused", "refused at this moment", "not known"
+FAILS = "allowed, but it would fail"
+"""Nothing of the operator's stands against it; the arguments or the state of things do."""
+_NO_ANSWER = (Unreachable, UntrustedCertificate, AuthenticationFailed, TimedOut, ServerFailed, NodeOffline)
 
 
 async def explain(pipeline: Pipeline, name: str, given: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
@@ -29,12 +41,12 @@ async def explain(pipeline: Pipeline, name: str, given: Mapping[str, Any], calle
     risk = pipeline.risk_of(operation, given)
     changes = risk in (Risk.CHANGE, Risk.DESTROY)
     head = {"tool": name, "risk": risk.value}
-    if not list(pipeline.sites):
+    if not list(pipeline.sites) and not operation.about_homelab:
         return {**head, **_by_tool(pipeline.gate, operation, risk, caller, None)}
     try:
         way = await route(pipeline.sites, operation, given, caller, changes=changes)
     except Problem as problem:
-        return {**head, "verdict": UNKNOWN, "why": str(problem)}
+        return {**head, "verdict": UNKNOWN, "why": str(problem)}  # each cluster may have another one
     parts: dict[str, Any] = {site.name: await _at(pipeline, site, operation, risk, way, caller) for site in way.sites}
     told = parts if len(parts) > 1 else {"cluster": way.sites[0].name, **next(iter(parts.values()))}
     return dict(pipeline.leaving({**head, **told}))
@@ -49,13 +61,36 @@ async def _at(
         return told
     try:
         if not changes:
-            return {**told, **await _reading(pipeline, site, operation, risk, way)}
+            return {**told, **await _reading(pipeline, site, operation, risk, way, caller)}
         return {**told, **await _changing(pipeline, site, gate, operation, risk, way, caller)}
     except Refused as refusal:
         return {**told, **_refused(refusal)}
     except Problem as problem:
+        return await _without_plan(pipeline, site, operation, risk, way, told, problem)
+
+
+async def _without_plan(
+    pipeline: Pipeline, site: Site, operation: Operation, risk: Risk, way: Route, told: dict[str, Any], problem: Problem
+) -> dict[str, Any]:
+    """No plan could be made; what the rules make of the guests that the call names can be told all the same."""
+    if isinstance(problem, _NO_ANSWER):
+        return _failing(told, problem)
+    try:
+        rows = [(await site.cluster.guest(ref)).row for ref in guests_in(way.arguments)]
+    except Problem:
+        return _failing(told, problem)
+    named = [one for row in rows if (one := of_row(row))]
+    gate = site.gate(pipeline.gate)
+    rules = {"rules": [_judged(rule, named) for rule in gate.rules.rules]} if named else {}
+    refusal = gate.rules.about_call(operation, risk, named, None) if named else None
+    return {**told, **rules, **_refused(refusal)} if refusal else {**_failing(told, problem), **rules}
+
+
+def _failing(told: dict[str, Any], problem: Problem) -> dict[str, Any]:
+    if isinstance(problem, _NO_ANSWER):
         about = "Access level, toolsets and rules about the tool allow it; what it would act on is not known"
         return {**told, "verdict": UNKNOWN, "why": f"{about}: {problem}"}
+    return {**told, "verdict": FAILS, "why": str(problem)}
 
 
 def _by_tool(gate: Gate, operation: Operation, risk: Risk, caller: Caller, now: float | None) -> dict[str, Any]:
@@ -64,8 +99,10 @@ def _by_tool(gate: Gate, operation: Operation, risk: Risk, caller: Caller, now: 
     return {**told, **(_refused(refusal) if refusal else {})}
 
 
-async def _reading(pipeline: Pipeline, site: Site, operation: Operation, risk: Risk, way: Route) -> dict[str, Any]:
-    seen = await pipeline.seen(site, operation, risk)
+async def _reading(
+    pipeline: Pipeline, site: Site, operation: Operation, risk: Risk, way: Route, caller: Caller
+) -> dict[str, Any]:
+    seen = await pipeline.seen(site, operation, risk, caller)
     for ref in guests_in(way.arguments):
         await seen.guest(ref)
     if seen is site.cluster:
@@ -80,10 +117,10 @@ async def _changing(
     arguments = decode(operation, way.arguments)
     for name in ("dry_run", "wait"):
         arguments.pop(name)
-    plan: Plan = await operation.run(await pipeline.seen(site, operation, risk), **arguments)
-    site.cluster.reserved_vmids -= plan.claimed_vmids
-    vetted = await vet(site, gate, operation, risk, plan, caller)
-    reached = list(dict.fromkeys(one for call in await reach_of(site, plan) for one in call))
+    plan: Plan = await operation.run(await pipeline.seen(site, operation, risk, caller), **arguments)
+    release(site.cluster, plan)
+    vetted = await vet(pipeline.sites, site, pipeline.gate, operation, risk, plan, caller)
+    reached = list(dict.fromkeys(one for call in await reach_of(pipeline.sites, site, plan) for one in call))
     told: dict[str, Any] = {
         "plan": plan.summary,
         "calls": [call_line(call) for call in plan.calls],

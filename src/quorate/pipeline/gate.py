@@ -44,25 +44,25 @@ class Gate:
             return Refused(
                 f"{operation.name} is switched off",
                 why=f"The toolset {operation.toolset!r} is not among {', '.join(sorted(self.toolsets))}",
-                next_step=f"The operator can start Quorate with --toolsets {operation.toolset} or all",
+                next_step=f"The operator can start Quorate with --toolsets {operation.toolset} or {_group(operation)}",
             )
         if caller.scope.toolsets is not None and operation.toolset not in caller.scope.toolsets:
             return Refused(
                 f"{operation.name} is outside the scope of {caller.subject or 'this token'}",
                 why=f"The token's toolsets are {', '.join(sorted(caller.scope.toolsets))}",
-                next_step="The operator can make a token with a wider scope",
+                next_step=wider_token(f"--toolsets {operation.toolset}"),
             )
         if caller.scope.clusters is not None and self.cluster and self.cluster not in caller.scope.clusters:
             return Refused(
                 f"The cluster {self.cluster} is outside the scope of {caller.subject or 'this token'}",
-                next_step="The operator can make a token with a wider scope",
+                next_step=wider_token(f"--clusters {self.cluster}"),
             )
         needed = self.needed(risk)
         if not caller.scope.access.allows(needed):
             return Refused(
                 f"{operation.name} is outside the scope of {caller.subject or 'this token'}",
                 why=f"It can {_effect(risk)}, which needs {needed.value}; the token has {caller.scope.access.value}",
-                next_step="The operator can make a token with a wider scope",
+                next_step=wider_token(f"--access {needed.value}"),
             )
         if not self.access.allows(needed):
             return Refused(
@@ -79,6 +79,14 @@ class Gate:
 
     def needed(self, risk: Risk) -> Access:
         return Access.READ if risk is Risk.LOOK_INSIDE and self.look_inside else NEEDED[risk]
+
+
+def _group(operation: Operation) -> str:
+    return "homelab" if operation.about_homelab else "all"
+
+
+def wider_token(option: str) -> str:
+    return f"The operator can make a token with a wider scope: `quorate tokens create NAME`, with {option}"
 
 
 def _effect(risk: Risk) -> str:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from quorate.config.rules import LEVELS, Rule
 from quorate.operations.registry import Operation, Risk
 from quorate.pve.errors import Refused
-from quorate.pve.reach import GUEST, NODE, POOL, STORAGE
+from quorate.pve.reach import GUEST, HOST, NODE, POOL, STORAGE
 from quorate.pve.subjects import Subject
 
 _CONDITIONS = {
@@ -19,8 +19,10 @@ _CONDITIONS = {
     NODE: frozenset({"nodes"}),
     STORAGE: frozenset({"storages", "nodes"}),
     POOL: frozenset({"pools"}),
+    HOST: frozenset({"hosts"}),
 }
 """Which conditions of a rule each kind of thing can meet."""
+_TARGETS = tuple(dict.fromkeys(name for names in _CONDITIONS.values() for name in sorted(names)))
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Rulebook:
                         f"{operation.name} is refused by the rule {rule.name!r}",
                         why=f"It would {'bring' if rule.allows else 'take'} {one} "
                         + ("under what the rule allows" if rule.allows else "out of what the rule protects"),
-                        next_step="Only the operator can do that, or change the rule",
+                        next_step=_where(rule),
                         facts={"rule": rule.name},
                     )
         return None
@@ -148,7 +150,7 @@ def _hidden(
     if allowing is None:
         return None
     verdicts = [verdict(rule, subject) for rule in allowing]
-    if any(verdicts) or not any(one is False for one in verdicts):
+    if any(verdicts) or (subject.kind != HOST and not any(one is False for one in verdicts)):
         return None
     return _not_allowed(operation, Risk.READ.value, allowing, subject)
 
@@ -179,11 +181,11 @@ def _covers(rule: Rule, subject: Subject | None, *, beside: bool) -> bool:
     if subject is None:
         return not rule.about_targets
     found = verdict(rule, subject)
-    return bool(found) or (found is None and beside and subject.kind != GUEST)
+    return bool(found) or (found is None and beside and subject.kind not in (GUEST, HOST))
 
 
 def _wanted(rule: Rule) -> frozenset[str]:
-    return frozenset(name for name in ("vmids", "names", "tags", "pools", "nodes", "storages") if getattr(rule, name))
+    return frozenset(name for name in _TARGETS if getattr(rule, name))
 
 
 def _meets(rule: Rule, condition: str, subject: Subject) -> bool:
@@ -199,6 +201,9 @@ def _meets(rule: Rule, condition: str, subject: Subject) -> bool:
             return any(_is_among(pool, rule.pools) for pool in _with_parents(subject.pool))
         case "nodes":
             return _is_among(subject.node, rule.nodes)
+        case "hosts":
+            known_by = (subject.id, subject.name or "", *(f"label:{label}" for label in subject.tags))
+            return any(_is_among(one, rule.hosts) for one in known_by)
         case _:
             return _is_among(subject.id, rule.storages)
 
@@ -247,11 +252,19 @@ def _with_parents(pool: str) -> list[str]:
 
 def _denied(operation: Operation, rule: Rule, subject: Subject | None = None) -> Refused:
     about = "" if subject is None else f"{subject}: "
+    says = f"it says {rule}" if not rule.because else f"{rule.because} ({rule})"
     return Refused(
         f"{operation.name} is refused by the rule {rule.name!r}",
-        why=about + (rule.because or f"it says {rule}"),
-        next_step="Only the operator can change the rule",
+        why=about + says,
+        next_step=_where(rule),
         facts={"rule": rule.name},
+    )
+
+
+def _where(rule: Rule) -> str:
+    return (
+        f"Only the operator can change that: the entry {rule.name!r} of [[rules]] in the configuration; "
+        "`quorate policy` shows what holds"
     )
 
 
@@ -261,6 +274,7 @@ def _not_allowed(operation: Operation, level: str, rules: Sequence[Rule], subjec
     return Refused(
         f"{operation.name} is refused: no rule allows to {what}",
         why=f"What is allowed is listed by rules: {listed}",
-        next_step="Only the operator can change the rules",
+        next_step="Only the operator can change that, by a [[rules]] entry with allow in the configuration; "
+        "`quorate policy` shows what holds",
         facts={"rule": "nothing else is allowed"},
     )

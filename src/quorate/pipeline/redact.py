@@ -16,7 +16,16 @@ HIDDEN = "***"
 SHORTEST = 5  # a shorter "secret" would blank out ordinary words
 SHORTEST_ENCODED = 8  # of a piece of base64
 SECRET_KEYS = frozenset(
-    {"password", "cipassword", "secret", "token_secret", "ticket", "csrfpreventiontoken", "sshkeys-private"}
+    {
+        "password",
+        "sudo_password",
+        "cipassword",
+        "secret",
+        "token_secret",
+        "ticket",
+        "csrfpreventiontoken",
+        "sshkeys-private",
+    }
 )
 # Parameters of the raw API that hold credentials; elsewhere such names are too common to mean that.
 SECRET_PARAMETERS = SECRET_KEYS | {

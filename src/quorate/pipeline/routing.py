@@ -36,6 +36,9 @@ async def route(
     sites: Sites, operation: Operation, given: Mapping[str, Any], caller: Caller, *, changes: bool
 ) -> Route:
     """Find out where a call goes. With one cluster there is nothing to find out, and nothing is asked."""
+    if operation.about_homelab:
+        assert sites.home is not None
+        return Route([sites.home], given)
     open_sites = sites.reachable(caller)
     if not sites.several:
         return Route(open_sites, given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from quorate.homelab.home import Homelab
+from quorate.operations.meant import meant
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Illustrated, Operation, Risk, Table, operations
 from quorate.pipeline import telling
@@ -23,6 +24,7 @@ from quorate.pipeline.check import check
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.record import Record
 from quorate.pipeline.redact import VERBATIM, Redactor, secrets_in
+from quorate.pipeline.remarks import remarks
 from quorate.pipeline.routing import CLUSTER, Route, route
 from quorate.pipeline.sanitise import LONGEST, clean, one_line
 from quorate.pipeline.sites import Site, Sites
@@ -75,20 +77,22 @@ class Pipeline:
         """What at least one cluster lets the caller do."""
         self.sites.refresh()
         caller = caller or Caller()
-        gates = self.gates(caller)
         offered = operations(self.gate.toolsets).values()
-        return [one for one in offered if any(gate.objection(one, caller) is None for gate in gates)]
+        return [one for one in offered if any(gate.objection(one, caller) is None for gate in self.gates(caller, one))]
 
     @property
     def gate(self) -> Gate:
         """What holds for all clusters that have nothing of their own."""
         return self.adapt(self.sites.general)
 
-    def gates(self, caller: Caller | None = None) -> list[Gate]:
-        """One for each cluster that the caller reaches."""
+    def gates(self, caller: Caller | None = None, operation: Operation | None = None) -> list[Gate]:
+        """One for each cluster that the caller reaches; of an operation about the homelab, the one there."""
+        caller = caller or Caller()
+        if operation is not None and operation.about_homelab:
+            return [site.gate(self.gate) for site in self.sites.for_operation(operation, caller)]
         if not list(self.sites):
             return [self.gate]
-        return [site.gate(self.gate) for site in self.sites.open_to(caller or Caller())]
+        return [site.gate(self.gate) for site in self.sites.open_to(caller)]
 
     def variant(
         self,
@@ -140,7 +144,9 @@ class Pipeline:
 
     def trace_of(self, error: Exception, given: Mapping[str, Any]) -> str:
         """Where a defect of ours came from, without secrets, for the log."""
-        redactor = Redactor([*secrets_in(given), *(secret for site in self.sites for secret in site.cluster.secrets())])
+        redactor = Redactor(
+            [*secrets_in(given), *(secret for site in self.sites.everywhere for secret in site.cluster.secrets())]
+        )
         return redactor.text("".join(traceback.format_exception(error)))
 
     # -- reads -----------------------------------------------------------------------------------------------------
@@ -156,7 +162,7 @@ class Pipeline:
         sites = self._willing(way.sites, operation, exchange.caller, risk)
 
         async def ask(site: Site, wanted: Mapping[str, Any]) -> Data:
-            answer: Data = await operation.run(await self.seen(site, operation, risk), **wanted)
+            answer: Data = await operation.run(await self.seen(site, operation, risk, exchange.caller), **wanted)
             return answer
 
         data = await (ask(sites[0], arguments) if len(way.sites) == 1 else span(sites, arguments, ask))
@@ -172,14 +178,19 @@ class Pipeline:
             raise next(objection for _, objection in found if objection is not None)
         return willing
 
-    async def seen(self, site: Site, operation: Operation, risk: Risk) -> Cluster:
+    async def seen(self, site: Site, operation: Operation, risk: Risk, caller: Caller) -> Cluster:
         """The cluster without what the rules hide from this call."""
+        if isinstance(site.cluster, Homelab):
+            willing = [one for one in self.sites.open_to(caller) if not self._objection(one, operation, caller, risk)]
+            seen = [await self.seen(one, operation, risk, caller) for one in willing]
+            guarded = [one.cluster for one in self.sites if one.guards or one not in willing]
+            return site.cluster.among(seen, site.rules.blindfold(operation, risk, self._clock.time()), guarded)
         hides = site.rules.blindfold(operation, risk, self._clock.time())
         return site.cluster if hides is None else await veiled(site.cluster, hides)
 
     def _placed(self, facts: dict[str, Any] | Table, way: Route) -> dict[str, Any] | Table:
         """With the cluster that answered, where there are several and the call named none."""
-        if not self.sites.several or len(way.sites) > 1:
+        if not self.sites.several or len(way.sites) > 1 or way.sites[0] is self.sites.home:
             return facts
         silent = {NO_ANSWER: {name: str(problem) for name, problem in way.silent.items()}} if way.silent else {}
         where = {"cluster": way.sites[0].name}
@@ -193,7 +204,9 @@ class Pipeline:
     async def _change(self, operation: Operation, risk: Risk, given: Mapping[str, Any], exchange: Exchange) -> Result:
         record = Record(operation.name, risk.value, given, exchange.caller, approval=self.approver.standing)
         record.unrecorded = operation.unrecorded
-        self._place(record, *self.sites)  # until it is known which one, where there are several
+        self._place(
+            record, *self.sites.for_operation(operation, exchange.caller)
+        )  # until it is known which one, where there are several
         begun = self._clock.monotonic()
         unrecordable = False
         try:
@@ -221,12 +234,12 @@ class Pipeline:
         arguments = decode(operation, way.arguments)
         record.dry_run, wait = arguments.pop("dry_run"), arguments.pop("wait")
         await self._audit.ensure_writable()
-        plan: Plan = await operation.run(await self.seen(site, operation, risk), **arguments)
+        plan: Plan = await operation.run(await self.seen(site, operation, risk, exchange.caller), **arguments)
         record.planned(plan)
         try:
             result = await self._act_on(site, operation, plan, risk, wait, record, exchange, token)
         finally:  # an id that was only planned is free again; one that has become a guest PVE itself knows
-            site.cluster.reserved_vmids -= plan.claimed_vmids
+            release(site.cluster, plan)
         return replace(result, data=self._placed(result.data, way))
 
     async def _act_on(
@@ -240,8 +253,8 @@ class Pipeline:
         exchange: Exchange,
         token: str | None,
     ) -> Result:
-        cluster, gate = site.cluster, site.gate(self.gate)
-        judge = partial(vet, site, gate, operation, risk, caller=exchange.caller)
+        cluster = site.cluster
+        judge = partial(vet, self.sites, site, self.gate, operation, risk, caller=exchange.caller)
         vetted = await judge(plan)
         risk, record.risk = vetted.risk, vetted.risk.value
         vetted.require(dry_run=record.dry_run)
@@ -276,6 +289,9 @@ class Pipeline:
         deadline: float,
     ) -> None:
         seconds = min(max(0.0, deadline - self._clock.monotonic()), CONSENT_SECONDS)
+        if self.approver.asks:
+            known = tuple(one_line(self.leaving(line)) for line in await remarks(cluster, wanted.plan))
+            wanted = replace(wanted, remarks=known)
         try:
             consent = await self.approver.consent(wanted, cluster, exchange, token=token, seconds=seconds)
         except Problem as problem:
@@ -339,7 +355,7 @@ class Pipeline:
 
     def _pass_gates(self, operation: Operation, caller: Caller, risk: Risk) -> None:
         """Refuse what no cluster allows before any of them is asked."""
-        sites = self.sites.open_to(caller)
+        sites = self.sites.for_operation(operation, caller)
         if sites:
             self._willing(sites, operation, caller, risk)
         elif objection := self.gate.objection(operation, caller, risk):
@@ -360,7 +376,7 @@ class Pipeline:
         return {name: value for name, value in given.items() if name != CLUSTER or not self.sites.several}
 
     def _without_secrets(self, value: Any, verbatim: frozenset[str] = frozenset()) -> Any:
-        for site in self.sites:
+        for site in self.sites.everywhere:
             self.redactor.add(site.cluster.secrets())
         return self.redactor.value(value, verbatim=verbatim)
 
@@ -394,10 +410,12 @@ def _find(name: str) -> Operation:
     """An operation of any toolset, so that one that is switched off is refused with the reason."""
     found = operations().get(name)
     if found is None:
-        near = difflib.get_close_matches(name, operations(), 1)
+        near = meant(name, operations())
         raise BadArgument(
             f"There is no tool {name!r}",
-            next_step=f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(operations())}",
+            next_step=f"Did you mean {' or '.join(map(repr, near))}?"
+            if near
+            else f"There are {', '.join(operations())}",
         )
     return found
 
@@ -410,6 +428,12 @@ def _refused_at_once(contested: Step) -> bool:
     if contested.task is None:
         return isinstance(contested.problem, Conflict) and _OVERTAKEN.search(str(contested.problem)) is not None
     return contested.problem is not None and _ID_TAKEN.search(str(contested.problem)) is not None
+
+
+def release(cluster: Cluster, plan: Plan) -> None:
+    """Ids that were only planned are free again."""
+    for where, part in plan.parts():
+        (where or cluster).reserved_vmids -= part.claimed_vmids
 
 
 async def _read_back(after: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:

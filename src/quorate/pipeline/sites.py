@@ -11,7 +11,7 @@ from quorate.config import Access
 from quorate.config.rules import NO_POLICY, Policy
 from quorate.operations.registry import Operation, Risk
 from quorate.pipeline.caller import Caller
-from quorate.pipeline.gate import Gate
+from quorate.pipeline.gate import Gate, wider_token
 from quorate.pipeline.limits import Meter
 from quorate.pipeline.policy import NO_RULES, Rulebook
 from quorate.pve.cluster import Cluster
@@ -35,6 +35,11 @@ class Site:
     def name(self) -> str:
         return self.cluster.name
 
+    @property
+    def guards(self) -> bool:
+        """Whether something holds here that does not hold around the clusters."""
+        return self.rules.about_targets or self.access is not None
+
     @contextmanager
     def counting(self, operation: Operation, risk: Risk, steps: int) -> Iterator[None]:
         """While a plan of so many steps is carried out here."""
@@ -50,16 +55,32 @@ class Site:
 
 
 class Sites:
-    def __init__(self, sites: Sequence[Site] = (), *, problem: str | None = None) -> None:
+    def __init__(self, sites: Sequence[Site] = (), *, home: Site | None = None, problem: str | None = None) -> None:
         self.general = Gate()
         """What holds where a cluster has nothing of its own."""
         self.refresh: Callable[[], None] = lambda: None
         """Called before every call and list: reads the settings anew if they have changed."""
+        self.home = home
+        """The homelab around the clusters; it is none of them."""
         self._sites = {site.name: site for site in sites}
         self._problem = problem
 
     def __iter__(self) -> Iterator[Site]:
         return iter(self._sites.values())
+
+    @property
+    def everywhere(self) -> list[Site]:
+        return [*self, *([self.home] if self.home else [])]
+
+    def having(self, cluster: Cluster) -> Site:
+        """The site of a cluster that is one of ours, as a caller may see it."""
+        return self._sites[cluster.name]
+
+    def for_operation(self, operation: Operation, caller: Caller) -> list[Site]:
+        """Where the caller's own credentials would let it run."""
+        if not operation.about_homelab:
+            return self.open_to(caller)
+        return [self.home] if self.home else []
 
     @property
     def several(self) -> bool:
@@ -78,7 +99,7 @@ class Sites:
             return found
         raise BadArgument(
             f"No cluster is within the scope of {caller.subject or 'this token'}",
-            next_step="The operator can make a token with a wider scope",
+            next_step=wider_token("other --clusters"),
         )
 
     def named(self, name: object, caller: Caller) -> Site:

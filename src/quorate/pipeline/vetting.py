@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quorate.homelab.home import Homelab
 from quorate.operations.api.risk import ORDER
 from quorate.operations.plan import Action, Call, Plan
 from quorate.operations.registry import Operation, Risk
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.effect import effect
 from quorate.pipeline.gate import Gate
-from quorate.pipeline.sites import Site
+from quorate.pipeline.host_subjects import hosts_reached
+from quorate.pipeline.sites import Site, Sites
 from quorate.pve.errors import Refused
 from quorate.pve.reach import GUEST, NODE, Reached, reached
 from quorate.pve.schema import Facts
@@ -36,10 +38,27 @@ class Vetted:
             )
 
 
-async def vet(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Plan, caller: Caller) -> Vetted:
+async def vet(
+    sites: Sites, site: Site, general: Gate, operation: Operation, risk: Risk, plan: Plan, caller: Caller
+) -> Vetted:
+    """Judge each part of the plan where it acts; the gravest risk and the first objection count."""
+    found = []
+    for where, part in plan.parts():
+        there = sites.having(where) if where else site
+        gate = there.gate(general)
+        objection = gate.objection(operation, caller, risk) if where else None
+        found.append(Vetted(risk, objection) if objection else await _vet(there, gate, operation, risk, part, caller))
+    return Vetted(
+        max((one.risk for one in found), key=ORDER.index),
+        next((one.objection for one in found if one.objection), None),
+        next((one.passing for one in found if one.passing), None),
+    )
+
+
+async def _vet(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Plan, caller: Caller) -> Vetted:
     """Without rules and limits this asks nothing of the cluster that the check of the plan does not ask anyway."""
     facts = await site.cluster.facts() if plan.api_calls else None
-    grave, why = effect(operation, risk, plan, facts) if facts else (risk, "")
+    grave, why = effect(operation, risk, plan, facts)
     if grave is not risk and (refusal := gate.objection(operation, caller, grave)):
         refusal.why = f"{refusal.why or ''} {why}.".strip()
         return Vetted(grave, refusal)
@@ -97,13 +116,20 @@ async def _subjects(site: Site, gate: Gate, plan: Plan) -> list[list[Subject]]:
         return []
     if gate.rules.rests_on_facts:
         site.cluster.inventory.forget()  # a tag that was set a second ago counts
-    return await reach_of(site, plan)
+    return await _reach_of(site, plan)
 
 
-async def reach_of(site: Site, plan: Plan) -> list[list[Subject]]:
+async def reach_of(sites: Sites, site: Site, plan: Plan) -> list[list[Subject]]:
     """What each call of the plan acts on, with the facts that rules are about."""
+    parts = [await _reach_of(sites.having(where) if where else site, part) for where, part in plan.parts()]
+    return [subjects for part in parts for subjects in part]
+
+
+async def _reach_of(site: Site, plan: Plan) -> list[list[Subject]]:
     if not plan.calls:
         return []
+    if isinstance(site.cluster, Homelab):
+        return [await hosts_reached(site.cluster, step) for step in plan.calls if isinstance(step, Action)]
     facts = await site.cluster.facts() if plan.api_calls else None
     census = Census(await site.cluster.inventory.named_guests())
     return [census.subjects(things) for step in plan.calls for things in _things(step, facts)]

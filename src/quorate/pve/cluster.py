@@ -13,7 +13,7 @@ from quorate.command_rules import CommandRules
 from quorate.pve.agent_line import AgentLine
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.connection import Connection
-from quorate.pve.errors import NotFound, PermissionMissing, permission_missing
+from quorate.pve.errors import NotConfigured, NotFound, PermissionMissing, permission_missing
 from quorate.pve.inventory import Inventory, Resource
 from quorate.pve.schema import Facts, facts
 from quorate.pve.tasks import OwnTasks
@@ -38,7 +38,7 @@ class Cluster:
     def __init__(
         self,
         name: str,
-        connection: Connection,
+        connection: Connection | None,
         *,
         defaults: Defaults | None = None,
         clock: Clock | None = None,
@@ -68,6 +68,8 @@ class Cluster:
 
     @property
     def client(self) -> PveClient:
+        if self._connection is None:
+            raise NotConfigured(f"{self.name} has no Proxmox VE API")
         if self._client is None:
             from quorate.pve.client import PveClient  # aiohttp is not needed to list the tools
 

@@ -15,6 +15,8 @@ from quorate.pve.schema import Match
 from quorate.pve.tasks import Upid
 
 GUEST, NODE, STORAGE, POOL, GUESTS = "guest", "node", "storage", "pool", "guests"
+HOST = "host"
+"""No call of the API reaches one; rules are about them all the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What rules are decided on: guests, nodes, storages and pools with the facts that a rule can name."""
+"""What rules are decided on: guests, nodes, storages, pools and hosts with the facts that a rule can name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class Subject:
     kind: str
     id: str
     name: str | None = None
-    """None is not known: a guest's name is missing while its node is away."""
+    """None is not known: a guest's name is missing while its node is away. Of a host, its address."""
     node: str = ""
     pool: str = ""
     tags: tuple[str, ...] = ()
+    """Of a host, its labels."""
     level: str | None = None
     """How far a call goes with it, where that is less than what the call does as a whole."""
     after: Subject | None = None

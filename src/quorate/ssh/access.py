@@ -35,13 +35,16 @@ class SshAccess:
 
     def require_allowed(self, told: str) -> None:
         """An address that was told, not written down by the operator, counts only in the networks they named."""
-        networks = self.settings.networks
-        if networks and not any(_within(told, network) for network in networks):
+        if not self.is_allowed(told):
             raise NotConfigured(
                 f"SSH to {told} is not allowed",
-                why=f"The address was told, and only {', '.join(map(str, networks))} may be reached so",
+                why=f"The address was told, and only {', '.join(map(str, self.settings.networks))} may be reached so",
                 next_step="The operator can widen `networks` under [ssh], or give the host's address there",
             )
+
+    def is_allowed(self, told: str) -> bool:
+        networks = self.settings.networks
+        return not networks or any(_within(told, network) for network in networks)
 
     def guest(self, vmid: int, host: str | None = None) -> SshTarget | None:
         """The guest, at the address that is configured for it, else at `host`; None if there is neither."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quorate.problems import BadArgument
+from quorate.secret import Secret
 
 NOT_STARTED = 125
 """The exit code of the script if it cannot begin; the reason is in its error output."""
@@ -30,6 +31,8 @@ q_s=; while IFS= read -r q_r || [ -n "$q_r" ]; do q_s="$q_s$q_r "; done < "$q_f"
 q_p=${q_f#/proc/}; set -- ${q_s##*") "};
 [ $# -lt 4 ] || q_all="$q_all ${q_p%/stat}:$2:$3:$4";
 done;
+[ -n "$q_all" ] || q_all=$(ps -A -o pid= -o ppid= -o pgid= | while IFS=" " read -r q_p q_e q_r; do
+printf "%s:%s:%s:0 " "$q_p" "$q_e" "$q_r"; done);
 while [ "$q_old" != "$q_set" ]; do q_old=$q_set;
 for q_e in $q_all; do q_p=${q_e%%:*}; q_e=${q_e#*:};
 case $q_set in *" $q_p "*) continue;; esac;
@@ -40,27 +43,34 @@ done;
 for q_p in $q_set; do [ "$q_p" = "$q_me" ] || kill "-$q_sig" "$q_p"; done;
 kill "-$q_sig" "-$q_root"; };
 """
+# Where it takes sudo to become the user, sudo runs this same script once more, which reads the rest of the lines as
+# that user: so nothing else differs, and the time limit can end what runs as root.
 _LAUNCH = """
-q_x=$1; set --; q_u=; q_c=; q_t=; q_i=; q_how=; q_fail() { echo "$1" >&2; exit 125; };
-q_setsid=$(command -v setsid); q_su=$(command -v su); q_sudo=$(command -v sudo); q_env=$(command -v env);
+q_x=$1; q_again=$2; q_in=$3; set --; q_u=; q_c=; q_t=; q_i=; q_p=; q_fail() { echo "$1" >&2; exit 125; };
+q_setsid=$(command -v setsid); q_su=$(command -v su); q_sudo=$(command -v sudo);
+q_past() { echo "@quorate@ in" >&2; while IFS= read -r q_l && [ "$q_l" != @quorate@ ]; do :; done; };
+[ "$q_in" != p ] || q_past;
 while IFS= read -r q_l && [ -n "$q_l" ]; do
 q_v=$(printf %b. "${q_l#?}"); q_v=${q_v%.};
 case $q_l in
 a*) set -- "$@" "$q_v";;
-e*) if [ "$q_how" = sudo ]; then set -- "$@" "$q_v"; else export "$q_v"; fi;;
+e*) export "$q_v";;
 t*) q_t=$q_v;;
 i*) q_i=$q_v;;
+p*) q_p=1;;
 c*) cd -- "$q_v" || exit 125; q_c=1;;
 u*) q_u=$(id -u "$q_v" 2>/dev/null) || q_fail "there is no user $q_v";
-if [ "$q_u" = "$(id -u)" ]; then q_u=; elif [ "$(id -u)" = 0 ]; then q_u=$q_v; q_how=su;
-else q_u=$q_v; q_how=sudo; [ -n "$q_sudo" ] || q_fail "there is no sudo to become $q_v"; set -- "$q_env"; fi;
-[ -z "$q_u" ] || [ -n "$q_c" ] || cd /;;
+if [ "$q_u" = "$(id -u)" ]; then q_u=; elif [ "$(id -u)" = 0 ]; then q_u=$q_v;
+elif [ -z "$q_sudo" ]; then q_fail "there is no sudo to become $q_v";
+elif [ -n "$q_p" ]; then
+exec "$q_sudo" -k -S -p "@quorate@ ask " -H -u "$q_v" -- /bin/sh -c "$q_again" quorate "$q_x" "" p;
+else exec "$q_sudo" -n -H -u "$q_v" -- /bin/sh -c "$q_again" quorate "$q_x" "" n; fi;
+[ -z "$q_p" ] || q_past;;
 esac;
 done;
 [ $# -gt 0 ] || q_fail "no command came";
-case $q_how in
-su) set -- "$q_su" -s /bin/sh -c "$q_x" -- "$q_u" "$@";;
-sudo) set -- "$q_sudo" -n -H -u "$q_u" -- "$@";; esac;
+[ -n "$q_c" ] || [ -z "$q_u$q_in" ] || cd /;
+[ -z "$q_u" ] || set -- "$q_su" -s /bin/sh -c "$q_x" -- "$q_u" "$@";
 if [ -n "$q_t" ]; then (
 trap "" TERM HUP; read -r q_me q_r < /proc/self/stat;
 read -r q_r < "/proc/$$/stat"; set -- ${q_r##*") "}; q_born=${20}; q_n=0;
@@ -74,6 +84,12 @@ echo "@quorate@ $$"; echo "@quorate@ $$" >&2; exec "$@"
 """
 _BECOME = 'exec "$0" "$@"'  # what su gives to the user's shell
 
+ASKED = b"@quorate@ ask "
+"""How sudo asks for the password, each time."""
+LET_IN = b"@quorate@ in\n"
+"""It asks no more: what follows of the input, from the mark on, is not for sudo."""
+_MARK_AFTER = b"@quorate@\n"
+
 # Its own process has a number above 1; whoever speaks before it may say anything.
 _MARKED = re.compile(rb"@quorate@ ([2-9]|[1-9][0-9]{1,9})\n")
 _END = 'exec 2>/dev/null; q_me=; q_kill "$1" "$2"; exit 0'
@@ -85,7 +101,8 @@ def _one_line(script: str) -> str:
     return " ".join(script.split("\n")).strip()
 
 
-_LAUNCH_ARGV = ("sh", "-c", _one_line(_KILL_TREE + _LAUNCH), "quorate", _BECOME)
+_SCRIPT = _one_line(_KILL_TREE + _LAUNCH)
+_LAUNCH_ARGV = ("sh", "-c", _SCRIPT, "quorate", _BECOME)
 _END_ARGV = ("sh", "-c", _one_line(_KILL_TREE + _END), "quorate")
 
 
@@ -101,22 +118,43 @@ class Launch:
     """After so many seconds it is ended, from inside, whether anybody still listens or not."""
     stdin_file: str | None = None
     """Its input is in this file of the machine, which is taken away as soon as the command has it."""
+    password: Secret | None = None
+    """For sudo, if it takes that to become the user."""
 
     @property
     def shell(self) -> tuple[str, ...]:
-        return _LAUNCH_ARGV
+        return (*_LAUNCH_ARGV, _SCRIPT) if self.user else _LAUNCH_ARGV
 
     def lines(self) -> bytes:
-        """What has to come before the command's own input."""
+        """What has to come before the command's own input, and after `for_sudo`."""
         if not self.argv or not self.argv[0] or self.argv[0].startswith("-"):
             raise BadArgument("The command has no program", next_step="Its first part is the name of a program")
-        told = [("t", str(max(1, round(self.limit))))] if self.limit is not None else []
+        told = [("u", _account(self.user))] if self.user and not self.password else []
+        told += [("t", str(max(1, round(self.limit))))] if self.limit is not None else []
         told += [("i", self.stdin_file)] if self.stdin_file else []
         told += [("c", self.cwd)] if self.cwd else []
-        told += [("u", _account(self.user))] if self.user else []
         told += [("e", f"{_variable(name)}={value}") for name, value in self.env.items()]
         told += [("a", part) for part in self.argv]
-        return "".join(f"{letter}{_escaped(text)}\n" for letter, text in told).encode("ascii") + b"\n"
+        return (_MARK_AFTER if self.user and self.password else b"") + _encoded(told) + b"\n"
+
+    def for_sudo(self) -> bytes:
+        """What comes before those lines if there is a password: they follow when LET_IN was said, never before.
+
+        Whether sudo reads the password or needs none, what is left of it is thrown away before the mark.
+        """
+        if not self.user or not self.password:
+            return b""
+        if "\n" in self.password.reveal():
+            raise BadArgument("A password for sudo is one line")
+        return _encoded([("p", ""), ("u", _account(self.user))]) + self.password.reveal().encode() + b"\n"
+
+    def ending(self, pid: int, signal: str) -> Launch:
+        """What ends it, by the same right as it was started: who logs in may not end what runs as another user."""
+        return Launch(ending(pid, signal), user=self.user, password=self.password)
+
+
+def _encoded(told: Sequence[tuple[str, str]]) -> bytes:
+    return "".join(f"{letter}{_escaped(text)}\n" for letter, text in told).encode("ascii")
 
 
 def ending(pid: int, signal: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quorate.problems import Problem, Unreachable
@@ -20,6 +21,19 @@ IDLE_SECONDS = 300.0
 MOST_CHANNELS = 10
 """What OpenSSH allows unless told otherwise (MaxSessions); a server that allows less is believed when it refuses."""
 GOODBYE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """The terminal that a command is given."""
+
+    columns: int = 80
+    rows: int = 24
+    kind: str = "xterm-256color"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.columns, self.rows
 
 
 class Stoppable(Protocol):
@@ -38,23 +52,25 @@ class Pool:
         self.running: set[Stoppable] = set()
         """Commands that end when the pool is closed."""
 
-    async def open(self, target: SshTarget, command: str, *, urgent: bool = False) -> Channel:
-        """A channel in which `command` has been asked for.
+    async def open(
+        self, target: SshTarget, command: str | None, *, urgent: bool = False, screen: Screen | None = None
+    ) -> Channel:
+        """A channel in which `command` has been asked for; None is the login shell, `screen` gives it a terminal.
 
         If the connection turns out to be dead, it is made anew, once: a command that waits for its input has done
         nothing yet. `urgent` is for what ends other commands and must not wait for them.
         """
         line = await self._line(target)
         try:
-            return await line.open(command, urgent=urgent)
+            return await line.open(command, urgent=urgent, screen=screen)
         except _Crowded:
-            return await self.open(target, command)
+            return await self.open(target, command, screen=screen)
         except _Dead:
             line = await self._line(target)
         except _Full:
             line = await self._connect(target, for_once=True)
         try:
-            return await line.open(command, urgent=urgent)
+            return await line.open(command, urgent=urgent, screen=screen)
         except (_Dead, _Full) as error:
             raise Unreachable(
                 f"The connection to {target.address} breaks as soon as it is used",
@@ -62,11 +78,29 @@ class Pool:
                 next_step="Try again; if it stays so, look into the log of the SSH server there",
             ) from None
 
+    async def dial(self, target: SshTarget, socket: str) -> Dialled:
+        """A stream to a Unix socket of the target, which its SSH server opens as the user who logged in."""
+        try:
+            return await (await self._line(target)).dial(socket)
+        except _Dead:
+            line = await self._line(target)
+        try:
+            return await line.dial(socket)
+        except _Dead as error:
+            raise Unreachable(
+                f"The connection to {target.address} breaks as soon as it is used", why=str(error)
+            ) from None
+
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Something that has to be done although nobody waits for it; closing the pool waits for a while."""
         task = asyncio.get_running_loop().create_task(_as_far_as_it_goes(work))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
+
+    def hang_up(self, target: SshTarget) -> None:
+        """End the connection to it, if there is one, with all that runs over it."""
+        if line := self._lines.get(target):
+            line.hang_up()
 
     @property
     def connections(self) -> int:
@@ -171,12 +205,13 @@ class Line:
         while self.crowded and self._waiting:
             self._wake()
 
-    async def open(self, command: str, *, urgent: bool) -> Channel:
+    async def open(self, command: str | None, *, urgent: bool, screen: Screen | None = None) -> Channel:
         import asyncssh
 
+        terminal: dict[str, Any] = {"term_type": screen.kind, "term_size": screen.size} if screen else {}
         while True:
             await self._place(urgent)
-            opening = asyncio.ensure_future(self.connection.create_process(command, encoding=None))
+            opening = asyncio.ensure_future(self.connection.create_process(command, encoding=None, **terminal))
             try:
                 return Channel(self, await asyncio.shield(opening))
             except asyncssh.ChannelOpenError as error:
@@ -191,6 +226,29 @@ class Line:
             except asyncio.CancelledError:
                 opening.add_done_callback(self._nobody_wants)
                 raise
+
+    async def dial(self, socket: str) -> Dialled:
+        import asyncssh
+
+        self.hold()
+        opening = asyncio.ensure_future(self.connection.open_unix_connection(socket, encoding=None))
+        try:
+            return Dialled(self, *await asyncio.shield(opening))
+        except (asyncssh.Error, OSError) as error:
+            self.release()
+            if not self.alive or self.connection.is_closed():
+                raise _Dead(str(error)) from None
+            raise Unreachable(f"The SSH server does not open {socket}", why=f"It said: {error}") from None
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._nobody_reads)
+            raise
+
+    def _nobody_reads(self, opening: asyncio.Future[tuple[Any, Any]]) -> None:
+        """As with commands, below."""
+        if opening.cancelled() or opening.exception() is not None:
+            self.release()
+        else:
+            Dialled(self, *opening.result()).close()
 
     def _nobody_wants(self, opening: asyncio.Future[asyncssh.SSHClientProcess[bytes]]) -> None:
         """The caller gave up while the channel was being opened: it still has to be closed."""
@@ -306,3 +364,34 @@ class Channel:
             await self.process.wait_closed()
         finally:
             self._line.release(lasting=self._lasting)
+
+
+class Dialled:
+    """A stream to a socket of the other side; it keeps the line open until it is closed."""
+
+    def __init__(self, line: Line, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]) -> None:
+        self._line: Line | None = line
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self, most: int) -> bytes:
+        """What has come; nothing once the other side has ended."""
+        import asyncssh
+
+        try:
+            return await self._reader.read(most)
+        except (asyncssh.Error, OSError):
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        import asyncssh
+
+        with contextlib.suppress(asyncssh.Error, OSError):  # whoever reads afterwards learns that it has ended
+            self._writer.write(data)
+            await self._writer.drain()
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._writer.close()
+            self._line.release()
+            self._line = None

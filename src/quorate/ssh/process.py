@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorate.problems import OutcomeUnknown, Problem
-from quorate.ssh.launching import Launch, Stream, command_line, ending
+from quorate.ssh.launching import ASKED, LET_IN, Launch, Stream, command_line, ending
 from quorate.ssh.pool import Channel, Pool
 from quorate.ssh.target import SshTarget
 
@@ -19,6 +19,8 @@ CHUNK = 64 * 1024
 GRACE_SECONDS = 3.0
 """Between a polite end and one by force, and for a command to say its number."""
 ENDING_SECONDS = 10.0
+SUDO_SECONDS = 20.0
+"""For sudo to take the password; where it asks for something else it would wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +48,22 @@ class Ended:
 class Process:
     """A command that was sent. Its streams fill by themselves."""
 
-    def __init__(self, place: Place, channel: Channel, keep: int) -> None:
+    def __init__(self, place: Place, launch: Launch, channel: Channel, keep: int) -> None:
         self._place = place
+        self._launch = launch
         self._channel = channel
         self.stdout, self.stderr = Stream(keep), Stream(keep)
         self._started = asyncio.Event()
+        self._answered = asyncio.Event()
+        """Sudo has taken the password or wants another one."""
         self.end: asyncio.Task[Ended]
 
     @classmethod
-    async def start(cls, place: Place, launch: Launch, stdin: bytes, *, keep: int) -> Process:
-        lines = launch.lines()
-        channel = await place.pool.open(place.target, place.line(launch.shell))
-        process = cls(place, channel, keep)
-        process.end = asyncio.get_running_loop().create_task(process._run(lines + stdin))
+    async def start(cls, place: Place, launch: Launch, stdin: bytes, *, keep: int, urgent: bool = False) -> Process:
+        for_sudo, lines = launch.for_sudo(), launch.lines()
+        channel = await place.pool.open(place.target, place.line(launch.shell), urgent=urgent)
+        process = cls(place, launch, channel, keep)
+        process.end = asyncio.get_running_loop().create_task(process._run(for_sudo, lines + stdin))
         process.end.add_done_callback(process._ended)
         place.pool.running.add(process)
         return process
@@ -80,7 +85,7 @@ class Process:
             if self.end.done() or self.stdout.pid is None:
                 break
             with contextlib.suppress(Problem):
-                await self._tell(self._place.line(ending(self.stdout.pid, signal)))
+                await self._signal(self.stdout.pid, signal)
             await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
         self._channel.close()
         await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
@@ -88,6 +93,13 @@ class Process:
     def stop_in_background(self) -> None:
         """For whoever is being cancelled and cannot wait."""
         self._place.pool.in_background(self.stop())
+
+    async def _signal(self, pid: int, signal: str) -> None:
+        if self._launch.user:  # who logs in may not end what sudo has started
+            ender = await Process.start(self._place, self._launch.ending(pid, signal), b"", keep=0, urgent=True)
+            await asyncio.wait({ender.end}, timeout=ENDING_SECONDS)
+        if not self.end.done():
+            await self._tell(self._place.line(ending(pid, signal)))
 
     async def _tell(self, line: str) -> None:
         channel = await self._place.pool.open(self._place.target, line, urgent=True)
@@ -97,9 +109,9 @@ class Process:
                 await channel.finished()
         channel.close()
 
-    async def _run(self, data: bytes) -> Ended:
+    async def _run(self, for_sudo: bytes, data: bytes) -> Ended:
         process = self._channel.process
-        sending = asyncio.get_running_loop().create_task(self._send(data))
+        sending = asyncio.get_running_loop().create_task(self._send(for_sudo, data))
         try:
             await asyncio.gather(self._collect(self.stdout, process.stdout), self._collect(self.stderr, process.stderr))
             await self._channel.finished()
@@ -114,17 +126,27 @@ class Process:
                 why="Whether it has ended or still runs is not known; it was not sent again",
                 next_step="Look at what it was to do before you repeat it",
             )
-        words = bytes(self.stderr.noise or self.stdout.noise).decode("utf-8", "replace").strip()
+        noise = bytes(self.stderr.noise or self.stdout.noise).replace(ASKED, b"").replace(LET_IN, b"")
+        words = noise.decode("utf-8", "replace").strip()
         started = self.stdout.pid is not None or self.stderr.pid is not None
         return Ended(None if signal else process.exit_status, signal, started, words)
 
-    async def _send(self, data: bytes) -> None:
+    async def _send(self, for_sudo: bytes, data: bytes) -> None:
         stdin = self._channel.process.stdin
         with contextlib.suppress(OSError):  # it does not have to read all of it
+            if for_sudo and not await self._let_in(for_sudo):
+                data = b""  # sudo would take it for more passwords, and lock the account for so many wrong ones
             for at in range(0, len(data), CHUNK):
                 stdin.write(data[at : at + CHUNK])
                 await stdin.drain()
             stdin.write_eof()
+
+    async def _let_in(self, for_sudo: bytes) -> bool:
+        self._channel.process.stdin.write(for_sudo)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SUDO_SECONDS):
+                await self._answered.wait()
+        return LET_IN in self.stderr.noise
 
     async def _collect(self, stream: Stream, reader: asyncssh.SSHReader[bytes]) -> None:
         import asyncssh
@@ -134,6 +156,8 @@ class Process:
                 stream.feed(data)
                 if stream.pid is not None:
                     self._started.set()
+                elif LET_IN in stream.noise or stream.noise.count(ASKED) > 1:
+                    self._answered.set()
 
     def _ended(self, end: asyncio.Task[Ended]) -> None:
         self._place.pool.running.discard(self)

@@ -48,7 +48,7 @@ class SshSettings:
     """Where addresses that a cluster or a guest tells of itself have to be to be used; empty is anywhere."""
     max_output: int = MOST_OUTPUT
     """The most that is kept of each output of a command, whatever a caller asks for."""
-    variables: Callable[[], Mapping[str, str]] = dict
+    variables: Callable[[], Mapping[str, str]] = field(default=dict, compare=False)
     """The environment as it is when a guest is asked for: PROXMOX_VM_101_SSH_HOST and its like."""
 
 

@@ -48,7 +48,11 @@ def _type(part: Mapping[str, Any]) -> str:
 
 def _bounds(part: Mapping[str, Any]) -> list[str]:
     words = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most"}
-    return [f"{word} {part[key]:g}" for key, word in words.items() if key in part]
+    return [f"{word} {_number(part[key])}" for key, word in words.items() if key in part]
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
 
 
 def _value(default: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as ListedTool
 from msgspec import Meta
 
+from quorate.operations.meant import meant
 from quorate.operations.registry import Operation, Risk, Table, operations, schema_of
 from quorate.pipeline.arguments import WrongArguments, decode
 from quorate.pipeline.caller import Caller, Exchange
@@ -90,7 +90,7 @@ class LeanSurface:
         return Finder(operations().values())
 
     def tools(self, caller: Caller) -> list[ListedTool]:
-        return [_listed(tool) for tool in self.usable(caller)]
+        return [listed(tool) for tool in self.usable(caller)]
 
     def usable(self, caller: Caller) -> list[Tool]:
         """Those by which the caller can do anything."""
@@ -150,8 +150,11 @@ class LeanSurface:
         known = operations()
         if name in known:
             return known[name]
-        near = difflib.get_close_matches(name, known, 3) or [one.name for one in self._finder.find(name)[:3]]
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"{FIND.name} finds operations by plain words"
+        plain_words = " " in name.strip()
+        near = [one.name for one in self._finder.find(name)[:3]] if plain_words else meant(name, known)
+        hint = (
+            f"Did you mean {' or '.join(map(repr, near))}?" if near else f"{FIND.name} finds operations by plain words"
+        )
         raise BadArgument(f"There is no operation {name!r}", next_step=hint)
 
     # -- finding ---------------------------------------------------------------------------------------------------
@@ -187,7 +190,7 @@ class LeanSurface:
 
     def _objection(self, operation: Operation, caller: Caller) -> str:
         """Why no cluster lets the caller do it; empty if one does."""
-        objections = [gate.objection(operation, caller) for gate in self._pipeline.gates(caller)]
+        objections = [gate.objection(operation, caller) for gate in self._pipeline.gates(caller, operation)]
         return "" if None in objections else str(objections[0]) if objections else ""
 
     def _runners(self, operation: Operation, caller: Caller) -> str:
@@ -196,7 +199,7 @@ class LeanSurface:
 
     def _runs(self, tool: Tool, operation: Operation, caller: Caller) -> bool:
         """Whether there are calls of the operation that the tool is for, and that a cluster allows."""
-        gates = self._pipeline.gates(caller)
+        gates = self._pipeline.gates(caller, operation)
         possible = [risk for risk in tool.risks if risk in _possible(operation)]
         return any(gate.objection(operation, caller, risk) is None for gate in gates for risk in possible)
 
@@ -214,7 +217,7 @@ def _decoded(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
         raise
 
 
-def _listed(tool: Tool) -> ListedTool:
+def listed(tool: Tool) -> ListedTool:
     return ListedTool(
         name=tool.name,
         description=tool.about,

@@ -38,16 +38,17 @@ class NativeSurface:
         tool, approver = describe(operation), self._pipeline.approver
         if approver.takes_tokens and approver.needed(operation.risk):
             tool.input_schema["properties"]["plan_token"] = PLAN_TOKEN
-        if len(clusters) > 1:
+        if len(clusters) > 1 and not operation.about_homelab:
             tool.input_schema["properties"][CLUSTER] = {"type": "string", "enum": clusters}
         return tool
 
 
 def describe(operation: Operation) -> Tool:
+    schema = operation.schema()
     return Tool(
         name=operation.name,
         description=operation.summary,
-        input_schema=operation.schema(),
+        input_schema={**schema, "properties": {**schema["properties"]}},
         annotations=hints(operation.risk, idempotent=operation.idempotent),
     )
 

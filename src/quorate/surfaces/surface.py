@@ -39,5 +39,13 @@ def answer(result: Result) -> CallToolResult:
     )
 
 
+def text_of(shown: CallToolResult) -> str:
+    return "\n".join(block.text for block in shown.content if isinstance(block, TextContent))
+
+
+def pictures_of(shown: CallToolResult) -> list[bytes]:
+    return [base64.b64decode(block.data) for block in shown.content if isinstance(block, ImageContent)]
+
+
 def image(png: bytes) -> ImageContent:
     return ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png")

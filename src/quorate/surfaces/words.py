@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from quorate.surfaces.homelab_words import HOMELAB_SAID
+
 EMPTY = (
     "a about actually again all also always am an and any are arent around as at be been being belongs between "
     "both but by called can cant could currently d did didnt do does doesnt doing dont during each every five for "
@@ -333,3 +335,4 @@ SAID = {
     "volume_update": "protect mark backup deletion prune keep forever note comment unprotect nobody deletes",
 }
 """By operation, what people say when they mean it, beyond its own name and summary."""
+SAID |= HOMELAB_SAID

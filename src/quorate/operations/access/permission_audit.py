@@ -176,7 +176,7 @@ def _place(path: str) -> dict[str, str]:
 
 
 async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    chosen = operations().get(tool)
+    chosen = operations(TOOLSETS).get(tool)
     if chosen is None or chosen.name == "permission_audit":
         raise BadArgument(f"There is no tool {tool!r} to look at", next_step=_like(tool))
     given = _decoded(chosen, arguments)
@@ -208,7 +208,7 @@ async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[st
 
 def _like(tool: str) -> str:
     """Tools with a name near to that; names are noun_verb, so the same noun is near as well."""
-    known = [name for name in operations() if name != "permission_audit"]
+    known = [name for name in operations(TOOLSETS) if name != "permission_audit"]
     near = difflib.get_close_matches(tool, known, 3)
     noun = tool.partition("_")[0]
     near += [name for name in known if name.startswith(f"{noun}_") and name not in near][: TOOLS_NAMED - len(near)]

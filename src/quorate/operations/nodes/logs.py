@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from quorate.operations.misplaced import refuse_beside
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.units import moment
+from quorate.operations.units import When, moment, parse_moment
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import BadArgument
 
@@ -22,11 +22,7 @@ CLUSTER_ENTRIES = 500
 SEVERITIES = ("panic", "alert", "critical", "error", "warning", "notice", "info", "debug")
 SERVICE_LOOKS_BACK = 86400.0
 
-_AGO = re.compile(r"^(?P<count>\d+)\s*(?P<unit>[smhdw])$")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _CURSOR = re.compile(r"^s=[^ ]*;i=[0-9a-f]+;")
-
-When = Annotated[str, Meta(description="2026-01-31 08:00 (UTC), or how long ago: 30m, 2h, 1d")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,7 @@ async def log_read(
 
     Tasks have their own logs: task_get.
     """
-    begin, end = (_moment(pve, text) for text in (since, until))
+    begin, end = (None if text is None else parse_moment(text, now=pve.clock.time()) for text in (since, until))
     if begin is not None and end is not None and begin > end:
         raise BadArgument("since is later than until", next_step="Swap them")
     texts = tuple(contains) if isinstance(contains, list) else () if contains is None else (contains,)
@@ -72,19 +68,6 @@ async def log_read(
     beside = {"user": user, "problems": problems, "offset": offset or None}
     refuse_beside("node", beside, "It is for the cluster's log; a journal takes service, since, until and contains")
     return await _node_log(pve, node, service, Wanted(begin, end, texts), limit)
-
-
-def _moment(pve: Cluster, text: str | None) -> float | None:
-    if text is None:
-        return None
-    ago = _AGO.match(text.strip())
-    if ago:
-        return pve.clock.time() - int(ago["count"]) * _SECONDS[ago["unit"]]
-    try:
-        given = datetime.datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise BadArgument(f"{text!r} is no time", next_step="Write 2026-01-31 08:00, or 2h for two hours ago") from None
-    return (given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp()
 
 
 # -- the journal of a node ---------------------------------------------------------------------------------------------

@@ -82,7 +82,8 @@ def _refuse_protected(guest: Guest, config: dict[str, Any]) -> None:
         raise Conflict(
             f"{guest} is protected against deletion",
             why="Its option protection is on",
-            next_step="Whoever is sure switches protection off first; this call does not",
+            next_step="This call leaves that alone. Whoever is sure switches it off first, on the node: "
+            f"`{'qm' if guest.is_vm else 'pct'} set {guest.vmid} --protection 0`",
         )
 
 

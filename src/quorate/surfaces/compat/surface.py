@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from dataclasses import replace
@@ -12,6 +11,7 @@ from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as ListedTool
 
 from quorate.config import Access
+from quorate.operations.meant import meant
 from quorate.operations.registry import Risk, operations
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.caller import Caller, Exchange
@@ -36,7 +36,7 @@ class CompatSurface:
 
     def tools(self, _: Caller) -> list[ListedTool]:
         """All of them, whatever the access level: that is what the other server does. A call may be refused."""
-        return [_listed(tool) for tool in self._tools.values()]
+        return [listed(tool) for tool in self._tools.values()]
 
     def knows(self, name: str) -> bool:
         return name in self._tools
@@ -70,8 +70,8 @@ class CompatSurface:
 
     def _find(self, name: str) -> Tool:
         if name not in self._tools:
-            near = difflib.get_close_matches(name, self._tools, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(self._tools)}"
+            near = meant(name, self._tools)
+            hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are {', '.join(self._tools)}"
             raise BadArgument(f"There is no tool {name!r}", next_step=hint)
         return self._tools[name]
 
@@ -131,7 +131,7 @@ class CompatSurface:
         return _answered(self._system.error(tool, problem), (), failed=True)
 
 
-def _listed(tool: Tool) -> ListedTool:
+def listed(tool: Tool) -> ListedTool:
     changes = tool.risk in (Risk.CHANGE, Risk.DESTROY)
     return ListedTool(
         name=tool.name,

@@ -17,12 +17,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quorate.config.http import MCP_PATH, HttpSettings
+from quorate.homelab.shells import Shells
 from quorate.pve.cluster import Cluster
 from quorate.state.approvals import Approvals
 from quorate.state.database import StateUnavailable
 from quorate.state.keys import shared_key
 from quorate.state.store import Store
 from quorate.state.tokens import Tokens
+from quorate.state.trail import AuditTrail
 from quorate.surfaces.server import Server
 from quorate.surfaces.web import metrics as prometheus
 from quorate.surfaces.web.approvals import PATH as APPROVALS_PATH
@@ -54,6 +56,9 @@ class Core:
     store: Store
     clusters: Sequence[Cluster]
     server: Callable[..., Server]
+    audit: AuditTrail
+    shells: Shells | None = None
+    """Terminals for people, if the homelab has any to offer."""
 
 
 async def build_application(core: Core, departure: Departure) -> ASGIApp:
@@ -76,6 +81,7 @@ async def build_application(core: Core, departure: Departure) -> ASGIApp:
         Route("/metrics", measures if settings.open_metrics else door.before(measures)),
         *health_routes(store, departure),
         *metadata_routes(settings),
+        *_shell_routes(core, door),
     ]
     app: ASGIApp = Starlette(routes=routes, lifespan=lambda _: _running(server))
     if settings.allowed_origins:
@@ -100,6 +106,14 @@ def _mcp_route(server: Server, settings: HttpSettings, door: Door, *, sessions: 
     app = StreamableHTTPASGIApp(server.session_manager)
     # Without sessions there is nothing that a GET could listen to and no session that a DELETE could end.
     return Route(MCP_PATH, door.before(app), methods=None if sessions else ["POST"])
+
+
+def _shell_routes(core: Core, door: Door) -> list[BaseRoute]:
+    if core.shells is None:
+        return []
+    from quorate.surfaces.web.shell import ShellPages
+
+    return ShellPages(core.shells, core.store, core.audit, door, core.settings.public_url).routes()
 
 
 def _sessions(core: Core) -> bool:

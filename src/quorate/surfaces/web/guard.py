@@ -41,7 +41,7 @@ class Guard:
         self._departure = departure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in HEALTH_PATHS:
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in HEALTH_PATHS):
             await self._app(scope, receive, send)  # probes come by address, and there is nothing to protect
         elif self._departure.closing:
             await refusal(503, "shutting_down", "This server is shutting down", Retry_After="1", Connection="close")(
@@ -52,7 +52,7 @@ class Guard:
                 scope, receive, send
             )
         else:
-            if scope["method"] == "GET":
+            if scope["type"] == "http" and scope["method"] == "GET":
                 receive = self._departure.hanging_up(receive)
             await self._addressed(scope, receive, send)
 
@@ -95,7 +95,8 @@ class _Addressed:
 
 def own_origin(scope: Scope) -> str:
     """What the Origin of our own pages is, by the Host that was asked for."""
-    return f"{scope['scheme']}://{Headers(scope=scope).get('host', '').lower()}"
+    scheme = scope["scheme"].replace("ws", "http")  # a page that opens a web socket has the origin of a page
+    return f"{scheme}://{Headers(scope=scope).get('host', '').lower()}"
 
 
 def without_port(host: str) -> str:

@@ -24,6 +24,8 @@ from quorate.surfaces.web.guard import HEADER_BYTES, bracketed
 
 HEADER_SECONDS = 20.0
 MOST_CONNECTIONS = 2000
+MESSAGE_BYTES = 64 * 1024
+"""Of a web socket: nobody types that much at once."""
 HANDOVER_SECONDS = 10
 """After the grace: calls that follow a task look once more, then hand it back."""
 
@@ -38,11 +40,13 @@ class Listener(uvicorn.Server):
         departure: Departure,
         hand_over: Callable[[], None],
         remark: str | None = None,
+        terminals_at: Callable[[str], None] | None = None,
     ) -> None:
         self._settings = settings
         self._departure = departure
         self._hand_over = hand_over
         self._remark = remark
+        self._terminals_at = terminals_at
         self._certificate = Certificate(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
         tls: dict[str, Any] = {}
         if self._certificate is not None:
@@ -53,7 +57,9 @@ class Listener(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=PatientProtocol,
-                ws="none",
+                ws="wsproto" if terminals_at else "none",
+                ws_max_size=MESSAGE_BYTES,
+                ws_per_message_deflate=False,
                 log_level="warning",
                 access_log=False,
                 proxy_headers=False,  # the guard does it, for listed proxies only
@@ -90,6 +96,8 @@ class Listener(uvicorn.Server):
             host, port = listening.getsockname()[:2]
             self.url = f"{'https' if self._settings.tls else 'http'}://{bracketed(host)}:{port}"
             sys.stderr.write(f"quorate: listening on {self.url}{MCP_PATH}\n")
+            if self._terminals_at is not None:
+                self._terminals_at(self.url)
         if self._remark:
             sys.stderr.write(f"quorate: {self._remark}\n")
         sys.stderr.flush()
@@ -138,7 +146,8 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
+        waits = self.cycle is None or self.cycle.response_complete
+        if not waits or self.transport.get_protocol() is not self:  # a web socket has its own patience
             self._stop_hurrying()
         elif self._hurry is None:
             self._hurry = self.loop.call_later(HEADER_SECONDS, self._hang_up)

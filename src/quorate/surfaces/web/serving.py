@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quorate.config import ConfigError
 from quorate.config.http import HttpSettings
 from quorate.state.store import Store
 from quorate.state.tokens import Tokens
 from quorate.surfaces.web.application import Core, build_application
 from quorate.surfaces.web.departure import Departure
+from quorate.surfaces.web.guard import ANY_ADDRESS
 from quorate.surfaces.web.listening import Listener
 
 OPEN = "there is no token, so every program on this machine may use it; `quorate tokens create NAME` makes one"
@@ -32,7 +35,20 @@ async def prepare(core: Core) -> Listener:
             if cluster.is_open:
                 cluster.client.leaving = True
 
-    return Listener(await build_application(core, departure), core.settings, departure, hand_over, remark)
+    application = await build_application(core, departure)
+    return Listener(application, core.settings, departure, hand_over, remark, _terminals_at(core))
+
+
+def _terminals_at(core: Core) -> Callable[[str], None] | None:
+    """Tells those who invite people to a terminal by which address we are reached, if by any."""
+    shells, settings = core.shells, core.settings
+    if shells is None:
+        return None
+
+    def listening(url: str) -> None:
+        shells.url = settings.public_url or (None if settings.host in ANY_ADDRESS else url)
+
+    return listening
 
 
 async def ensure_safe(settings: HttpSettings, store: Store) -> str | None:

@@ -1,0 +1,91 @@
+"""The steps that make an administration account. Each is one fixed script, and finds its values as arguments."""
+
+from __future__ import annotations
+
+from quorate.homelab.admin.account import PATHS, Standing, as_account, as_root, sudo_rule
+from quorate.homelab.machines import Machine
+from quorate.problems import NotConfigured
+
+COMMENT = "Quorate administration"
+
+# $1 account, $2 comment. The password `*` fits nothing, but unlike `!` it is no lock, which some SSH servers take for a
+# refusal of keys, too. A home that was left by an earlier account keeps its owner, if that number is free.
+_USER = f"""{PATHS}
+shell=$(command -v bash) || shell=/bin/sh
+left=
+[ ! -d "/home/$1" ] || left=$(stat -c %u "/home/$1")
+case $left in
+0) left=;;
+?*) if grep -q "^[^:]*:[^:]*:$left:" /etc/passwd; then left=; fi;;
+esac
+if command -v useradd >/dev/null 2>&1; then
+  exec useradd -m -p "*" -s "$shell" -c "$2" ${{left:+-u "$left"}} "$1"
+fi
+adduser -D -s "$shell" -g "$2" ${{left:+-u "$left"}} "$1" && printf "%s:*\\n" "$1" | chpasswd -e
+"""
+# $1 home, $2 line. Other lines stay as they are; a last one without an end gets one.
+_KEY = """
+umask 077
+cd -- "$1" && mkdir -p .ssh && chmod 700 .ssh || exit
+file=.ssh/authorized_keys
+if [ -s "$file" ] && [ -n "$(tail -c 1 "$file")" ]; then echo >> "$file"; fi
+grep -qxF -- "$2" "$file" 2>/dev/null || printf "%s\\n" "$2" >> "$file" || exit
+chmod 600 "$file" || exit
+if command -v restorecon >/dev/null 2>&1; then restorecon -R .ssh; fi
+exit 0
+"""
+# $1 account, $2 rule. sudo reads no file with a dot in its name: the temporary one never holds.
+_SUDO = f"""{PATHS}
+umask 077
+new=$(mktemp /etc/sudoers.d/.quorate.XXXXXX) || exit
+trap 'rm -f "$new"' EXIT
+printf "%s\\n" "$2" > "$new" && chmod 0440 "$new" && visudo -cf "$new" >&2 && mv -f "$new" "/etc/sudoers.d/$1"
+"""
+# $1 account, then groups.
+_GROUPS = f"""{PATHS}
+account=$1; shift
+for group in "$@"; do
+  if command -v usermod >/dev/null 2>&1; then usermod -aG "$group" "$account" || exit
+  else addgroup "$account" "$group" || exit; fi
+done
+"""
+
+
+async def make_user(machine: Machine, account: str) -> None:
+    await as_root(machine, f"Making the account {account}", _USER, account, COMMENT)
+
+
+async def let_key_in(machine: Machine, account: str, home: str, line: str) -> None:
+    await as_account(machine, account, f"Letting the key of {account} in", _KEY, home, line)
+
+
+async def allow_sudo(machine: Machine, account: str) -> None:
+    await as_root(machine, f"Writing the sudo rule of {account}", _SUDO, account, sudo_rule(account))
+
+
+async def join(machine: Machine, account: str, groups: tuple[str, ...]) -> None:
+    await as_root(machine, f"Adding {account} to {', '.join(groups)}", _GROUPS, account, *groups)
+
+
+def require_means(machine: Machine, found: Standing, *, user: bool, sudo: bool) -> None:
+    """Refuse before anything is done what could not be finished."""
+    if user and "useradd" not in found.programs and not {"adduser", "chpasswd"} <= found.programs:
+        raise NotConfigured(
+            f"{machine} has no program that makes accounts",
+            why="Neither useradd nor adduser with chpasswd was found",
+            next_step="Make the account by the means of that system, and register the host with it",
+        )
+    if not sudo:
+        return
+    if not {"sudo", "visudo"} <= found.programs:
+        raise NotConfigured(
+            f"{machine} has no sudo" if "sudo" not in found.programs else f"{machine} has sudo, but no visudo",
+            why="A rule that was not checked by visudo could lock everybody out of sudo, so none is written",
+            next_step="Install sudo there (apt, dnf or apk: the package is called sudo), or give sudo=false for an "
+            "account without root's rights",
+        )
+    if "includedir" not in found.programs:
+        raise NotConfigured(
+            f"sudo on {machine} does not read /etc/sudoers.d",
+            next_step="Add the line `@includedir /etc/sudoers.d` there with visudo, or give sudo=false",
+        )

@@ -1,0 +1,56 @@
+"""Who is really gone, of those that a scan did not meet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+from quorate.homelab.devices.device import Device, bare
+from quorate.homelab.network.probing import Answer, Pace, probe
+from quorate.homelab.network.seen import Scan
+from quorate.homelab.network.targets import Address
+
+KNOCKS = 3
+PATIENCE_SECONDS = 2.0
+AT_ONCE = 128
+SECONDS = 8.0
+
+
+async def absent(devices: Iterable[Device], scan: Scan, wanted: Sequence[Address], pace: Pace) -> list[Device]:
+    """Devices that stood where the scan looked and do not answer where they used to."""
+    looked_at = {str(one) for one in wanted} - {str(one) for one in scan.unfinished}
+    met = {str(one) for one in scan.seen}
+    missing = [
+        one
+        for one in devices
+        if one.state == "up" and one.addresses and {bare(each) for each in one.addresses} <= looked_at - met
+    ]
+    queue, gone = iter(missing), []
+
+    async def work() -> None:
+        for one in queue:
+            if not await _answers(one, pace):
+                gone.append(one)
+
+    with contextlib.suppress(TimeoutError):  # of whom it is not known by then, nothing is said
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as workers:
+            for _ in range(min(AT_ONCE, len(missing))):
+                workers.create_task(work())
+    return sorted(gone, key=lambda one: one.id)
+
+
+async def _answers(device: Device, pace: Pace) -> bool:
+    """Whether it is there at a port that was open. Of one that never had any, the neighbour table has told."""
+    for port in _known_open(device)[:KNOCKS]:
+        await pace.turn()
+        if await probe(ipaddress.ip_address(device.address), port, PATIENCE_SECONDS) is not Answer.SILENT:
+            return True
+    return not (_known_open(device) or device.macs)
+
+
+def _known_open(device: Device) -> list[int]:
+    listening = (device.facts.ports or ()) if device.facts else ()
+    heard = [one.port for one in listening if one.protocol == "tcp" and not one.address.startswith(("127.", "::1"))]
+    return list(dict.fromkeys([*device.open_ports, *heard]))

@@ -1,0 +1,236 @@
+"""The map as data: segments, what stands in them, hypervisors with their guests."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quorate.homelab.devices.device import Device, bare, is_address, segment_of
+from quorate.homelab.home import Homelab
+from quorate.inside.node_addresses import ssh_of_node
+from quorate.problems import Problem
+from quorate.pve.cluster import Cluster
+from quorate.pve.inventory import Resource
+
+CLUSTER_SECONDS = 15.0
+ORDER = ("router", "hypervisor", "host", "guest", "device")
+"""What a thing is on the map, the most telling first."""
+
+
+@dataclass
+class Spot:
+    """One thing on the map."""
+
+    role: str
+    name: str
+    state: str = "up"
+    id: int | None = None
+    addresses: tuple[str, ...] = ()
+    system: str = ""
+    cores: int | None = None
+    memory: int | None = None
+    containers: int = 0
+    place: str = ""
+    guests: list[Spot] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return bare(self.addresses[0]) if self.addresses else ""
+
+    def address_in(self, network: str) -> str:
+        inside = ipaddress.ip_network(network)
+        return next((bare(one) for one in self.addresses if ipaddress.ip_address(bare(one)) in inside), "")
+
+
+@dataclass
+class Segment:
+    network: str
+    assumed: bool = True
+    """Nobody has told the prefix."""
+    gateways: list[str] = field(default_factory=list)
+    spots: list[Spot] = field(default_factory=list)
+    visitors: list[Spot] = field(default_factory=list)
+    """What stands in another segment, but has an address here, too."""
+
+
+@dataclass
+class Sitemap:
+    segments: list[Segment]
+    unplaced: list[Spot]
+    """Nobody knows an address of theirs."""
+    silent: dict[str, str]
+    """Clusters that do not answer, and why."""
+
+    def everything(self) -> Iterator[tuple[str, str, Spot]]:
+        """Segment, hypervisor, thing."""
+        lanes = [*((one.network, one.spots) for one in self.segments), ("", self.unplaced)]
+        for network, spots in lanes:
+            for spot in spots:
+                yield network, "", spot
+                yield from ((network, spot.name, guest) for guest in spot.guests)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What a cluster consists of, and where its nodes are."""
+
+    cluster: Cluster
+    rows: Sequence[Resource]
+    addresses: dict[str, str]
+
+
+async def trees(home: Homelab) -> tuple[list[Tree], dict[str, str]]:
+    """Of every cluster that answers; and why the others do not."""
+    answers = await asyncio.gather(*(_tree(one) for one in home.clusters))
+    found = [answer for answer in answers if isinstance(answer, Tree)]
+    silent = {
+        cluster.name: answer for cluster, answer in zip(home.clusters, answers, strict=True) if isinstance(answer, str)
+    }
+    return found, silent
+
+
+async def _tree(cluster: Cluster) -> Tree | str:
+    try:
+        async with asyncio.timeout(CLUSTER_SECONDS):
+            rows = await cluster.inventory.rows()
+            nodes = [row.node for row in rows if row.type == "node"]
+            return Tree(cluster, rows, {node: await _address(cluster, node) for node in nodes})
+    except TimeoutError:
+        return f"It did not answer within {CLUSTER_SECONDS:g} s"
+    except Problem as problem:
+        return problem.what
+
+
+async def _address(cluster: Cluster, node: str) -> str:
+    try:
+        host = (await ssh_of_node(cluster, node)).host
+    except Problem:
+        return ""
+    return host if is_address(host) else ""
+
+
+def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[str, str] | None = None) -> Sitemap:
+    """Put everything in its place. A guest stands with its node, wherever its address is."""
+    by_place = {one.place: one for one in devices if one.place}
+    alone = [one for one in devices if not one.place]
+    spots = [spot for tree in clusters for spot in _hypervisors(tree, by_place)]
+    answered = {tree.cluster.name for tree in clusters}
+    of_silent = [one for place, one in by_place.items() if place.partition("/")[0] not in answered]
+    spots += [_spot(one) for one in (*alone, *of_silent)]
+    known = _told_segments(devices)
+    gateways = _gateways(devices)
+    segments: dict[str, Segment] = {}
+    unplaced = []
+    for spot in spots:
+        networks = list(dict.fromkeys(_network(one, known) for one in spot.addresses))
+        if not networks:
+            unplaced.append(spot)
+            continue
+        for number, network in enumerate(networks):
+            segment = segments.setdefault(network, Segment(network, network not in known))
+            (segment.visitors if number else segment.spots).append(spot)
+        for guest in spot.guests:
+            for network in dict.fromkeys(_network(one, known) for one in guest.addresses):
+                if network not in networks:
+                    segments.setdefault(network, Segment(network, network not in known)).visitors.append(guest)
+    for gateway in gateways:
+        _place_gateway(gateway, segments, known, spots)
+    for segment in segments.values():
+        segment.spots.sort(key=_order)
+    ordered = sorted(segments.values(), key=lambda one: _sortable(one.network))
+    return Sitemap(ordered, sorted(unplaced, key=_order), dict(silent or {}))
+
+
+def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[Spot]:
+    for row in sorted((row for row in tree.rows if row.type == "node"), key=lambda row: row.node):
+        place = f"{tree.cluster.name}/{row.node}"
+        told = tree.addresses.get(row.node, "")
+        state = "up" if row.status == "online" else "away"
+        spot = _spot(by_place[place], state) if place in by_place else Spot("hypervisor", row.node, state, place=place)
+        spot.role, spot.name = "hypervisor", row.node
+        spot.addresses = spot.addresses or ((told,) if told else ())
+        spot.cores, spot.memory = spot.cores or int(row.maxcpu) or None, spot.memory or row.maxmem or None
+        guests = sorted((one for one in tree.rows if one.is_guest and one.node == row.node), key=lambda one: one.vmid)
+        spot.guests = [_guest(one, tree.cluster.name, by_place) for one in guests if not one.template]
+        yield spot
+
+
+def _guest(row: Resource, cluster: str, by_place: dict[str, Device]) -> Spot:
+    place = f"{cluster}/{row.vmid}"
+    state = "up" if row.status == "running" else "stopped"
+    spot = _spot(by_place[place], state) if place in by_place else Spot("guest", "", state, place=place)
+    spot.role, spot.name = "guest", row.name or str(row.vmid)
+    spot.cores, spot.memory = spot.cores or int(row.maxcpu) or None, spot.memory or row.maxmem or None
+    return spot
+
+
+def _spot(device: Device, state: str | None = None) -> Spot:
+    facts = device.facts
+    role = "device" if device.kind == "device" else "guest" if device.kind in ("vm", "ct") else "host"
+    spot = Spot(role, str(device), state or device.state, device.id, device.addresses, place=device.place)
+    if facts is None:
+        return spot
+    spot.system = " ".join(filter(None, (facts.system.id, facts.system.version))) if facts.system else ""
+    spot.cores = (facts.cpu.threads or facts.cpu.cores) if facts.cpu else None
+    spot.memory = facts.memory.total if facts.memory else None
+    spot.containers = len(facts.containers or ())
+    if facts.vms:
+        spot.role = "hypervisor"
+        spot.guests = [Spot("guest", one.name, _vm_state(one.state)) for one in facts.vms]
+    return spot
+
+
+def _vm_state(state: str | None) -> str:
+    return "up" if (state or "").lower() in ("running", "up") else "stopped"
+
+
+# -- segments ----------------------------------------------------------------------------------------------------------
+
+
+def _told_segments(devices: Iterable[Device]) -> set[str]:
+    """Networks of which a machine has told the prefix."""
+    return {segment_of(one) for device in devices for one in device.addresses if "/" in one and not _single(one)}
+
+
+def _single(address: str) -> bool:
+    return address.endswith(("/32", "/128"))
+
+
+def _network(address: str, known: set[str]) -> str:
+    plain = ipaddress.ip_address(bare(address))
+    if "/" in address and not _single(address):
+        return segment_of(address)
+    holding = [network for one in known if plain in (network := ipaddress.ip_network(one))]
+    return str(max(holding, key=lambda one: one.prefixlen)) if holding else segment_of(bare(address))
+
+
+def _gateways(devices: Iterable[Device]) -> list[str]:
+    networks = [one.facts.network for one in devices if one.facts and one.facts.network]
+    told = (gateway.split()[0] for network in networks for gateway in network.gateways if gateway.split())
+    return list(dict.fromkeys(one for one in told if is_address(one)))
+
+
+def _place_gateway(gateway: str, segments: dict[str, Segment], known: set[str], spots: list[Spot]) -> None:
+    """Whoever has that address is a router; if nobody is known to, it is still there."""
+    if ipaddress.ip_address(gateway).is_link_local or (network := _network(gateway, known)) not in segments:
+        return
+    segments[network].gateways.append(gateway)
+    everyone = (one for spot in spots for one in (spot, *spot.guests))
+    owners = [one for one in everyone if gateway in map(bare, one.addresses)]
+    for owner in owners:
+        owner.role = "router" if owner.role in ("device", "host") else owner.role
+    if not owners:
+        segments[network].spots.append(Spot("router", "gateway", "unknown", addresses=(gateway,)))
+
+
+def _order(spot: Spot) -> tuple[int, tuple[int, int], str]:
+    return ORDER.index(spot.role), _sortable(spot.address), spot.name
+
+
+def _sortable(address: str) -> tuple[int, int]:
+    if not address:
+        return 9, 0
+    network = ipaddress.ip_network(address, strict=False)
+    return network.version, int(network.network_address)

@@ -1,0 +1,1 @@
+"""Looking at the network from here: who answers, at which ports, with which hardware address."""

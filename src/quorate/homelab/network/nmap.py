@@ -1,0 +1,94 @@
+"""The same scan by nmap, where the operator has installed it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import shutil
+from collections.abc import Iterable, Sequence
+from xml.etree import ElementTree
+
+from quorate.homelab.network.seen import Scan, Seen
+from quorate.homelab.network.targets import Address
+from quorate.problems import NotConfigured, Problem, ServerFailed
+
+
+def is_installed() -> bool:
+    return shutil.which("nmap") is not None
+
+
+async def scan(wanted: Sequence[Address], ports: Sequence[int], *, rate: float, seconds: float) -> Scan:
+    """A connect scan with pings before it; what is not finished in time is not counted as silent."""
+    if not is_installed():
+        raise NotConfigured(
+            "nmap is not installed where Quorate runs", next_step="Use engine=builtin, or install nmap there"
+        )
+    found: dict[Address, Seen] = {}
+    unfinished: list[Address] = []
+    for version in (4, 6):
+        group = [one for one in wanted if one.version == version]
+        if not group:
+            continue
+        text = await _run(_command(group, ports, rate, version), seconds)
+        if text is None:
+            unfinished += group
+            continue
+        found |= {one.address: one for one in parse(text) if one.address in group}
+    for one in found.values():
+        one.closed = set(ports) - one.open
+    return Scan(found, unfinished, tuple(ports), "nmap")
+
+
+def _command(group: Sequence[Address], ports: Sequence[int], rate: float, version: int) -> list[str]:
+    """Only numbers and addresses of ours stand in it."""
+    four = [ipaddress.IPv4Network(one) for one in group if one.version == 4]
+    places = list(ipaddress.collapse_addresses(four)) if four else group
+    return [
+        "nmap", *(["-6"] if version == 6 else []), "-sT", "-n", "--max-rate", f"{rate:g}", "--max-retries", "1",
+        "--host-timeout", "20s", "-p", ",".join(map(str, ports)), "-oX", "-", *map(str, places),
+    ]  # fmt: skip
+
+
+async def _run(command: list[str], seconds: float) -> str | None:
+    """What it printed; None if it was not finished in time."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            text, complaint = await process.communicate()
+    except TimeoutError:
+        return None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        why = complaint.decode("utf-8", "replace").strip()[:300] or f"It ended with {process.returncode}"
+        raise ServerFailed("nmap did not work", why=why, next_step="engine=builtin does without it")
+    return text.decode("utf-8", "replace")
+
+
+def parse(text: str) -> Iterable[Seen]:
+    """The hosts that are up in nmap's XML."""
+    try:
+        root = ElementTree.fromstring(text)  # noqa: S314 - nmap is the operator's own
+    except ElementTree.ParseError as error:
+        raise Problem("The answer of nmap cannot be read", why=str(error)) from None
+    for host in root.iter("host"):
+        status = host.find("status")
+        if status is None or status.get("state") != "up" or status.get("reason") == "user-set":
+            continue
+        given = {one.get("addrtype"): one.get("addr", "") for one in host.iter("address")}
+        try:
+            seen = Seen(ipaddress.ip_address(given.get("ipv4") or given.get("ipv6") or ""))
+        except ValueError:
+            continue
+        seen.mac = given.get("mac", "").lower()
+        for port in host.iter("port"):
+            state, number = port.find("state"), port.get("portid", "")
+            if state is not None and state.get("state") == "open" and number.isdecimal():
+                seen.open.add(int(number))
+        yield seen

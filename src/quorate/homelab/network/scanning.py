@@ -1,0 +1,125 @@
+"""Who is there? A connect scan with the neighbour table, or nmap, and names where they come quickly."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+from quorate.homelab.network import nmap
+from quorate.homelab.network.neighbours import neighbours
+from quorate.homelab.network.probing import Answer, Pace, probe_all
+from quorate.homelab.network.seen import Scan, Seen
+from quorate.homelab.network.targets import Address
+from quorate.pve.clock import Clock
+from quorate.pve.tasks import Report
+
+Engine = Literal["builtin", "nmap", "auto"]
+
+PATIENCE_SECONDS = 1.0
+FIRST_LOOK = 3
+"""So many ports are tried to see whether anybody is there; the others only where somebody is."""
+NAME_SECONDS = 1.0
+NAMES_SECONDS = 3.0
+REPORT_EVERY = 256
+
+
+async def scan(
+    wanted: Sequence[Address],
+    ports: Sequence[int],
+    *,
+    clock: Clock,
+    rate: float,
+    seconds: float,
+    engine: Engine = "builtin",
+    report: Report | None = None,
+) -> Scan:
+    """Look at all of them. What could not be looked at in `seconds` is told, not guessed."""
+    if engine == "nmap" or (engine == "auto" and nmap.is_installed()):
+        done = await nmap.scan(wanted, ports, rate=rate, seconds=seconds)
+    else:
+        done = await _connect_scan(wanted, ports, Pace(clock, rate), seconds, report)
+    known = await neighbours()
+    for one in done.seen.values():
+        one.mac = one.mac or known.get(str(one.address), "")
+    await _name(list(done.seen.values()))
+    return done
+
+
+async def _connect_scan(
+    wanted: Sequence[Address], ports: Sequence[int], pace: Pace, seconds: float, report: Report | None
+) -> Scan:
+    """First a few ports of everyone, then the others of those who are there."""
+    seen: dict[Address, Seen] = {}
+    looked_at: dict[Address, int] = {}
+    first, rest = ports[:FIRST_LOOK], ports[FIRST_LOOK:]
+    tried = 0
+
+    async def note(address: Address, port: int, answer: Answer) -> None:
+        nonlocal tried
+        tried += 1
+        looked_at[address] = looked_at.get(address, 0) + 1
+        if answer is not Answer.SILENT:
+            seen.setdefault(address, Seen(address))
+        if answer is Answer.OPEN:
+            seen[address].open.add(port)
+        if report is not None and tried % REPORT_EVERY == 0:
+            told = f"{len(seen)} of {len(looked_at)} addresses have answered"
+            await report(float(len(looked_at)), float(len(wanted)), told)
+
+    unfinished: list[Address] = []
+    try:
+        async with asyncio.timeout(seconds):
+            # Address by address, so that what is finished when time is up is finished.
+            await probe_all(
+                ((one, port) for one in wanted for port in first), pace, patience=PATIENCE_SECONDS, note=note
+            )
+            for address in await _quiet_neighbours(wanted, seen):
+                seen[address] = Seen(address)
+            present = list(seen)
+            await probe_all(
+                ((one, port) for one in present for port in rest), pace, patience=PATIENCE_SECONDS, note=note
+            )
+    except TimeoutError:
+        unfinished = [one for one in wanted if looked_at.get(one, 0) < (len(ports) if one in seen else len(first))]
+    for address in unfinished:
+        seen.pop(address, None)
+    for one in seen.values():
+        one.closed = set(ports) - one.open
+    return Scan(seen, unfinished, tuple(ports), "builtin")
+
+
+async def _quiet_neighbours(wanted: Sequence[Address], seen: dict[Address, Seen]) -> list[Address]:
+    """Those who answered no connection, but told their hardware address."""
+    known = await neighbours()
+    return [one for one in wanted if one not in seen and str(one) in known]
+
+
+async def _name(found: list[Seen]) -> None:
+    """Ask for names, if the first answer comes quickly: a resolver that hangs is asked once."""
+    if not found:
+        return
+    loop = asyncio.get_running_loop()
+    helpers = ThreadPoolExecutor(4, thread_name_prefix="quorate-names")
+
+    async def ask(one: Seen) -> None:
+        one.name = await loop.run_in_executor(helpers, _reverse, str(one.address))
+
+    try:
+        async with asyncio.timeout(NAME_SECONDS):
+            await ask(found[0])
+        async with asyncio.timeout(NAMES_SECONDS):
+            await asyncio.gather(*(ask(one) for one in found[1:]))
+    except TimeoutError:
+        pass
+    finally:
+        helpers.shutdown(wait=False, cancel_futures=True)
+
+
+def _reverse(address: str) -> str:
+    try:
+        return socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Services from a catalogue, put on hosts by Compose, Ansible or Terraform."""

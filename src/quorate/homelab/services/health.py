@@ -1,0 +1,82 @@
+"""Whether a service answers, asked on its own host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quorate.homelab.discovery.discover import discover
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.template import Health, Template
+from quorate.inside.way import Command
+from quorate.problems import Problem
+from quorate.pve.clock import Clock
+from quorate.pve.tasks import Report
+
+EVERY = 3.0
+WORDS = 200
+# A page that wants a login is a page. The certificate is its own, so it is not checked; nothing is sent but a question.
+_ASK = """
+if command -v curl > /dev/null 2>&1; then
+code=$(curl --silent --show-error --insecure --noproxy '*' --max-time 5 --output /dev/null --write-out '%{http_code}' "$1")
+case $code in 2??|3??|401|403) exit 0;; esac; echo "it answers $code" >&2; exit 1
+elif command -v wget > /dev/null 2>&1; then exec wget -q -T 5 -O /dev/null "$1"
+else exit 127; fi
+"""
+
+
+async def ailment(machine: Machine, template: Template, values: Mapping[str, Any]) -> str | None:
+    """What is wrong with it; None if it is healthy, or if nobody knows how to tell."""
+    health = template.health
+    if health is None:
+        return None
+    try:
+        if health.command:
+            return await _ended(machine, machine.as_root(Command(health.command)))
+        port = template.port(health.port, values)
+        return await (_http(machine, health, port) if health.http else _tcp(machine, port))
+    except Problem as problem:
+        return str(problem)
+
+
+async def healthy(
+    machine: Machine, template: Template, values: Mapping[str, Any], clock: Clock, report: Report | None = None
+) -> str | None:
+    """Wait for it; what is wrong with it when the time is up."""
+    seconds = template.health.seconds if template.health else 0
+    end = clock.monotonic() + seconds
+    while wrong := await ailment(machine, template, values):
+        if clock.monotonic() >= end:
+            return wrong
+        if report is not None:
+            await report(90.0, 100.0, f"Waiting for {template.title}: {wrong}")
+        await clock.sleep(EVERY)
+    return None
+
+
+async def _http(machine: Machine, health: Health, port: int) -> str | None:
+    url = f"{'https' if health.tls else 'http'}://127.0.0.1:{port}{health.http}"
+    output = await machine.way.run(Command(("/bin/sh", "-c", _ASK, "sh", url)), seconds=20)
+    if output.exit_code == 0:
+        return None
+    if output.exit_code == 127:  # nothing there that asks for pages
+        return await _tcp(machine, port)
+    return f"{url}: {_words(output.stderr) or 'no answer'}"
+
+
+async def _tcp(machine: Machine, port: int) -> str | None:
+    facts = await discover(machine, sections=("ports",), seconds=15)
+    if any((one.protocol, one.port) == ("tcp", port) for one in facts.ports or ()):
+        return None
+    return f"Nothing listens on port {port}"
+
+
+async def _ended(machine: Machine, command: Command) -> str | None:
+    output = await machine.way.run(command, seconds=20)
+    if output.exit_code == 0:
+        return None
+    return f"{command.argv[0]} ended with {output.exit_code}: {_words(output.stderr or output.stdout)}"
+
+
+def _words(said: bytes) -> str:
+    return " ".join(said.decode("utf-8", "replace").split())[-WORDS:]

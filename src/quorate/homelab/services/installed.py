@@ -1,0 +1,60 @@
+"""What was installed where, as it is kept."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.template import Method
+from quorate.state.store import Store
+
+KIND = "service"
+State = Literal["installing", "installed", "upgrading", "failed", "removed"]
+
+
+class Installed(msgspec.Struct, frozen=True, omit_defaults=True):
+    service: str
+    host: str
+    """As `machine` understands it: a registered host, or cluster/guest."""
+    method: Method
+    state: State
+    version: str = ""
+    settings: dict[str, str] = {}
+    """Without secrets."""
+    why: str = ""
+    """What went wrong, if it did."""
+
+
+def place_of(machine: Machine) -> str:
+    return f"{machine.where.name}/{machine.guest.vmid if machine.guest else machine.name}" if machine.where else machine.name
+
+
+class Ledger:
+    """Every service on every host."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(self, place: str, service: str) -> Installed | None:
+        rows = await self._store.fetch(
+            "SELECT entry FROM quorate_records WHERE kind = $1 AND id = $2", KIND, f"{place}/{service}"
+        )
+        return msgspec.json.decode(rows[0]["entry"], type=Installed) if rows else None
+
+    async def everything(self) -> list[Installed]:
+        rows = await self._store.fetch("SELECT entry FROM quorate_records WHERE kind = $1 ORDER BY id", KIND)
+        return [msgspec.json.decode(row["entry"], type=Installed) for row in rows]
+
+    async def keep(self, one: Installed) -> None:
+        await self._store.execute(
+            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "
+            "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed",
+            KIND, f"{one.host}/{one.service}", msgspec.json.encode(one).decode(), self._store.clock.time(),
+        )  # fmt: skip
+
+    async def forget(self, place: str, service: str) -> None:
+        await self._store.execute(
+            "DELETE FROM quorate_records WHERE kind = $1 AND id = $2", KIND, f"{place}/{service}"
+        )

@@ -1,0 +1,60 @@
+"""Whether a host has what a service needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quorate.homelab.discovery.discover import discover
+from quorate.homelab.discovery.facts import Facts, Filesystem
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.template import Template, bytes_of
+
+SECTIONS = ("system", "memory", "filesystems", "ports")
+ARCHITECTURES = {
+    "x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64", "armv7l": "arm", "armv6l": "arm",
+}  # fmt: skip
+_UNITS = ((1024**4, "T"), (1024**3, "G"), (1024**2, "M"))
+
+
+async def looked_at(machine: Machine, seconds: float = 30) -> Facts:
+    return await discover(machine, sections=SECTIONS, seconds=seconds)
+
+
+def judged(template: Template, values: Mapping[str, Any], facts: Facts, folder: str, *, ours: bool) -> list[list[str]]:
+    """Rows of what is needed, what is there, and whether that is enough. Ports of a running one are its own."""
+    rows = []
+    if wanted := template.needs.architectures:
+        found = facts.system.architecture if facts.system else None
+        known = ARCHITECTURES.get(found or "", found)
+        rows.append(["architecture", ", ".join(wanted), known or "", _verdict(known and known in wanted)])
+    if least := bytes_of(template.needs.memory):
+        memory = facts.memory and (facts.memory.available if facts.memory.available is not None else facts.memory.total)
+        enough = None if memory is None else ours or memory >= least
+        rows.append(["memory", template.needs.memory, _size(memory), _verdict(enough)])
+    if least := bytes_of(template.needs.disk):
+        free = _free(facts.filesystems or (), folder)
+        rows.append(["disk", template.needs.disk, _size(free), _verdict(None if free is None else ours or free >= least)])
+    for port, protocol in template.ports(values):
+        taken = [one for one in facts.ports or () if (one.protocol, one.port) == (protocol, port)]
+        free_port = None if facts.ports is None else ours or not taken
+        by = "" if not taken else f"used{f' by {taken[0].process}' if taken[0].process else ''}"
+        rows.append([f"port {port}/{protocol}", "free", by or ("free" if free_port else ""), _verdict(free_port)])
+    return rows
+
+
+def _verdict(enough: object) -> str:
+    return "not known" if enough is None else "ok" if enough else "missing"
+
+
+def _free(filesystems: tuple[Filesystem, ...], folder: str) -> int | None:
+    """Of the file system that the folder is on."""
+    holding = [one for one in filesystems if f"{folder}/".startswith(f"{one.mount.rstrip('/')}/")]
+    best = max(holding, key=lambda one: len(one.mount), default=None)
+    return None if best is None or best.size is None or best.used is None else best.size - best.used
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return ""
+    return next((f"{count / unit:.1f}{name}" for unit, name in _UNITS if count >= unit), f"{count} bytes")

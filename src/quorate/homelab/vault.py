@@ -1,0 +1,246 @@
+"""Secrets in one encrypted file.
+
+Each secret is sealed by itself (AES-256-GCM) with its name as associated data, so that none can be put in the place of
+another. The key comes from a passphrase by scrypt. A checksum over the whole tells a damaged file from a wrong
+passphrase; against somebody who changes the file on purpose it is the seals that count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from quorate.homelab.private_files import read_private
+from quorate.problems import AuthenticationFailed, BadArgument, Conflict, NotConfigured, NotFound
+from quorate.secret import Secret
+
+FORMAT, VERSION = "quorate-secrets", 1
+LONGEST_FILE, LONGEST_SECRET = 4 * 1024 * 1024, 4096
+LEAST_COST, MOST_COST = 2**15, 2**20
+SHORTEST_PASSPHRASE = 12
+_CHECK = ""
+"""The name that no secret has: what is sealed under it tells whether the passphrase is right."""
+T = TypeVar("T")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.@-]{0,62}[A-Za-z0-9])?")
+
+
+class Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    nonce: bytes
+    data: bytes
+
+
+class Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file as it stands."""
+
+    format: str
+    version: int
+    cost: int
+    block: int
+    lanes: int
+    salt: bytes
+    check: Sealed
+    secrets: dict[str, Sealed]
+    sha256: str = ""
+
+    @property
+    def is_usual(self) -> bool:
+        """Made as we make them: not cheaper to guess, and not so dear that opening it would stop the server."""
+        costs = LEAST_COST <= self.cost <= MOST_COST and 8 <= self.block <= 16 and 1 <= self.lanes <= 16
+        return costs and (self.format, self.version) == (FORMAT, VERSION)
+
+    def text(self) -> str:
+        """The one spelling of it."""
+        return msgspec.json.format(msgspec.json.encode(self)).decode() + "\n"
+
+    def checksum(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self, sha256=""))).hexdigest()
+
+
+class _Head(msgspec.Struct):
+    version: int
+
+
+class Vault:
+    """The file and what opens it."""
+
+    def __init__(self, file: Path, passphrase: Secret | None) -> None:
+        self.file = file
+        self._passphrase = passphrase
+        self._keys: dict[tuple[bytes, int, int, int], bytes] = {}
+        """Made once for a salt: that takes a few tenths of a second by design."""
+
+    def names(self) -> list[str]:
+        """Without the passphrase: names are no secret."""
+        return sorted(self._read().secrets) if self.file.exists() else []
+
+    def find(self, name: str) -> Secret:
+        if self._passphrase is None:
+            raise NotConfigured(
+                f"{self.file} is locked",
+                why="No passphrase for it is configured",
+                next_step="Set QUORATE_SECRETS_PASSPHRASE_FILE, or secrets_passphrase in [homelab]",
+            )
+        book = self._read()
+        key = self._opened(book)
+        if name not in book.secrets:
+            raise NotFound(
+                f"There is no secret {name!r} in {self.file}",
+                next_step=f"The operator runs `quorate secrets set {name}`",
+            )
+        return Secret(self._unsealed(key, name, book.secrets[name]))
+
+    # -- for the operator's own command ----------------------------------------------------------------------------
+
+    def put(self, name: str, secret: Secret) -> bool:
+        """Keep it; whether it took the place of another."""
+        if not _NAME.fullmatch(name):
+            raise BadArgument(f"{name!r} is no name for a secret", next_step="Use letters, digits, and . _ @ - between")
+        if not secret.reveal() or len(secret.reveal().encode()) > LONGEST_SECRET:
+            raise BadArgument(f"A secret has 1 to {LONGEST_SECRET} bytes")
+        with self._changing() as book:
+            sealed = _sealed(self._opened(book), name, secret.reveal())
+            self._write(msgspec.structs.replace(book, secrets={**book.secrets, name: sealed}))
+        return name in book.secrets
+
+    def remove(self, name: str) -> bool:
+        """Whether there was one. The passphrase has to be right, as for every change."""
+        with self._changing() as book:
+            self._opened(book)
+            left = {one: sealed for one, sealed in book.secrets.items() if one != name}
+            if len(left) < len(book.secrets):
+                self._write(msgspec.structs.replace(book, secrets=left))
+        return name in book.secrets
+
+    def lock_anew(self, passphrase: Secret) -> None:
+        """Seal everything with another passphrase, a new salt and new nonces."""
+        with self._changing() as book:
+            key = self._opened(book)
+            plain = {name: self._unsealed(key, name, sealed) for name, sealed in book.secrets.items()}
+            self._passphrase = passphrase
+            new = self._empty()
+            key = self._opened(new)
+            self._write(
+                msgspec.structs.replace(new, secrets={name: _sealed(key, name, text) for name, text in plain.items()})
+            )
+
+    def check_passphrase(self) -> None:
+        """Raises if it does not open the file; of a file that is not there yet, any does."""
+        if self.file.exists():
+            self._opened(self._read())
+
+    @contextmanager
+    def _changing(self) -> Iterator[Book]:
+        """The file as it is, or a new one; nobody else changes it meanwhile."""
+        from quorate.state.locking import locked_folder
+
+        self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked_folder(self.file.parent):
+            yield self._read() if self.file.exists() else self._empty()
+
+    def _write(self, book: Book) -> None:
+        from quorate.config.writing import write_private
+
+        write_private(self.file, msgspec.structs.replace(book, sha256=book.checksum()).text())
+
+    # -- reading and opening ---------------------------------------------------------------------------------------
+
+    def _read(self) -> Book:
+        if not self.file.exists():
+            raise NotConfigured(
+                f"There is no {self.file}", next_step="The operator makes it with `quorate secrets set NAME`"
+            )
+        content = read_private(self.file, LONGEST_FILE)
+        head = _decoded(content, _Head)
+        book = _decoded(content, Book)
+        if head is not None and head.version > VERSION and book is None:
+            raise Conflict(
+                f"{self.file} was made by a newer Quorate",
+                why=f"It is of version {head.version}; this one knows {VERSION}",
+                next_step="Use that Quorate, or another secrets_file",
+            )
+        if book is None or not book.is_usual or book.sha256 != book.checksum() or book.text().encode() != content:
+            raise Conflict(
+                f"{self.file} is damaged",
+                why="Its content does not agree with its checksum; the passphrase has nothing to do with it",
+                next_step="Restore it from a backup, or move it away and set each anew with `quorate secrets set`",
+            )
+        return book
+
+    def _opened(self, book: Book) -> bytes:
+        """The key, if the passphrase is right."""
+        key = self._key(book)
+        if _opens(key, _CHECK, book.check) is None:
+            raise AuthenticationFailed(
+                f"The passphrase does not open {self.file}",
+                next_step="Give the one that the file was made with; `quorate secrets list` shows the names without it",
+            )
+        return key
+
+    def _unsealed(self, key: bytes, name: str, sealed: Sealed) -> str:
+        text = _opens(key, name, sealed)
+        if text is None:
+            raise Conflict(
+                f"The secret {name!r} in {self.file} was changed by something else than Quorate",
+                why="The passphrase is right, but the seal of this secret is broken",
+                next_step=f"Restore the file from a backup, or set the secret anew: `quorate secrets set {name}`",
+            )
+        return text
+
+    def _empty(self) -> Book:
+        from quorate.state.passphrase import BLOCK, COST, LANES
+
+        unchecked = Book(FORMAT, VERSION, COST, BLOCK, LANES, os.urandom(16), Sealed(b"", b""), {})
+        return msgspec.structs.replace(unchecked, check=_sealed(self._key(unchecked), _CHECK, ""))
+
+    def _key(self, book: Book) -> bytes:
+        from quorate.state.passphrase import stretched
+
+        assert self._passphrase is not None
+        made_of = (book.salt, book.cost, book.block, book.lanes)
+        if made_of not in self._keys:
+            self._keys = {made_of: stretched(self._passphrase.reveal(), *made_of)}
+        return self._keys[made_of]
+
+
+def ensure_long(passphrase: Secret) -> None:
+    if len(passphrase.reveal().strip()) < SHORTEST_PASSPHRASE:
+        raise BadArgument(
+            f"The passphrase is too short: it needs {SHORTEST_PASSPHRASE} characters or more",
+            next_step="Take a few random words",
+        )
+
+
+def _decoded(content: bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _sealed(key: bytes, name: str, text: str) -> Sealed:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = os.urandom(12)
+    return Sealed(nonce, AESGCM(key).encrypt(nonce, text.encode(), _bound_to(name)))
+
+
+def _opens(key: bytes, name: str, sealed: Sealed) -> str | None:
+    """What is inside; None if key, name or data are not those that it was sealed with."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    try:
+        return AESGCM(key).decrypt(sealed.nonce, sealed.data, _bound_to(name)).decode()
+    except (InvalidTag, ValueError):  # a nonce of another length
+        return None
+
+
+def _bound_to(name: str) -> bytes:
+    return f"{FORMAT} {VERSION} {name}".encode()

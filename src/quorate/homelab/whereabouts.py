@@ -1,0 +1,139 @@
+"""Who stands at an address, so that another name for a machine is no way around what is said of it.
+
+Registered hosts are compared by what their addresses lead to. Nodes and guests are looked for in those clusters only
+where it makes a difference, because asking every guest for its addresses costs a request for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections import defaultdict
+from functools import partial
+from typing import NamedTuple
+
+from quorate.homelab.host import Host
+from quorate.inside.interfaces import bare, from_pve, is_usable
+from quorate.inside.node_addresses import addresses_of_nodes
+from quorate.problems import Problem, Refused
+from quorate.pve import values
+from quorate.pve.clock import Clock
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.tasks import gather_bounded
+from quorate.ssh.settings import split_port
+
+LIFE_SECONDS = 60.0
+RESOLVE_SECONDS = 5.0
+GUEST_SECONDS = 10.0
+AT_ONCE = 8
+
+
+class Member(NamedTuple):
+    """A node or guest of a cluster, and one address of it."""
+
+    kind: str
+    id: str
+    ip: str
+    port: int | None
+    """None: whatever answers at that address is it."""
+
+
+class Whereabouts:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
+        self._members: dict[str, tuple[float, list[Member]]] = {}
+        self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def same(self, host: Host, hosts: list[Host]) -> list[Host]:
+        """Those of the hosts that are the same machine under another name."""
+        others = [one for one in hosts if one.port == host.port and one.name != host.name]
+        here, *there = await asyncio.gather(*(self._ips(one.address) for one in (host, *others)))
+        return [one for one, ips in zip(others, there, strict=True) if ips & here]
+
+    async def member(self, cluster: Cluster, host: Host) -> Member | None:
+        """The node or guest of the cluster that is at the host's address."""
+        ips = await self._ips(host.address)
+        found = [one for one in await self._known(cluster) if one.ip in ips and one.port in (None, host.port)]
+        return min(found, key=lambda one: one.port is None, default=None)  # the port tells more than the address
+
+    async def _known(self, cluster: Cluster) -> list[Member]:
+        async with self._asking[f"cluster {cluster.name}"]:  # many hosts at once ask once
+            known = self._members.get(cluster.name)
+            if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
+                try:
+                    known = self._clock.monotonic(), await self._members_of(cluster)
+                    self._members[cluster.name] = known
+                except Problem as problem:
+                    if known is None:
+                        raise Refused(
+                            f"It is not known whether this host belongs to the cluster {cluster.name}",
+                            why=f"Rules hold there, and it does not answer: {problem.what}",
+                            next_step="Try again when it answers",
+                        ) from None
+            return known[1]
+
+    async def _members_of(self, cluster: Cluster) -> list[Member]:
+        nodes = await addresses_of_nodes(cluster)
+        guests = [Guest(cluster, row) for row in await cluster.inventory.guests() if not row.template]
+        shown = await gather_bounded(AT_ONCE, [partial(_addresses, cluster, guest) for guest in guests])
+        places = [("node", node, *split_port(place)) for node, places in nodes.items() for place in places]
+        for guest, told in zip(guests, shown, strict=True):
+            places += [("guest", str(guest.vmid), *split_port(place)) for place in told]
+        resolved = await asyncio.gather(*(self._ips(host) for _, _, host, _ in places))
+        return [
+            Member(kind, name, ip, port)
+            for (kind, name, _, port), ips in zip(places, resolved, strict=True)
+            for ip in ips
+        ]
+
+    async def _ips(self, address: str) -> frozenset[str]:
+        """What a name leads to; of one that leads nowhere from here, the name itself."""
+        with contextlib.suppress(ValueError):
+            return frozenset([_plain(address)])
+        async with self._asking[f"name {address}"]:
+            known = self._resolved.get(address)
+            if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
+                known = self._clock.monotonic(), await _resolved(address)
+                self._resolved[address] = known
+            return known[1]
+
+
+async def _resolved(name: str) -> frozenset[str]:
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError, UnicodeError):
+        return frozenset([name.lower().rstrip(".")])
+    return frozenset(_plain(str(one[4][0])) for one in found)
+
+
+def _plain(ip: str) -> str:
+    """The one spelling of an IP address."""
+    parsed = ipaddress.ip_address(bare(ip))
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)
+
+
+async def _addresses(cluster: Cluster, guest: Guest) -> list[str]:
+    """What is written down for the guest, what it shows, and what its configuration gives it."""
+    configured = cluster.ssh.guest(guest.vmid)
+    written = [] if configured is None else [configured.address]
+    if guest.row.status != "running":
+        return written
+    shown: list[str] = []
+    with contextlib.suppress(Problem, TimeoutError):
+        async with asyncio.timeout(GUEST_SECONDS):
+            shown += [one for card in await from_pve(guest) for one in card.addresses]
+    with contextlib.suppress(Problem, TimeoutError):
+        async with asyncio.timeout(GUEST_SECONDS):
+            shown += _given(await guest.get("config"))
+    return [*written, *(bare(one) for one in shown if is_usable(one))]
+
+
+def _given(config: dict[str, object]) -> list[str]:
+    """Addresses of `net0` (container) and `ipconfig0` (cloud-init)."""
+    lines = [values.parse(str(line)) for key, line in config.items() if key.startswith(("net", "ipconfig"))]
+    return [str(line[key]) for line in lines for key in ("ip", "ip6") if line.get(key)]

@@ -1,0 +1,98 @@
+"""What a caller writes about a workload, read and checked once: nothing of it can mean more than it says."""
+
+from __future__ import annotations
+
+import ipaddress
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+
+from quorate.homelab.workloads.model import Mount, Port
+from quorate.problems import BadArgument
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*", re.ASCII)
+_PORT = re.compile(
+    r"(?:(?:(?P<address>\[[^\]]+\]|[0-9.]+):)?(?P<outside>\d*):)?(?P<inside>\d+)(?:/(?P<protocol>tcp|udp))?"
+)
+_DANGEROUS = ("/", "/boot", "/dev", "/etc", "/proc", "/root", "/sys", "/usr", "/var", "/var/run", "/run", "/var/lib")
+_SOCKETS = ("docker.sock", "podman.sock", "unix.socket")
+
+
+def name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise BadArgument(
+            f"{text!r} is no name for a workload", next_step="Use letters, digits, and . _ - between them"
+        )
+    return text
+
+
+def image(text: str) -> str:
+    if not _IMAGE.fullmatch(text):
+        raise BadArgument(f"{text!r} is no name of an image", next_step="Such as nginx:1.27 or images:debian/12")
+    return text
+
+
+def ports(texts: Iterable[str]) -> tuple[Port, ...]:
+    return tuple(dict.fromkeys(_port(text) for text in texts))
+
+
+def _port(text: str) -> Port:
+    found = _PORT.fullmatch(text.strip())
+    if found is None:
+        raise BadArgument(f"{text!r} is no port", next_step="Write 80, 8080:80, 127.0.0.1:8080:80 or 53:53/udp")
+    inside, outside = int(found["inside"]), int(found["outside"] or 0)
+    address = (found["address"] or "").strip("[]")
+    try:
+        if address:
+            ipaddress.ip_address(address)
+    except ValueError:
+        raise BadArgument(f"{address!r} in the port {text!r} is no IP address") from None
+    if not 0 < inside < 65536 or not 0 <= outside < 65536:
+        raise BadArgument(f"The port {text!r} is out of range", next_step="Ports are 1 to 65535")
+    return Port(inside, outside or None, found["protocol"] or "tcp", address)
+
+
+def mounts(texts: Iterable[str]) -> tuple[Mount, ...]:
+    found = tuple(_mount(text) for text in texts)
+    if len({one.path for one in found}) < len(found):
+        raise BadArgument("Two volumes have the same path inside")
+    return found
+
+
+def _mount(text: str) -> Mount:
+    source, colon, rest = text.partition(":")
+    path, _, mode = rest.partition(":")
+    sound = source.startswith("/") or _NAME.fullmatch(source)
+    if not colon or not sound or not path.startswith("/") or mode not in ("", "ro", "rw") or "\0" in text:
+        raise BadArgument(
+            f"{text!r} is no volume", next_step="Write NAME:/path, /path/of/the/host:/path, and :ro after it"
+        )
+    return Mount(
+        posixpath.normpath(source) if source.startswith("/") else source, posixpath.normpath(path), mode == "ro"
+    )
+
+
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    for one, value in given.items():
+        if not _VARIABLE.fullmatch(one) or "\0" in value:
+            raise BadArgument(f"{one!r} is no environment variable", next_step="Names are letters, digits and _")
+    return dict(given)
+
+
+def labels(given: Mapping[str, str]) -> dict[str, str]:
+    for one in given:
+        if not _LABEL.fullmatch(one):
+            raise BadArgument(f"{one!r} is no label", next_step="Names are letters, digits and . _ / -")
+    return dict(given)
+
+
+def warnings(wanted: Iterable[Mount]) -> tuple[str, ...]:
+    """Which of the volumes hand the host itself over to what runs in the container."""
+    return tuple(
+        f"{one.source} gives the container a hold on the host itself"
+        for one in wanted
+        if one.is_path and ((one.source in _DANGEROUS and not one.read_only) or one.source.endswith(_SOCKETS))
+    )

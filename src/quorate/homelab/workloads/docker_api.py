@@ -1,0 +1,140 @@
+"""Docker and Podman by the Engine API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from quorate.homelab.workloads.docker_shapes import Pulling, digest_of, inspected, listed, log_text, wanted
+from quorate.homelab.workloads.engine import Engine
+from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
+from quorate.homelab.workloads.unix_http import Answer, UnixSocket
+from quorate.problems import BadArgument, Conflict, NotFound, Problem, ServerFailed
+from quorate.pve.clock import Clock
+from quorate.pve.tasks import Report
+
+VERSION = (1, 41)
+"""What is spoken where both sides can; an engine that knows only older or newer ones gets the nearest."""
+PULL_SECONDS = 3600.0
+STOP_SECONDS = 10
+LOG_BYTES = 256 * 1024
+
+
+class DockerApi(Engine):
+    def __init__(self, name: EngineName, socket: UnixSocket, version: str, clock: Clock) -> None:
+        super().__init__(name, f"API {version} on {socket.path} by {socket.by}", clock)
+        self._socket = socket
+        self._prefix = f"/v{version}"
+
+    @classmethod
+    async def reached(cls, name: EngineName, socket: UnixSocket, clock: Clock) -> DockerApi:
+        """The engine behind the socket, if one answers there."""
+        told = _checked(await socket.call("GET", "/version")).json()
+        if not isinstance(told, dict):
+            raise ServerFailed(f"What answers on {socket.path} is not {name}")
+        return cls(name, socket, _agreed(told), clock)
+
+    async def list(self) -> list[Workload]:
+        rows = await self._get("/containers/json?all=true")
+        return sorted((listed(self.name, row) for row in rows), key=lambda one: one.name)
+
+    async def find(self, name: str) -> Workload | None:
+        told = await self._inspect(name)
+        if told is None:
+            return None
+        try:
+            digest = digest_of(await self._get(f"/images/{quote(str(told['Image']), safe='')}/json"))
+        except Problem:  # the image of a container may be gone
+            digest = ""
+        return inspected(self.name, told, digest)
+
+    async def logs(self, name: str, lines: int, since: float | None = None) -> str:
+        told = await self._inspect(name)
+        if told is None:
+            raise NotFound(f"{self.name} has no workload {name!r} there")
+        asked = {"stdout": "true", "stderr": "true", "tail": str(lines)}
+        asked |= {} if since is None else {"since": f"{since:.3f}"}
+        answer = await self._call("GET", f"/containers/{quote(name)}/logs?{urlencode(asked)}", most=LOG_BYTES)
+        return log_text(answer.body, tty=bool((told.get("Config") or {}).get("Tty")))
+
+    async def has_image(self, image: str) -> bool:
+        try:
+            await self._get(f"/images/{quote(image, safe='')}/json")
+        except NotFound:
+            return False
+        return True
+
+    async def pull(self, image: str, report: Report | None) -> None:
+        name, _, tag = image.partition("@") if "@" in image else _tagged(image)
+        pulling = Pulling(image, report)
+        asked = urlencode({"fromImage": name, "tag": tag})
+        await self._call("POST", f"/images/create?{asked}", seconds=PULL_SECONDS, part=pulling.take)
+        if pulling.error or not await self.has_image(image):
+            raise ServerFailed(
+                f"The image {image} could not be pulled",
+                why=pulling.error or "It is not there after the pull",
+                next_step="Is the name right, and does the host reach its registry? pull=never takes one that is there",
+            )
+
+    async def create(self, spec: Spec, report: Report | None) -> tuple[str, ...]:
+        del report
+        for one in spec.mounts:
+            if not one.is_path:  # Podman's API makes no volume by itself
+                await self._call("POST", "/volumes/create", {"Name": one.source})
+        made = await self._call("POST", f"/containers/create?{urlencode({'name': spec.name})}", wanted(spec))
+        return tuple(map(str, (made.json() or {}).get("Warnings") or ()))
+
+    async def power(self, name: str, action: Power) -> None:
+        grace = "" if action == "start" else f"?t={STOP_SECONDS}"
+        await self._call("POST", f"/containers/{quote(name)}/{action}{grace}", seconds=STOP_SECONDS + 30.0)
+
+    async def rename(self, name: str, new: str) -> None:
+        await self._call("POST", f"/containers/{quote(name)}/rename?{urlencode({'name': new})}")
+
+    async def remove(self, name: str, *, volumes: bool = False) -> None:
+        asked = urlencode({"force": "true", "v": "true" if volumes else "false"})
+        await self._call("DELETE", f"/containers/{quote(name)}?{asked}", seconds=STOP_SECONDS + 30.0)
+
+    async def _inspect(self, name: str) -> dict[str, Any] | None:
+        try:
+            told: dict[str, Any] = await self._get(f"/containers/{quote(name)}/json")
+        except NotFound:
+            return None
+        # The API takes the beginning of an id as well; a name is what is meant here.
+        return told if str(told.get("Name", "")).lstrip("/") == name else None
+
+    async def _get(self, path: str) -> Any:
+        return (await self._call("GET", path)).json()
+
+    async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        return _checked(await self._socket.call(method, f"{self._prefix}{path}", body, **options))
+
+
+def _checked(answer: Answer) -> Answer:
+    """304 is what the engine says when a container is running, or stopped, already."""
+    if answer.status < 400:
+        return answer
+    try:
+        said = str(json.loads(answer.body)["message"])
+    except (ValueError, KeyError, TypeError):
+        said = answer.body[:500].decode("utf-8", "replace").strip()
+    kind = {400: BadArgument, 404: NotFound, 409: Conflict}.get(answer.status, ServerFailed)
+    raise kind("The engine refused it", why=f"It said: {said}")
+
+
+def _agreed(told: dict[str, Any]) -> str:
+    least, most = _version(told.get("MinAPIVersion")) or VERSION, _version(told.get("ApiVersion")) or VERSION
+    major, minor = min(max(VERSION, least), most)
+    return f"{major}.{minor}"
+
+
+def _version(text: Any) -> tuple[int, int] | None:
+    major, _, minor = str(text or "").partition(".")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+
+
+def _tagged(image: str) -> tuple[str, str, str]:
+    """Name and tag; a colon before the last slash is that of a registry's port."""
+    name, colon, tag = image.rpartition(":")
+    return (name, colon, tag) if colon and "/" not in tag else (image, "", "latest")

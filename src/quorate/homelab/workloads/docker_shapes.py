@@ -1,0 +1,196 @@
+"""Docker's JSON, which Podman speaks as well: what it tells of containers, and what it wants to make one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from quorate.homelab.workloads.model import Mount, Port, Spec, Workload
+from quorate.pve.tasks import Report
+
+NANO = 1_000_000_000
+RESTARTS_ON_FAILURE = 5
+_STREAM_HEAD = 8
+
+
+def listed(engine: str, row: Mapping[str, Any]) -> Workload:
+    """Of the list of containers."""
+    names = row.get("Names") or []
+    return Workload(
+        name=str(names[0]).lstrip("/") if names else str(row.get("Id", ""))[:12],
+        engine=engine,
+        id=str(row.get("Id", "")),
+        state=str(row.get("State", "")).lower(),
+        image=str(row.get("Image", "")),
+        status=str(row.get("Status", "")),
+        ports=_unique(
+            Port(
+                int(one["PrivatePort"]), one.get("PublicPort") or None, one.get("Type", "tcp"), _address(one.get("IP"))
+            )
+            for one in row.get("Ports") or ()
+        ),
+        labels=row.get("Labels") or {},
+    )
+
+
+def inspected(engine: str, told: Mapping[str, Any], digest: str = "") -> Workload:
+    """Of all that is told of one container, by the API and by `inspect` alike."""
+    state, config, limits = told.get("State") or {}, told.get("Config") or {}, told.get("HostConfig") or {}
+    networks = told.get("NetworkSettings") or {}
+    health = (state.get("Health") or state.get("Healthcheck") or {}).get("Status", "")
+    status = str(state.get("Status", "")).lower()
+    return Workload(
+        name=str(told.get("Name", "")).lstrip("/"),
+        engine=engine,
+        id=str(told.get("Id", "")),
+        state=status,
+        image=str(told.get("ImageName") or config.get("Image") or ""),
+        health="" if health == "none" else str(health),
+        ports=_bound(networks.get("Ports") or {}) or _bound(limits.get("PortBindings") or {}),
+        mounts=tuple(
+            Mount(one.get("Name") or one.get("Source", ""), one.get("Destination", ""), not one.get("RW", True))
+            for one in told.get("Mounts") or ()
+        ),
+        addresses={
+            name: one["IPAddress"] for name, one in (networks.get("Networks") or {}).items() if one.get("IPAddress")
+        },
+        memory=limits.get("Memory") or None,
+        cpus=_cpus(limits),
+        restart=str((limits.get("RestartPolicy") or {}).get("Name") or "no"),
+        restarts=int(told.get("RestartCount") or 0),
+        exit_code=int(state.get("ExitCode") or 0) if status in ("exited", "stopped", "dead") else None,
+        error=str(state.get("Error") or ("out of memory" if state.get("OOMKilled") else "")),
+        digest=digest or str(told.get("Image", "")),
+        created=str(told.get("Created", "")),
+        started=_moment(state.get("StartedAt")),
+        command=tuple(config.get("Cmd") or ()),
+        env=tuple(one.partition("=")[0] for one in config.get("Env") or ()),
+        labels=config.get("Labels") or {},
+        fleeting=bool(limits.get("AutoRemove")),
+    )
+
+
+def wanted(spec: Spec) -> dict[str, Any]:
+    """The body that makes the container."""
+    limits: dict[str, Any] = {
+        "RestartPolicy": restart_policy(spec),
+        "PortBindings": {},
+        "Mounts": [mount(one) for one in spec.mounts],
+    }
+    for port in spec.ports:
+        bound = {"HostIp": port.address, "HostPort": str(port.outside or "")}
+        limits["PortBindings"].setdefault(f"{port.inside}/{port.protocol}", []).append(bound)
+    if spec.memory:
+        limits["Memory"] = spec.memory
+    if spec.cpus:
+        limits["NanoCpus"] = round(spec.cpus * NANO)
+    if spec.network:
+        limits["NetworkMode"] = spec.network
+    return {
+        "Image": spec.image,
+        "Env": [f"{name}={value}" for name, value in spec.env.items()],
+        "Labels": dict(spec.labels),
+        "ExposedPorts": {f"{port.inside}/{port.protocol}": {} for port in spec.ports},
+        "HostConfig": limits,
+        **({"Cmd": list(spec.command)} if spec.command else {}),
+    }
+
+
+def restart_policy(spec: Spec) -> dict[str, Any]:
+    tries = {"MaximumRetryCount": RESTARTS_ON_FAILURE} if spec.restart == "on-failure" else {}
+    return {"Name": spec.restart, **tries}
+
+
+def mount(one: Mount) -> dict[str, Any]:
+    """As a mount, not as a `source:path:options` text: there a colon in a path would mean something."""
+    kind = "bind" if one.is_path else "volume"
+    return {"Type": kind, "Source": one.source, "Target": one.path, "ReadOnly": one.read_only}
+
+
+def log_text(data: bytes, *, tty: bool) -> str:
+    """What a container printed; without a terminal, each piece of it has a head that says how long it is."""
+    if tty:
+        return data.decode("utf-8", "replace")
+    text = bytearray()
+    while len(data) >= _STREAM_HEAD:
+        length = int.from_bytes(data[4:_STREAM_HEAD], "big")
+        text += data[_STREAM_HEAD : _STREAM_HEAD + length]
+        data = data[_STREAM_HEAD + length :]
+    return text.decode("utf-8", "replace")
+
+
+def digest_of(image: Mapping[str, Any]) -> str:
+    digests = image.get("RepoDigests") or []
+    return str(digests[0]).rpartition("@")[2] if digests else str(image.get("Id", ""))
+
+
+class Pulling:
+    """The progress of a pull: a stream of JSON texts, one for each thing that happens to a layer."""
+
+    def __init__(self, image: str, report: Report | None) -> None:
+        self._image = image
+        self._report = report
+        self._line = b""
+        self._layers: dict[str, tuple[int, int]] = {}
+        self.error = ""
+
+    async def take(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            await self._event(line)
+
+    async def _event(self, line: bytes) -> None:
+        try:
+            event = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            return
+        self.error = str(event.get("error") or self.error)
+        detail, layer = event.get("progressDetail") or {}, str(event.get("id", ""))
+        if event.get("status") == "Downloading" and detail.get("total"):
+            self._layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
+        elif event.get("status") in ("Download complete", "Pull complete") and layer in self._layers:
+            self._layers[layer] = (self._layers[layer][1], self._layers[layer][1])
+        if self._report is not None:
+            done, whole = (sum(one[at] for one in self._layers.values()) for at in (0, 1))
+            words = f"{self._image}: {event.get('status', '')} {layer}".strip()
+            await self._report(100.0 * done / whole if whole else 0.0, 100.0, words)
+
+
+def shown_command(command: Iterable[str]) -> str:
+    return shlex.join(command)
+
+
+def _bound(ports: Mapping[str, Any]) -> tuple[Port, ...]:
+    found = []
+    for name, bindings in ports.items():
+        inside, _, protocol = name.partition("/")
+        every: list[dict[str, str]] = bindings or [{}]
+        for one in every:
+            outside = one.get("HostPort") or None
+            found.append(
+                Port(int(inside), int(outside) if outside else None, protocol or "tcp", _address(one.get("HostIp")))
+            )
+    return _unique(found)
+
+
+def _unique(ports: Iterable[Port]) -> tuple[Port, ...]:
+    return tuple(dict.fromkeys(ports))
+
+
+def _address(told: str | None) -> str:
+    return "" if told in (None, "", "0.0.0.0", "::") else str(told)  # noqa: S104 - it is read, not listened on
+
+
+def _cpus(limits: Mapping[str, Any]) -> float | None:
+    if limits.get("NanoCpus"):
+        return float(limits["NanoCpus"]) / NANO
+    if limits.get("CpuQuota") and limits.get("CpuPeriod"):
+        return float(limits["CpuQuota"]) / float(limits["CpuPeriod"])
+    return None
+
+
+def _moment(told: Any) -> str:
+    return "" if not told or str(told).startswith("0001-") else str(told)

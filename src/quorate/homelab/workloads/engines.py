@@ -1,0 +1,144 @@
+"""Which engines a machine has, and the best way to each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from quorate.homelab.machines import Machine
+from quorate.homelab.workloads.docker_api import DockerApi
+from quorate.homelab.workloads.docker_cli import DockerCli
+from quorate.homelab.workloads.engine import Engine
+from quorate.homelab.workloads.lxd import Lxd
+from quorate.homelab.workloads.lxd_query import LxdQuery
+from quorate.homelab.workloads.model import EngineName, Workload
+from quorate.homelab.workloads.unix_http import UnixSocket
+from quorate.inside.way import Command
+from quorate.problems import BadArgument, GuestRefused, NotConfigured, NotFound, Problem
+from quorate.pve.clock import Clock, SystemClock
+
+EVERY: tuple[EngineName, ...] = ("docker", "podman", "lxd", "incus")
+# Where each of them listens: where its own variable says, else where it is usually found. A folder that the login may
+# not look into tells nothing, so the program of an engine counts, too. A `docker` that is Podman in disguise does not.
+_LOOK = """
+say() { echo "$1 $2 $3"; }
+first() { engine=$1; shift; for at; do [ ! -S "$at" ] || { say socket "$engine" "$at"; return; }; done; }
+mine=${XDG_RUNTIME_DIR:-/run/user/$(id -u)}
+first docker "${DOCKER_HOST#unix://}" /run/docker.sock /var/run/docker.sock "$mine/docker.sock"
+if [ "$(id -u)" = 0 ]; then first podman "${CONTAINER_HOST#unix://}" /run/podman/podman.sock
+else first podman "${CONTAINER_HOST#unix://}" "$mine/podman/podman.sock"; fi
+first lxd "$LXD_SOCKET" "${LXD_DIR:-/var/snap/lxd/common/lxd}/unix.socket" /var/lib/lxd/unix.socket
+first incus "$INCUS_SOCKET" "${INCUS_DIR:-/var/lib/incus}/unix.socket"
+for one in podman lxc incus; do command -v "$one" > /dev/null 2>&1 && say program "$one" -; done
+case $(docker --version 2> /dev/null) in [Dd]ocker*) say program docker -;; esac
+exit 0
+"""
+_USUAL = {"lxd": "/var/lib/lxd/unix.socket", "incus": "/var/lib/incus/unix.socket"}
+
+
+async def survey(
+    machine: Machine, clock: Clock | None = None, only: EngineName | None = None
+) -> tuple[list[Engine], dict[str, str]]:
+    """The engines that answer there, and why others do not. If none answers, that is a Problem."""
+    clock = clock or SystemClock()
+    if machine.way.system != "posix":
+        raise NotConfigured(f"{machine} is no POSIX system", next_step="Workloads are on Linux hosts")
+    sockets, programs = await _look(machine)
+    names = (only,) if only else EVERY
+    tried = await asyncio.gather(*(_tried(name, machine, sockets.get(name), programs, clock) for name in names))
+    found = [one for one in tried if isinstance(one, Engine)]
+    trouble = {name: one for name, one in zip(names, tried, strict=True) if isinstance(one, Problem)}
+    if not found:
+        raise next(iter(trouble.values()), None) or _none(machine, only)
+    return found, {name: str(problem) for name, problem in trouble.items()}
+
+
+async def engines(machine: Machine, clock: Clock | None = None, only: EngineName | None = None) -> list[Engine]:
+    """The engines that answer there: one at least."""
+    return (await survey(machine, clock, only))[0]
+
+
+async def the_engine(machine: Machine, clock: Clock, name: EngineName | None) -> Engine:
+    """The one that is named, or the only one."""
+    found = await engines(machine, clock, name)
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found)
+        raise BadArgument(f"{machine} has several engines", why=f"They are {names}", next_step="Say which: engine=")
+    return found[0]
+
+
+async def with_workload(
+    machine: Machine, clock: Clock, workload: str, name: EngineName | None
+) -> tuple[Engine, Workload]:
+    """The engine that has a workload of that name, and the workload."""
+    there, silent = await survey(machine, clock, name)
+    found = [(engine, one) for engine in there if (one := await engine.find(workload))]
+    if len(found) > 1:
+        names = ", ".join(engine.name for engine, _ in found)
+        raise BadArgument(f"{workload!r} may mean several", why=f"{names} have one", next_step="Say which: engine=")
+    if found:
+        return found[0]
+    if len(there) == 1 and not silent:
+        return there[0], await there[0].get(workload)  # it tells what there is instead
+    why = "; ".join(f"{one} did not answer: {words}" for one, words in silent.items())
+    hint = "workload_list shows what is there"
+    raise NotFound(f"{machine} has no workload {workload!r}", why=why or None, next_step=hint)
+
+
+async def _look(machine: Machine) -> tuple[dict[str, str], set[str]]:
+    output = await machine.way.run(Command(("/bin/sh", "-c", _LOOK)))
+    if output.exit_code != 0:
+        said = output.stderr.decode("utf-8", "replace").strip()[-300:]
+        raise GuestRefused(f"{machine} could not be looked at", why=f"It said: {said}")
+    lines = [line.split(" ", 2) for line in output.stdout.decode("utf-8", "replace").splitlines()]
+    sockets = {line[1]: line[2] for line in lines if line[0] == "socket" and len(line) == 3}
+    return sockets, {line[1] for line in lines if line[0] == "program" and len(line) == 3}
+
+
+async def _tried(
+    name: EngineName, machine: Machine, socket: str | None, programs: Iterable[str], clock: Clock
+) -> Engine | Problem | None:
+    try:
+        return await _reached(name, machine, socket, programs, clock)
+    except Problem as problem:
+        return problem
+
+
+async def _reached(
+    name: EngineName, machine: Machine, socket: str | None, programs: Iterable[str], clock: Clock
+) -> Engine | None:
+    if name in ("lxd", "incus"):
+        program = "lxc" if name == "lxd" else "incus"
+        if not socket and program not in programs:
+            return None
+        try:
+            return await Lxd.reached(name, UnixSocket(machine, socket or _USUAL[name]), clock)
+        except NotFound:  # a program without its daemon
+            if socket:
+                raise
+            return None
+        except NotConfigured:  # no way to the socket but by the program
+            if program not in programs:
+                raise
+        return await Lxd.reached(name, LxdQuery(machine, program), clock)
+    # Docker is the machine's own; Podman is that of whoever logs in, as if its command were typed there.
+    root = name == "docker"
+    if socket:
+        try:
+            return await DockerApi.reached(name, UnixSocket(machine, socket, root=root), clock)
+        except Problem:
+            if name not in programs:
+                raise
+    if name not in programs:
+        return None
+    cli = DockerCli(name, machine, clock, root=root)
+    await cli.check()
+    return cli
+
+
+def _none(machine: Machine, only: EngineName | None) -> NotFound:
+    return NotFound(
+        f"{machine} has no {only or 'container engine'}",
+        why=None if only else f"None of {', '.join(EVERY)} was found there",
+        next_step="Install one there first, or name another host",
+    )

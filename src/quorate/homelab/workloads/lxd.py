@@ -1,0 +1,196 @@
+"""LXD and Incus by their REST API. Most of it goes on after the answer: operations are followed to their end."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from quorate.homelab.workloads.engine import Engine
+from quorate.homelab.workloads.lxd_shapes import remote, source, told, wanted
+from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
+from quorate.homelab.workloads.unix_http import Answer
+from quorate.problems import BadArgument, Conflict, NotFound, PermissionMissing, Problem, ServerFailed, TaskFailed
+from quorate.pve.clock import Clock
+from quorate.pve.tasks import Report
+
+OPERATION_SECONDS = 3600.0
+GLANCE_SECONDS = 5
+STOP_SECONDS = 30
+_DONE = 200
+_PERCENT = re.compile(r"(\d{1,3})%")
+_NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+
+class Api(Protocol):
+    path: str
+
+    @property
+    def by(self) -> str: ...
+
+    async def call(self, method: str, path: str, body: Any = None, *, seconds: float = 30.0) -> Answer: ...
+
+
+class Lxd(Engine):
+    def __init__(self, name: EngineName, api: Api, version: str, clock: Clock) -> None:
+        super().__init__(name, f"{name} {version} on {api.path} by {api.by}", clock)
+        self._api = api
+
+    @classmethod
+    async def reached(cls, name: EngineName, api: Api, clock: Clock) -> Lxd:
+        server = _checked(await api.call("GET", "/1.0"))["metadata"] or {}
+        if server.get("auth") != "trusted":
+            raise PermissionMissing(f"{name} does not trust this login", next_step="It takes root, or its group")
+        return cls(name, api, str((server.get("environment") or {}).get("server_version", "")), clock)
+
+    def objection(self, spec: Spec) -> str | None:
+        if not _NAME.fullmatch(spec.name):
+            return "Names there are letters, digits and - and begin with a letter"
+        if spec.command:
+            return "A command is of no use there: the instance starts its own init"
+        if spec.restart == "on-failure":
+            return "It knows no restart on failure"
+        if any(port.outside is None for port in spec.ports):
+            return "It chooses no ports: give that of the host, too, such as 8080:80"
+        remote(spec.image, self.name)
+        return None
+
+    async def list(self) -> list[Workload]:
+        rows = await self._get("/1.0/instances?recursion=1")
+        return sorted((told(self.name, row) for row in rows), key=lambda one: one.name)
+
+    async def find(self, name: str) -> Workload | None:
+        try:
+            row = await self._get(_instance(name))
+            return told(self.name, row, await self._get(f"{_instance(name)}/state"))
+        except NotFound:
+            return None
+
+    async def logs(self, name: str, lines: int, since: float | None = None) -> str:
+        if since is not None:
+            raise BadArgument(f"The log that {self.name} keeps has no times", next_step="Leave since out")
+        answer = await self._api.call("GET", f"{_instance(name)}/console")
+        if answer.status == 404:
+            return ""
+        if answer.status >= 400:
+            _checked(answer)
+        return "\n".join(answer.body.decode("utf-8", "replace").splitlines()[-lines:])
+
+    async def has_image(self, image: str) -> bool:
+        if remote(image, self.name) is not None:
+            return False  # what is there already is not fetched twice
+        alias = image.rpartition(":")[2]
+        for path in (f"/1.0/images/aliases/{quote(alias, safe='')}", f"/1.0/images/{quote(alias, safe='')}"):
+            try:
+                await self._get(path)
+            except (NotFound, BadArgument):
+                continue
+            return True
+        return False
+
+    async def pull(self, image: str, report: Report | None) -> None:
+        if remote(image, self.name) is None:
+            raise NotFound(
+                f"{self.name} has no image {image!r} there",
+                next_step="Give one of its aliases, or one from a server, such as images:debian/12",
+            )
+        await self._do("POST", "/1.0/images", {"source": source(image, self.name)}, report)
+
+    async def create(self, spec: Spec, report: Report | None) -> tuple[str, ...]:
+        named = [one.source for one in spec.mounts if not one.is_path]
+        pool = await self._pool() if named else ""
+        for volume in named:
+            await self._ensure_volume(pool, volume)
+        await self._do("POST", "/1.0/instances", wanted(spec, self.name, pool), report)
+        return ()
+
+    async def power(self, name: str, action: Power) -> None:
+        running = (await self.get(name)).running
+        if running and action != "start":
+            await self._stop(name)
+        if action == "restart" or (action == "start" and not running):
+            await self._do("PUT", f"{_instance(name)}/state", {"action": "start", "timeout": STOP_SECONDS})
+
+    async def rename(self, name: str, new: str) -> None:
+        await self._do("POST", _instance(name), {"name": new})
+
+    async def remove(self, name: str, *, volumes: bool = False) -> None:
+        del volumes  # none is made for one instance alone
+        if (await self.get(name)).running:
+            await self._do("PUT", f"{_instance(name)}/state", _STOP | {"force": True})
+        await self._do("DELETE", _instance(name))
+
+    async def _stop(self, name: str) -> None:
+        """Politely; an init that does not listen is not asked twice."""
+        try:
+            await self._do("PUT", f"{_instance(name)}/state", _STOP)
+        except TaskFailed:
+            if (await self.get(name)).running:
+                await self._do("PUT", f"{_instance(name)}/state", _STOP | {"force": True})
+
+    async def _pool(self) -> str:
+        profile = await self._get("/1.0/profiles/default")
+        root = (profile.get("devices") or {}).get("root") or {}
+        if not root.get("pool"):
+            raise NotFound(f"{self.name} has no storage pool in its default profile", next_step="Run its `init` there")
+        return str(root["pool"])
+
+    async def _ensure_volume(self, pool: str, name: str) -> None:
+        place = f"/1.0/storage-pools/{quote(pool, safe='')}/volumes/custom"
+        try:
+            await self._get(f"{place}/{quote(name, safe='')}")
+        except NotFound:
+            await self._do("POST", place, {"name": name, "type": "custom"})
+
+    async def _get(self, path: str) -> Any:
+        return _checked(await self._api.call("GET", path))["metadata"]
+
+    async def _do(self, method: str, path: str, body: Any = None, report: Report | None = None) -> None:
+        """One change, to the end of the operation that carries it out."""
+        answer = _checked(await self._api.call(method, path, body))
+        if answer.get("type") != "async":
+            return
+        place = str(answer["operation"])
+        deadline = self.clock.monotonic() + OPERATION_SECONDS
+        while True:
+            operation = await self._waited(place)
+            code = int(operation.get("status_code", 0))
+            if code == _DONE:
+                return
+            if code > _DONE or self.clock.monotonic() > deadline:
+                raise TaskFailed(f"{self.name} could not do it", why=f"It said: {operation.get('err')}")
+            await _tell(operation, report)
+
+    async def _waited(self, place: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self._get(f"{place}/wait?timeout={GLANCE_SECONDS}")
+        return found
+
+
+_STOP = {"action": "stop", "timeout": STOP_SECONDS, "force": False}
+
+
+def _instance(name: str) -> str:
+    return f"/1.0/instances/{quote(name, safe='')}"
+
+
+def _checked(answer: Answer) -> dict[str, Any]:
+    said = answer.json()
+    if not isinstance(said, dict):
+        raise ServerFailed("What answers there is no engine")
+    if answer.status < 400 and said.get("type") != "error":
+        return said
+    status = int(said.get("error_code") or answer.status)
+    text = str(said.get("error", ""))
+    kind: type[Problem] = {400: BadArgument, 403: PermissionMissing, 404: NotFound, 409: Conflict}.get(
+        status, ServerFailed
+    )
+    raise kind("The engine refused it", why=f"It said: {text}")
+
+
+async def _tell(operation: dict[str, Any], report: Report | None) -> None:
+    """Whatever of it is a progress, by any of the names that there are for it."""
+    if report is None:
+        return
+    for name, value in (operation.get("metadata") or {}).items():
+        if name.endswith("progress") and (percent := _PERCENT.search(str(value))):
+            await report(float(percent[1]), 100.0, str(value))

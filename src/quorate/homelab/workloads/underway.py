@@ -1,0 +1,94 @@
+"""Deployments that outlast the call that began them, so that it can be asked how they stand, in any replica."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from quorate.command_secrets import HIDDEN, without_secrets
+from quorate.homelab.machines import Machine
+from quorate.homelab.workloads.engine import Deployed
+from quorate.problems import Problem
+from quorate.pve.tasks import Report
+from quorate.ssh.pool import Pool
+from quorate.state.store import Store
+
+SHORTEST_HIDDEN = 5
+"""Shorter texts are words of every log."""
+_KIND = "deployment"
+
+
+class Underway:
+    """The deployment of one workload on one machine. Only one that goes on, or has failed unheard, is kept."""
+
+    def __init__(self, store: Store, machine: Machine, name: str, hidden: Iterable[str] = ()) -> None:
+        """`hidden` are texts that must not be kept: a workload may have printed its environment before it failed."""
+        self._store = store
+        self._hidden = [text for text in hidden if len(text) >= SHORTEST_HIDDEN]
+        cluster = f"{machine.where.name}/" if machine.where else ""
+        self._id = f"{machine.kind} {cluster}{machine.name} {name}"
+
+    async def told(self) -> dict[str, Any]:
+        rows = await self._store.fetch("SELECT entry FROM quorate_records WHERE kind = $1 AND id = $2", _KIND, self._id)
+        return msgspec.json.decode(rows[0]["entry"], type=dict[str, Any]) if rows else {}
+
+    async def followed(
+        self, deploy: Callable[[Report], Awaitable[Deployed]], wait: float, report: Report | None, pool: Pool
+    ) -> Deployed | None:
+        """What comes of it within `wait`; None if it goes on by itself. A caller who leaves does not break it off."""
+        progress = _Progress(report)
+        work = asyncio.ensure_future(deploy(progress.tell))
+        try:
+            done, _ = await asyncio.wait({work}, timeout=wait)
+        except asyncio.CancelledError:
+            progress.report = None
+            pool.in_background(self._finish(work))
+            raise
+        progress.report = None
+        if done:
+            await self._forget()
+            return work.result()
+        await self._keep({"state": "going on"})
+        pool.in_background(self._finish(work))
+        return None
+
+    async def _finish(self, work: asyncio.Future[Deployed]) -> None:
+        try:
+            await work
+        except Problem as problem:
+            said = [self._cleared(str(line)) for line in problem.facts.get("log", ())]
+            await self._keep({"state": "failed", "why": self._cleared(str(problem)), **({"log": said} if said else {})})
+        except asyncio.CancelledError:
+            await self._keep({"state": "failed", "why": "The server ended before it was done."})
+            raise
+        else:
+            await self._forget()
+
+    def _cleared(self, text: str) -> str:
+        for secret in self._hidden:
+            text = text.replace(secret, HIDDEN)
+        return without_secrets(text)
+
+    async def _keep(self, entry: dict[str, Any]) -> None:
+        await self._store.execute(
+            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "
+            "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed",
+            _KIND, self._id, msgspec.json.encode(entry).decode(), self._store.clock.time(),
+        )  # fmt: skip
+
+    async def _forget(self) -> None:
+        await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", _KIND, self._id)
+
+
+class _Progress:
+    """Told as long as somebody waits."""
+
+    def __init__(self, report: Report | None) -> None:
+        self.report = report
+
+    async def tell(self, done: float, whole: float | None, line: str) -> None:
+        if self.report is not None:
+            await self.report(done, whole, line)

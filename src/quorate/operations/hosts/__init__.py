@@ -1,0 +1,1 @@
+"""Plain hosts: who they are, commands on them, what they are made of, their administration account."""

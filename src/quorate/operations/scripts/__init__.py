@@ -1,0 +1,1 @@
+"""Community scripts for Proxmox VE."""

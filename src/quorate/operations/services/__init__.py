@@ -1,0 +1,1 @@
+"""Services from the catalogue."""

@@ -1,0 +1,36 @@
+"""What people call the operations around the clusters; see `words`."""
+
+from __future__ import annotations
+
+HOMELAB_SAID: dict[str, str] = {
+    "host_admin_groups": "add administration account to group docker lxd libvirt kvm incus usermod",
+    "host_admin_remove": "remove administration account undo admin user take away revoke key sudo",
+    "host_admin_setup": "create administration account admin user ssh key sudo passwordless automation setup mcp admin",
+    "host_admin_verify": "check administration account works sudo key login docker kvm usable",
+    "host_discover": (
+        "find out what hardware is in the nas raspberry pi server tower host inventory discover specs cpu memory disks "
+        "gpu gpus usb pci network which ports are open listening containers services uptime operating system kernel"
+    ),
+    "host_exec": "run command on host server nas raspberry pi over ssh shell sudo as root execute df uptime bash",
+    "host_job": "long running command host background done yet finished output exit code stop kill",
+    "host_list": "hosts servers machines registered ssh which hosts do I have list servers labels",
+    "host_register": "add register host server machine ssh login new raspberry pi nas",
+    "host_remove": "forget unregister remove host server from the list",
+    "host_shell_open": "interactive shell terminal console web ssh session browser link for the person",
+    "host_update": "change host address port user key label rename display name deactivate",
+    "host_verify": "test login ssh works reachable check credentials verify connection",
+    "workload_deploy": (
+        "run deploy launch docker container on raspberry pi nas with podman lxd incus image pull ports volumes upgrade"
+    ),
+    "workload_get": "container on host status health ports mounts limits restarts image digest inspect docker",
+    "workload_list": "containers on host docker ps podman lxc list incus what runs on this server",
+    "workload_logs": "container on host logs output docker logs podman why does it crash",
+    "workload_power": "start stop restart container on host docker podman lxd incus",
+    "workload_remove": "delete remove container on host docker rm podman lxc delete",
+    "network_analyze": "analyse topology problems duplicate ip mac single point of failure full disks old kernel attention",
+    "network_changes": "what changed history devices new gone since yesterday difference appeared disappeared network",
+    "network_discover": "discover many hosts inventory all machines scan hardware bulk refresh map whole homelab",
+    "network_map": "map sitemap topology picture diagram draw network devices segments subnet svg png mermaid overview",
+    "network_scan": "scan subnet network ports open nmap arp find devices ip addresses who is on my lan",
+    "network_suggest": "where to put deploy place suggest host free resources room capacity best machine for a service",
+}

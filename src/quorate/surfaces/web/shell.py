@@ -1,0 +1,253 @@
+"""The terminal page: an invitation is taken up once, by somebody who proves to be the operator, and the bytes pass
+between the page and the machine. Of them nothing is kept but their number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Message, Scope
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from quorate.homelab.shells import PATH, Invitation, Shells
+from quorate.pipeline.caller import Caller
+from quorate.pipeline.record import Record
+from quorate.pipeline.sanitise import clean
+from quorate.pve.clock import Clock
+from quorate.pve.errors import Problem
+from quorate.ssh.pool import Screen
+from quorate.ssh.terminal import Terminal
+from quorate.state.passphrase import Passphrase
+from quorate.state.store import Store
+from quorate.state.trail import AuditTrail
+from quorate.surfaces.web.door import Door
+from quorate.surfaces.web.guard import own_origin
+from quorate.surfaces.web.limits import address_key
+from quorate.surfaces.web.replies import NO_STORE, refusal
+
+GREETING_SECONDS = 120.0
+"""For the token, and for each passphrase."""
+MOST_TRIES = 3
+_KINDS = {"mjs": "text/javascript", "css": "text/css", "html": "text/html"}
+_FILES = ("shell.mjs", "shell.css", "xterm.mjs", "xterm.css", "addon-fit.mjs")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; "
+    "style-src 'self' 'unsafe-inline'; "  # xterm.js writes the colours of its theme into a style element
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = NO_STORE | {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
+
+
+class Told(msgspec.Struct, forbid_unknown_fields=True):
+    """What the page says that is not typed into the terminal."""
+
+    token: str = ""
+    passphrase: str = ""
+    columns: int = 80
+    rows: int = 24
+
+    @property
+    def screen(self) -> Screen:
+        return Screen(min(max(self.columns, 2), 1000), min(max(self.rows, 2), 1000))
+
+
+class Unwelcome(Exception):
+    """Why the page gets no terminal, in words for the person."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellPages:
+    shells: Shells
+    store: Store
+    audit: AuditTrail
+    door: Door
+    public_url: str | None
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Checking a passphrase is made to be slow and to need memory."""
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route(PATH, self._page, methods=["GET"]),
+            WebSocketRoute(f"{PATH}/ws", self._serve),
+            Route(f"{PATH}/{{name}}", self._file, methods=["GET"]),
+        ]
+
+    async def _page(self, _: Request) -> Response:
+        return _content("shell.html")
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        return _content(name) if name in _FILES else refusal(404, "not_found", "There is no such file")
+
+    async def _serve(self, socket: WebSocket) -> None:
+        if socket.headers.get("origin", "").lower() not in {own_origin(socket.scope), self.public_url}:
+            await refusal(403, "invalid_origin", "Terminals are opened by this server's own page")(
+                socket.scope, socket.receive, socket.send
+            )
+        elif blocked := self.door.blocked(socket.scope):
+            await blocked(socket.scope, socket.receive, socket.send)
+        else:
+            await socket.accept()
+            with suppress(WebSocketDisconnect):  # the page was closed: there is nobody to tell
+                await _tell(socket, ended=clean(await self._speak(socket)))
+                await socket.close()
+
+    async def _speak(self, socket: WebSocket) -> str:
+        """From the token to the end, and why it has ended, for the person."""
+        try:
+            token = await self._invited(socket)
+            await self._prove(socket)
+            invitation = self.shells.take_up(token)
+            if invitation is None:
+                return "The link was used meanwhile, or has expired."
+            try:
+                return await self._open(socket, invitation)
+            finally:
+                self.shells.ended()
+        except (Unwelcome, Problem) as problem:
+            return str(problem)
+        except TimeoutError:
+            return "You took too long. Ask for a new link."
+
+    async def _invited(self, socket: WebSocket) -> str:
+        token = (await _told(socket)).token
+        invitation = self.shells.find(token)
+        if invitation is None:
+            self.door.failed(socket.scope, "terminal")
+            raise Unwelcome("The link was used already, or has expired. Ask for a new one.")
+        await _tell(socket, machine=clean(invitation.machine))
+        return token
+
+    async def _prove(self, socket: WebSocket) -> None:
+        """A model could follow a link, too; the passphrase it does not have."""
+        passphrase = Passphrase(self.store)
+        if not self.shells.needs_passphrase():
+            return
+        await passphrase.ensure_set()
+        await _tell(socket, passphrase=True)
+        for _ in range(MOST_TRIES):
+            told = await _told(socket)
+            async with self._one_at_a_time:
+                right = await passphrase.verify(told.passphrase)
+            if right:
+                return
+            self.door.failed(socket.scope, "passphrase")
+            await _tell(socket, error="That is not the operator's passphrase.", passphrase=True)
+        raise Unwelcome("That is not the operator's passphrase. The link can be opened again.")
+
+    async def _open(self, socket: WebSocket, invitation: Invitation) -> str:
+        session = Session(socket, self.shells.idle_seconds)
+        clock = self.store.clock
+        begun = clock.monotonic()
+        try:
+            await self.audit.ensure_writable()
+            terminal = await Terminal.open(invitation.place, invitation.argv, Screen())
+        except Problem as problem:
+            await self.audit.record(_entry(invitation, socket.scope, clock, "failed", str(problem)))
+            raise
+        try:
+            await self.audit.record(_entry(invitation, socket.scope, clock, "terminal opened"))
+            return await session.run(terminal)
+        finally:
+            await terminal.stop()
+            seconds = clock.monotonic() - begun
+            entry = _entry(invitation, socket.scope, clock, "terminal closed", seconds=seconds)
+            await self.audit.record({**entry, "bytes_typed": session.typed, "bytes_shown": session.shown})
+
+
+class Session:
+    """The bytes of one terminal, both ways, until one side has enough."""
+
+    def __init__(self, socket: WebSocket, idle_seconds: float) -> None:
+        self._socket = socket
+        self._idle_seconds = idle_seconds
+        self.typed = self.shown = 0
+
+    async def run(self, terminal: Terminal) -> str:
+        """Why it has ended, for the person."""
+        await _tell(self._socket, open=True)
+        ways = [asyncio.ensure_future(one) for one in (self._show(terminal), self._type(terminal))]
+        try:
+            done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            return next(one.result() for one in ways if one in done)
+        finally:
+            for one in ways:
+                one.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _show(self, terminal: Terminal) -> str:
+        while data := await terminal.read():
+            self.shown += len(data)
+            await self._socket.send_bytes(data)
+        return "The shell has ended."
+
+    async def _type(self, terminal: Terminal) -> str:
+        while True:
+            try:
+                async with asyncio.timeout(self._idle_seconds):
+                    message = await _received(self._socket)
+            except TimeoutError:
+                return f"Nothing was typed for {self._idle_seconds / 60:g} minutes, so the terminal was closed."
+            if data := message.get("bytes"):
+                self.typed += len(data)
+                await terminal.write(data)
+            else:
+                terminal.resize(_decoded(message).screen)
+
+
+async def _told(socket: WebSocket) -> Told:
+    async with asyncio.timeout(GREETING_SECONDS):
+        return _decoded(await _received(socket))
+
+
+async def _received(socket: WebSocket) -> Message:
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message["code"])
+    return message
+
+
+def _decoded(message: Message) -> Told:
+    try:
+        return msgspec.json.decode(message.get("text") or "", type=Told)
+    except msgspec.MsgspecError:
+        raise Unwelcome("That is not what our page says.") from None
+
+
+async def _tell(socket: WebSocket, **facts: Any) -> None:
+    await socket.send_text(msgspec.json.encode(facts).decode())
+
+
+def _entry(
+    invitation: Invitation, scope: Scope, clock: Clock, outcome: str, error: str = "", seconds: float = 0.0
+) -> Mapping[str, Any]:
+    record = Record(
+        "host_shell_open",
+        "change",
+        {"host": invitation.machine, "terminal": invitation.id},
+        Caller("the terminal page", "http", address_key(scope.get("client"))),
+        cluster=invitation.cluster,
+        plan=f"Terminal {invitation.id} on {invitation.machine}",
+        outcome=outcome,
+        error=error,
+    )
+    entry: Mapping[str, Any] = clean(record.entry(now=clock.time(), seconds=seconds))
+    return entry
+
+
+@cache
+def _bytes(name: str) -> bytes:
+    return files(__package__).joinpath("terminal", name).read_bytes()
+
+
+def _content(name: str) -> Response:
+    return Response(_bytes(name), headers=_HEADERS, media_type=_KINDS[name.rpartition(".")[2]])

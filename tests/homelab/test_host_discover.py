@@ -1,0 +1,365 @@
+"""What is found out about a host: by every system's own means, bounded in time and size, and never guessed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorate.homelab.discovery import asking
+from quorate.homelab.discovery.asking import Told, question, taken_apart
+from quorate.homelab.discovery.discover import facts_of
+from quorate.homelab.discovery.facts import SECTIONS, Facts
+from quorate.operations.hosts.discovering import Section
+from quorate.operations.hosts.summary import summary
+from tests.homelab.house import house
+from tests.homelab.real_sudo import PASSWORD, needs_sudo, plain_login
+from tests.homelab.test_host_exec import Silent
+
+RECORDED = Path(__file__).parents[1] / "data" / "discovery"
+SOURCES = sorted({name for section in SECTIONS for name in asking.asked_for(section)})
+
+
+def recorded(system: str) -> dict[str, Any]:
+    """The facts that the recorded answers of a system lead to."""
+    answers: dict[str, str] = {}
+    for part in (RECORDED / f"{system}.txt").read_text().split("@@ ")[1:]:
+        name, _, words = part.partition("\n")
+        assert name in SOURCES, f"nobody asks for {name}"
+        answers[name] = words.rstrip("\n") if name != "dmi" else words
+    return facts_of(Told(answers)).to_builtins()
+
+
+# -- recorded systems --------------------------------------------------------------------------------------------------
+
+
+def test_a_debian_server_is_read_whole():
+    facts = recorded("debian")
+    assert facts["hardware"] == {"vendor": "Dell Inc.", "model": "OptiPlex 7050", "virtualisation": "none"}
+    assert facts["system"] == {
+        "hostname": "tower", "family": "linux", "id": "debian", "name": "Debian GNU/Linux 12 (bookworm)",
+        "version": "12", "kernel": "6.1.0-27-amd64", "architecture": "x86_64",
+    }  # fmt: skip
+    model = "Intel(R) Core(TM) i7-7700 CPU @ 3.60GHz"
+    assert facts["cpu"] == {"model": model, "sockets": 1, "cores": 4, "threads": 8}
+    assert facts["memory"] == {
+        "total": 32768000 * 1024, "available": 20480000 * 1024, "swap_total": 1024000 * 1024, "swap_used": 24000 * 1024,
+    }  # fmt: skip
+    assert facts["disks"] == [
+        {"name": "nvme0n1", "size": 512110190592, "model": "Samsung SSD 970 PRO 512GB", "rotational": False},
+        {"name": "sda", "size": 2000398934016, "model": "WDC WD20EZRZ-00Z5HB0", "rotational": True},
+    ]
+    assert [(one["mount"], one["type"], one["used"]) for one in facts["filesystems"]] == [
+        ("/", "ext4", 123000000 * 1024), ("/mnt/nas", "nfs4", 100000000 * 1024),
+        ("/srv/my data", "xfs", 976000000 * 1024),
+    ]  # fmt: skip
+    assert facts["network"] == {
+        "interfaces": [
+            {"name": "enp0s31f6", "mac": "54:bf:64:01:02:03", "state": "up",
+             "addresses": ["192.168.1.10/24", "2001:db8::a/64"], "speed": 1000},
+            {"name": "wg0", "state": "up", "addresses": ["10.8.0.1/24"]},
+        ],
+        "gateways": ["192.168.1.1 dev enp0s31f6", "fe80::1 dev enp0s31f6"],
+        "dns": ["192.168.1.1", "9.9.9.9"],
+    }  # fmt: skip
+    assert [one["id"] for one in facts["usb"]] == ["0658:0200"]
+    assert facts["gpus"] == ["NVIDIA Corporation GP107 [GeForce GTX 1050 Ti]"]
+    assert [tuple(one.values()) for one in facts["containers"]] == [
+        ("docker", "cam", "paused", "frigate:stable"), ("docker", "db", "stopped", "postgres:16"),
+        ("docker", "web", "running", "nginx:1.27"), ("lxd", "ct1", "running"),
+    ]  # fmt: skip
+    assert [tuple(one.values()) for one in facts["vms"]] == [
+        ("lxd", "vm1", "stopped"), ("virsh", "old", "stopped"), ("virsh", "win11", "running"),
+    ]  # fmt: skip
+    assert [tuple(one.values()) for one in facts["ports"]] == [
+        ("tcp", "*", 22, "sshd"), ("tcp", "127.0.0.53", 53, "systemd-resolve"), ("tcp", "*", 9100),
+        ("udp", "*", 5353, "avahi-daemon"),
+    ]  # fmt: skip
+    assert facts["services"] == {"manager": "systemd", "running": ["docker", "ssh"], "failed": ["smartd"]}
+    assert facts["uptime"] == {"seconds": 93784, "load": [0.52, 0.48, 0.40]}
+    assert facts["users"] == [{"name": "admin", "origin": "192.168.1.20"}, {"name": "admin", "origin": "tty1"}]
+    assert facts["time"] == {"zone": "Europe/Berlin", "synchronised": True}
+    assert "not_known" not in facts
+
+
+def test_an_alpine_on_a_raspberry_pi_is_read_by_what_busybox_has():
+    facts = recorded("alpine")
+    assert facts["hardware"] == {"model": "Raspberry Pi 4 Model B Rev 1.4"}
+    assert (facts["system"]["id"], facts["system"]["version"]) == ("alpine", "3.20.3")
+    assert facts["cpu"] == {"threads": 2}
+    assert facts["memory"] == {"total": 1894312 * 1024}
+    assert facts["disks"] == [{"name": "mmcblk0", "size": 62333952 * 512, "rotational": False}]
+    eth0, wlan0 = facts["network"]["interfaces"]
+    assert eth0["addresses"] == ["192.168.1.53/24", "fe80::dea6:32ff:fe01:203/64"]
+    assert (eth0["state"], wlan0["state"]) == ("up", "down")
+    assert facts["network"]["gateways"] == ["192.168.1.1 dev eth0"]
+    assert [tuple(one.values()) for one in facts["ports"]] == [
+        ("tcp", "*", 22, "sshd"), ("tcp", "*", 53, "dnsmasq"), ("udp", "*", 67, "dnsmasq"),
+    ]  # fmt: skip
+    assert facts["services"] == {"manager": "openrc", "running": ["crond", "sshd"], "failed": ["dnsmasq"]}
+    assert facts["time"] == {"zone": "Europe/Vienna", "synchronised": True}
+    assert facts["users"] == [{"name": "root", "origin": "192.168.1.20"}]
+    assert facts["usb"] == [{"id": "2109:3431"}]
+    assert facts["not_known"] == dict.fromkeys(("pci", "gpus"), "No program or file there tells it")
+
+
+def test_an_older_rocky_falls_back_and_tells_why_its_containers_are_not_known():
+    facts = recorded("rocky")
+    assert facts["hardware"]["virtualisation"] == "kvm"
+    assert facts["cpu"] == {"model": "QEMU Virtual CPU version 2.5+", "sockets": 2, "cores": 2, "threads": 2}
+    assert facts["disks"] == [{"name": "sda", "size": 34359738368, "model": "QEMU HARDDISK", "rotational": True}]
+    assert "containers" not in facts
+    assert facts["not_known"]["containers"].startswith("docker: permission denied")
+    assert facts["vms"] == []
+
+
+def test_a_name_that_sounds_like_a_complaint_is_none_and_podman_is_not_counted_twice():
+    podman = "failed-error|Up 2 hours|cannot:1"
+    facts = facts_of(Told({"podman": podman, "docker": f"Emulate Docker CLI using podman.\n{podman}"}))
+    assert [(one.engine, one.name) for one in facts.containers or ()] == [("podman", "failed-error")]
+    assert "containers" not in facts.not_known
+
+
+def test_a_nas_on_freebsd_is_read():
+    facts = recorded("freebsd_nas")
+    assert (facts["system"]["id"], facts["system"]["name"]) == ("truenas", "TrueNAS 13.0-U6.1")
+    assert facts["system"]["family"] == "freebsd"
+    assert facts["hardware"] == {"vendor": "Supermicro", "model": "X10SL7-F", "virtualisation": "none"}
+    assert facts["cpu"] == {"model": "Intel(R) Xeon(R) CPU E3-1230 v3 @ 3.30GHz", "cores": 4, "threads": 8}
+    assert facts["memory"] == {"total": 34241437696, "swap_total": 2097084 * 1024, "swap_used": 1024 * 1024}
+    assert [(one["name"], one["rotational"]) for one in facts["disks"]] == [("ada0", True), ("ada1", False)]
+    assert [(one["mount"], one["type"]) for one in facts["filesystems"]] == [("/", "zfs"), ("/mnt/tank/media", "zfs")]
+    igb0, igb1 = facts["network"]["interfaces"]
+    assert igb0["addresses"] == ["192.168.1.30/24", "fe80::ec4:7aff:fe01:203/64"]
+    assert (igb0["state"], igb0["speed"], igb1["state"]) == ("up", 1000, "down")
+    assert facts["network"]["gateways"] == ["192.168.1.1 dev igb0"]
+    assert [tuple(one.values()) for one in facts["ports"]] == [
+        ("tcp", "*", 22, "sshd"), ("tcp", "192.168.1.30", 445, "smbd"), ("udp", "*", 123, "ntpd"),
+    ]  # fmt: skip
+    assert facts["gpus"] == ["Matrox Electronics Systems Ltd. MGA G200eW WPCM450"]
+    assert facts["containers"] == [{"engine": "jail", "name": "plex", "state": "running"}]
+    assert facts["uptime"] == {"seconds": 86400, "load": [0.31, 0.40, 0.45]}
+    assert facts["time"] == {"synchronised": True}
+
+
+def test_a_mac_is_read():
+    facts = recorded("macos")
+    assert (facts["system"]["id"], facts["system"]["name"]) == ("macos", "macOS 15.1")
+    assert facts["hardware"] == {"vendor": "Apple", "model": "Mac13,1", "virtualisation": "none"}
+    assert facts["cpu"] == {"model": "Apple M1 Max", "sockets": 1, "cores": 10, "threads": 10}
+    assert facts["memory"] == {"total": 34359738368, "swap_total": 2048 << 20, "swap_used": int(1024.5 * (1 << 20))}
+    assert facts["disks"] == [
+        {"name": "disk0", "size": 500277792768, "model": "APPLE SSD AP0512R", "rotational": False}
+    ]
+    assert [one["mount"] for one in facts["filesystems"]] == ["/", "/System/Volumes/Data"]
+    assert facts["network"]["interfaces"][0]["addresses"] == ["192.168.1.40/24", "fe80::1c2d:3e4f:5a6b:7c8d/64"]
+    assert [one["port"] for one in facts["ports"]] == [22, 49152]
+    assert facts["services"] == {
+        "manager": "launchd", "running": ["homebrew.mxcl.postgresql@16"], "failed": ["org.example.broken"],
+    }  # fmt: skip
+    assert facts["users"] == [{"name": "sam", "origin": "console"}]
+    assert facts["time"] == {"zone": "America/New_York"}
+
+
+def test_a_proxmox_host_is_read_without_the_interfaces_of_its_guests():
+    facts = recorded("proxmox")
+    assert (facts["system"]["id"], facts["system"]["name"]) == ("proxmox-ve", "Proxmox VE 8.3.0")
+    assert [one["name"] for one in facts["network"]["interfaces"]] == ["eth0", "vmbr0"]
+    assert [tuple(one.values()) for one in facts["vms"]] == [
+        ("qm", "100 web01", "running"),
+        ("qm", "101 old", "stopped"),
+    ]
+    assert [tuple(one.values()) for one in facts["containers"]] == [
+        ("pct", "200 pihole", "running"), ("pct", "201 nextcloud", "stopped"),
+    ]  # fmt: skip
+
+
+def test_a_box_without_any_program_is_read_from_the_kernels_files():
+    facts = recorded("bare")
+    assert facts["network"]["interfaces"] == [
+        {"name": "br0", "mac": "00:11:22:33:44:55", "state": "up",
+         "addresses": ["192.168.1.2/24", "fe80::211:22ff:fe33:4455/64"]},
+    ]  # fmt: skip
+    assert facts["network"]["gateways"] == ["192.168.1.1 dev br0"]
+    assert facts["disks"] == [{"name": "sda", "size": 15633408 * 1024}]
+    assert [tuple(one.values()) for one in facts["ports"]] == [
+        ("tcp", "*", 23), ("tcp", "127.0.0.1", 8080), ("udp", "*", 67),
+    ]  # fmt: skip
+    unknown = {"hardware", "cpu", "memory", "filesystems", "usb", "pci", "gpus", "services", "uptime", "users", "time"}
+    assert set(facts["not_known"]) == unknown
+
+
+@pytest.mark.parametrize("system", sorted(path.stem for path in RECORDED.glob("*.txt")))
+def test_facts_are_the_same_after_they_were_kept(system):
+    import msgspec
+
+    facts = msgspec.convert(recorded(system), Facts)
+    assert facts.to_builtins() == recorded(system)
+    assert len(json.dumps(summary(facts))) < 6000
+
+
+# -- whatever is said --------------------------------------------------------------------------------------------------
+
+_PIECES = st.sampled_from(
+    [piece for path in sorted(RECORDED.glob("*.txt")) for piece in path.read_text().split("\n") if piece]
+)
+_SIGNS = st.sampled_from(["\t", " : ", "=", "|", "%", '"', "[{", "\0"])
+GARBAGE = st.lists(st.one_of(_PIECES, st.text(max_size=30), _SIGNS), max_size=8)
+
+
+@given(st.dictionaries(st.sampled_from(SOURCES), st.builds(lambda lines: "\n".join(lines), GARBAGE), max_size=12))
+def test_no_answer_whatever_makes_reading_fail(answers):
+    facts = facts_of(Told(answers, frozenset(list(answers)[:1])))
+    summary(facts)
+    assert facts.to_builtins() is not None
+
+
+@given(st.text(), st.text(min_size=1, max_size=8))
+def test_no_answer_whatever_makes_taking_apart_fail(text, mark):
+    taken_apart(text, mark)
+
+
+def test_what_is_said_before_the_first_mark_or_looks_like_another_mark_is_no_answer():
+    told = taken_apart("Welcome!\nM0 uname\nx\n\nM1 uname\nLinux\nM0 who\n\nM1 late\n\nM1 end\nbye", "M1")
+    assert told == Told({"uname": "Linux\nM0 who"}, frozenset({"uname"}))
+    assert taken_apart("no such shell", "M1") is None
+
+
+# -- the script --------------------------------------------------------------------------------------------------------
+
+SHELLS = [one for one in (["dash"], ["bash", "--posix"], ["busybox", "sh"], ["mksh"], ["zsh", "--emulate", "sh"])
+          if shutil.which(one[0])]  # fmt: skip
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_every_shell_asks_alike_and_nothing_that_hangs_or_floods_keeps_the_rest(tmp_path, shell):
+    nap = f"sleep {4800 + SHELLS.index(shell)}"
+    programs = {
+        "df": f"{nap} & {nap}",
+        "docker": nap,
+        "lspci": "yes flood",
+        "ip": 'while :; do echo "$0"; done',
+        "lscpu": "exit 127",
+        "who": "echo ada pts/0 2026-01-01 10:00",
+    }
+    for name, script in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    sections = ("system", "cpu", "users", "pci", "network", "containers", "filesystems")
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([*shell, "-c", question(sections), "sh", "1"], input=b"M1\n", capture_output=True, env=env, check=False)  # fmt: skip # noqa: E501
+    told = taken_apart(done.stdout.decode(), "M1")
+    assert told is not None
+    assert told.complete
+    if shell[0] == "busybox":  # it may take its own df, ip and lspci for those that are in the way
+        assert "docker" in told.late
+        return
+    assert {"df", "df_local", "docker"} <= told.late
+    assert all(len(words) <= asking.MOST_BYTES for words in told.answers.values())
+    facts = facts_of(told, sections)
+    assert [user.name for user in facts.users or ()] == ["ada"]
+    assert facts.cpu is not None
+    assert facts.network is not None
+    assert set(facts.not_known) == {"pci", "containers", "filesystems"}
+    assert "docker did not answer in time" in facts.not_known["containers"]
+    left = subprocess.run(["pgrep", "-f", f"^{nap}$"], capture_output=True, text=True, check=False).stdout
+    assert left == ""
+
+
+def test_the_sections_that_callers_can_name_are_those_that_there_are():
+    assert get_args(Section) == SECTIONS
+    assert all(asking.asked_for(section) for section in SECTIONS)
+
+
+# -- from the front door -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_host_is_discovered_in_one_round_trip(tmp_path):
+    async with house(tmp_path, {"nas": {"noise": "echo Welcome; echo to >&2; "}}) as built:
+        facts = await built.quorate.facts("host_discover", host="nas")
+        assert len(built.hosts["nas"].commands) == 1
+        assert facts["host"] == "host nas"
+        assert facts["system"]["hostname"] == os.uname().nodename
+        assert any(line.startswith("/, ") for line in facts["filesystems"])
+        exact = await built.quorate.facts("host_discover", host="nas", detail=True, sections=["cpu", "ports"])
+        assert set(exact) <= {"host", "way", "cpu", "ports", "not_known"}
+        assert exact["cpu"]["threads"] >= 1
+        assert built.hosts["nas"].port in [one["port"] for one in exact["ports"]]
+
+
+@pytest.mark.anyio
+async def test_what_was_said_until_the_time_was_up_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("quorate.homelab.discovery.discover.SHARE", 0.001)
+    (tmp_path / "bin").mkdir()
+    stuck = tmp_path / "bin" / "df"
+    stuck.write_text("#!/bin/sh\nexec sleep 4722\n")
+    stuck.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    async with house(tmp_path, {"nas": {"environment": environment}}) as built:
+        facts = await built.quorate.facts("host_discover", host="nas", seconds=5, sections=["system", "filesystems"])
+        assert facts["system"]["hostname"] == os.uname().nodename
+        assert facts["not_known"] == {"filesystems": "The answer broke off before it"}
+
+
+@pytest.mark.anyio
+async def test_hosts_that_cannot_be_asked_are_told_as_such(tmp_path):
+    async with house(tmp_path) as built:
+        async with Silent() as port:
+            words = await built.quorate.refusal("host_discover", host=f"tester@127.0.0.1:{port}", seconds=5)
+        assert "did not take a command within 5 s" in words
+        words = await built.quorate.refusal("host_discover", host="tester@127.0.0.1:1", seconds=5)
+        assert "cannot be reached" in words
+
+
+def small_root(folder: Path) -> str:
+    """What a login shell has to say so that nothing is there but BusyBox: no /proc, no /sys, no /etc."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "dev").mkdir()
+    (folder / "dev" / "null").touch()
+    shutil.copy(BUSYBOX or "", folder / "bin" / "busybox")
+    for name in ("sh", "cat", "head", "sleep", "uname", "id"):
+        (folder / "bin" / name).symlink_to("busybox")
+    (folder / "bin" / "run").write_text('#!/bin/sh\nshift; exec "$@"\n')
+    (folder / "bin" / "run").chmod(0o755)
+    return f"exec chroot {folder} /bin/run "
+
+
+BUSYBOX = shutil.which("busybox")
+
+
+def is_static(program: str | None) -> bool:
+    return program is not None and b"/ld-" not in Path(program).read_bytes()[:4096]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not is_static(BUSYBOX), reason="needs root and a static BusyBox")
+@pytest.mark.anyio
+async def test_a_host_that_has_hardly_anything_tells_that_and_nothing_is_guessed(tmp_path):
+    async with house(tmp_path, {"box": {"noise": small_root(tmp_path / "root")}}) as built:
+        facts = await built.quorate.facts("host_discover", host="box", seconds=20)
+        assert facts["system"]["hostname"] == os.uname().nodename
+        assert {"cpu", "memory", "disks", "filesystems", "ports", "uptime"} <= set(facts["not_known"])
+        assert (await built.quorate.facts("host_exec", host="box", command="echo $0"))["stdout"] == "/bin/sh\n"
+
+
+@needs_sudo
+@pytest.mark.anyio
+async def test_root_sees_more_by_sudo(tmp_path):
+    async with house(tmp_path, {"nas": {"noise": plain_login(tmp_path / "login")}}) as built:
+        given = {"host": "nas", "sections": ["ports"], "detail": True, "key": str(built.hosts["nas"].key_file)}
+        port = built.hosts["nas"].port
+
+        async def owner(**more: Any) -> str | None:
+            facts = await built.quorate.facts("host_discover", **given, **more)
+            found: str | None = next(one.get("process") for one in facts["ports"] if one["port"] == port)
+            return found
+
+        assert await owner() is None
+        assert await owner(sudo=True, password=PASSWORD) is not None

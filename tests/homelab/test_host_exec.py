@@ -1,0 +1,251 @@
+"""Commands on hosts, from the front door: as the login or as root, bounded, followed, ended, and no password told."""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from quorate.command_rules import CommandRules
+from quorate.config import Access
+from quorate.config.given import Rank, Source
+from quorate.config.policy import read_policy
+from quorate.config.rules import Policy
+from tests.homelab.house import house
+from tests.homelab.real_sudo import PASSWORD, needs_sudo, plain_login
+from tests.test_ssh import NASTY, sleeping, until
+
+pytestmark = pytest.mark.anyio
+
+CANARY = "never-in-a-process-list"
+
+
+def command_lines() -> str:
+    """Every command line and environment of this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+        except OSError:
+            continue
+    return "\n".join(found)
+
+
+def policy(text: str) -> Policy:
+    return read_policy(tomllib.loads(text), Source(Rank.TOML))
+
+
+# -- as the login ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_text_is_run_by_a_shell_and_a_list_as_it_is(tmp_path):
+    words = [word for word in NASTY if word.isprintable()]
+    async with house(tmp_path) as built:
+        facts = await built.quorate.facts(
+            "host_exec", host="nas", command='pwd; echo "$A"; cat; echo err >&2; exit 3', cwd="/usr", env={"A": "é x"},
+            stdin="through\n",
+        )  # fmt: skip
+        assert (facts["stdout"], facts["stderr"], facts["exit_code"]) == ("/usr\né x\nthrough\n", "err\n", 3)
+        assert facts["host"] == "host nas"
+        facts = await built.quorate.facts("host_exec", host="nas", command=["printf", "%s\n", *words])
+        assert facts["stdout"].split("\n")[:-1] == words
+
+
+async def test_nodes_and_guests_are_reached_by_their_names(tmp_path):
+    async with house(tmp_path) as built:
+        quorate = built.quorate
+        assert (await quorate.facts("host_exec", host="pve1", command=["hostname"]))["stdout"] == "pve1\n"
+        told = await quorate.facts("host_exec", host="102", command=["hostname"])
+        assert (told["stdout"], told["way"]) == ("docker01\n", "guest agent of vm 102 docker01")
+        assert quorate.audit()[-1]["outcome"] == "done"
+
+
+async def test_of_a_flood_the_first_bytes_are_told(tmp_path):
+    async with house(tmp_path) as built:
+        facts = await built.quorate.facts("host_exec", host="nas", command="yes | head -c 3000000", max_output=1000)
+        assert len(facts["stdout"]) == 1000
+        assert "max_output shows more" in facts["stdout_cut"]
+
+
+async def test_a_host_that_is_not_there_not_known_or_does_not_let_in_is_told(tmp_path):
+    async with house(tmp_path, {"nas": {}, "pi": {"password": "open"}}) as built:
+        quorate = built.quorate
+        assert "no host 'nax'" in await quorate.refusal("host_exec", host="nax", command="true")
+        wrong = await quorate.refusal("host_exec", host="pi", command="true", password="shut", key="/none")
+        assert "shut" not in wrong
+        right = await quorate.facts("host_exec", host="pi", command="echo in", password="open")
+        assert right["stdout"] == "in\n"
+        built.hosts["nas"].known_hosts.write_text(f"[127.0.0.1]:{built.hosts['nas'].port} {new_key()}\n")
+        assert "key" in (await quorate.refusal("host_exec", host="nas", command="true")).lower()
+        assert built.hosts["nas"].commands == []
+
+
+def new_key() -> str:
+    return asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
+
+
+async def test_a_host_that_takes_the_connection_and_stays_silent_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("quorate.inside.over_ssh.START_SECONDS", 0.3)
+    async with house(tmp_path) as built:
+        async with Silent() as port:
+            words = await built.quorate.refusal("host_exec", host=f"tester@127.0.0.1:{port}", command="true")
+        assert "could not be started within" in words
+
+
+class Silent:
+    """Takes every connection and says nothing."""
+
+    async def __aenter__(self) -> int:
+        self._taken: list[asyncio.StreamWriter] = []
+        self._server = await asyncio.start_server(lambda _, writer: self._taken.append(writer), "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for writer in self._taken:
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_operators_patterns_for_commands_hold_for_hosts(tmp_path):
+    rules = CommandRules(deny=("*reboot*",))
+    async with house(tmp_path, more={"command_rules": rules}) as built:
+        for command in ("reboot", ["sudo", "reboot"]):
+            assert "deny in [inside]" in await built.quorate.refusal("host_exec", host="nas", command=command)
+        assert built.hosts["nas"].commands == []
+
+
+async def test_the_rules_of_a_cluster_hold_for_its_guests_by_whichever_tool(tmp_path):
+    rules = policy('[[rules]]\nname = "leave it alone"\ndeny = "change"\nvmids = [102]\n')
+    async with house(tmp_path, more={"policy": rules}) as built:
+        words = await built.quorate.refusal("host_exec", host="102", command="true")
+        assert "leave it alone" in words
+        assert (await built.quorate.facts("host_exec", host="nas", command="echo x"))["stdout"] == "x\n"
+
+
+async def test_who_may_only_read_runs_nothing(tmp_path):
+    async with house(tmp_path, access=Access.READ, register=False) as built:
+        names = [tool.name for tool in (await built.quorate.client.list_tools()).tools]
+        assert "host_exec" not in names
+        assert "host_job" not in names
+
+
+# -- in the background -------------------------------------------------------------------------------------------------
+
+
+async def test_a_long_command_goes_on_is_listed_polled_and_stopped_with_all_it_started(tmp_path):
+    async with house(tmp_path) as built:
+        quorate = built.quorate
+        facts = await quorate.facts("host_exec", host="nas", command="echo one; sleep 4711 & sleep 4711", wait=0.5)
+        job = facts["job"]
+        assert facts["result"] == "running"
+        assert f"host_job action=poll job={job}" in facts["next"]
+        (row,) = await quorate.rows("host_job")
+        assert (row["job"], row["host"], row["state"]) == (job, "host nas", "begun")
+        told = await quorate.facts("host_job", action="poll", job=job)
+        assert (told["state"], told["host"], told["stdout"]) == ("running", "host nas", "one\n")
+        stopped = await quorate.facts("host_job", action="stop", job=job)
+        assert stopped["signal"] == "TERM"
+        assert sleeping("4711") == []
+        assert (await quorate.facts("host_job", action="poll", job=job))["state"] == "ended"
+        assert "no job 'ssh:1'" in await quorate.refusal("host_job", action="poll", job="ssh:1")
+        assert "needs the job" in await quorate.refusal("host_job", action="stop")
+
+
+async def test_a_job_in_a_guest_that_is_hidden_from_the_caller_is_neither_listed_nor_told_nor_stopped(tmp_path):
+    rules = policy('[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [102]\n')
+    async with house(tmp_path) as built:
+        quorate = built.quorate
+        job = (await quorate.facts("host_exec", host="102", command="sleep 999", wait=0))["job"]
+        quorate.app.adopt(replace(quorate.app.settings, policy=rules))
+        assert await quorate.rows("host_job") == []
+        for action in ("poll", "stop"):
+            assert "not for you" in await quorate.refusal("host_job", action=action, job=job)
+        quorate.app.adopt(replace(quorate.app.settings, policy=policy("")))
+        assert (await quorate.facts("host_job", action="stop", job=job))["signal"] == "TERM"
+
+
+# -- as root -----------------------------------------------------------------------------------------------------------
+
+
+@needs_sudo
+async def test_sudo_gets_its_password_and_nobody_else_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUORATE_HOST_NAS", PASSWORD)
+    async with house(tmp_path, {"nas": {"noise": plain_login(tmp_path / "login")}}, register=False) as built:
+        quorate = built.quorate
+        await built.register(sudo_password="env:QUORATE_HOST_NAS")
+        plain = await quorate.facts("host_exec", host="nas", command="id -un")
+        assert plain["stdout"] == "tester\n"
+        script = 'id -un; pwd; echo "$A"; cat'
+        root = await quorate.facts("host_exec", host="nas", command=script, sudo=True, env={"A": "a b"}, stdin="in\n")
+        assert (root["stdout"], root.get("stderr")) == ("root\n/\na b\nin\n", None)
+        env = {"A": CANARY}
+        facts = await quorate.facts("host_exec", host="nas", command="sleep 4712", sudo=True, env=env, wait=0.5)
+        await until(lambda: sleeping("4712"))
+        shown = command_lines()
+        assert "sleep 4712" in shown
+        assert CANARY not in shown
+        assert PASSWORD not in shown
+        assert (await quorate.facts("host_job", action="stop", job=facts["job"]))["signal"] == "TERM"
+        assert sleeping("4712") == []
+        for text in (quorate.audit_file.read_text(), (tmp_path / "state.sqlite").read_bytes().decode("latin-1")):
+            assert PASSWORD not in text
+            assert CANARY not in text
+
+
+@needs_sudo
+async def test_what_ignores_a_polite_end_as_root_is_ended_by_force_and_by_its_time_limit(tmp_path):
+    login = plain_login(tmp_path / "login", "Defaults use_pty\ntester ALL=(ALL:ALL) ALL")
+    async with house(tmp_path, {"nas": {"noise": login}}) as built:
+        quorate = built.quorate
+        stubborn = 'trap "" TERM; sleep 4713 & sleep 4713; sleep 4713'
+        given = {"host": "nas", "sudo": True, "password": PASSWORD, "key": str(built.hosts["nas"].key_file)}
+        facts = await quorate.facts("host_exec", command=stubborn, wait=0.5, **given)
+        await until(lambda: len(sleeping("4713")) == 2)
+        assert (await quorate.facts("host_job", action="stop", job=facts["job"]))["signal"] == "KILL"
+        assert sleeping("4713") == []
+        limited = await quorate.facts("host_exec", command="sleep 4714", timeout=1, **given)
+        assert limited["signal"] == "TERM"
+        assert PASSWORD not in quorate.audit_file.read_text()
+
+
+@needs_sudo
+async def test_a_wrong_password_for_sudo_is_tried_once_and_told(tmp_path):
+    async with house(tmp_path, {"nas": {"noise": plain_login(tmp_path / "login")}}) as built:
+        given = {"host": "nas", "command": "cat", "sudo": True, "stdin": "a\nb\nc\n"}
+        key = str(built.hosts["nas"].key_file)
+        words = await built.quorate.refusal("host_exec", password="wrong horse", key=key, **given)
+        assert "1 incorrect password attempt" in words
+        assert "wrong horse" not in words
+        words = await built.quorate.refusal("host_exec", **given)
+        assert "a password is required" in words
+        assert "sudo_password" in words
+
+
+@needs_sudo
+async def test_a_password_that_sudo_does_not_need_never_reaches_the_command(tmp_path):
+    login = plain_login(tmp_path / "login", "tester ALL=(ALL) NOPASSWD: ALL")
+    async with house(tmp_path, {"nas": {"noise": login}}) as built:
+        key = str(built.hosts["nas"].key_file)
+        facts = await built.quorate.facts(
+            "host_exec", host="nas", command="id -un; cat", sudo=True, password=PASSWORD, key=key, stdin="mine\n"
+        )
+        assert facts["stdout"] == "root\nmine\n"
+
+
+async def test_a_login_that_is_root_needs_no_sudo_and_its_password_is_thrown_away(tmp_path):
+    async with house(tmp_path) as built:
+        if (await built.quorate.facts("host_exec", host="nas", command=["id", "-u"]))["stdout"] != "0\n":
+            pytest.skip("the test server runs commands as this user, which is not root")
+        key = str(built.hosts["nas"].key_file)
+        facts = await built.quorate.facts(
+            "host_exec", host="nas", command="cat", sudo=True, password=PASSWORD, key=key, stdin="mine\n"
+        )
+        assert facts["stdout"] == "mine\n"

@@ -1,0 +1,79 @@
+"""Instances of LXD and Incus: everything they do goes on after the answer and is followed to its end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.homelab.house import house
+from tests.homelab.lxd_server import LxdServer, lxd_server
+from tests.homelab.plain_tools import plain_tools
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def with_lxd(tmp_path: Path) -> AsyncIterator[tuple[Any, LxdServer]]:
+    (tmp_path / "house").mkdir()
+    environment = {"PATH": plain_tools(tmp_path / "tools"), "LXD_DIR": str(tmp_path)}
+    async with (
+        lxd_server(tmp_path) as server,
+        house(tmp_path / "house", {"box": {"environment": environment}}) as built,
+    ):
+        yield built.quorate, server
+
+
+async def test_an_instance_lives_and_dies(tmp_path):
+    async with with_lxd(tmp_path) as (quorate, server):
+        one = {"host": "box", "name": "web"}
+        made = await quorate.facts(
+            "workload_deploy", **one, image="tiny", ports=["8080:80"], env={"A": "b"}, memory="256M", cpus=2
+        )
+        assert (made["workload"]["state"], made["workload"]["addresses"]) == ("running", {"eth0": "10.0.3.7"})
+        config = {"environment.A": "b", "limits.memory": "268435456B", "limits.cpu": "2"}
+        assert server.bodies[0]["config"] == config
+        assert any("Unpack: 40%" in (message or "") for *_, message in quorate.progress)
+        assert (await quorate.facts("workload_logs", **one, lines=2))["log"] == ["two", "three"]
+        assert "has no times" in await quorate.refusal("workload_logs", **one, since="1h")
+        assert (await quorate.facts("workload_power", **one, action="stop"))["now"] == "stopped"
+        assert (await quorate.facts("workload_power", **one, action="start"))["now"] == "running"
+        done = await quorate.facts("workload_deploy", **one, image="tiny", replace=True)
+        assert done["workload"]["id"] != made["workload"]["id"]
+        await quorate.facts("workload_remove", **one)
+        assert server.instances == {}
+
+
+async def test_an_operation_that_fails_is_told_and_undone(tmp_path):
+    async with with_lxd(tmp_path) as (quorate, server):
+        server.fails = "Failed to run: forkstart"
+        assert "forkstart" in await quorate.refusal("workload_deploy", host="box", name="web", image="tiny")
+        assert server.instances == {}
+
+
+async def test_an_instance_that_does_not_listen_is_stopped_by_force(tmp_path):
+    async with with_lxd(tmp_path) as (quorate, server):
+        await quorate.facts("workload_deploy", host="box", name="web", image="tiny")
+        server.deaf = True
+        assert (await quorate.facts("workload_power", host="box", name="web", action="stop"))["now"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"command": ["sh"]}, "starts its own init"),
+        ({"name": "under_score"}, "begin with a letter"),
+        ({"ports": ["80"]}, "It chooses no ports"),
+        ({"restart": "on-failure"}, "no restart on failure"),
+        ({"image": "elsewhere:debian"}, "no image server"),
+        ({"image": "absent", "pull": "never"}, "has no image"),
+    ],
+)
+async def test_what_the_engine_cannot_do_is_refused_beforehand(tmp_path, wrong, says):
+    async with with_lxd(tmp_path) as (quorate, server):
+        given = {"host": "box", "name": "web", "image": "tiny", **wrong}
+        assert says in await quorate.refusal("workload_deploy", **given)
+        assert server.bodies == []
