@@ -220,25 +220,30 @@ def _wrapped(lines: list[str]) -> list[str]:
 
 
 def _styles() -> str:
-    def colours(palette: dict[str, str]) -> str:
-        return ":root { " + " ".join(f"--{name}: {value};" for name, value in palette.items()) + " }"
-
-    def classes(prefix: str, paint: str, *names: str) -> str:
-        return "".join(f".{prefix}{name} {{ {paint}: var(--{name}); }}\n" for name in names)
-
     return (
-        f"{colours(LIGHT)}\n@media (prefers-color-scheme: dark) {{ {colours(DARK)} }}\n"
-        "text { font: 15px -apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif; fill: var(--text); }\n"
+        "text { font: 15px -apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif; }\n"
         ".type { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace; "
         "white-space: pre; }\n"
-        ".who { font-size: 12px; fill: var(--dim); }\n"
+        ".who { font-size: 12px; }\n"
         ".button { font-size: 13px; text-anchor: middle; }\n"
         ".strong { font-weight: 600; }\n"
-        ".white { fill: #ffffff; }\n"
-        ".page { fill: var(--page); stroke: var(--frame); }\n"
+        f"{_colours(LIGHT)}@media (prefers-color-scheme: dark) {{\n{_colours(DARK)}}}\n"
+    )
+
+
+def _colours(palette: dict[str, str]) -> str:
+    """Written out in each rule: not everything that draws an SVG knows variables."""
+
+    def classes(prefix: str, paint: str, *names: str) -> str:
+        return "".join(f".{prefix}{name} {{ {paint}: {palette[name]}; }}\n" for name in names)
+
+    return (
+        f"text {{ fill: {palette['text']}; }}\n.who {{ fill: {palette['dim']}; }}\n"
+        f".page {{ fill: {palette['page']}; stroke: {palette['frame']}; }}\n"
         + classes("", "fill", "dim", "done", "not")
         + classes("fill-", "fill", "panel", "you", "ask", "field")
         + classes("edge-", "stroke", "frame", "edge", "not", "you")
+        + ".white { fill: #ffffff; }\n"
     )
 
 
