@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from quorate.config import Access, Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.folders import usual_audit_file, usual_state
@@ -108,7 +109,7 @@ class App:
         if self.cluster is None:
             return House(self.settings.opt_ins)
         name = self.cluster.name if self.pipeline.sites.several else None
-        return House(self.settings.opt_ins, self.cluster.defaults, name)
+        return House(self.settings.opt_ins, self.cluster.defaults, name, _by_endpoint(self.settings.clusters))
 
     def _opened_for(self, system: System) -> Pipeline:
         """The pipeline behind another server's tools: all toolsets, unless the operator chose some.
@@ -141,6 +142,13 @@ class App:
             await site.cluster.close()
         await self.audit.close()
         await self.store.close()
+
+
+def _by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
+    """Cluster by its own name, and by the host of each of its API endpoints."""
+    named = {one.name.lower(): one.name for one in clusters}
+    hosts = ((urlsplit(url).hostname, one.name) for one in clusters for url in one.connection.endpoints)
+    return named | {host: name for host, name in hosts if host}
 
 
 def wish_of(settings: Settings) -> Wish:

@@ -31,6 +31,8 @@ class DockerEngine:
     pulling: asyncio.Event = field(default_factory=asyncio.Event)
     """A pull comes to its end once this is set."""
     pull_error: str = ""
+    hangs_up_on: str = ""
+    """The action after which it says nothing more."""
 
     def __post_init__(self) -> None:
         self.pulling.set()
@@ -58,6 +60,10 @@ class DockerEngine:
             case ["POST", _, "containers", "create"]:
                 self.bodies.append(body)
                 return self._create(request.query["name"], body)
+            case ["POST", _, "containers", _, action] if action == self.hangs_up_on:
+                assert request.transport is not None
+                request.transport.close()
+                return web.Response()
             case ["POST", _, "containers", name, action]:
                 return self._act(name, action, request.query.get("name", ""))
             case ["DELETE", _, "containers", name]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorate.homelab.discovery import asking
@@ -214,6 +214,7 @@ _SIGNS = st.sampled_from(["\t", " : ", "=", "|", "%", '"', "[{", "\0"])
 GARBAGE = st.lists(st.one_of(_PIECES, st.text(max_size=30), _SIGNS), max_size=8)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(SOURCES), st.builds(lambda lines: "\n".join(lines), GARBAGE), max_size=12))
 def test_no_answer_whatever_makes_reading_fail(answers):
     facts = facts_of(Told(answers, frozenset(list(answers)[:1])))
@@ -224,6 +225,14 @@ def test_no_answer_whatever_makes_reading_fail(answers):
 @given(st.text(), st.text(min_size=1, max_size=8))
 def test_no_answer_whatever_makes_taking_apart_fail(text, mark):
     taken_apart(text, mark)
+
+
+def test_what_a_host_makes_endless_is_bounded():
+    ports = "\n".join(f"tcp LISTEN 0 0 *:{port} *:*" for port in range(1, 3000))
+    facts = facts_of(Told({"ss": ports, "sys_net": f"{'x' * 9000}\t02:00:00:00:00:01\tup\t", "docker": "a|Up|" * 9000}))
+    assert len(facts.ports or ()) == 500
+    assert len(facts.network.interfaces[0].name if facts.network else "") == 1000
+    assert len(summary(facts)["ports"]) == 61
 
 
 def test_what_is_said_before_the_first_mark_or_looks_like_another_mark_is_no_answer():

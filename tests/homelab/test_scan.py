@@ -55,10 +55,12 @@ async def test_a_device_that_falls_silent_is_away_until_it_answers_again(tmp_pat
         with listening("127.0.9.3") as port:
             arguments = {"targets": ["127.0.9.3"], "ports": [port]}
             await built.quorate.facts("network_scan", **arguments)
+        await built.quorate.clock.advance(60)
         with silent("127.0.9.3", port):
             quiet = await built.quorate.facts("network_scan", **arguments)
             assert quiet["answered"] == 0
             assert "127.0.9.3" in quiet["gone"]
+        await built.quorate.clock.advance(60)
         with listening("127.0.9.3", port):
             await built.quorate.facts("network_scan", **arguments)
         assert await changes(built) == [("state", "up", "away"), ("state", "away", "up")]

@@ -18,6 +18,7 @@ from tests.homelab.house import house
 from tests.homelab.plain_tools import plain_tools
 
 pytestmark = pytest.mark.anyio
+TOOLSETS = ("hosts", "workloads")
 
 
 @asynccontextmanager
@@ -27,8 +28,7 @@ async def with_docker(tmp_path: Path, **options: Any) -> AsyncIterator[tuple[Any
     async with docker_engine(tmp_path, **options.pop("engine", {})) as engine:
         environment = {"PATH": path, "DOCKER_HOST": f"unix://{engine.socket}"}
         box = {"environment": environment, **options.pop("host", {})}
-        async with house(tmp_path / "house", {"box": box}, register=False, **options) as built:
-            await built.register()
+        async with house(tmp_path / "house", {"box": box}, toolsets=TOOLSETS, **options) as built:
             yield built.quorate, engine
 
 
@@ -147,6 +147,33 @@ async def test_a_failed_replacement_leaves_the_old_one_running(tmp_path):
         assert engine.containers["web"]["Id"] != before
 
 
+async def test_what_could_not_be_put_back_is_not_replaced(tmp_path):
+    async with with_docker(tmp_path, engine={"images": {"nginx"}}) as (quorate, engine):
+        engine.add("web", "nginx")
+        engine.containers["web"]["HostConfig"]["AutoRemove"] = True
+        refusal = await quorate.refusal("workload_deploy", host="box", name="web", image="nginx", replace=True)
+        assert "goes when it stops" in refusal
+        assert engine.changes == []
+
+
+async def test_a_container_of_a_compose_project_is_not_taken_from_it_unawares(tmp_path):
+    async with with_docker(tmp_path) as (quorate, engine):
+        engine.add("web", "nginx")
+        engine.containers["web"]["Config"]["Labels"] = {"com.docker.compose.project": "shop"}
+        assert "Compose project shop" in str(
+            await quorate.facts("workload_remove", host="box", name="web", dry_run=True)
+        )
+
+
+async def test_an_answer_that_is_lost_leaves_the_outcome_unknown(tmp_path):
+    async with with_docker(tmp_path) as (quorate, engine):
+        engine.add("web", "nginx")
+        engine.hangs_up_on = "stop"
+        refusal = await quorate.refusal("workload_power", host="box", name="web", action="stop")
+        assert "look before you repeat it" in refusal
+        assert engine.changes == ["POST containers/web/stop?t=10"]
+
+
 async def test_health_is_waited_for(tmp_path):
     async with with_docker(tmp_path, engine={"images": {"slow"}}) as (quorate, _):
         made = await quorate.facts("workload_deploy", host="box", name="web", image="slow")
@@ -227,7 +254,7 @@ async def test_without_any_way_to_the_socket_it_is_told_what_to_do(tmp_path):
 
 async def test_a_host_without_engines_says_so(tmp_path):
     path = plain_tools(tmp_path / "tools")
-    async with house(tmp_path / "house", {"box": {"environment": {"PATH": path}}}) as built:
+    async with house(tmp_path / "house", {"box": {"environment": {"PATH": path}}}, toolsets=TOOLSETS) as built:
         engines = [Path("/run/docker.sock"), Path("/var/lib/lxd/unix.socket"), Path("/var/lib/incus/unix.socket")]
         if any(map(os.path.exists, engines)):
             pytest.skip("this machine runs an engine of its own")

@@ -10,6 +10,7 @@ from tests.homelab.house import house
 from tests.homelab.plain_tools import plain_tools
 
 pytestmark = pytest.mark.anyio
+TOOLSETS = ("hosts", "workloads")
 
 # It notes every call, an argument a line, and knows one container once it was created.
 DOCKER = r"""#!/bin/sh
@@ -44,7 +45,7 @@ def path(tmp_path: Path) -> str:
 
 
 async def test_docker_is_driven_by_its_command_and_secrets_stay_off_it(tmp_path, path):
-    async with house(tmp_path / "house", {"box": {"environment": {"PATH": path}}}) as built:
+    async with house(tmp_path / "house", {"box": {"environment": {"PATH": path}}}, toolsets=TOOLSETS) as built:
         quorate = built.quorate
         made = await quorate.facts(
             "workload_deploy", host="box", name="web", image="nginx", ports=["127.0.0.1:8080:80"], memory="64M",
@@ -66,7 +67,7 @@ async def test_docker_is_driven_by_its_command_and_secrets_stay_off_it(tmp_path,
 
 @pytest.mark.parametrize("wrong", [{"env": {"A": "b\nC=d"}}, {"volumes": ["/srv/a,readonly:/data"]}])
 async def test_what_the_command_would_read_otherwise_is_refused(tmp_path, path, wrong):
-    async with house(tmp_path / "house", {"box": {"environment": {"PATH": path}}}) as built:
+    async with house(tmp_path / "house", {"box": {"environment": {"PATH": path}}}, toolsets=TOOLSETS) as built:
         refusal = await built.quorate.refusal("workload_deploy", host="box", name="web", image="nginx", **wrong)
         assert "Its command takes no" in refusal
         assert "create" not in (tmp_path / "calls").read_text()

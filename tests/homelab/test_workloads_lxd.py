@@ -14,6 +14,7 @@ from tests.homelab.lxd_server import LxdServer, lxd_server
 from tests.homelab.plain_tools import plain_tools
 
 pytestmark = pytest.mark.anyio
+TOOLSETS = ("hosts", "workloads")
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 The laboratory is a set of fresh namespaces: network, processes, mounts, host name, control groups. Its first process
 starts pytest, waits for it and goes; whatever is left in there goes with it, also after a crash or a kill. Nothing
-outside changes but for the cache of the guests' systems (images.py).
+outside changes but for the cache of the guests' and hosts' systems (images.py, homelab_images.py).
 
 `python -m tests.real packages` prints the Debian packages that it needs.
 """
@@ -16,11 +16,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.real import images, needs
+from tests.real import homelab_images, images, needs
 from tests.real.waiting import until
 
 IMAGES = "REAL_LAB_IMAGES"
 """Set inside the laboratory, to the folder with the guests' systems."""
+HOSTS = "REAL_LAB_HOSTS"
+"""And this to the folder with the systems of the homelab's hosts."""
 
 _GROUPS = Path("/run/control-groups")
 _PREFIX = "quorate-real-"
@@ -47,6 +49,7 @@ def main(arguments: list[str]) -> int:
         return 1
     if problem is None:
         os.environ[IMAGES] = str(images.build())
+        os.environ[HOSTS] = str(homelab_images.build())
         os.execvp("unshare", ["unshare", "--mount", "--", *_this("keep"), *arguments])
     return subprocess.run(_pytest(arguments)).returncode  # all skipped, with the reason
 

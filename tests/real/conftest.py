@@ -1,4 +1,4 @@
-"""The laboratory for the tests in this folder; lab.py tells what is in it. `make real` runs them.
+"""The laboratory for the tests in this folder; lab.py and homelab.py tell what is in it. `make real` runs them.
 
 Elsewhere they are skipped and say why: `pytest tests/real` alone has no namespaces of its own to work in.
 """
@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.real import needs
-from tests.real.__main__ import IMAGES
+from tests.real.__main__ import HOSTS, IMAGES
+from tests.real.homelab import HomelabLab
 from tests.real.lab import Lab
 
 _HERE = Path(__file__).parent
 _FOLDER = Path("/run/lab/machines")
+_HOMELAB = Path("/run/lab/homelab")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,3 +39,14 @@ def lab() -> Iterator[Lab]:
         yield laboratory
     finally:
         laboratory.close()
+
+
+@pytest.fixture(scope="session")
+def homelab() -> Iterator[HomelabLab]:
+    _HOMELAB.mkdir()
+    hosts = HomelabLab(_HOMELAB, Path(os.environ[HOSTS]))
+    try:
+        hosts.set_up()
+        yield hosts
+    finally:
+        hosts.close()

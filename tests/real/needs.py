@@ -17,6 +17,7 @@ PACKAGES = {
     "openssh-server": "sshd",
     "python3": "/usr/bin/python3",
     "qemu-system-x86": "qemu-system-x86_64",
+    "sudo": "visudo",
     "util-linux": "unshare",
 }
 

@@ -34,6 +34,11 @@ def usual_work(variables: Mapping[str, str] = os.environ) -> Path:
     return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "work"
 
 
+def usual_scripts_index(variables: Mapping[str, str] = os.environ) -> Path:
+    """The index of community scripts that was fetched."""
+    return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "scripts.json"
+
+
 def usual_secrets_folder(variables: Mapping[str, str] = os.environ) -> Path:
     return _standard_folder(variables, "XDG_CONFIG_HOME", ".config") / "secrets"
 

@@ -6,16 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from quorate.config.credentials import read_secret
-from quorate.config.folders import usual_catalogue, usual_pins, usual_secrets_folder, usual_vault, usual_work
+from quorate.config.folders import (
+    usual_catalogue,
+    usual_pins,
+    usual_scripts_index,
+    usual_secrets_folder,
+    usual_vault,
+    usual_work,
+)
 from quorate.config.given import Found, Given, Rank, Source, merged
 from quorate.config.settings import ConfigError
 from quorate.config.sources import found_in_table
 from quorate.config.spellings import HOMELAB
 from quorate.config.ssh import as_bytes, as_networks, read_known_hosts, read_login
-from quorate.config.values import as_path, read
-from quorate.homelab.settings import PRIVATE, HomelabSettings
+from quorate.config.values import as_path, as_text, read
+from quorate.homelab.settings import PRIVATE, SCRIPTS_URL, HomelabSettings
 from quorate.secret import Secret
 from quorate.ssh.settings import MOST_OUTPUT, SshSettings
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def read_homelab(
@@ -39,7 +48,20 @@ def read_homelab(
         passphrase=_passphrase(found.get("home_passphrase", []), warnings),
         catalogue=read(found, "home_catalogue", as_path, None) or usual_catalogue(variables),
         work=read(found, "home_work", as_path, None) or usual_work(variables),
+        scripts_url=read(found, "home_scripts_url", _as_source, SCRIPTS_URL),
+        scripts_index=usual_scripts_index(variables),
     )
+
+
+def _as_source(given: Given) -> str:
+    """What comes from there is run as root on nodes: nobody on the way may change it."""
+    from urllib.parse import urlsplit
+
+    address = as_text(given)
+    parts = urlsplit(address)
+    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)):
+        raise ConfigError(f"{given.label} must be an https:// address.")
+    return address
 
 
 def _passphrase(givens: list[Given], warnings: list[str]) -> Secret | None:

@@ -80,13 +80,16 @@ SSH_GUEST: Mapping[str, Names] = {"guest_ssh_host": Names((), ("host",)), **SSH_
 HOMELAB: Mapping[str, Names] = {
     **{
         f"home_{key}": Names((f"QUORATE_HOMELAB_{key.upper()}",), (key,))
-        for key in ("user", "key", "jump", "known_hosts", "networks", "catalogue", "secrets_folder", "secrets_file")
+        for key in (
+            "user", "key", "jump", "known_hosts", "networks", "catalogue", "secrets_folder", "secrets_file",
+            "scripts_url",
+        )
     },
     "home_password": Names((), ("password",)),
     "home_max_output": Names(("QUORATE_HOMELAB_MAX_OUTPUT_BYTES",), ("max_output_bytes",)),
     "home_work": Names(("QUORATE_HOMELAB_WORK_FOLDER",), ("work_folder",)),
     "home_passphrase": Names(("QUORATE_SECRETS_PASSPHRASE",), ("secrets_passphrase",)),
-}
+}  # fmt: skip
 INSIDE: Mapping[str, Names] = {f"inside_{key}": Names((), (key,)) for key in ("allow", "deny")}
 OPT_INS = ("PROXMOX_ALLOW_ELEVATED", "PROXMOX_ENABLE_DESTRUCTIVE")
 """Variables of other servers by which their operator allows what is dangerous."""

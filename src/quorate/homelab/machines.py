@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from quorate.homelab.admin.keys import key_of
 from quorate.homelab.home import Homelab
 from quorate.homelab.host import Host, require_address
 from quorate.homelab.registry import jumps
@@ -63,8 +66,25 @@ class Machine:
         return replace(command, user="root", password=self.sudo_password)
 
 
+_lent: ContextVar[Login] = ContextVar("a login for one call", default=Login())  # noqa: B039 - it is frozen
+
+
+@contextlib.contextmanager
+def logging_in_by(login: Login) -> Iterator[None]:
+    """In this context, machines are logged in to so, unless the call itself says how.
+
+    For callers that bring a login to operations which take none: it goes no further than this call.
+    """
+    token = _lent.set(login)
+    try:
+        yield
+    finally:
+        _lent.reset(token)
+
+
 async def machine(home: Homelab, ref: str, login: Login = Login()) -> Machine:  # noqa: B008 - it is frozen
     """The machine that `ref` names: a registered host, `cluster/guest`, a node, a guest, or `user@address:port`."""
+    login = _lent.get() if login == Login() else login
     ref = ref.strip()
     if not ref:
         raise BadArgument("The host is empty", next_step="host_list shows the hosts")
@@ -149,12 +169,15 @@ async def _hop(home: Homelab, host: Host, login: Login, jump: SshTarget | None) 
         networks = ", ".join(map(str, home.ssh.settings.networks))
         raise NotConfigured(f"SSH to {host.at} is not allowed", why=f"From here only {networks} may be reached")
     usual = home.settings.ssh.nodes
+    user = login.user or host.user or usual.user or "root"
     key = login.key or host.key
     own_password = login.password or await _secret(home, host.password)
+    if not key and not own_password and user != usual.user and (own := key_of(home.settings, user)):
+        key = str(own)  # an administration account has a key of its own
     return SshTarget(
         host.address,
         host.port,
-        login.user or host.user or usual.user or "root",
+        user,
         _path(key) if key else None if own_password else usual.key,
         own_password or (None if key else usual.password),
         jump or usual.jump,

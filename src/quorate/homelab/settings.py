@@ -16,6 +16,8 @@ PRIVATE = tuple(
 )
 """What may be scanned unless the operator says otherwise."""
 
+SCRIPTS_URL = "https://raw.githubusercontent.com/community-scripts/ProxmoxVE/main"
+
 
 @dataclass(frozen=True, slots=True)
 class HomelabSettings:
@@ -31,5 +33,11 @@ class HomelabSettings:
     """Opens that file."""
     catalogue: Path = Path("services")
     """The operator's own service templates, beside those of the package."""
+    services_folder: str = "/opt/quorate"
+    """Where services stand on the hosts, each in a folder of its own."""
     work: Path = Path("work")
     """State and work folders of Terraform and Ansible."""
+    scripts_url: str = SCRIPTS_URL
+    """Where community scripts are fetched from."""
+    scripts_index: Path = Path("scripts.json")
+    """The index of them that `quorate scripts refresh` has fetched."""

@@ -31,8 +31,8 @@ def effect(operation: Operation, risk: Risk, plan: Plan, facts: Facts | None) ->
     gravest, why = risk, ""
     if plan.risk is not None and ORDER.index(plan.risk) > ORDER.index(gravest):
         gravest, why = plan.risk, plan.summary
-    for call in plan.api_calls if facts is not None else ():
-        match = facts.find(call.method, call.path)
+    for call in plan.api_calls:
+        match = facts.find(call.method, call.path) if facts else None
         if match is None:
             continue  # the check of the plan says so
         found, because = judge(call.method, match.endpoint.template, call.params)

@@ -52,6 +52,12 @@ def admin_key(settings: HomelabSettings, account: str) -> AdminKey:
     return AdminKey(settings.secrets_file.parent / FOLDER / account, account)
 
 
+def key_of(settings: HomelabSettings, user: str) -> Path | None:
+    """The private key of an account that was set up by that name."""
+    path = admin_key(settings, user).path
+    return path if Path(user).name == user and path.exists() else None
+
+
 def _write(path: Path, data: bytes, mode: int) -> None:
     """At no moment can anybody else read it, nor is half a key ever there."""
     new = path.with_name(f".{path.name}.new")

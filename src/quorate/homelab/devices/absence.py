@@ -22,23 +22,23 @@ async def absent(devices: Iterable[Device], scan: Scan, wanted: Sequence[Address
     """Devices that stood where the scan looked and do not answer where they used to."""
     looked_at = {str(one) for one in wanted} - {str(one) for one in scan.unfinished}
     met = {str(one) for one in scan.seen}
-    missing = [
-        one
-        for one in devices
-        if one.state == "up" and one.addresses and {bare(each) for each in one.addresses} <= looked_at - met
-    ]
-    queue, gone = iter(missing), []
+    missing = [one for one in devices if one.state == "up" and one.address in looked_at and not met & _bare(one)]
+    queue = iter(missing)
+    answers: dict[int, bool] = {}
 
     async def work() -> None:
         for one in queue:
-            if not await _answers(one, pace):
-                gone.append(one)
+            answers[one.id] = await _answers(one, pace)
 
     with contextlib.suppress(TimeoutError):  # of whom it is not known by then, nothing is said
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as workers:
             for _ in range(min(AT_ONCE, len(missing))):
                 workers.create_task(work())
-    return sorted(gone, key=lambda one: one.id)
+    return [one for one in missing if answers.get(one.id) is False]
+
+
+def _bare(device: Device) -> set[str]:
+    return {bare(one) for one in device.addresses}
 
 
 async def _answers(device: Device, pace: Pace) -> bool:

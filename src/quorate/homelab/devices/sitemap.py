@@ -33,6 +33,8 @@ class Spot:
     memory: int | None = None
     containers: int = 0
     place: str = ""
+    ref: str = ""
+    """As the tools for hosts know it."""
     guests: list[Spot] = field(default_factory=list)
 
     @property
@@ -148,7 +150,11 @@ def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[Spot]:
         place = f"{tree.cluster.name}/{row.node}"
         told = tree.addresses.get(row.node, "")
         state = "up" if row.status == "online" else "away"
-        spot = _spot(by_place[place], state) if place in by_place else Spot("hypervisor", row.node, state, place=place)
+        spot = (
+            _spot(by_place[place], state)
+            if place in by_place
+            else Spot("hypervisor", row.node, state, place=place, ref=place)
+        )
         spot.role, spot.name = "hypervisor", row.node
         spot.addresses = spot.addresses or ((told,) if told else ())
         spot.cores, spot.memory = spot.cores or int(row.maxcpu) or None, spot.memory or row.maxmem or None
@@ -160,7 +166,7 @@ def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[Spot]:
 def _guest(row: Resource, cluster: str, by_place: dict[str, Device]) -> Spot:
     place = f"{cluster}/{row.vmid}"
     state = "up" if row.status == "running" else "stopped"
-    spot = _spot(by_place[place], state) if place in by_place else Spot("guest", "", state, place=place)
+    spot = _spot(by_place[place], state) if place in by_place else Spot("guest", "", state, place=place, ref=place)
     spot.role, spot.name = "guest", row.name or str(row.vmid)
     spot.cores, spot.memory = spot.cores or int(row.maxcpu) or None, spot.memory or row.maxmem or None
     return spot
@@ -170,6 +176,7 @@ def _spot(device: Device, state: str | None = None) -> Spot:
     facts = device.facts
     role = "device" if device.kind == "device" else "guest" if device.kind in ("vm", "ct") else "host"
     spot = Spot(role, str(device), state or device.state, device.id, device.addresses, place=device.place)
+    spot.ref = device.place or _ref(device)
     if facts is None:
         return spot
     spot.system = " ".join(filter(None, (facts.system.id, facts.system.version))) if facts.system else ""
@@ -180,6 +187,11 @@ def _spot(device: Device, state: str | None = None) -> Spot:
         spot.role = "hypervisor"
         spot.guests = [Spot("guest", one.name, _vm_state(one.state)) for one in facts.vms]
     return spot
+
+
+def _ref(device: Device) -> str:
+    """The name of a registered host goes before an address."""
+    return min(device.refs, key=lambda ref: ":" in ref or is_address(ref), default="")
 
 
 def _vm_state(state: str | None) -> str:

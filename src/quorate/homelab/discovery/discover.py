@@ -20,6 +20,8 @@ from quorate.problems import GuestRefused, Problem, TimedOut
 KEPT = 2 * 1024 * 1024
 MOST = 500
 """Rows of one section."""
+LONGEST = 1000
+"""Characters of one text."""
 SHARE = 6
 """Of the whole time a program gets this part."""
 STOP_SECONDS = 2.0
@@ -116,8 +118,11 @@ async def _stopped(job: Job) -> None:
 
 
 def _bounded(value: Any) -> Any:
+    """A host may say anything, and at any length."""
+    if isinstance(value, str):
+        return value[:LONGEST]
     if isinstance(value, tuple):
-        return value[:MOST]
+        return tuple(_bounded(one) for one in value[:MOST])
     if isinstance(value, msgspec.Struct):
         parts = {name: getattr(value, name) for name in value.__struct_fields__}
         return msgspec.structs.replace(value, **{name: _bounded(one) for name, one in parts.items()})

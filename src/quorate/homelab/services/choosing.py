@@ -37,9 +37,7 @@ class Chosen:
         return self.values.get(VERSION, "")
 
 
-async def choose(
-    template: Template, given: Mapping[str, Any], former: Mapping[str, str], vault: Secrets
-) -> Chosen:
+async def choose(template: Template, given: Mapping[str, Any], former: Mapping[str, str], vault: Secrets) -> Chosen:
     """Given before former before default. Of `former` only what is still a parameter counts."""
     known = dict(template.parameters)
     if template.version:

@@ -15,8 +15,11 @@ from quorate.inside.way import Command, Output
 from quorate.problems import GuestRefused, NotConfigured, NotFound, ServerFailed, TimedOut
 from quorate.pve.tasks import Report
 
-COMPOSE, ENVIRONMENT, SUMS = "compose.yaml", ".env", ".quorate.sums"
+COMPOSE, ENVIRONMENT = "compose.yaml", ".env"
 PULL_SECONDS, START_SECONDS = 1800.0, 600.0
+PREFIX = "quorate-"
+"""Of the names of projects: a project of somebody else is not taken for ours."""
+DOCKER = ("docker", "compose")
 LOG_LINES = 20
 WORDS = 500
 _MOST = 1024 * 1024
@@ -30,7 +33,10 @@ elif podman compose version > /dev/null 2>&1; then echo podman compose; fi
 _WRITE = 'umask 077; mkdir -p -- "$1" && cat > "$1/$2.new" && chmod "$3" "$1/$2.new" && mv -f -- "$1/$2.new" "$1/$2"'
 _FOLDER = 'mkdir -p -- "$1" && chown "$2" "$1" && chmod 750 "$1"'
 _SUM = 'cd -- "$1" && umask 077 && shift && sha256sum -- "$@" > .quorate.sums'
-_COMPARE = 'cd -- "$1" 2> /dev/null || exit 44; [ -e .quorate.sums ] || exit 44; LC_ALL=C sha256sum -c .quorate.sums 2> /dev/null; exit 0'
+_COMPARE = """
+cd -- "$1" 2> /dev/null && [ -e .quorate.sums ] || exit 44
+LC_ALL=C sha256sum -c .quorate.sums 2> /dev/null; exit 0
+"""
 _APT = """
 command -v apt-get > /dev/null 2>&1 || { echo "there is no apt-get" >&2; exit 44; }
 export DEBIAN_FRONTEND=noninteractive
@@ -50,7 +56,7 @@ class Container:
     @property
     def well(self) -> bool:
         """It runs, or has done what it was there for."""
-        return self.state == "running" and "unhealthy" not in self.status or self.status.startswith("Exited (0)")
+        return (self.state == "running" and "unhealthy" not in self.status) or self.status.startswith("Exited (0)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +95,21 @@ def missing(machine: Machine) -> NotConfigured:
     )
 
 
+def project_line(command: tuple[str, ...], base: str, service: str, *argv: str) -> tuple[str, ...]:
+    return (*command, "-p", f"{PREFIX}{service}", "-f", posixpath.join(base, service, COMPOSE), *argv)
+
+
 class Project:
     def __init__(self, machine: Machine, command: tuple[str, ...], base: str, service: str) -> None:
         self.machine = machine
         self.command = command
         self.folder = posixpath.join(base, service)
-        self.name = f"quorate-{service}"
+        self.name = f"{PREFIX}{service}"
+        self._base, self._service = base, service
         self._engine = "podman" if command[0] == "podman" else "docker"
 
     def line(self, *argv: str) -> tuple[str, ...]:
-        return (*self.command, "-p", self.name, "-f", f"{self.folder}/{COMPOSE}", *argv)
+        return project_line(self.command, self._base, self._service, *argv)
 
     # -- its files -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ WORDS = 200
 # A page that wants a login is a page. The certificate is its own, so it is not checked; nothing is sent but a question.
 _ASK = """
 if command -v curl > /dev/null 2>&1; then
-code=$(curl --silent --show-error --insecure --noproxy '*' --max-time 5 --output /dev/null --write-out '%{http_code}' "$1")
+code=$(curl -sSk --noproxy '*' --max-time 5 --output /dev/null --write-out '%{http_code}' "$1")
 case $code in 2??|3??|401|403) exit 0;; esac; echo "it answers $code" >&2; exit 1
 elif command -v wget > /dev/null 2>&1; then exec wget -q -T 5 -O /dev/null "$1"
 else exit 127; fi

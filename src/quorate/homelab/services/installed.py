@@ -28,7 +28,11 @@ class Installed(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def place_of(machine: Machine) -> str:
-    return f"{machine.where.name}/{machine.guest.vmid if machine.guest else machine.name}" if machine.where else machine.name
+    return (
+        f"{machine.where.name}/{machine.guest.vmid if machine.guest else machine.name}"
+        if machine.where
+        else machine.name
+    )
 
 
 class Ledger:
@@ -55,6 +59,4 @@ class Ledger:
         )  # fmt: skip
 
     async def forget(self, place: str, service: str) -> None:
-        await self._store.execute(
-            "DELETE FROM quorate_records WHERE kind = $1 AND id = $2", KIND, f"{place}/{service}"
-        )
+        await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", KIND, f"{place}/{service}")

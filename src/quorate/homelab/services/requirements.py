@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorate.homelab.discovery.discover import discover
-from quorate.homelab.discovery.facts import Facts, Filesystem
+from quorate.homelab.discovery.facts import Facts, Filesystem, Memory
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.template import Template, bytes_of
 
@@ -29,12 +29,14 @@ def judged(template: Template, values: Mapping[str, Any], facts: Facts, folder: 
         known = ARCHITECTURES.get(found or "", found)
         rows.append(["architecture", ", ".join(wanted), known or "", _verdict(known and known in wanted)])
     if least := bytes_of(template.needs.memory):
-        memory = facts.memory and (facts.memory.available if facts.memory.available is not None else facts.memory.total)
+        memory = _memory(facts.memory)
         enough = None if memory is None else ours or memory >= least
         rows.append(["memory", template.needs.memory, _size(memory), _verdict(enough)])
     if least := bytes_of(template.needs.disk):
         free = _free(facts.filesystems or (), folder)
-        rows.append(["disk", template.needs.disk, _size(free), _verdict(None if free is None else ours or free >= least)])
+        rows.append(
+            ["disk", template.needs.disk, _size(free), _verdict(None if free is None else ours or free >= least)]
+        )
     for port, protocol in template.ports(values):
         taken = [one for one in facts.ports or () if (one.protocol, one.port) == (protocol, port)]
         free_port = None if facts.ports is None else ours or not taken
@@ -52,6 +54,12 @@ def _free(filesystems: tuple[Filesystem, ...], folder: str) -> int | None:
     holding = [one for one in filesystems if f"{folder}/".startswith(f"{one.mount.rstrip('/')}/")]
     best = max(holding, key=lambda one: len(one.mount), default=None)
     return None if best is None or best.size is None or best.used is None else best.size - best.used
+
+
+def _memory(found: Memory | None) -> int | None:
+    if found is None:
+        return None
+    return found.total if found.available is None else found.available
 
 
 def _size(count: int | None) -> str:

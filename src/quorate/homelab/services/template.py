@@ -142,9 +142,8 @@ def _faults(one: Template) -> list[str]:
         faults.append(f"{one.id!r} is no name for a service: small letters, digits and -")
     if not one.methods:
         faults.append("it has none of compose, ansible and terraform")
-    for size in filter(None, (one.needs.memory, one.needs.disk)):
-        if not _SIZE.fullmatch(size):
-            faults.append(f"{size!r} is no size such as 512M or 2G")
+    sizes = [size for size in (one.needs.memory, one.needs.disk) if size and not _SIZE.fullmatch(size)]
+    faults += [f"{size!r} is no size such as 512M or 2G" for size in sizes]
     if one.version and VERSION in one.parameters:
         faults.append("`version` is a parameter by itself")
     for name, parameter in one.parameters.items():

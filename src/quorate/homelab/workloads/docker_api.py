@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from quorate.homelab.workloads.docker_shapes import Pulling, digest_of, inspected, listed, log_text, wanted
+from quorate.homelab.workloads.docker_shapes import Pulling, copied, digest_of, inspected, listed, log_text, wanted
 from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
 from quorate.homelab.workloads.unix_http import Answer, UnixSocket
@@ -95,6 +95,12 @@ class DockerApi(Engine):
     async def remove(self, name: str, *, volumes: bool = False) -> None:
         asked = urlencode({"force": "true", "v": "true" if volumes else "false"})
         await self._call("DELETE", f"/containers/{quote(name)}?{asked}", seconds=STOP_SECONDS + 30.0)
+
+    async def spec_of(self, name: str) -> Spec:
+        told = await self._inspect(name)
+        if told is None:
+            raise NotFound(f"{self.name} has no workload {name!r} there")
+        return copied(inspected(self.name, told), told)
 
     async def _inspect(self, name: str) -> dict[str, Any] | None:
         try:

@@ -75,6 +75,8 @@ def inspected(engine: str, told: Mapping[str, Any], digest: str = "") -> Workloa
 
 def wanted(spec: Spec) -> dict[str, Any]:
     """The body that makes the container."""
+    if spec.exact is not None:
+        return dict(spec.exact)
     limits: dict[str, Any] = {
         "RestartPolicy": restart_policy(spec),
         "PortBindings": {},
@@ -97,6 +99,29 @@ def wanted(spec: Spec) -> dict[str, Any]:
         "HostConfig": limits,
         **({"Cmd": list(spec.command)} if spec.command else {}),
     }
+
+
+def copied(one: Workload, told: Mapping[str, Any]) -> Spec:
+    """What makes the same container again. Its host name is left out where it is only the container's id."""
+    config = {name: value for name, value in (told.get("Config") or {}).items() if value not in (None, "", [], {})}
+    if str(told.get("Id", "")).startswith(str(config.get("Hostname") or "-")):
+        del config["Hostname"]
+    networks = (told.get("NetworkSettings") or {}).get("Networks") or {}
+    own = {
+        name: {key: point[key] for key in ("IPAMConfig", "Links", "Aliases") if point.get(key)}
+        for name, point in networks.items()
+        if name not in ("bridge", "host", "none", "podman")
+    }
+    for point in own.values():  # the engine adds the id by itself
+        aliases = [alias for alias in point.pop("Aliases", []) if not str(told.get("Id", "")).startswith(alias)]
+        point |= {"Aliases": aliases} if aliases else {}
+    connected = {"NetworkingConfig": {"EndpointsConfig": own}} if own else {}
+    exact = {**config, "HostConfig": dict(told.get("HostConfig") or {}), **connected}
+    restart: Any = one.restart
+    return Spec(
+        one.name, one.image, one.ports, one.mounts, dict.fromkeys(one.env, ""), one.command, one.memory, one.cpus,
+        restart, None, dict(one.labels), "missing", exact,
+    )  # fmt: skip
 
 
 def restart_policy(spec: Spec) -> dict[str, Any]:

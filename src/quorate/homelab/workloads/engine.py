@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
-from quorate.problems import Conflict, NotFound, Problem, TaskFailed
+from quorate.problems import Conflict, NotConfigured, NotFound, Problem, TaskFailed
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.tasks import Report
 
@@ -70,6 +70,13 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     async def remove(self, name: str, *, volumes: bool = False) -> None:
         """Stop it and take it away; `volumes` are those that were made for it alone."""
+
+    async def spec_of(self, name: str) -> Spec:
+        """What makes the same workload again, values of its environment included: for backups and moves."""
+        raise NotConfigured(
+            f"{self.name} by {self.how} does not tell all that makes {name}",
+            next_step="That works with the API of Docker and Podman",
+        )
 
     def objection(self, spec: Spec) -> str | None:
         """Why this engine cannot do what is wanted, if it cannot."""

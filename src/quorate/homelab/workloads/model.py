@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 EngineName = Literal["docker", "podman", "lxd", "incus"]
 Pull = Literal["missing", "always", "never"]
@@ -59,6 +59,8 @@ class Spec:
     network: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     pull: Pull = "missing"
+    exact: Mapping[str, Any] | None = None
+    """Of a copy: all of it in the engine's own form, which counts then; the other fields only tell about it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from quorate.command_secrets import HIDDEN, without_secrets
 from quorate.homelab.machines import Machine
-from quorate.homelab.workloads.engine import Deployed
 from quorate.problems import Problem
 from quorate.pve.tasks import Report
 from quorate.ssh.pool import Pool
@@ -19,6 +18,8 @@ from quorate.state.store import Store
 SHORTEST_HIDDEN = 5
 """Shorter texts are words of every log."""
 _KIND = "deployment"
+
+T = TypeVar("T")
 
 
 class Underway:
@@ -36,11 +37,11 @@ class Underway:
         return msgspec.json.decode(rows[0]["entry"], type=dict[str, Any]) if rows else {}
 
     async def followed(
-        self, deploy: Callable[[Report], Awaitable[Deployed]], wait: float, report: Report | None, pool: Pool
-    ) -> Deployed | None:
+        self, begin: Callable[[Report], Awaitable[T]], wait: float, report: Report | None, pool: Pool
+    ) -> T | None:
         """What comes of it within `wait`; None if it goes on by itself. A caller who leaves does not break it off."""
         progress = _Progress(report)
-        work = asyncio.ensure_future(deploy(progress.tell))
+        work = asyncio.ensure_future(begin(progress.tell))
         try:
             done, _ = await asyncio.wait({work}, timeout=wait)
         except asyncio.CancelledError:
@@ -55,7 +56,7 @@ class Underway:
         pool.in_background(self._finish(work))
         return None
 
-    async def _finish(self, work: asyncio.Future[Deployed]) -> None:
+    async def _finish(self, work: asyncio.Future[T]) -> None:
         try:
             await work
         except Problem as problem:

@@ -83,7 +83,10 @@ def _networks(map_: Sitemap) -> str:
 
 def _table(map_: Sitemap, limit: int, offset: int) -> Table:
     rows = [_row(network, on, spot) for network, on, spot in map_.everything()]
-    columns = ("segment", "role", "name", "device", "address", "state", "on", "system", "cores", "memory", "containers")
+    columns = (
+        "segment", "role", "name", "device", "address", "state", "on", "system", "cores", "memory", "containers",
+        "host",
+    )  # fmt: skip
     table = page(columns, rows, limit=limit, offset=offset)
     table.facts = {
         "segments": {
@@ -105,7 +108,7 @@ def _row(network: str, on: str, spot: Spot) -> list[Any]:
     memory = size(spot.memory) if spot.memory else ""
     return [
         network, spot.role, spot.name, spot.id, spot.address, spot.state, on, spot.system, spot.cores, memory,
-        spot.containers or None,
+        spot.containers or None, spot.ref,
     ]  # fmt: skip
 
 

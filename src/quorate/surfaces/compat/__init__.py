@@ -7,7 +7,7 @@ import importlib
 from quorate.config import ConfigError
 from quorate.surfaces.compat.declaring import System
 
-SYSTEMS = ("brynnjocelyn", "bsahane", "gilby125", "solomonneas")
+SYSTEMS = ("brynnjocelyn", "bsahane", "gilby125", "solomonneas", "washyu")
 
 
 def system(name: str) -> System:

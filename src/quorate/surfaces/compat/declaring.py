@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -26,6 +27,7 @@ _PYTHON_TYPES: Mapping[str, Any] = {
     "boolean": bool,
     "object": dict[str, Any],
     "array<string>": list[str],
+    "array<integer>": list[int],
     "array<object>": list[dict[str, Any]],
 }
 
@@ -34,11 +36,12 @@ _PYTHON_TYPES: Mapping[str, Any] = {
 class Parameter:
     name: str
     type: str
-    """As in JSON schema: integer, number, string, boolean, object; array<string> and array<object>."""
+    """As in JSON schema: integer, number, string, boolean, object; array<string>, array<integer>, array<object>."""
     required: bool = False
     default: Any = None
     """None is no default: the argument is then None where it is not given."""
     choices: tuple[str, ...] = ()
+    """Of a list: what may stand in it."""
     as_constants: bool = False
     """The choices stand in the schema as alternatives, one constant each, and not as an enum."""
     about: str = ""
@@ -46,6 +49,8 @@ class Parameter:
     @property
     def python_type(self) -> Any:
         plain = Literal[self.choices] if self.choices else _PYTHON_TYPES[self.type]
+        if self.choices and self.type.startswith("array<"):
+            plain = GenericAlias(list, (plain,))
         return plain if self.required else plain | None
 
     def schema(self) -> dict[str, Any]:
@@ -58,11 +63,10 @@ class Parameter:
     def _type_schema(self) -> dict[str, Any]:
         if self.choices and self.as_constants:
             return {"anyOf": [{"const": choice, "type": self.type} for choice in self.choices]}
-        if self.choices:
-            return {"type": self.type, "enum": list(self.choices)}
+        only = {"enum": list(self.choices)} if self.choices else {}
         if self.type.startswith("array<"):
-            return {"type": "array", "items": {"type": self.type[len("array<") : -1]}}
-        return {"type": self.type}
+            return {"type": "array", "items": {"type": self.type[len("array<") : -1], **only}}
+        return {"type": self.type, **only}
 
 
 def need(name: str, type: str, about: str = "", *, choices: tuple[str, ...] = ()) -> Parameter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from quorate.operations.api.answers import in_full
 from quorate.operations.registry import Table
@@ -29,10 +30,8 @@ class House:
     """What is taken when the caller does not say."""
     among_several: str | None = None
     """The name of its cluster, where Quorate runs others beside it."""
-
-    @property
-    def where(self) -> dict[str, str]:
-        return {} if self.among_several is None else {"cluster": self.among_several}
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Host of an API endpoint -> the cluster behind it; the clusters' own names are among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,7 @@ class Run:
         self._pipeline = pipeline
         self._exchange = exchange
         self._house = house
+        self._cluster = house.among_several
 
     def __getitem__(self, name: str) -> Any:
         """An argument, its default, or None. A parameter that the tool does not have is a defect."""
@@ -105,13 +105,39 @@ class Run:
 
     async def rows(self, operation: str, /, **arguments: Any) -> list[dict[str, Any]]:
         """All rows of a native list, page by page."""
+        return (await self.listing(operation, **arguments))[0]
+
+    async def listing(self, operation: str, /, **arguments: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """All rows of a native list, and what stands beside them."""
         rows: list[dict[str, Any]] = []
         while True:
-            page = (await self._run(operation, {"limit": PAGE, **arguments, "offset": len(rows)})).data
-            assert isinstance(page, Table), f"{operation} answers without a list"
+            page = await self._table(operation, {"limit": PAGE, **arguments, "offset": len(rows)})
             rows += _objects(page)
             if page.next_offset is None or not page.rows:
-                return rows
+                return rows, page.facts
+
+    async def some_rows(self, operation: str, /, **arguments: Any) -> list[dict[str, Any]]:
+        """The rows of a native list that has no pages."""
+        return _objects(await self._table(operation, arguments))
+
+    async def _table(self, operation: str, arguments: Mapping[str, Any]) -> Table:
+        page = (await self._run(operation, arguments)).data
+        assert isinstance(page, Table), f"{operation} answers without a list"
+        return page
+
+    def aim_at(self, host: str | None) -> None:
+        """From here on it is about the cluster behind this host; what nobody has set up here is refused."""
+        if not host:
+            return
+        bare = urlsplit(host if "//" in host else f"//{host}").hostname or host
+        if bare.lower() not in self._house.endpoints:
+            raise NotFound(
+                f"There is no Proxmox host {host!r} in the settings",
+                why=f"There are {', '.join(self._house.endpoints) or 'none'}",
+                next_step="Leave it out, or name one of them",
+            )
+        if self._house.among_several is not None:
+            self._cluster = self._house.endpoints[bare.lower()]
 
     async def get(self, path: str, /, **params: Any) -> Any:
         """PVE's own answer to a read, all of it."""
@@ -199,7 +225,9 @@ class Run:
 
     async def _run(self, operation: str, arguments: Mapping[str, Any], follow: float | None = None) -> Result:
         pipeline = self._pipeline if follow is None else self._pipeline.variant(wait_seconds=follow)
-        result = await pipeline.run(operation, {**self._house.where, **_given(arguments)}, self._exchange)
+        of_cluster = self._cluster is not None and not pipeline.operation(operation).about_homelab
+        where = {"cluster": self._cluster} if of_cluster else {}
+        result = await pipeline.run(operation, {**where, **_given(arguments)}, self._exchange)
         self.pictures += result.pictures
         return result
 

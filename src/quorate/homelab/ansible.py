@@ -1,0 +1,261 @@
+"""Ansible, in a process of its own, by ansible-runner: its events are the progress, and in the end the answer.
+
+Each run has a folder for our user alone, with playbook, inventory, variables and the host keys that are trusted; it is
+gone when the run is over. No secret stands on a command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.programs import environment, private_folder, running, trusted_keys, write_private
+from quorate.problems import BadArgument, NotConfigured, ServerFailed, TaskFailed
+from quorate.pve.tasks import Report
+from quorate.ssh.target import SshTarget
+
+SECONDS = 3600.0
+SHOWN = 60
+LONGEST_DIFF = 2000
+MOST_DIFF = 8000
+WORDS = 500
+_TAG = re.compile(r"[A-Za-z0-9_-]{1,60}")
+_STATES = {
+    "runner_on_ok": "ok",
+    "runner_on_failed": "failed",
+    "runner_on_unreachable": "unreachable",
+    "runner_on_skipped": "skipped",
+}
+
+
+@dataclass(slots=True)
+class Run:
+    """What the events told."""
+
+    tasks: list[list[str]] = field(default_factory=list)
+    """Task, state, words"""
+    diffs: list[str] = field(default_factory=list)
+    task: str = ""
+    begun: int = 0
+
+    @property
+    def changed(self) -> list[str]:
+        return [row[0] for row in self.tasks if row[1] == "changed"]
+
+    @property
+    def failed(self) -> list[list[str]]:
+        return [row for row in self.tasks if row[1] in ("failed", "unreachable")]
+
+    def told(self) -> dict[str, Any]:
+        counts: dict[str, int] = {}
+        for row in self.tasks:
+            counts[row[1]] = counts.get(row[1], 0) + 1
+        shown = [row for row in self.tasks if row[1] != "skipped"][:SHOWN]
+        return {
+            "counts": counts,
+            "tasks": {"columns": ["task", "state", "words"], "rows": shown},
+            **({"diff": "\n".join(self.diffs)[:MOST_DIFF]} if self.diffs else {}),
+        }
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        kind, data = str(event.get("event", "")), event.get("event_data") or {}
+        if kind == "playbook_on_task_start":
+            self.task = str(data.get("task", ""))[:200]
+            self.begun += 1
+        if kind not in _STATES or (kind == "runner_on_failed" and data.get("ignore_errors")):
+            return
+        result = data.get("res") or {}
+        state = "changed" if kind == "runner_on_ok" and result.get("changed") else _STATES[kind]
+        words = (
+            str(result.get("msg") or result.get("stderr") or "")[:WORDS] if state in ("failed", "unreachable") else ""
+        )
+        self.tasks.append([str(data.get("task", self.task))[:200], state, words])
+        self.diffs += _diffs(result.get("diff"))
+
+
+def require_ansible() -> None:
+    if not (importlib.util.find_spec("ansible_runner") and importlib.util.find_spec("ansible")):
+        raise NotConfigured(
+            "Ansible is not installed beside Quorate", next_step="The operator runs `pip install 'quorate[ansible]'`"
+        )
+    if shutil.which("ssh") is None:
+        raise NotConfigured("There is no `ssh` on the server", next_step="The operator installs an OpenSSH client")
+
+
+def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise BadArgument(f"{tag!r} is no tag", next_step="Tags are letters, digits, _ and -")
+    return tuple(tags)
+
+
+async def play(
+    machine: Machine,
+    playbook: str,
+    variables: Mapping[str, Any],
+    work: Path,
+    *,
+    check: bool,
+    tags: Sequence[str] = (),
+    seconds: float = SECONDS,
+    report: Report | None = None,
+) -> Run:
+    """Run a playbook against one machine, or only try it. A Problem if a task fails; it says how far it came."""
+    require_ansible()
+    if machine.target is None or machine.ssh is None:
+        raise NotConfigured(
+            f"Ansible reaches machines over SSH, but {machine} is reached by {machine.way.description}",
+            next_step="Register it with host_register, by the address of its SSH server",
+        )
+    base = private_folder(work, "ansible")
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=base))
+    try:
+        await asyncio.to_thread(_fill, folder, machine, machine.target, playbook, variables)
+        return await _run(folder, _flags(tags, check=check), _count(playbook), seconds, report)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, True)
+
+
+async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Report | None) -> Run:
+    line = (sys.executable, "-m", "ansible_runner", "run", str(folder), "-p", "playbook.yml", "--json",
+            "--ident", "run", f"--cmdline={flags}")  # fmt: skip
+    run, said = Run(), ""
+    async with running(line, folder, _surroundings(folder), seconds) as (process, ended):
+        assert process.stdout is not None
+        async for raw in process.stdout:
+            try:
+                event = msgspec.json.decode(raw, type=dict[str, Any])
+            except msgspec.DecodeError:
+                said = raw.decode("utf-8", "replace").strip() or said
+                continue
+            run.note(event)
+            if event.get("event") == "error" or event.get("event") == "verbose":
+                said = str(event.get("stdout") or said)
+            if report is not None and event.get("event") == "playbook_on_task_start":
+                await report(min(95.0, 95.0 * (run.begun - 1) / whole), 100.0, run.task)
+    if ended.exit_code == 0:
+        return run
+    if run.failed:
+        task, state, words = run.failed[0]
+        raise TaskFailed(
+            f"The task {task!r} {'failed' if state == 'failed' else 'did not reach the host'}",
+            why=words or None,
+            next_step="Tasks can be run again: those that are done change nothing",
+            facts=run.told(),
+        )
+    raise ServerFailed("Ansible could not run the playbook", why=(said or ended.stderr.strip())[-WORDS:] or None)
+
+
+def _flags(tags: Sequence[str], *, check: bool) -> str:
+    return " ".join(["--diff", *(["--check"] if check else []), *([f"--tags={','.join(tags)}"] if tags else [])])
+
+
+def _surroundings(folder: Path) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return environment(
+        PATH=path,
+        LC_ALL="C.UTF-8",
+        ANSIBLE_CONFIG=str(folder / "ansible.cfg"),
+        ANSIBLE_HOME=str(folder / "home"),
+        ANSIBLE_HOST_KEY_CHECKING="1",
+        ANSIBLE_NOCOLOR="1",
+        ANSIBLE_PIPELINING="1",
+        ANSIBLE_RETRY_FILES_ENABLED="0",
+        ANSIBLE_INVENTORY_UNPARSED_FAILED="1",
+    )
+
+
+def _fill(folder: Path, machine: Machine, target: SshTarget, playbook: str, variables: Mapping[str, Any]) -> None:
+    assert machine.ssh is not None
+    for name in ("project", "inventory", "env", "home"):
+        private_folder(folder, name)
+    write_private(folder / "known_hosts", trusted_keys(machine.ssh))
+    write_private(folder / "ansible.cfg", "")
+    write_private(folder / "project/playbook.yml", playbook)
+    write_private(folder / "env/extravars", json.dumps(dict(variables)))
+    inventory = {"all": {"hosts": {"target": _connection(folder, machine, target)}}}
+    write_private(folder / "inventory/hosts.yml", json.dumps(inventory))
+
+
+def _connection(folder: Path, machine: Machine, target: SshTarget) -> dict[str, Any]:
+    """As our own connections are made: the same address, login and host keys, and nothing of anybody's ssh_config."""
+    found: dict[str, Any] = {
+        "ansible_connection": "ssh",
+        "ansible_host": target.host,
+        "ansible_port": target.port,
+        "ansible_user": target.user,
+        "ansible_ssh_args": " ".join(map(shlex.quote, _options(folder, target))),
+        "ansible_python_interpreter": "auto_silent",
+    }
+    if target.key is not None:
+        found["ansible_ssh_private_key_file"] = str(target.key)
+    if target.password is not None:
+        found["ansible_password"] = target.password.reveal()
+    if machine.sudo_password is not None:
+        found["ansible_become_password"] = machine.sudo_password.reveal()
+    if target.user == "root":
+        found["ansible_become"] = False
+    return found
+
+
+def _options(folder: Path, target: SshTarget) -> list[str]:
+    options = [
+        "-F", "/dev/null", "-o", f"UserKnownHostsFile={folder / 'known_hosts'}", "-o", "GlobalKnownHostsFile=/dev/null",
+        "-o", "StrictHostKeyChecking=yes", "-o", "ControlMaster=no", "-o", "ConnectTimeout=15",
+    ]  # fmt: skip
+    options += ["-o", "IdentitiesOnly=yes"] if target.key is not None else []
+    if target.jump is not None:
+        options += ["-o", f"ProxyCommand={' '.join(map(shlex.quote, _jump(folder, target.jump)))}"]
+    return options
+
+
+def _jump(folder: Path, jump: SshTarget) -> list[str]:
+    if jump.password is not None and jump.key is None:
+        raise NotConfigured(
+            f"Ansible cannot go through {jump}: its login has a password only", next_step="Give the jump host a key"
+        )
+    key = ["-i", str(jump.key)] if jump.key is not None else []
+    return ["ssh", *_options(folder, jump), *key, "-p", str(jump.port), "-l", jump.user, "-W", "[%h]:%p", jump.host]
+
+
+def _count(playbook: str) -> int:
+    """About how many tasks there are, for the progress."""
+    import yaml
+
+    plays = yaml.safe_load(playbook)
+    found = [len(one.get(part) or ()) for one in plays or () for part in ("tasks", "pre_tasks", "post_tasks", "roles")]
+    return sum(found) + 1
+
+
+def _diffs(told: Any) -> list[str]:
+    shown = []
+    for one in told if isinstance(told, list) else [told] if told else []:
+        if not isinstance(one, dict):
+            continue
+        if prepared := one.get("prepared"):
+            shown.append(str(prepared)[:LONGEST_DIFF])
+            continue
+        before, after = (_text(one.get(side)) for side in ("before", "after"))
+        names = [str(one.get(f"{side}_header") or side) for side in ("before", "after")]
+        lines = difflib.unified_diff(before.splitlines(), after.splitlines(), names[0], names[1], lineterm="", n=1)
+        shown.append("\n".join(lines)[:LONGEST_DIFF])
+    return [one for one in shown if one]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=1, sort_keys=True) if value else ""

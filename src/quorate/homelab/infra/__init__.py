@@ -1,0 +1,1 @@
+"""Infrastructure plans: what is wanted, what is there, what was done."""

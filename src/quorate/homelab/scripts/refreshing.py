@@ -1,0 +1,75 @@
+"""A new index from the project's repository: one archive is read, nothing of it is kept but facts."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from quorate.homelab.scripts.fetching import MOST_SCRIPT, fetch
+from quorate.homelab.scripts.index import Index, packaged
+from quorate.homelab.scripts.script import PATH, Script, described
+from quorate.problems import Conflict
+
+MOST_ARCHIVE = 128 * 1024 * 1024
+SECONDS = 300.0
+_RAW = re.compile(r"https://raw\.githubusercontent\.com/(?P<owner>[^/]+)/(?P<repo>[^/]+)/(?P<ref>.+)")
+
+
+def archive_of(base: str) -> str:
+    """Where all files are to be had at once: GitHub's archive, or archive.tar.gz of a mirror."""
+    if found := _RAW.fullmatch(base.rstrip("/")):
+        return f"https://codeload.github.com/{found['owner']}/{found['repo']}/tar.gz/{found['ref']}"
+    return f"{base.rstrip('/')}/archive.tar.gz"
+
+
+async def refresh(base: str, into: Path) -> Index:
+    address = archive_of(base)
+    data = await fetch(address, MOST_ARCHIVE, seconds=SECONDS)
+    try:
+        scripts, commit = _read(data)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise Conflict(f"{address} holds no archive", why=str(error)) from None
+    if not scripts:
+        raise Conflict(f"There are no scripts in {address}", why="None of its files is ct/NAME.sh or the like")
+    index = Index(tuple(sorted(scripts, key=lambda one: one.path)), time.time(), address, commit)
+    _keep(into, msgspec.json.encode(index))
+    return index
+
+
+def _read(data: bytes) -> tuple[list[Script], str]:
+    known = {one.path: one for one in packaged().scripts}
+    found = []
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        commit = archive.pax_headers.get("comment", "")
+        for member in archive:
+            path = member.name.partition("/")[2]  # all stands in one folder, named after the commit
+            if not (member.isreg() and PATH.fullmatch(path) and member.size <= MOST_SCRIPT):
+                continue
+            content = archive.extractfile(member)
+            assert content is not None  # it is a regular file
+            found.append(_in_our_words(described(path, content.read().decode("utf-8", "replace")), known.get(path)))
+    return found, commit
+
+
+def _in_our_words(script: Script, known: Script | None) -> Script:
+    return msgspec.structs.replace(script, name=known.name, about=known.about) if known else script
+
+
+def _keep(file: Path, data: bytes) -> None:
+    """Whole or not at all, and only for us."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)  # 0600 from the beginning
+    try:
+        with os.fdopen(handle, "wb") as half:
+            half.write(data)
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise

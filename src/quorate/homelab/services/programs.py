@@ -1,0 +1,128 @@
+"""Programs of this server that do the work on hosts, Ansible and Terraform, in processes and folders of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quorate.homelab.machines import Machine
+from quorate.problems import TimedOut
+from quorate.ssh.access import SshAccess
+
+KEPT = 256 * 1024
+LONGEST_LINE = 8 * 1024 * 1024
+_PASSED_ON = re.compile(
+    r"PATH|HOME|USER|LANG|LC_.*|TMPDIR|TZ|SSH_AUTH_SOCK|(?:HTTPS?|NO|ALL)_PROXY|SSL_CERT_.*"
+    r"|TF_CLI_CONFIG_FILE|TF_PLUGIN_CACHE_DIR|XDG_.*",
+    re.IGNORECASE,
+)
+"""Of our environment: what such a program needs, and none of our own secrets."""
+
+
+@dataclass(slots=True)
+class Ended:
+    exit_code: int
+    stderr: str
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)} | more
+
+
+def private_folder(*parts: str | Path) -> Path:
+    """For us alone, also if it was made before with another umask."""
+    folder = Path(*parts)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    return folder
+
+
+def write_private(file: Path, text: str) -> None:
+    """Never half-written, never open to others, not even for a moment."""
+    new = file.with_name(f"{file.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+        opened.write(text)
+    new.replace(file)
+
+
+def trusted_keys(ssh: SshAccess) -> str:
+    """Every host key that the operator trusts, as one known_hosts file."""
+    texts = []
+    for file in (*ssh.settings.known_hosts, ssh.settings.pins):
+        with contextlib.suppress(OSError):
+            texts.append(file.read_text("utf-8", "replace"))
+    return "".join(text if text.endswith("\n") else f"{text}\n" for text in texts)
+
+
+def ssh_of(machine: Machine, fallback: SshAccess) -> SshAccess:
+    return machine.ssh or fallback
+
+
+@contextlib.asynccontextmanager
+async def running(
+    argv: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, Ended]]:
+    """The process, to read lines from; afterwards `Ended` says how it went. It never outlives this, nor its time."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        cwd=folder,
+        env=dict(variables),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=LONGEST_LINE,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    ended = Ended(-1, "")
+    said = asyncio.ensure_future(_kept(process.stderr))
+    try:
+        async with asyncio.timeout(seconds):
+            yield process, ended
+            ended.stderr = (await said).decode("utf-8", "replace")
+            ended.exit_code = await process.wait()
+    except TimeoutError:
+        raise TimedOut(f"{Path(argv[0]).name} did not end within {seconds:g} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            await _gone(process)
+        said.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await said
+
+
+async def output(
+    argv: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float
+) -> tuple[int, bytes, str]:
+    """Exit code, standard output, standard error."""
+    async with running(argv, folder, variables, seconds) as (process, ended):
+        assert process.stdout is not None
+        out = await process.stdout.read()
+    return ended.exit_code, out, ended.stderr
+
+
+async def _gone(process: asyncio.subprocess.Process) -> None:
+    """Politely first: Terraform writes its state down before it ends."""
+    try:
+        async with asyncio.timeout(10):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def _kept(stream: asyncio.StreamReader) -> bytes:
+    kept = b""
+    while data := await stream.read(65536):
+        kept = (kept + data)[-KEPT:]
+    return kept

@@ -1,0 +1,125 @@
+"""Plans for services that OpenTofu or Terraform makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quorate.homelab.home import Homelab
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.choosing import choose
+from quorate.homelab.services.health import healthy
+from quorate.homelab.services.installed import Installed, Ledger, place_of
+from quorate.homelab.services.programs import private_folder, ssh_of, trusted_keys, write_private
+from quorate.homelab.services.template import Template
+from quorate.homelab.terraform import Kind, SavedPlan, Workspace
+from quorate.operations.hosts.parameters import machine_action
+from quorate.operations.plan import Performed, Plan
+from quorate.operations.registry import Risk
+from quorate.operations.services.parameters import recorded
+from quorate.problems import BadArgument, NotFound, TaskFailed
+from quorate.pve.tasks import Report
+
+PLAN_SECONDS = 300.0
+
+
+def workspace(home: Homelab, place: Machine, template: Template) -> Workspace:
+    template.method("terraform")
+    return Workspace(home.settings.work, place_of(place), template.id)
+
+
+async def planned(
+    home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], kind: Kind = "apply",
+    seconds: float = PLAN_SECONDS,
+) -> SavedPlan:  # fmt: skip
+    at = workspace(home, place, template)
+    chosen = await choose(template, given, at.values(), home.secret_store)
+    return await at.plan(template, chosen.values, _host(home, place), kind, seconds)
+
+
+async def install(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any]) -> Plan:
+    saved = await planned(home, place, template, given)
+    return applying(home, place, template, saved)
+
+
+def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan) -> Plan:
+    """Of exactly that plan, which is as grave as what it takes away."""
+    at = workspace(home, place, template)
+    does = f"Apply the plan for {template.title} on {place}: {_counted(saved)}"
+    if saved.empty:
+        return Plan(does, unchanged=("Everything is as it is described",), facts=saved.told())
+    values = at.planned_values(saved.hash)
+    hidden = {name for name, one in template.parameters.items() if one.type == "secret"}
+    shown = {name: value for name, value in values.items() if name not in hidden}
+    entry = Installed(template.id, place_of(place), "terraform", "installing", values.get("version", ""), shown)
+
+    async def work(report: Report) -> dict[str, Any]:
+        facts = await at.apply(saved, report)
+        if wrong := await healthy(place, template, values, home.clock, report):
+            raise TaskFailed(f"{template.title} was made, but does not get healthy", why=wrong, facts=facts)
+        return facts
+
+    perform = recorded(home, place, entry, work, tuple(values[name] for name in hidden if name in values))
+    line = f"{Path(at.program).name} apply PLAN (what it does: {saved.content})"
+    warnings = tuple(f"{one} is destroyed" for one in saved.destroys[:20])
+    return Plan(
+        does,
+        (machine_action(place, does, line, perform, writes=True),),
+        facts=saved.told(),
+        warnings=warnings,
+        risk=Risk.DESTROY if saved.destroys else None,
+    )
+
+
+async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
+    at = workspace(home, place, template)
+    if not at.applied:
+        raise NotFound(f"{template.title} was not made on {place} from here")
+    if not data:
+        raise BadArgument(
+            f"{template.title} was made by Terraform, which destroys things with their data",
+            next_step="If that is meant: data=true",
+        )
+    return await destroying(home, place, template)
+
+
+async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
+    at = workspace(home, place, template)
+    if not at.applied:
+        raise NotFound(f"{template.title} was not made on {place} from here", next_step="service_list shows what was")
+    saved = await planned(home, place, template, {}, "destroy")
+    ledger, where = Ledger(home.store), place_of(place)
+    does = f"Destroy {template.title} on {place}: {len(saved.changes)} resources"
+
+    async def perform(wait: float, report: Report | None) -> Performed:
+        del wait
+        facts = await at.apply(saved, report)
+        await ledger.forget(where, template.id)
+        at.forget()
+        return Performed({"destroyed": facts["done"]})
+
+    line = (
+        f"{Path(at.program).name} apply PLAN (what it does: {saved.content}; destroys {', '.join(saved.destroys[:20])})"
+    )
+    return Plan(does, (machine_action(place, does, line, perform, writes=True),), facts=saved.told())
+
+
+def _counted(saved: SavedPlan) -> str:
+    return ", ".join(f"{count} to {name}" for name, count in saved.counts.items()) or "outputs only"
+
+
+def _host(home: Homelab, place: Machine) -> dict[str, str]:
+    """Variables that a template may declare; those that it does not are passed over."""
+    found = {"host_name": place.name}
+    if place.target is not None:
+        folder = private_folder(home.settings.work)
+        write_private(folder / "known_hosts", trusted_keys(ssh_of(place, home.ssh)))
+        found |= {
+            "host_address": place.target.host,
+            "host_port": str(place.target.port),
+            "host_user": place.target.user,
+            "host_key": str(place.target.key or ""),
+            "host_known_hosts": str(folder / "known_hosts"),
+        }
+    return found

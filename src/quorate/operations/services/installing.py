@@ -1,0 +1,94 @@
+"""Services on hosts: install, upgrade, take away."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.homelab.home import Homelab
+from quorate.homelab.machines import Machine, machine
+from quorate.homelab.services.installed import Ledger, place_of
+from quorate.homelab.services.template import Method, Template
+from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.plan import Plan
+from quorate.operations.registry import Risk, operation
+from quorate.operations.services import by_ansible, by_compose, by_terraform
+from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
+from quorate.operations.services.placing import Place, placed
+from quorate.problems import BadArgument
+
+
+@operation(risk=Risk.CHANGE, idempotent=False)
+async def service_install(
+    home: Homelab,
+    service: ServiceName,
+    host: HostRef | None = None,
+    settings: ServiceSettings | None = None,
+    method: Annotated[Method, Meta(description="Where the service has several")] | None = None,
+    docker: Annotated[bool, Meta(description="Install Docker if there is none (Debian, Ubuntu)")] = False,
+    place: Annotated[
+        Place, Meta(description="Instead of host, a new guest: {cluster, type: ct|vm, …as container_create, vm_create}")
+    ]
+    | None = None,
+) -> Plan:
+    """Install a service on a host, or change its settings there; done when it is healthy. May make the guest for it."""
+    template = template_of(home, service)
+    how = template.method(method)
+    given = settings or {}
+    if (host is None) == (place is None):
+        raise BadArgument("Where to put it is not clear", next_step="Give either host or place")
+    if place is not None:
+        return await placed(home, template, how, given, place)
+    assert host is not None
+    there = await machine(home, host)
+    if how == "compose":
+        return await by_compose.install(home, there, template, given, docker=docker)
+    if how == "ansible":
+        return await by_ansible.install(home, there, template, given)
+    return await by_terraform.install(home, there, template, given)
+
+
+@operation(risk=Risk.CHANGE, idempotent=False)
+async def service_upgrade(
+    home: Homelab,
+    service: ServiceName,
+    host: HostRef,
+    to: Annotated[str, Meta(description="Version; default: that of the catalogue")] | None = None,
+) -> Plan:
+    """Bring a service to another version. If that does not get healthy, the former version is put back (Compose)."""
+    template = template_of(home, service)
+    there = await machine(home, host)
+    how = await _method(home, there, template)
+    if to is not None and not template.version:
+        raise BadArgument(f"{template.title} has no version to choose", next_step="Leave `to` out")
+    if how == "compose":
+        return await by_compose.upgrade(home, there, template, to)
+    given: dict[str, Any] = {"version": to or template.version} if to or template.version else {}
+    if how == "ansible":
+        return await by_ansible.install(home, there, template, given)
+    return await by_terraform.install(home, there, template, given)
+
+
+@operation(risk=Risk.DESTROY)
+async def service_uninstall(
+    home: Homelab,
+    service: ServiceName,
+    host: HostRef,
+    data: Annotated[bool, Meta(description="Delete its data and settings, too")] = False,
+) -> Plan:
+    """Take a service away from a host. Its data stays unless asked otherwise."""
+    template = template_of(home, service)
+    there = await machine(home, host)
+    how = await _method(home, there, template)
+    if how == "compose":
+        return await by_compose.uninstall(home, there, template, data=data)
+    if how == "ansible":
+        return await by_ansible.uninstall(home, there, template, data=data)
+    return await by_terraform.uninstall(home, there, template, data=data)
+
+
+async def _method(home: Homelab, place: Machine, template: Template) -> Method:
+    """As it was installed, else the usual one."""
+    entry = await Ledger(home.store).find(place_of(place), template.id)
+    return entry.method if entry else template.method()

@@ -1,0 +1,48 @@
+"""Whatever has a kind, an id and a history, as JSON: runs of plans, backups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quorate.state.store import Store
+
+
+class Records:
+    """All records of one kind."""
+
+    def __init__(self, store: Store, kind: str) -> None:
+        self._store = store
+        self._kind = kind
+
+    async def find(self, name: str) -> dict[str, Any] | None:
+        rows = await self._store.fetch(
+            "SELECT entry FROM quorate_records WHERE kind = $1 AND id = $2", self._kind, name
+        )
+        return msgspec.json.decode(rows[0]["entry"]) if rows else None
+
+    async def all(self) -> dict[str, dict[str, Any]]:
+        """By id, what was changed last first."""
+        rows = await self._store.fetch(
+            "SELECT id, entry FROM quorate_records WHERE kind = $1 ORDER BY changed DESC, id", self._kind
+        )
+        return {row["id"]: msgspec.json.decode(row["entry"]) for row in rows}
+
+    async def keep(self, name: str, entry: dict[str, Any]) -> None:
+        await self._store.execute(
+            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "
+            "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed",
+            self._kind, name, msgspec.json.encode(entry).decode(), self._store.clock.time(),
+        )  # fmt: skip
+
+    async def forget(self, name: str) -> None:
+        await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", self._kind, name)
+
+    async def keep_newest(self, count: int) -> None:
+        await self._store.execute(
+            "DELETE FROM quorate_records WHERE kind = $1 AND id NOT IN "
+            "(SELECT id FROM quorate_records WHERE kind = $1 ORDER BY changed DESC LIMIT $2)",
+            self._kind,
+            count,
+        )

@@ -1,0 +1,22 @@
+"""washyu/mcp_python_server: 49 tools for Proxmox VE and the machines around it, without a gate of their own; JSON."""
+
+from quorate.surfaces.compat.declaring import System, by_name
+from quorate.surfaces.compat.washyu import network, proxmox, servers, ssh, workloads
+from quorate.surfaces.compat.washyu.shapes import error
+
+SYSTEM = System(
+    "washyu",
+    by_name(ssh.TOOLS, network.TOOLS, workloads.TOOLS, servers.TOOLS, proxmox.TOOLS),
+    words={
+        "host_admin_setup": "setup_mcp_admin",
+        "host_register": "register_server",
+        "host_update": "update_server_credentials",
+        "host_list": "list_registered_servers",
+        "network_discover": "discover_and_map",
+        "network_map": "get_network_sitemap",
+        "workload_list": "list_vms",
+        "guest_power action=shutdown": "manage_proxmox_vm action=shutdown",
+        ", or give stop=true to cut its power": "",
+    },
+    error=error,
+)
