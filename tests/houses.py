@@ -78,10 +78,9 @@ async def houses(
             clusters=tuple(clusters),
             access=access,
             audit_file=tmp_path / "audit.jsonl",
-            toolsets=("all",),
             approval=Approval.NONE,
             state=str(tmp_path / "state.sqlite"),
-            **(more or {}),
+            **{"toolsets": ("all",), **(more or {})},
         )
         app = build(settings, clock=DrivenTime(clock))
         stack.push_async_callback(app.close)

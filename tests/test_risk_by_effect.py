@@ -1,5 +1,6 @@
 """A call is as grave as what it does, whichever tool or path reaches it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def careless():
 
 
 async def test_a_tool_that_plans_more_than_it_was_declared_for_needs_the_level_of_what_it_does(tmp_path, careless):
-    async with rig(tmp_path, access=Access.OPERATE) as quorate:
+    async with rig(tmp_path, access=Access.OPERATE, toolsets=("guests",)) as quorate:
         assert "guest_tidy" in {tool.name for tool in (await quorate.client.list_tools()).tools}
         text = await quorate.refusal("guest_tidy", guest="test-vm")
         assert "access level operate" in text
@@ -46,7 +47,7 @@ async def test_a_tool_that_plans_more_than_it_was_declared_for_needs_the_level_o
 
 
 async def test_it_needs_the_approval_of_what_it_does(tmp_path, careless):
-    async with rig(tmp_path, approval=Approval.ASK) as quorate:
+    async with rig(tmp_path, approval=Approval.ASK, toolsets=("guests",)) as quorate:
         answer = await quorate.call("guest_tidy", guest="test-vm", wait=0)
         assert answer.is_error
         assert "waits for an operator's approval" in text_of(answer)
@@ -55,7 +56,7 @@ async def test_it_needs_the_approval_of_what_it_does(tmp_path, careless):
 
 async def test_it_meets_the_rules_and_limits_of_what_it_does(tmp_path, careless):
     text = '[[rules]]\nname = "lab stays"\ndeny = "destroy"\ntags = "lab"\n[policy]\ndestroys_per_hour = 0\n'
-    async with rig(tmp_path, more={"policy": policy(text)}) as quorate:
+    async with rig(tmp_path, toolsets=("guests",), more={"policy": policy(text)}) as quorate:
         assert "'lab stays'" in await quorate.refusal("guest_tidy", guest="test-vm")
         assert "limit destroys_per_hour" in await quorate.refusal("guest_tidy", guest="win11")
 
@@ -72,6 +73,9 @@ def test_an_excuse_holds_for_its_reason_only():
     assert effect(tool, Risk.CHANGE, plan(delete="unused0"), table)[0] is Risk.DESTROY
     assert effect(tool, Risk.CHANGE, plan(delete="net0,unused0"), table)[0] is Risk.DESTROY
     assert effect(operations()["disk_change"], Risk.CHANGE, plan(delete="unused3"), table)[0] is Risk.DESTROY
+    graver = replace(plan(delete="net0"), risk=Risk.DESTROY)
+    assert effect(tool, Risk.CHANGE, graver, table) == (Risk.DESTROY, graver.summary)
+    assert effect(tool, Risk.DESTROY, replace(graver, risk=Risk.CHANGE), table) == (Risk.DESTROY, "")
 
 
 def test_the_list_of_excuses_is_small_and_about_tools_that_need_one():

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import asyncssh
 import pytest
@@ -543,10 +544,13 @@ async def test_keys_that_cannot_be_used_are_told_with_what_to_do(tmp_path, monke
     async with serving(tmp_path) as host:
         await lock(host.key_file)
         (tmp_path / "text").write_text("not a key")
+        os.mkfifo(tmp_path / "pipe")  # nobody will ever write into it
         for key, words in (
             (host.key_file, "is locked by a passphrase.*ssh-add"),
             (tmp_path / "none", "cannot be read.*No such file"),
             (tmp_path / "text", "is no private SSH key"),
+            (Path("/dev/zero"), "cannot be read.*no plain file"),
+            (tmp_path / "pipe", "cannot be read.*no plain file"),
         ):
             async with reached(host, target=host.target(key=key)) as place:
                 with pytest.raises(NotConfigured, match=words):

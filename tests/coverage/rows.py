@@ -6,6 +6,7 @@ import inspect
 import json
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,15 @@ class Turned:
     turn: Callable[[Any], Any]
 
 
-Source = str | AnyOf | Turned
+@dataclass(frozen=True)
+class Joined:
+    """Several parameters that are one argument here; those that are not given are None."""
+
+    names: tuple[str, ...]
+    join: Callable[..., Any]
+
+
+Source = str | AnyOf | Turned | Joined
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ def native(tool: str, parameters: Mapping[str, Source] | None = None, /, **fixed
 
 
 def _names(source: Source) -> tuple[str, ...]:
-    if isinstance(source, AnyOf):
+    if isinstance(source, AnyOf | Joined):
         return source.names
     return (source.name,) if isinstance(source, Turned) else (source,)
 
@@ -91,6 +100,8 @@ def _names(source: Source) -> tuple[str, ...]:
 def _value(source: Source, given: Mapping[str, Any]) -> Any:
     if isinstance(source, Turned):
         return source.turn(given[source.name])
+    if isinstance(source, Joined):
+        return source.join(*(given.get(name) for name in source.names))
     return next(given[name] for name in _names(source) if name in given)
 
 
@@ -101,11 +112,14 @@ class Row:
     calls: tuple[Native, ...] | Callable[[Done], Any]
     """Mostly one; a row that does several things at once is as many calls, or a function that makes them."""
     check: Callable[[Done], Any]
-    prepare: Callable[[World], Any] | None = None
+    prepare: Callable[[Any], Any] | None = None
     uses: frozenset[str] = frozenset()
     """What a function of calls takes from the row."""
     without: Mapping[str, str] = field(default_factory=dict)
     """Parameters that have no counterpart, and why."""
+    home: Callable[[Path], AbstractAsyncContextManager[Any]] | None = None
+    """Where it is run, if not before a simulated cluster alone: gives something with a rig `quorate`. What is given may
+    then be a function of that, and so may be what is prepared."""
 
 
 def row(
@@ -114,12 +128,13 @@ def row(
     call: Native | Sequence[Native] | Callable[[Done], Any],
     check: Callable[[Done], Any],
     *,
-    prepare: Callable[[World], Any] | None = None,
+    prepare: Callable[[Any], Any] | None = None,
     uses: Sequence[str] = (),
     without: Mapping[str, str] | None = None,
+    home: Callable[[Path], AbstractAsyncContextManager[Any]] | None = None,
 ) -> Row:
     calls = (call,) if isinstance(call, Native) else tuple(call) if isinstance(call, Sequence) else call
-    return Row(tool, given, calls, check, prepare, frozenset(uses), without or {})
+    return Row(tool, given, calls, check, prepare, frozenset(uses), without or {}, home)
 
 
 @dataclass
@@ -131,6 +146,8 @@ class Done:
     runs_before: dict[int, tuple[bool, float]]
     volumes_before: set[str]
     answers: list[dict[str, Any]] = field(default_factory=list)
+    home: Any = None
+    """What a row's `home` gave."""
 
     @property
     def world(self) -> World:
@@ -182,19 +199,30 @@ async def ask_all(sim: SimulatedCluster, *paths: str, **query: Any) -> dict[str,
     return answers
 
 
-async def run(rig: Rig, chosen: Row) -> None:
+async def run(rig: Rig, chosen: Row, home: Any = None) -> None:
     """Prepare the world, make the native call and look at what it did."""
-    world = rig.sim.world
-    if chosen.prepare is not None:
-        chosen.prepare(world)
-    done = Done(
-        rig, dict(chosen.given), {v: (g.running, g.started_at) for v, g in world.guests.items()}, volumes(world)
-    )
+    done = await prepared(rig, chosen, home)
     if callable(chosen.calls):
         await chosen.calls(done)
     else:
         for call in chosen.calls:
-            await done.call(call.tool, **call.arguments(chosen.given))
+            await done.call(call.tool, **call.arguments(done.given))
+    await looked_at(chosen, done)
+
+
+async def prepared(rig: Rig, chosen: Row, home: Any = None) -> Done:
+    """The world as the row wants it before it is run."""
+    world = rig.sim.world
+    if chosen.prepare is not None:
+        ready = chosen.prepare(world if home is None else home)
+        if inspect.isawaitable(ready):
+            await ready
+    given = {name: value(home) if callable(value) else value for name, value in chosen.given.items()}
+    before = {vmid: (guest.running, guest.started_at) for vmid, guest in world.guests.items()}
+    return Done(rig, given, before, volumes(world), home=home)
+
+
+async def looked_at(chosen: Row, done: Done) -> None:
     looked = chosen.check(done)
     if inspect.isawaitable(looked):
         await looked

@@ -1,6 +1,6 @@
-"""washyu's rows; all but these eight are about plain hosts and services, not about Proxmox VE."""
+"""washyu's rows. Those about Proxmox VE are here."""
 
-from tests.coverage import lists, looks
+from tests.coverage import lists, looks, washyu_home
 from tests.coverage.brynnjocelyn import ISO, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
@@ -42,7 +42,7 @@ async def every_action_in_turn(done: Done) -> None:
     await done.call("guest_power", guest=done.given["vmid"], action=done.given["action"])
 
 
-ROWS = [
+PROXMOX = [
     row(
         "list_proxmox_resources",
         {"resource_type": "vm"},
@@ -110,47 +110,5 @@ ROWS = [
     ),
 ]  # fmt: skip
 
-LATER = dict.fromkeys(("search_proxmox_scripts", "get_proxmox_script_info"), "community scripts") | dict.fromkeys(
-    (
-        "ssh_discover",
-        "setup_mcp_admin",
-        "verify_mcp_admin",
-        "ssh_execute_command",
-        "start_interactive_shell",
-        "update_mcp_admin_groups",
-        "discover_and_map",
-        "bulk_discover_and_map",
-        "get_network_sitemap",
-        "analyze_network_topology",
-        "suggest_deployments",
-        "get_device_changes",
-        "deploy_infrastructure",
-        "update_device_config",
-        "decommission_device",
-        "scale_services",
-        "validate_infrastructure_changes",
-        "create_infrastructure_backup",
-        "rollback_infrastructure_changes",
-        "deploy_vm",
-        "control_vm",
-        "get_vm_status",
-        "list_vms",
-        "get_vm_logs",
-        "remove_vm",
-        "list_available_services",
-        "get_service_info",
-        "check_service_requirements",
-        "install_service",
-        "get_service_status",
-        "plan_terraform_service",
-        "destroy_terraform_service",
-        "refresh_terraform_service",
-        "check_ansible_service",
-        "run_ansible_playbook",
-        "register_server",
-        "list_registered_servers",
-        "update_server_credentials",
-        "remove_server",
-    ),
-    "plain hosts, services and infrastructure",
-)
+ROWS = [*PROXMOX, *washyu_home.ROWS]
+LATER: dict[str, str] = {}

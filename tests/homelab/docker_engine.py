@@ -156,8 +156,10 @@ async def _event(answer: web.StreamResponse, **event: Any) -> None:
 
 
 @asynccontextmanager
-async def docker_engine(folder: Path, **options: Any) -> AsyncIterator[DockerEngine]:
-    engine = DockerEngine(folder / "docker.sock", **options)
+async def docker_engine(
+    folder: Path, kind: type[DockerEngine] = DockerEngine, **options: Any
+) -> AsyncIterator[DockerEngine]:
+    engine = kind(folder / "docker.sock", **options)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", engine.handle)
     runner = web.AppRunner(app)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from aiohttp import web
 
 from tests.driving import Rig
 from tests.homelab.docker_engine import DockerEngine, docker_engine
@@ -14,11 +17,30 @@ from tests.homelab.house import House, house
 from tests.homelab.plain_tools import plain_tools
 from tests.ssh_server import HOST
 
+TOOLS = ("tar", "mkdir", "mktemp", "chown", "chmod", "mv", "rm", "dirname", "cat", "sort", "grep")
+
+
+@dataclass
+class FilledEngine(DockerEngine):
+    """With files in its volumes: as tars, by container and path."""
+
+    files: dict[tuple[str, str], bytes] = field(default_factory=dict)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        match [request.method, *request.path.strip("/").split("/")]:
+            case ["GET", _, "containers", name, "archive"]:
+                return web.Response(body=self.files[name, request.query["path"]])
+            case ["PUT", _, "containers", name, "archive"]:
+                self.changes.append(f"PUT {name} {self.containers[name]['State']['Status']}")
+                self.files[name, request.query["path"]] = await request.read()
+                return web.Response()
+        return await super().handle(request)
+
 
 @dataclass
 class InfraLab:
     built: House
-    engines: dict[str, DockerEngine]
+    engines: dict[str, FilledEngine]
 
     @property
     def quorate(self) -> Rig:
@@ -41,12 +63,16 @@ class InfraLab:
 @asynccontextmanager
 async def infra_lab(tmp_path: Path, *names: str, register: bool = False, **options: Any) -> AsyncIterator[InfraLab]:
     async with AsyncExitStack() as stack:
-        engines, hosts = {}, {}
+        engines: dict[str, Any] = {}
+        hosts: dict[str, Any] = {}
         for name in names or ("one", "two"):
             folder = tmp_path / f"{name}-machine"
             folder.mkdir()
             path = plain_tools(folder / "tools")
-            engines[name] = await stack.enter_async_context(docker_engine(folder))
+            for tool in TOOLS:
+                if not (folder / "tools" / tool).exists():
+                    (folder / "tools" / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
+            engines[name] = await stack.enter_async_context(docker_engine(folder, FilledEngine))
             hosts[name] = {"environment": {"PATH": path, "DOCKER_HOST": f"unix://{engines[name].socket}"}}
         (tmp_path / "house").mkdir()
         toolsets = ("hosts", "map", "workloads", "infra", "guests", "provision", "inside")

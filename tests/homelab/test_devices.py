@@ -159,6 +159,22 @@ async def test_two_names_for_one_machine_are_one_device_with_a_steady_name(devic
     assert await history(devices) == []
 
 
+async def test_a_machine_that_claims_to_be_another_stays_apart_from_it(devices):
+    def seen() -> list[Sighting]:
+        claims = {"machine_id": "m1", "serial": "SN-1234-AB", "found": facts()}
+        return [
+            sighting("nas", **claims, address="192.168.1.5"),
+            sighting("liar", **claims, address="192.168.1.66"),
+        ]
+
+    victim, liar = await devices.saw(seen(), 1.0)
+    assert victim.id != liar.id
+    again = await devices.saw(seen(), 2.0)
+    assert [one.id for one in again] == [victim.id, liar.id]
+    assert again[0].refs == ("nas",)
+    assert await history(devices) == []
+
+
 async def test_guests_are_known_by_their_place_in_the_cluster(devices):
     def guest(vmid: int, **more: Any) -> Sighting:
         return sighting(f"home/{vmid}", kind="vm", place=f"home/{vmid}", **{"node": "pve1", **more})

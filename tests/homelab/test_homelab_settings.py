@@ -56,6 +56,7 @@ def test_the_folders_follow_xdg(empty_home):
     found = homelab(XDG_STATE_HOME="/var/lib", XDG_CONFIG_HOME="/etc/xdg")
     assert found.secrets_file == Path("/var/lib/quorate/secrets.json")
     assert found.catalogue == Path("/etc/xdg/quorate/services")
+    assert found.scripts_index == Path("/var/lib/quorate/scripts.json")
 
 
 def test_the_table_says_how_hosts_are_reached(empty_home):
@@ -65,7 +66,7 @@ def test_the_table_says_how_hosts_are_reached(empty_home):
         '[homelab]\nuser = "admin"\nkey = "~/.ssh/lab"\njump = "me@bastion:2200"\nknown_hosts = ["hosts"]\n'
         'password = { env = "LAB_PASSWORD" }\nnetworks = ["192.0.2.0/24"]\nmax_output_bytes = 2048\n'
         'secrets_file = "vault"\nsecrets_folder = "mine"\nsecrets_passphrase = { file = "word" }\n'
-        'catalogue = "templates"\nwork_folder = "work"\n',
+        'catalogue = "templates"\nwork_folder = "work"\nservices_folder = "/srv/services/"\nscripts_url = "https://mirror.example.org/pve"\n',
         LAB_PASSWORD="lab-secret",
     )
     key = empty_home / ".ssh/lab"
@@ -77,6 +78,8 @@ def test_the_table_says_how_hosts_are_reached(empty_home):
     assert found.ssh.max_output == 2048
     assert (found.secrets_file, found.secrets_folder) == (empty_home / "vault", empty_home / "mine")
     assert (found.catalogue, found.work) == (empty_home / "templates", empty_home / "work")
+    assert found.scripts_url == "https://mirror.example.org/pve"
+    assert found.services_folder == "/srv/services"
     assert found.passphrase == Secret("open sesame, please")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quorate.config import Access
 from tests.homelab.infra_lab import InfraLab, infra_lab
 
 pytestmark = pytest.mark.anyio
@@ -43,3 +44,145 @@ async def test_a_document_is_planned_applied_and_then_there_is_nothing_to_do(tmp
         told = await lab.quorate.facts("infra_plan", plan="lab")
         assert told["result"] == {"none": 4}
         assert {one["state"] for one in told["last_run"]} == {"done"}
+
+
+async def test_a_dry_run_and_a_plan_change_nothing(tmp_path):
+    async with infra_lab(tmp_path) as lab:
+        told = await lab.quorate.facts("infra_apply", document=wanted(lab), dry_run=True)
+        assert len(told["steps"]) == 4
+        assert lab.engines["one"].changes == []
+        assert await lab.quorate.rows("host_list", clusters=False) == []
+
+
+async def test_yaml_is_read_as_well_as_an_object(tmp_path):
+    async with infra_lab(tmp_path, register=True) as lab:
+        text = """
+        name: small
+        workloads:
+          cache: {host: one, image: "redis:7"}
+        """
+        assert (await lab.quorate.facts("infra_apply", document=text))["result"] == "done"
+        assert lab.running("one") == {"cache": "redis:7"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"name": "no good"}, "name: every document has a name"),
+        ({"things": {}}, "things: is not known here"),
+        ({"workloads": {"web": {"host": "one"}}}, "workloads.web: Object missing required field `image`"),
+        ({"workloads": {"web": {"host": "one", "image": "x", "prots": []}}}, "unknown field `prots`"),
+        ({"workloads": {"web": {"host": "one", "image": "x", "ports": ["80;x"]}}}, "workloads.web: '80;x' is no port"),
+        ({"workloads": {"web": {"host": "one", "image": "x", "cpus": "many"}}}, "workloads.web.cpus: Expected `float"),
+        ({"workloads": {"web": {"host": "one", "image": "x", "needs": ["nobody"]}}}, "nothing called 'nobody'"),
+        ({"workloads": {"a": {"host": "one", "image": "x", "needs": ["b"]},
+                        "b": {"host": "one", "image": "x", "needs": ["a"]}}}, "a -> b -> a"),
+        ({"workloads": {"a": {"host": "one", "image": "x", "ports": ["80:80"]},
+                        "b": {"host": "one", "image": "x", "ports": ["80:81"]}}}, "port 80/tcp is that of workload a"),
+        ({"workloads": {"a": {"host": "one", "image": "x", "replicas": 2},
+                        "a-2": {"host": "one", "image": "x"}}}, "a copy of workload a is called a-2, too"),
+        ({"workloads": {"one": {"host": "one", "image": "x"}}}, "host one has the same name"),
+        ({"workloads": {"a": {"host": "one", "image": "x", "env": {"DB_PASSWORD": "hunter2"}}}}, "under secrets"),
+        ({"guests": {"g": {"type": "ct"}}}, "a container needs a template"),
+    ],
+)  # fmt: skip
+async def test_what_is_wrong_is_told_with_its_path_and_nothing_is_done(tmp_path, changes, says):
+    async with infra_lab(tmp_path) as lab:
+        document = wanted(lab, **changes)
+        told = await lab.quorate.facts("infra_validate", document=document, level="basic")
+        assert not told["valid"]
+        assert any(says in one for one in told["errors"]), told["errors"]
+        assert "The document cannot be used" in await lab.quorate.refusal("infra_apply", document=document)
+        assert lab.engines["one"].changes == []
+
+
+async def test_aliases_that_would_grow_without_end_are_refused(tmp_path):
+    async with infra_lab(tmp_path) as lab:
+        bomb = "a: &a [x, x]\nb: &b [*a, *a]\nname: [*b, *b]\n"
+        assert "YAML aliases" in await lab.quorate.refusal("infra_validate", document=bomb)
+
+
+async def test_what_differs_is_told_field_by_field_and_replacing_counts_as_destroying(tmp_path):
+    async with infra_lab(tmp_path) as lab:
+        await lab.quorate.facts("infra_apply", document=wanted(lab))
+        document = wanted(lab)
+        document["workloads"]["web"] |= {"image": "nginx:1.28", "memory": "256M"}
+        document["hosts"]["two"]["labels"] = ["loud"]
+        plan = await lab.quorate.facts("infra_plan", document=document)
+        changes = {one["what"]: one for one in plan["changes"]}
+        assert changes["workload web"]["action"] == "update"
+        assert {"field": "image", "now": "nginx:1.27", "wanted": "nginx:1.28"} in changes["workload web"]["changes"]
+        assert changes["host two"]["changes"] == [{"field": "labels", "now": ["quiet"], "wanted": ["loud"]}]
+        assert "workload db" in plan["as_wanted"]
+        await lab.quorate.facts("infra_apply", document=document)
+        assert lab.running("two") == {"web": "nginx:1.28"}
+        assert lab.quorate.audit()[-1]["risk"] == "destroy"
+        assert lab.quorate.audit()[-2]["risk"] == "change"
+
+
+async def test_replacing_needs_the_access_level_that_destroying_needs(tmp_path):
+    async with infra_lab(tmp_path, access=Access.OPERATE) as lab:
+        await lab.quorate.facts("infra_apply", document=wanted(lab))
+        document = wanted(lab)
+        document["workloads"]["web"]["image"] = "nginx:1.28"
+        assert "access" in await lab.quorate.refusal("infra_apply", document=document)
+        assert lab.running("two") == {"web": "nginx:1.27"}
+
+
+async def test_another_value_of_a_secret_is_noticed_although_nobody_can_read_it_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOMELAB_DB", "first-secret")
+    async with infra_lab(tmp_path) as lab:
+        document = wanted(lab)
+        document["workloads"]["db"]["secrets"] = {"POSTGRES_PASSWORD": "env:HOMELAB_DB"}
+        await lab.quorate.facts("infra_apply", document=document)
+        assert "POSTGRES_PASSWORD=first-secret" in lab.engines["one"].bodies[0]["Env"]
+        assert (await lab.quorate.facts("infra_plan", document=document))["result"] == {"none": 4}
+        monkeypatch.setenv("HOMELAB_DB", "second-secret")
+        plan = await lab.quorate.facts("infra_plan", document=document)
+        assert plan["changes"][0]["changes"][0]["field"] == "env or command"
+        everything = b"".join(file.read_bytes() for file in (tmp_path / "house").rglob("*") if file.is_file())
+        assert b"first-secret" not in everything
+
+
+async def test_what_is_wanted_no_more_is_left_unless_pruning_is_asked_for(tmp_path):
+    async with infra_lab(tmp_path) as lab:
+        await lab.quorate.facts("infra_apply", document=wanted(lab))
+        lab.engines["two"].add("stranger", "someone:1")
+        less = wanted(lab, workloads={"db": wanted(lab)["workloads"]["db"]})
+        plan = await lab.quorate.facts("infra_plan", document=less)
+        assert plan["left_over"] == ["workload web on two"]
+        assert (await lab.quorate.facts("infra_apply", document=less))["result"] == "nothing to do"
+        done = await lab.quorate.facts("infra_apply", document=less, prune=True)
+        assert done["result"] == "done"
+        assert lab.running("two") == {"stranger": "someone:1"}
+        assert "left_over" not in await lab.quorate.facts("infra_plan", document=less)
+
+
+async def test_validation_measures_the_hosts(tmp_path):
+    async with infra_lab(tmp_path) as lab:
+        document = wanted(lab)
+        document["workloads"]["db"]["memory"] = "900T"
+        document["hosts"]["away"] = {**lab.host("two"), "port": 1}
+        told = await lab.quorate.facts("infra_validate", document=document)
+        assert any("memory free" in one for one in told["errors"]), told
+        assert any(one.startswith("hosts.away") for one in told["errors"]), told
+        fine = await lab.quorate.facts("infra_validate", document=wanted(lab), level="simulation")
+        assert fine["valid"], fine
+        assert fine["order"] == ["host one", "host two", "workload db", "workload web"]
+        assert lab.engines["one"].changes == []
+
+
+async def test_copies_get_ports_one_after_the_other_and_fewer_of_them_remove_the_last(tmp_path):
+    async with infra_lab(tmp_path) as lab:
+        await lab.quorate.facts("infra_apply", document=wanted(lab))
+        await lab.quorate.facts("infra_scale", name="web", replicas=3)
+        assert set(lab.running("two")) == {"web", "web-2", "web-3"}
+        outside = [body["HostConfig"]["PortBindings"]["80/tcp"][0]["HostPort"] for body in lab.engines["two"].bodies]
+        assert outside == ["8080", "8081", "8082"]
+        done = await lab.quorate.facts("infra_scale", name="web", replicas=1)
+        assert [step["step"] for step in done["steps"]] == [
+            "Remove workload web-3 on two",
+            "Remove workload web-2 on two",
+        ]
+        assert lab.running("two") == {"web": "nginx:1.27"}
+        assert "No document that was applied" in await lab.quorate.refusal("infra_scale", name="wep", replicas=2)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
+import os
+import resource
 import shutil
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorate.homelab.network import neighbours, nmap, targets
+from quorate.homelab.network.probing import AT_ONCE, Answer, probe
 from quorate.homelab.settings import PRIVATE
 from quorate.problems import Problem
 from tests.homelab.house import House, house
@@ -192,3 +199,49 @@ async def test_without_nmap_the_answer_says_what_to_do(tmp_path, monkeypatch):
     async with home(tmp_path) as built:
         monkeypatch.setenv("PATH", str(tmp_path))
         assert "engine=builtin" in await built.quorate.refusal("network_scan", targets=["127.0.0.1"], engine="nmap")
+
+
+async def test_scans_that_run_at_once_share_the_places_for_connections(tmp_path):
+    def sockets() -> int:
+        return sum(
+            one.readlink().name.startswith("socket:") for one in Path("/proc/self/fd").iterdir() if one.is_symlink()
+        )
+
+    async with home(tmp_path) as built:
+        with ExitStack() as stack:
+            first = stack.enter_context(silent("127.0.7.1"))
+            for number in range(2, 181):
+                stack.enter_context(silent(f"127.0.7.{number}", first))
+            before, most = sockets(), 0
+            arguments = {"targets": ["127.0.7.1-180"], "ports": [first], "seconds": 2, "rate": 2000}
+            scans = [asyncio.ensure_future(built.quorate.facts("network_scan", **arguments)) for _ in range(3)]
+            while not all(one.done() for one in scans):
+                most = max(most, sockets() - before)
+                await asyncio.sleep(0.02)
+            assert 20 < most <= AT_ONCE + 20
+
+
+async def test_where_this_machine_has_no_room_for_a_connection_nobody_is_taken_for_gone(tmp_path):
+    async with home(tmp_path) as built:
+        with listening("127.0.9.9") as port:
+            arguments = {"targets": ["127.0.9.9"], "ports": [port]}
+            await built.quorate.facts("network_scan", **arguments)
+            with no_file_handles_left():
+                assert await probe(ipaddress.ip_address("127.0.9.9"), port, 1) is Answer.NOT_TRIED
+
+
+@contextmanager
+def no_file_handles_left() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    handles = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (handles + 1, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        yield
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

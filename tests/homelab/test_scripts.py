@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorate.app import simulated_cluster
@@ -36,13 +36,14 @@ from tests.homelab.house import house
 from tests.ssh_server import Host, serving
 
 pytestmark = pytest.mark.anyio
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 NODE = "pve1"
 TOOLSETS = ("scripts", "hosts", "guests", "provision")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="scripts are run as root, and only root can become that here")
 
 # In the manner of the project's own, as they stand today and as they stood before.
 DEBIAN = """#!/usr/bin/env bash
-source <(curl -fsSL https://example.org/core/build.func)
+source "$_cs_boot" 2>/dev/null || source <(curl -fsSL "${CORE_URL:-https://example.org/core}/core/build.func")
 # Source: https://www.debian.org/
 APP="Debian"
 var_tags="${var_tags:-os;Plain}"
@@ -53,6 +54,7 @@ var_os="${var_os:-debian}"
 var_version="${var_version:-13}"
 var_unprivileged="${var_unprivileged:-1}"
 function update_script() {
+  RELEASE=$(curl -fsSL https://api.example.org/latest | grep tag_name)
   curl -fsSL https://elsewhere.example.org/install.sh | bash
 }
 echo -e "http://${IP}:8006"
@@ -97,6 +99,8 @@ async def source() -> AsyncIterator[Source]:
 
     async def answer(request: web.Request) -> web.Response:
         data = held.files.get(request.match_info["path"])
+        if data is not None and data.startswith(b"/"):
+            raise web.HTTPFound(data.decode())
         return web.Response(status=404) if data is None else web.Response(body=data)
 
     application = web.Application()
@@ -198,6 +202,7 @@ def test_a_script_tells_its_defaults_but_none_that_depend_on_something():
     assert (asking.cpu, asking.ram, asking.os) == (1, None, "")
 
 
+@patient
 @given(st.text())
 def test_any_text_can_be_described(text):
     described("ct/x.sh", "#!/bin/bash\n" + text)
@@ -284,14 +289,16 @@ async def test_a_dry_run_shows_the_script_and_what_it_would_fetch(tmp_path, sour
         assert told["content"].endswith("# the end\n")
         assert len(told["content"]) < 10_000
         warnings = " ".join(told["warnings"])
-        assert "https://example.org/core/build.func" in warnings
+        assert "https://example.org/core/core/build.func" in warnings
+        assert "api.example.org" not in warnings
         assert "https://elsewhere.example.org/install.sh" in warnings
         assert "www.debian.org" not in warnings
-        [line] = [str(step) for step in told["calls"]]
+        [line] = [step["call"] for step in told["steps"]]
         assert "var_cpu=4" in line
         assert told["sha256"] in line
         assert node.commands == []
-        whole, offset = "", 0
+        whole = ""
+        offset: int | None = 0
         while offset is not None:
             part = await quorate.facts("script_info", script="debian", text=True, offset=offset)
             whole, offset = whole + part["content"], part.get("next_offset")
@@ -364,6 +371,8 @@ async def test_what_cannot_be_run_safely_is_refused(tmp_path, source, monkeypatc
     source.files["ct/debian.sh"] = DEBIAN.encode()
     source.files["ct/ubuntu.sh"] = b"<html>not found</html>"
     source.files["ct/alpine.sh"] = b"#!/bin/bash\n\xff\xfe"
+    source.files["ct/plex.sh"] = b"/ct/debian.sh"
+    source.files["ct/gitea.sh"] = b"#!/bin/bash\n" + b"# much\n" * 50_000
     async with standing(tmp_path, source, monkeypatch) as (quorate, node):
 
         async def refusal(**more: Any) -> str:
@@ -373,6 +382,8 @@ async def test_what_cannot_be_run_safely_is_refused(tmp_path, source, monkeypatc
         assert "no text that begins with #!" in await refusal(script="ubuntu")
         assert "no text that begins with #!" in await refusal(script="alpine")
         assert "There is nothing at" in await refusal(script="jellyfin")
+        assert "answered 302" in await refusal(script="plex")
+        assert "longer than" in await refusal(script="gitea")
         assert "is no node of a cluster" in await refusal(node="docker01")
         assert "belongs to" in await refusal(ctid=100)
         assert "no setting of a script" in await refusal(settings={"LD_PRELOAD": "/x"})
@@ -382,10 +393,11 @@ async def test_what_cannot_be_run_safely_is_refused(tmp_path, source, monkeypatc
         assert node.commands == []
 
 
+@patient
 @given(st.dictionaries(st.text(max_size=12), st.one_of(st.text(), st.integers(), st.booleans()), max_size=3))
-def test_settings_become_variables_of_the_script_and_no_others(settings):
+def test_settings_become_variables_of_the_script_and_no_others(given_settings):
     try:
-        made = environment(settings, {"var_ctid": "100"})
+        made = environment(given_settings, {"var_ctid": "100"})
     except Problem:
         return
     assert made["var_ctid"] == "100"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quorate.config import Access
+from quorate.config import Access, Approval
 from tests.homelab.docker_engine import DockerEngine, docker_engine
 from tests.homelab.house import house
 from tests.homelab.plain_tools import plain_tools
@@ -259,3 +259,26 @@ async def test_a_host_without_engines_says_so(tmp_path):
         if any(map(os.path.exists, engines)):
             pytest.skip("this machine runs an engine of its own")
         assert "has no container engine" in await built.quorate.refusal("workload_list", host="box")
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [("workload_remove", {}), ("workload_deploy", {"image": "nginx", "replace": True})],
+)
+async def test_an_approval_is_for_one_workload_and_not_for_another_of_its_name(tmp_path, tool, given):
+    async with with_docker(tmp_path, engine={"images": {"nginx"}}, approval=Approval.TOKEN) as (quorate, engine):
+        engine.add("web", "nginx")
+        plan = await quorate.facts(tool, host="box", name="web", **given, dry_run=True)
+        engine.add("web", "nginx")
+        refusal = await quorate.refusal(tool, host="box", name="web", **given, plan_token=plan["plan_token"])
+        assert "does not fit" in refusal
+        assert engine.changes == []
+
+
+@pytest.mark.parametrize("name", ["../images/nginx", "web/../old", "web?x=1", "-f", "web\r\nX: y", ""])
+@pytest.mark.parametrize("tool", ["workload_get", "workload_logs", "workload_power", "workload_remove"])
+async def test_a_name_is_no_path_and_no_option(tmp_path, tool, name):
+    async with with_docker(tmp_path) as (quorate, engine):
+        more = {"action": "stop"} if tool == "workload_power" else {}
+        assert "is no name for a workload" in await quorate.refusal(tool, host="box", name=name, **more)
+        assert engine.paths == []

@@ -7,14 +7,14 @@
                         └── pi .12         BusyBox; root's key
     dmz  10.78.2.0/24 ──┬── router .1
                         ├── web .10        Debian; a login with a key and without sudo
-                        ├── bare .11       BusyBox without ip, lsblk, df and their like, /sys, and all of /proc but processes
+                        ├── bare .11       BusyBox without ip, lsblk, df, /sys, and all of /proc but processes
                         └── cellar .30     Debian; knows no way out of its segment: web is its jump host
 
     host = lab.hosts["nas"]   .address .known_hosts .rootfs .run(*argv) .processes(text) .log
     with host.away():         it is switched off; `with host.other_key():` it shows another host key
     with host.running(...):   a service of the host
-    lab.silent("10.78.1.66")  somebody there takes connections and says nothing
-    lab.lost("10.78.1.77")    what is sent there is lost, and nobody says so
+    with silent(LAN, "10.78.1.66"):   somebody there takes connections and says nothing
+    with lost(LAN, "10.78.1.77"):     what is sent there is lost, and nobody says so
 
 What changes something puts it back, so that tests do not care for their order.
 """
@@ -79,30 +79,31 @@ class HomelabLab:
         path.write_text("".join(host.known_hosts for host in self.hosts.values()))
         return path
 
-    @contextmanager
-    def silent(self, *addresses: str) -> Iterator[None]:
-        """The kernel takes connections, and no program ever does."""
-        with ExitStack() as stack:
-            for address in addresses:
-                run("ip", "address", "add", f"{address}/32", "dev", LAN.bridge)
-                stack.callback(run, "ip", "address", "del", f"{address}/32", "dev", LAN.bridge)
-                stack.enter_context(socket.create_server((address, 22)))
-            yield
-
-    @contextmanager
-    def lost(self, *addresses: str) -> Iterator[None]:
-        """Sent to a network card that nobody has."""
-        with ExitStack() as stack:
-            for number, address in enumerate(addresses):
-                place = ("dev", LAN.bridge)
-                card = f"02:00:5e:00:00:{number:02x}"
-                run("ip", "neighbour", "replace", address, "lladdr", card, *place, "nud", "permanent")
-                stack.callback(run, "ip", "neighbour", "del", address, *place)
-            yield
-
     def close(self) -> None:
         for host in self.hosts.values():
             host.close()
+
+
+@contextmanager
+def silent(segment: Segment, *addresses: str) -> Iterator[None]:
+    """The kernel takes connections, and no program ever does."""
+    with ExitStack() as stack:
+        for address in addresses:
+            segment.ip("address", "add", f"{address}/32", "dev", segment.bridge)
+            stack.callback(segment.ip, "address", "del", f"{address}/32", "dev", segment.bridge)
+            stack.enter_context(socket.create_server((address, 22)))
+        yield
+
+
+@contextmanager
+def lost(segment: Segment, *addresses: str) -> Iterator[None]:
+    """Everything goes to a network card that nobody has."""
+    with ExitStack() as stack:
+        for address in addresses:
+            place = (address, "dev", segment.bridge)
+            segment.ip("neighbour", "replace", *place, "lladdr", "02:00:5e:00:00:01", "nud", "permanent")
+            stack.callback(segment.ip, "neighbour", "del", *place)
+        yield
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A host of the homelab: namespaces of its own, a root file system of its own, a real OpenSSH server as first process."""
+"""A host of the homelab: its own namespaces and root file system, with a real OpenSSH server as the first process."""
 
 from __future__ import annotations
 
@@ -107,6 +107,11 @@ class RealHost:
         return known_hosts(self.address, 22, self._folder / "host_key")
 
     @property
+    def mac(self) -> str:
+        [card] = json.loads(run("ip", "-n", self.name, "-j", "link", "show", "eth0"))
+        return str(card["address"])
+
+    @property
     def log(self) -> str:
         """What its SSH server has written."""
         return (self._folder / "sshd.log").read_text(errors="replace")
@@ -176,13 +181,15 @@ class RealHost:
 
     @contextmanager
     def running(self, *argv: str) -> Iterator[None]:
-        """A service of the host."""
+        """A service of the host, until it is not needed any more."""
         inside = ["nsenter", "--target", str(self._first_process()), "--all", "--root", "--wd", "--"]
         service = subprocess.Popen([*inside, *argv], stdin=subprocess.DEVNULL)
         try:
+            until(lambda: self.processes(" ".join(argv)), f"{argv[0]} on {self.name}")
             yield
         finally:
-            service.kill()
+            for child in _children(service.pid):
+                os.kill(child, signal.SIGKILL)
             service.wait()
 
     def processes(self, text: str) -> list[str]:
@@ -202,9 +209,8 @@ class RealHost:
 
     def _first_process(self) -> int:
         assert self._process is not None
-        pid = self._process.pid
-        [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return int(child)
+        [child] = _children(self._process.pid)
+        return child
 
     def _lay_cable(self) -> None:
         run("ip", "netns", "add", self.name)
@@ -254,10 +260,16 @@ class RealHost:
             home = self.rootfs / "home" / self.login.user
             run("chroot", self.rootfs, "useradd", "-m", "-s", "/bin/sh", "-p", "*", self.login.user)
         if self.login.password is not None:
-            (self.rootfs / "etc/sudoers.d/login").write_text(f"{self.login.user} ALL=(ALL:ALL) ALL\n")
+            rule = self.rootfs / "etc/sudoers.d/login"
+            rule.write_text(f"{self.login.user} ALL=(ALL:ALL) ALL\n")
+            rule.chmod(0o440)
             given = f"{self.login.user}:{self.login.password}"
             subprocess.run(["chroot", str(self.rootfs), "chpasswd"], input=given.encode(), check=True)
             return
         (home / ".ssh").mkdir(mode=0o700)
         (home / ".ssh/authorized_keys").write_text(f"{public(self._key)}\n")
         run("chroot", self.rootfs, "chown", "-R", f"{self.login.user}:", f"/{home.relative_to(self.rootfs)}/.ssh")
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

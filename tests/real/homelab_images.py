@@ -1,8 +1,8 @@
 """The root file systems of the homelab's hosts, made once from Debian's packages and kept for the next run.
 
 debian/    a Debian with an OpenSSH server and sudo, and without an init: the SSH server is the first process
-busybox/   BusyBox and nothing else of a Unix; OpenSSH, sudo and the programs for accounts are Debian's, with the libraries
-           that they need
+busybox/   BusyBox and nothing else of a Unix; OpenSSH, sudo and the programs for accounts are Debian's, with their
+           libraries
 """
 
 from __future__ import annotations
@@ -62,7 +62,20 @@ def build() -> Path:
 
 
 def _fill_busybox(tree: Path, debian: Path) -> None:
-    for name in ("dev", "proc", "sys", "run/sshd", "tmp", "root", "home", "srv", "var/log", "usr/bin", "usr/sbin", "etc"):
+    for name in (
+        "dev",
+        "proc",
+        "sys",
+        "run/sshd",
+        "tmp",
+        "root",
+        "home",
+        "srv",
+        "var/log",
+        "usr/bin",
+        "usr/sbin",
+        "etc",
+    ):
         (tree / name).mkdir(parents=True)
     (tree / "tmp").chmod(0o1777)
     for name in ("bin", "sbin", "lib", "lib64"):

@@ -20,7 +20,7 @@ from quorate.config.sources import found_in_table
 from quorate.config.spellings import HOMELAB
 from quorate.config.ssh import as_bytes, as_networks, read_known_hosts, read_login
 from quorate.config.values import as_path, as_text, read
-from quorate.homelab.settings import PRIVATE, SCRIPTS_URL, HomelabSettings
+from quorate.homelab.settings import PRIVATE, SCRIPTS_URL, SERVICES_FOLDER, HomelabSettings
 from quorate.secret import Secret
 from quorate.ssh.settings import MOST_OUTPUT, SshSettings
 
@@ -47,6 +47,7 @@ def read_homelab(
         secrets_file=read(found, "home_secrets_file", as_path, None) or usual_vault(variables),
         passphrase=_passphrase(found.get("home_passphrase", []), warnings),
         catalogue=read(found, "home_catalogue", as_path, None) or usual_catalogue(variables),
+        services_folder=read(found, "home_services_folder", _on_hosts, SERVICES_FOLDER),
         work=read(found, "home_work", as_path, None) or usual_work(variables),
         scripts_url=read(found, "home_scripts_url", _as_source, SCRIPTS_URL),
         scripts_index=usual_scripts_index(variables),
@@ -62,6 +63,14 @@ def _as_source(given: Given) -> str:
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)):
         raise ConfigError(f"{given.label} must be an https:// address.")
     return address
+
+
+def _on_hosts(given: Given) -> str:
+    """A folder of the hosts, not of this machine: it is not looked for here."""
+    text = as_text(given)
+    if not text.startswith("/") or ".." in text.split("/") or text.strip("/") == "":
+        raise ConfigError(f"{given.label} must be a whole path on the hosts, such as {SERVICES_FOLDER}.")
+    return text.rstrip("/")
 
 
 def _passphrase(givens: list[Given], warnings: list[str]) -> Secret | None:

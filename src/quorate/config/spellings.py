@@ -82,7 +82,7 @@ HOMELAB: Mapping[str, Names] = {
         f"home_{key}": Names((f"QUORATE_HOMELAB_{key.upper()}",), (key,))
         for key in (
             "user", "key", "jump", "known_hosts", "networks", "catalogue", "secrets_folder", "secrets_file",
-            "scripts_url",
+            "scripts_url", "services_folder",
         )
     },
     "home_password": Names((), ("password",)),

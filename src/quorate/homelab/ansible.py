@@ -154,7 +154,7 @@ async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Rep
         task, state, words = run.failed[0]
         raise TaskFailed(
             f"The task {task!r} {'failed' if state == 'failed' else 'did not reach the host'}",
-            why=words or None,
+            why=f"{words} Of {len(run.tasks)} tasks, {len(run.changed)} had changed something".strip(),
             next_step="Tasks can be run again: those that are done change nothing",
             facts=run.told(),
         )

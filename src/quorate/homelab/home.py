@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from quorate.command_rules import CommandRules
+from quorate.homelab.network.probing import AT_ONCE
 from quorate.homelab.registry import Hides, Hosts
 from quorate.homelab.secrets import Secrets
 from quorate.homelab.settings import NAME, HomelabSettings
@@ -49,6 +51,8 @@ class Homelab(Cluster):
         """Clusters, unveiled, whose nodes and guests must not be reached as if they were plain hosts."""
         self.secret_store = Secrets(settings)
         self.shells = Shells(self.clock)
+        self.probes = asyncio.Semaphore(AT_ONCE)
+        """Places for the connections of scans."""
         self.carry_out: CarryOut
         """Carries out the plan of a cluster as one step of a plan here; the pipeline lends it."""
 

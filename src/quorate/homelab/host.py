@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 
 import msgspec
 
-from quorate.problems import BadArgument
+from quorate.problems import BadArgument, Problem
 from quorate.pve.reach import HOST
 from quorate.pve.subjects import Subject
+from quorate.ssh.settings import split_port
 from quorate.ssh.target import SSH_PORT, address
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9])?")
@@ -46,6 +48,12 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
         return address(self.address, self.port)
 
     @property
+    def digest(self) -> str:
+        """Of what decides where commands go, and as whom."""
+        parts = (self.address, self.port, self.user, self.key, self.password, self.sudo_password, self.jump)
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+
+    @property
     def subject(self) -> Subject:
         """As rules see it."""
         return Subject(HOST, self.name, self.address, tags=self.labels)
@@ -61,6 +69,15 @@ def checked(host: Host) -> Host:
     if host.name == host.jump:
         raise BadArgument(f"{host} cannot be reached through itself")
     return host
+
+
+def unregistered(name: str) -> Host:
+    """An address that a caller has given; what is no address is a host of that name and nothing more is known of it."""
+    try:
+        at, port = split_port(name)
+    except Problem:
+        at, port = name, None
+    return Host(name, at, port or SSH_PORT)
 
 
 def require_address(text: str) -> None:

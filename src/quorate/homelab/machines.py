@@ -13,7 +13,7 @@ import msgspec
 
 from quorate.homelab.admin.keys import key_of
 from quorate.homelab.home import Homelab
-from quorate.homelab.host import Host, require_address
+from quorate.homelab.host import Host, require_address, unregistered
 from quorate.homelab.registry import jumps
 from quorate.inside.node_addresses import ssh_of_node
 from quorate.inside.over_ssh import SshWay, not_started
@@ -142,6 +142,12 @@ async def _admitted(home: Homelab, host: Host) -> tuple[str, str, Cluster, Guest
             guest = await seen.guest(int(found.id))
             return guest.row.kind, host.name, seen, guest
     return None
+
+
+async def require_seen(home: Homelab, name: str) -> None:
+    """Raises if rules hide the host of that name, or what stands at that address, from the call."""
+    everyone = await home.hosts.everyone()
+    await _admitted(home, next((one for one in everyone if one.name == name), None) or unregistered(name))
 
 
 def logged_in_as(machine: Machine, user: str, key: Path) -> Machine:

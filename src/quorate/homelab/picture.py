@@ -19,7 +19,7 @@ MOST_GUESTS = 60
 ROLE_COLOURS = {
     "router": "#7A5195", "hypervisor": "#D55E00", "host": "#0072B2", "guest": "#009E73", "device": "#8A8F98",
 }  # fmt: skip
-STATE_COLOURS = {"up": "#2E9E4F", "away": "#C8202F", "stopped": "#B5BAC2", "unknown": "#B5BAC2"}
+STATE_COLOURS = {"up": "#2E9E4F", "away": "#C8202F", "stopped": "#B5BAC2", "retired": "#B5BAC2", "unknown": "#B5BAC2"}
 _INK, _FAINT, _PAPER, _LANE, _EDGE = "#1F2933", "#66707C", "#FFFFFF", "#F4F6F9", "#D5DAE1"
 
 _WIDTH, _MARGIN, _SPINE = 1400.0, 28.0, 44.0

@@ -18,6 +18,8 @@ PRIVATE = tuple(
 
 SCRIPTS_URL = "https://raw.githubusercontent.com/community-scripts/ProxmoxVE/main"
 
+SERVICES_FOLDER = "/opt/quorate"
+
 
 @dataclass(frozen=True, slots=True)
 class HomelabSettings:
@@ -33,7 +35,7 @@ class HomelabSettings:
     """Opens that file."""
     catalogue: Path = Path("services")
     """The operator's own service templates, beside those of the package."""
-    services_folder: str = "/opt/quorate"
+    services_folder: str = SERVICES_FOLDER
     """Where services stand on the hosts, each in a folder of its own."""
     work: Path = Path("work")
     """State and work folders of Terraform and Ansible."""

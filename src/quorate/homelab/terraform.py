@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from quorate.homelab.services.programs import environment, output, private_folder, running, write_private
-from quorate.homelab.services.template import Template
+from quorate.homelab.services.template import VERSION, Template
 from quorate.problems import Conflict, NotConfigured, NotFound, Problem, ServerFailed, TaskFailed
 from quorate.pve.tasks import Report
 
@@ -105,11 +105,15 @@ class Workspace:
     async def plan(
         self, template: Template, values: Mapping[str, str], host: Mapping[str, str], kind: Kind, seconds: float
     ) -> SavedPlan:
-        """Make one and keep it; of the world outside the folder nothing is changed."""
+        """Make one and keep it; of the world outside the folder nothing is changed.
+
+        A variable cannot be called `version` there, so that one is `service_version`.
+        """
         await asyncio.to_thread(self._prepare, template)
         await self._run(("init", "-input=false", "-no-color"), {}, seconds)
         new = self._plans / f"new-{secrets.token_hex(8)}"
-        variables = {f"TF_VAR_{name}": value for name, value in {**values, **host}.items()}
+        renamed = {"service_version" if name == VERSION else name: value for name, value in values.items()}
+        variables = {f"TF_VAR_{name}": value for name, value in {**renamed, **host}.items()}
         line = ("plan", "-input=false", "-no-color", "-lock-timeout=10s", *_FLAGS[kind], f"-out={new}")
         try:
             await self._run(line, variables, seconds)
@@ -262,9 +266,10 @@ def _fields(change: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _apply_failed(saved: SavedPlan, done: list[str], faults: list[str]) -> TaskFailed:
     rest = [one.address for one in saved.changes if one.address not in done]
+    how_far = f"Done: {', '.join(done[:20]) or 'nothing'}. Not done: {', '.join(rest[:20])}"
     return TaskFailed(
         "The plan was not carried out to its end",
-        why="; ".join(faults[:3])[:WORDS],
+        why=f"{'; '.join(faults[:3])[:WORDS]} {how_far}",
         next_step="What was done is in the state. terraform_plan shows what is left; terraform_destroy takes all away",
         facts={"done": done[:SHOWN], "not_done": rest[:SHOWN]},
     )

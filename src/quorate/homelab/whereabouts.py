@@ -28,6 +28,8 @@ LIFE_SECONDS = 60.0
 RESOLVE_SECONDS = 5.0
 GUEST_SECONDS = 10.0
 AT_ONCE = 8
+MOST_NAMES = 1000
+THIS_MACHINE = "this machine"
 
 
 class Member(NamedTuple):
@@ -45,6 +47,7 @@ class Whereabouts:
         self._clock = clock
         self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
         self._members: dict[str, tuple[float, list[Member]]] = {}
+        self._asking_for: dict[str, asyncio.Task[tuple[float, frozenset[str]]]] = {}
         self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def same(self, host: Host, hosts: list[Host]) -> list[Host]:
@@ -60,7 +63,7 @@ class Whereabouts:
         return min(found, key=lambda one: one.port is None, default=None)  # the port tells more than the address
 
     async def _known(self, cluster: Cluster) -> list[Member]:
-        async with self._asking[f"cluster {cluster.name}"]:  # many hosts at once ask once
+        async with self._asking[cluster.name]:  # many hosts at once ask once
             known = self._members.get(cluster.name)
             if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
                 try:
@@ -93,12 +96,24 @@ class Whereabouts:
         """What a name leads to; of one that leads nowhere from here, the name itself."""
         with contextlib.suppress(ValueError):
             return frozenset([_plain(address)])
-        async with self._asking[f"name {address}"]:
-            known = self._resolved.get(address)
-            if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
-                known = self._clock.monotonic(), await _resolved(address)
-                self._resolved[address] = known
-            return known[1]
+        name = address.lower()
+        known = self._resolved.get(name)
+        if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
+            asking = self._asking_for.get(name)
+            if asking is None:  # many who want the same ask once
+                asking = self._asking_for[name] = asyncio.ensure_future(self._resolve(name))
+            known = await asyncio.shield(asking)
+        return known[1]
+
+    async def _resolve(self, name: str) -> tuple[float, frozenset[str]]:
+        try:
+            found = await _resolved(name)
+        finally:
+            del self._asking_for[name]
+        if len(self._resolved) >= MOST_NAMES:  # callers choose them
+            self._resolved.clear()
+        self._resolved[name] = self._clock.monotonic(), found
+        return self._resolved[name]
 
 
 async def _resolved(name: str) -> frozenset[str]:
@@ -111,10 +126,22 @@ async def _resolved(name: str) -> frozenset[str]:
 
 
 def _plain(ip: str) -> str:
-    """The one spelling of an IP address."""
+    """The one spelling of an IP address; the machine that Quorate runs on has many."""
     parsed = ipaddress.ip_address(bare(ip))
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
+    return THIS_MACHINE if _is_own(mapped or parsed) else str(mapped or parsed)
+
+
+def _is_own(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whoever would send to an address of their own sends from that address. Nothing is sent to find out."""
+    if ip.is_loopback or ip.is_unspecified:
+        return True
+    try:
+        with socket.socket(socket.AF_INET if ip.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as asking:
+            asking.connect((str(ip), 9))
+            return ipaddress.ip_address(bare(asking.getsockname()[0])) == ip
+    except OSError:
+        return False
 
 
 async def _addresses(cluster: Cluster, guest: Guest) -> list[str]:

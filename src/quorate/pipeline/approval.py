@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorate.config import Approval as Mode
+from quorate.homelab.home import Homelab
+from quorate.homelab.registry import jumps
 from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk
 from quorate.pipeline.caller import Caller, Exchange, Question
@@ -17,6 +19,7 @@ from quorate.pipeline.sanitise import clean_text, shortened, spelled_out
 from quorate.pipeline.telling import call_line
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import Conflict, NotFound, Problem, Refused
+from quorate.pve.reach import HOST
 from quorate.state.approvals import DRY_RUN, Approval, Approvals, Request, State, request_digest
 from quorate.state.passphrase import SET_PASSPHRASE, Passphrase
 
@@ -200,7 +203,7 @@ def caller_key(caller: Caller) -> str:
 async def identity_of(cluster: Cluster, plan: Plan) -> str:
     """What the plan acts on, as it is now, and what it would do: a change in either makes it another request."""
     guests = [one for where, part in plan.parts() for one in await _guest_identities(where or cluster, part)]
-    others = [str(target) for target in targets_of(plan) if target.kind not in GUESTS]
+    others = [await _other_identity(cluster, target) for target in targets_of(plan) if target.kind not in GUESTS]
     steps = hashlib.sha256("\n".join(call_line(call) for call in plan.calls).encode()).hexdigest()[:16]
     return spelled_out("; ".join([*guests, *others, f"plan {steps}"]))
 
@@ -217,6 +220,17 @@ async def _guest_identity(cluster: Cluster, target: Target) -> str:
     except NotFound:
         return f"{target} new"
     return f"{guest} on {guest.row.node} digest {config.get('digest', '')}"
+
+
+async def _other_identity(cluster: Cluster, target: Target) -> str:
+    """A host by its name, and where that leads: a name that is given to another machine afterwards is not agreed to."""
+    if target.kind != HOST or not isinstance(cluster, Homelab):
+        return str(target)
+    everyone = {host.name: host for host in await cluster.hosts.everyone()}
+    if target.id not in everyone:
+        return f"{target} not registered"
+    way = [everyone[target.id], *await jumps(cluster.hosts, everyone[target.id])]
+    return f"{target} digest {'-'.join(one.digest for one in way)}"
 
 
 def _word_of_consent(plan: Plan) -> str:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quorate.homelab.home import Homelab
-from quorate.homelab.host import Host
+from quorate.homelab.host import unregistered
 from quorate.operations.plan import Action
-from quorate.problems import Problem
 from quorate.pve.reach import HOST
 from quorate.pve.subjects import Subject
-from quorate.ssh.settings import split_port
-from quorate.ssh.target import SSH_PORT
 
 
 async def hosts_reached(home: Homelab, step: Action) -> list[Subject]:
@@ -20,7 +17,7 @@ async def hosts_reached(home: Homelab, step: Action) -> list[Subject]:
         return []
     everyone = await home.hosts.everyone()
     now = next((host for host in everyone if host.name == step.target.id), None)
-    here = now or step.becomes or _unregistered(step.target.id)
+    here = now or step.becomes or unregistered(step.target.id)
     own = here.subject if step.becomes is None else replace(here.subject, after=step.becomes.subject)
     found = [own, *(one.subject for one in await home.whereabouts.same(here, everyone))]
     new = step.becomes
@@ -28,12 +25,3 @@ async def hosts_reached(home: Homelab, step: Action) -> list[Subject]:
         found.append(Subject(HOST, new.at, new.address))
         found += [one.subject for one in await home.whereabouts.same(new, everyone)]
     return list(dict.fromkeys(found))
-
-
-def _unregistered(name: str) -> Host:
-    """An address that a caller has given; what is no address is a host of that name and nothing more is known of it."""
-    try:
-        address, port = split_port(name)
-    except Problem:
-        address, port = name, None
-    return Host(name, address, port or SSH_PORT)

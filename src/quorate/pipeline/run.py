@@ -27,7 +27,7 @@ from quorate.pipeline.redact import VERBATIM, Redactor, secrets_in
 from quorate.pipeline.remarks import remarks
 from quorate.pipeline.routing import CLUSTER, Route, route
 from quorate.pipeline.sanitise import LONGEST, clean, one_line
-from quorate.pipeline.sites import Site, Sites
+from quorate.pipeline.sites import Site, Sites, counting
 from quorate.pipeline.spanning import NO_ANSWER, Data, span
 from quorate.pipeline.telling import call_line
 from quorate.pipeline.vetting import Vetted, vet
@@ -274,7 +274,8 @@ class Pipeline:
         if risk is Risk.DESTROY:
             await confirm_identity(cluster, plan)
         left = max(0.0, deadline - self._clock.monotonic())
-        with site.counting(operation, risk, len(plan.calls)):
+        parts = [(self.sites.having(where) if where else site, len(part.calls)) for where, part in plan.parts()]
+        with counting(parts, operation, risk):
             plan = await self._carry_out(cluster, plan, record, left, exchange.report, judge)
         record.applied()
         return await self._outcome(plan, record.steps)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from quorate.config import Access
-from quorate.config.rules import NO_POLICY, Policy
+from quorate.config.rules import NO_LIMITS, NO_POLICY, Policy
 from quorate.operations.registry import Operation, Risk
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.gate import Gate, wider_token
@@ -38,20 +38,24 @@ class Site:
     @property
     def guards(self) -> bool:
         """Whether something holds here that does not hold around the clusters."""
-        return self.rules.about_targets or self.access is not None
-
-    @contextmanager
-    def counting(self, operation: Operation, risk: Risk, steps: int) -> Iterator[None]:
-        """While a plan of so many steps is carried out here."""
-        with ExitStack() as stack:
-            for meter in self.meters:
-                stack.enter_context(meter.counting(operation, risk, steps, self.cluster.clock.monotonic()))
-            yield
+        return self.rules.about_targets or self.access is not None or self.own.limits != NO_LIMITS
 
     def gate(self, general: Gate) -> Gate:
         access = general.access if self.access is None else self.access
         own_level = self.access is not None
         return replace(general, access=access, own_level=own_level, cluster=self.name, rules=self.rules)
+
+
+@contextmanager
+def counting(parts: Sequence[tuple[Site, int]], operation: Operation, risk: Risk) -> Iterator[None]:
+    """While a plan is carried out that has so many steps at each site; a meter that several share counts them all."""
+    meters = {id(meter): meter for site, _ in parts for meter in site.meters}
+    with ExitStack() as stack:
+        for key, meter in meters.items():
+            steps = sum(count for site, count in parts if key in map(id, site.meters))
+            now = parts[0][0].cluster.clock.monotonic()
+            stack.enter_context(meter.counting(operation, risk, steps, now))
+        yield
 
 
 class Sites:

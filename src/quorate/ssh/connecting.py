@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 15.0
 KEEPALIVE_SECONDS = 5.0
 KEEPALIVES_MISSED = 3
+LONGEST_KEY = 64 * 1024
 
 
 async def connect(
@@ -99,7 +102,7 @@ def _key(file: Path, agent: str | None) -> dict[str, Any]:
     import asyncssh
 
     try:
-        return {"client_keys": [asyncssh.read_private_key(file)], "agent_path": None}
+        return {"client_keys": [asyncssh.import_private_key(_plain_file(file))], "agent_path": None}
     except OSError as error:
         raise NotConfigured(
             f"The SSH key {file} cannot be read",
@@ -118,6 +121,14 @@ def _key(file: Path, agent: str | None) -> dict[str, Any]:
         next_step=f"Unlock it with `ssh-add {file}` in the session that starts Quorate (with {public.name} beside it), "
         "or make a key of its own for Quorate without a passphrase",
     )
+
+
+def _plain_file(file: Path) -> bytes:
+    """Callers may name a key: a device without end or a pipe that nobody fills must not stop the server."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "It is no plain file")
+        return opened.read(LONGEST_KEY)
 
 
 def _not_let_in(target: SshTarget, login: dict[str, Any]) -> AuthenticationFailed:

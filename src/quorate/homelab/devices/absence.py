@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 
 from quorate.homelab.devices.device import Device, bare
-from quorate.homelab.network.probing import Answer, Pace, probe
+from quorate.homelab.network.probing import Answer, Pace
 from quorate.homelab.network.seen import Scan
 from quorate.homelab.network.targets import Address
 
@@ -19,10 +19,19 @@ SECONDS = 8.0
 
 
 async def absent(devices: Iterable[Device], scan: Scan, wanted: Sequence[Address], pace: Pace) -> list[Device]:
-    """Devices that stood where the scan looked and do not answer where they used to."""
+    """Devices that stood where the scan looked and do not answer where they used to.
+
+    One that had open ports has to answer at them: the neighbour table remembers for a while who has left.
+    """
     looked_at = {str(one) for one in wanted} - {str(one) for one in scan.unfinished}
-    met = {str(one) for one in scan.seen}
-    missing = [one for one in devices if one.state == "up" and one.address in looked_at and not met & _bare(one)]
+    answered = {str(one.address) for one in scan.seen.values() if not one.quiet}
+    heard = {str(one.address) for one in scan.seen.values() if one.quiet}
+
+    def is_missed(device: Device) -> bool:
+        met = answered if _known_open(device) else answered | heard
+        return device.state == "up" and device.address in looked_at and not met & _bare(device)
+
+    missing = [one for one in devices if is_missed(one)]
     queue = iter(missing)
     answers: dict[int, bool] = {}
 
@@ -44,8 +53,8 @@ def _bare(device: Device) -> set[str]:
 async def _answers(device: Device, pace: Pace) -> bool:
     """Whether it is there at a port that was open. Of one that never had any, the neighbour table has told."""
     for port in _known_open(device)[:KNOCKS]:
-        await pace.turn()
-        if await probe(ipaddress.ip_address(device.address), port, PATIENCE_SECONDS) is not Answer.SILENT:
+        address = ipaddress.ip_address(device.address)
+        if await pace.probe(address, port, PATIENCE_SECONDS) is not Answer.SILENT:
             return True
     return not (_known_open(device) or device.macs)
 

@@ -211,7 +211,7 @@ def _old_release(device: Device, now: float) -> Iterator[Finding]:
 
 def _unseen(device: Device, now: float) -> Iterator[Finding]:
     age = now - device.last_seen
-    if device.state != "stopped" and age > LONG_UNSEEN:
+    if device.state not in ("stopped", "retired") and age > LONG_UNSEEN:
         evidence = f"It was last seen {age / 86400:.0f} days ago" + (f" at {device.address}" if device.address else "")
         yield Finding(
             "notice", "not seen for long", _named(device), evidence, "Switch it on, or look for it with network_scan"

@@ -9,7 +9,7 @@ import msgspec
 
 from quorate.homelab.discovery.facts import Facts
 
-State = Literal["up", "away", "stopped"]
+State = Literal["up", "away", "stopped", "retired"]
 View = dict[str, dict[str, Any]]
 """Section -> key -> value: what of a device is worth a line in its history."""
 

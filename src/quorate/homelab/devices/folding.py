@@ -69,10 +69,14 @@ def _name(device: Device, seen: Sighting, facts: Facts | None) -> str:
 
 
 def _addresses(device: Device, seen: Sighting) -> tuple[str, ...]:
-    """The machine itself knows best. A scan tells one address, which takes the place of those in the same segment."""
+    """The machine itself knows best, and it stands where it was reached: a router's default route leads elsewhere.
+
+    A scan tells one address, which takes the place of those in the same segment.
+    """
     reached = (seen.address,) if is_address(seen.address) else ()
     if seen.facts is not None and seen.facts.network is not None:
-        return interfaces.addresses(seen.facts.network) or reached or device.addresses
+        own = interfaces.addresses(seen.facts.network)
+        return tuple(sorted(own, key=lambda one: bare(one) not in reached)) or reached or device.addresses
     if not reached or seen.address in (bare(one) for one in device.addresses):
         return device.addresses
     others = (one for one in device.addresses if segment_of(bare(one)) != segment_of(seen.address))

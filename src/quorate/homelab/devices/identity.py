@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Iterator
 
-from quorate.homelab.devices.device import Device, Sighting, bare
+from quorate.homelab.devices.device import Device, Sighting, bare, is_address
 from quorate.homelab.machines import Machine
 from quorate.inside.way import Command
 from quorate.problems import Problem
@@ -67,6 +68,9 @@ def likeness(device: Device, seen: Sighting) -> int:
         return 0
     if same_place:
         return 6
+    here = {bare(one) for one in device.addresses}
+    if other_ref and here and _tells_where(seen.address) and seen.address not in here:
+        return 0  # known by another name, at another address: only its own word makes it the same machine
     if ids_meet:  # with other network cards and another name it is a clone
         return 0 if macs_part and not same_ref else 5
     if seen.serial and device.serial == seen.serial and not ids_part and not macs_part:
@@ -77,8 +81,12 @@ def likeness(device: Device, seen: Sighting) -> int:
         return 0
     if same_ref:
         return 2
-    here = {bare(one) for one in device.addresses}
     return 1 if seen.address in here and not other_ref else 0
+
+
+def _tells_where(address: str) -> bool:
+    """Not a name, and not the near end of a tunnel."""
+    return is_address(address) and not ipaddress.ip_address(address).is_loopback
 
 
 def identities(seen: Sighting) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from quorate.homelab.workloads.engines import the_engine
 from quorate.homelab.workloads.model import Spec, Workload
 from quorate.homelab.workloads.underway import Underway
 from quorate.problems import BadArgument, NotFound, Problem
-from quorate.pve.cluster import Cluster
+from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
 from quorate.state.canonical import canonical
@@ -40,6 +40,8 @@ OWNER, SEAL = "quorate.plan", "quorate.spec"
 AT_ONCE = 8
 SECONDS = 40.0
 MEBIBYTE = 1024**2
+DEFAULT_MEMORY = 512
+"""Of a guest that says nothing of it, in MiB."""
 _NAMELESS = re.compile(r"[0-9a-f]{64}")
 _FACTORS = {"K": 1024, "M": MEBIBYTE, "G": 1024**3, "T": 1024**4}
 
@@ -185,13 +187,19 @@ async def _of_guest(home: Homelab, item: Item, name: str, number: int) -> Differ
         return Difference(item, name, "create", cluster.name, number=number)
     if row.kind != wanted.type:
         raise BadArgument(f"{name} is a {row.kind}, and a {wanted.type} is wanted", next_step="Choose another name")
+    config = await Guest(cluster, row).get("config")  # what waits for a restart counts
     fields = (
-        ("cores", int(row.maxcpu), wanted.cores),
-        ("memory", row.maxmem, mebibytes(wanted.memory) * MEBIBYTE if wanted.memory is not None else None),
+        ("cores", config.get("cores"), wanted.cores),
+        ("memory", _memory_in(config), mebibytes(wanted.memory) if wanted.memory is not None else None),
         ("running", row.status == "running", wanted.running),
     )
     changes = tuple(one for one in fields if one[2] is not None and one[1] != one[2])
     return Difference(item, name, "update" if changes else "none", cluster.name, changes, number=number)
+
+
+def _memory_in(config: Mapping[str, Any]) -> int:
+    """In MiB; newer versions write a property string."""
+    return int(str(config.get("memory", DEFAULT_MEMORY)).removeprefix("current="))
 
 
 def mebibytes(given: str | int) -> int:

@@ -7,16 +7,21 @@ import contextlib
 import ipaddress
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+from quorate.pve.clock import Clock
 
 ARP_FILE = Path("/proc/net/arp")
 SECONDS = 3.0
 MOST_BYTES = 1024 * 1024
 _MAC = re.compile(r"(?:[0-9a-f]{1,2}:){5}[0-9a-f]{1,2}", re.I)
 _NOBODY = ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff")
-_COMPLETE = 0x2
+_COMPLETE, _SET_BY_HAND = 0x2, 0x4
 _DEAD = ("FAILED", "INCOMPLETE")
+_NEVER_ASKED = ("PERMANENT", "NOARP")
+_BEING_ASKED = ("DELAY", "PROBE")
+_STEP = 0.5
 
 
 async def neighbours() -> dict[str, str]:
@@ -27,6 +32,32 @@ async def neighbours() -> dict[str, str]:
     if shutil.which("ip"):  # tells of IPv6, too
         return known | parse_ip_neigh(await _output("ip", "neigh", "show"))
     return known or parse_arp_command(await _output("arp", "-an"))
+
+
+async def heard_of(wanted: Collection[str], clock: Clock, patience: float) -> set[str]:
+    """Those that have told their hardware address themselves. Who is just being asked for it anew is waited for."""
+    if not shutil.which("ip"):
+        return set(wanted) & (await neighbours()).keys() - _set_by_hand()
+    end = clock.monotonic() + patience
+    while True:
+        states = parse_states(await _output("ip", "neigh", "show"))
+        if clock.monotonic() >= end or not any(states.get(one) in _BEING_ASKED for one in wanted):
+            return {one for one in wanted if one in states and states[one] not in (*_DEAD, *_NEVER_ASKED)}
+        await clock.sleep(_STEP)
+
+
+def parse_states(text: str) -> dict[str, str]:
+    """Address -> what the kernel thinks of it."""
+    rows = [line.split() for line in text.splitlines()]
+    return {row[0]: row[-1] for row in rows if len(row) > 2}
+
+
+def _set_by_hand() -> set[str]:
+    try:
+        rows = [line.split() for line in ARP_FILE.read_text().splitlines()[1:]]
+    except (OSError, UnicodeDecodeError):
+        return set()
+    return {row[0] for row in rows if len(row) >= 6 and _number(row[2]) & _SET_BY_HAND}
 
 
 def parse_arp_file(text: str) -> dict[str, str]:

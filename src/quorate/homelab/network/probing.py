@@ -13,6 +13,8 @@ from quorate.homelab.network.targets import Address
 from quorate.pve.clock import Clock
 
 AT_ONCE = 128
+"""Of all scans together: a server that has no file handles left can neither be reached nor keep its records."""
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS})
 _SAY_NO = frozenset({errno.ECONNREFUSED, errno.ECONNRESET})
 
 
@@ -21,17 +23,27 @@ class Answer(enum.Enum):
     CLOSED = "closed"
     """Somebody is there and says no."""
     SILENT = "silent"
+    NOT_TRIED = "not tried"
+    """This machine had no room for the connection: nothing was learned."""
 
 
 @dataclass
 class Pace:
-    """At most so many connections begin in a second. Callers are let through one after the other."""
+    """At most so many connections begin in a second, as long as there are places for them."""
 
     clock: Clock
     per_second: float
+    places: asyncio.Semaphore
+    """Shared by all who scan."""
     _next: float = field(default=0.0, init=False)
 
-    async def turn(self) -> None:
+    async def probe(self, address: Address, port: int, patience: float) -> Answer:
+        """Callers are let through one after the other."""
+        await self._turn()
+        async with self.places:
+            return await probe(address, port, patience)
+
+    async def _turn(self) -> None:
         now = self.clock.monotonic()
         begin = max(now, self._next)
         self._next = begin + 1 / self.per_second
@@ -47,6 +59,8 @@ async def probe(address: Address, port: int, seconds: float) -> Answer:
     except TimeoutError:
         return Answer.SILENT
     except OSError as error:
+        if error.errno in _NO_ROOM:
+            return Answer.NOT_TRIED
         return Answer.CLOSED if error.errno in _SAY_NO else Answer.SILENT
     writer.transport.abort()
     with contextlib.suppress(OSError):
@@ -60,13 +74,14 @@ async def probe_all(
     patience: float,
     note: Callable[[Address, int, Answer], Awaitable[None]],
 ) -> None:
-    """Try them in order, AT_ONCE at a time; each answer is noted when it comes."""
+    """Try them in order, AT_ONCE at a time; what each has told is noted when it comes."""
     queue = iter(wanted)
 
     async def work() -> None:
         for address, port in queue:
-            await pace.turn()
-            await note(address, port, await probe(address, port, patience))
+            answer = await pace.probe(address, port, patience)
+            if answer is not Answer.NOT_TRIED:
+                await note(address, port, answer)
 
     async with asyncio.TaskGroup() as workers:
         for _ in range(AT_ONCE):

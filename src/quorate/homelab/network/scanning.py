@@ -9,11 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from quorate.homelab.network import nmap
-from quorate.homelab.network.neighbours import neighbours
+from quorate.homelab.network.neighbours import heard_of, neighbours
 from quorate.homelab.network.probing import Answer, Pace, probe_all
 from quorate.homelab.network.seen import Scan, Seen
 from quorate.homelab.network.targets import Address
-from quorate.pve.clock import Clock
 from quorate.pve.tasks import Report
 
 Engine = Literal["builtin", "nmap", "auto"]
@@ -21,6 +20,8 @@ Engine = Literal["builtin", "nmap", "auto"]
 PATIENCE_SECONDS = 1.0
 FIRST_LOOK = 3
 """So many ports are tried to see whether anybody is there; the others only where somebody is."""
+NEIGHBOUR_SECONDS = 10.0
+"""The kernel asks for an old neighbour five seconds after it was reminded of it, and three times."""
 NAME_SECONDS = 1.0
 NAMES_SECONDS = 3.0
 REPORT_EVERY = 256
@@ -29,18 +30,17 @@ REPORT_EVERY = 256
 async def scan(
     wanted: Sequence[Address],
     ports: Sequence[int],
+    pace: Pace,
     *,
-    clock: Clock,
-    rate: float,
     seconds: float,
     engine: Engine = "builtin",
     report: Report | None = None,
 ) -> Scan:
     """Look at all of them. What could not be looked at in `seconds` is told, not guessed."""
     if engine == "nmap" or (engine == "auto" and nmap.is_installed()):
-        done = await nmap.scan(wanted, ports, rate=rate, seconds=seconds)
+        done = await nmap.scan(wanted, ports, rate=pace.per_second, seconds=seconds)
     else:
-        done = await _connect_scan(wanted, ports, Pace(clock, rate), seconds, report)
+        done = await _connect_scan(wanted, ports, pace, seconds, report)
     known = await neighbours()
     for one in done.seen.values():
         one.mac = one.mac or known.get(str(one.address), "")
@@ -62,39 +62,37 @@ async def _connect_scan(
         tried += 1
         looked_at[address] = looked_at.get(address, 0) + 1
         if answer is not Answer.SILENT:
-            seen.setdefault(address, Seen(address))
+            seen.setdefault(address, Seen(address)).quiet = False
         if answer is Answer.OPEN:
             seen[address].open.add(port)
         if report is not None and tried % REPORT_EVERY == 0:
             told = f"{len(seen)} of {len(looked_at)} addresses have answered"
             await report(float(len(looked_at)), float(len(wanted)), told)
 
-    unfinished: list[Address] = []
+    async def add_quiet(patience: float) -> None:
+        silent = {str(one): one for one in wanted if one not in seen}
+        heard = await heard_of(silent.keys(), pace.clock, patience)
+        seen.update({silent[one]: Seen(silent[one], quiet=True) for one in heard})
+
     try:
         async with asyncio.timeout(seconds):
             # Address by address, so that what is finished when time is up is finished.
             await probe_all(
                 ((one, port) for one in wanted for port in first), pace, patience=PATIENCE_SECONDS, note=note
             )
-            for address in await _quiet_neighbours(wanted, seen):
-                seen[address] = Seen(address)
+            await add_quiet(NEIGHBOUR_SECONDS)
             present = list(seen)
             await probe_all(
                 ((one, port) for one in present for port in rest), pace, patience=PATIENCE_SECONDS, note=note
             )
     except TimeoutError:
-        unfinished = [one for one in wanted if looked_at.get(one, 0) < (len(ports) if one in seen else len(first))]
+        await add_quiet(0)
+    unfinished = [one for one in wanted if looked_at.get(one, 0) < (len(ports) if one in seen else len(first))]
     for address in unfinished:
         seen.pop(address, None)
     for one in seen.values():
         one.closed = set(ports) - one.open
     return Scan(seen, unfinished, tuple(ports), "builtin")
-
-
-async def _quiet_neighbours(wanted: Sequence[Address], seen: dict[Address, Seen]) -> list[Address]:
-    """Those who answered no connection, but told their hardware address."""
-    known = await neighbours()
-    return [one for one in wanted if one not in seen and str(one) in known]
 
 
 async def _name(found: list[Seen]) -> None:

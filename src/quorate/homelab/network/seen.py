@@ -15,6 +15,8 @@ class Seen:
     """Answered with a no, or not at all by one that answers elsewhere."""
     mac: str = ""
     name: str = ""
+    quiet: bool = False
+    """It answered no connection; only the neighbour table tells of it, which remembers for a while who has left."""
 
 
 @dataclass

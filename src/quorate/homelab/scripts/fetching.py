@@ -12,7 +12,10 @@ from quorate.problems import Conflict, NotFound, TimedOut, Unreachable
 SECONDS = 30.0
 MOST_SCRIPT = 256 * 1024
 ADDRESS = re.compile(r"https?://[^\s\"'`<>()|;]+")
-_RAN = re.compile(r"(?:source|\.|bash|sh)\b[^\n]*(?:curl|wget)|(?:curl|wget)[^\n|]*\|\s*(?:\$STD\s+)?(?:ba)?sh\b")
+_RAN = re.compile(
+    r"(?:^|[\s;&|(])(?:source|\.|bash|sh)\s[^\n]*(?:curl|wget)|(?:curl|wget)[^\n|]*\|\s*(?:\$STD\s+)?(?:ba)?sh\b"
+)
+"""A line that runs what it fetches: `source <(curl …)`, `bash -c "$(curl …)"`, `curl … | bash`."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,12 @@ class Fetched:
     def runs_also(self) -> list[str]:
         """Further addresses whose content it runs; what they hold is not known here."""
         lines = [line for line in self.text.splitlines() if _RAN.search(line) and not line.lstrip().startswith("#")]
-        return list(dict.fromkeys(address for line in lines for address in ADDRESS.findall(line)))
+        return list(dict.fromkeys(_whole(address) for line in lines for address in ADDRESS.findall(line)))
+
+
+def _whole(address: str) -> str:
+    """`${URL:-https://example.org}/a.sh` leads to https://example.org/a.sh unless somebody sets another."""
+    return address if "{" in address else address.replace("}", "")
 
 
 async def fetch_script(base: str, path: str) -> Fetched:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import tarfile
-import tempfile
 import time
 from pathlib import Path
 
@@ -30,6 +28,8 @@ def archive_of(base: str) -> str:
 
 
 async def refresh(base: str, into: Path) -> Index:
+    from quorate.config.writing import write_private
+
     address = archive_of(base)
     data = await fetch(address, MOST_ARCHIVE, seconds=SECONDS)
     try:
@@ -39,7 +39,7 @@ async def refresh(base: str, into: Path) -> Index:
     if not scripts:
         raise Conflict(f"There are no scripts in {address}", why="None of its files is ct/NAME.sh or the like")
     index = Index(tuple(sorted(scripts, key=lambda one: one.path)), time.time(), address, commit)
-    _keep(into, msgspec.json.encode(index))
+    write_private(into, msgspec.json.encode(index).decode())
     return index
 
 
@@ -60,16 +60,3 @@ def _read(data: bytes) -> tuple[list[Script], str]:
 
 def _in_our_words(script: Script, known: Script | None) -> Script:
     return msgspec.structs.replace(script, name=known.name, about=known.about) if known else script
-
-
-def _keep(file: Path, data: bytes) -> None:
-    """Whole or not at all, and only for us."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)  # 0600 from the beginning
-    try:
-        with os.fdopen(handle, "wb") as half:
-            half.write(data)
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise

@@ -64,7 +64,8 @@ async def _failed(
             f"Mend it and call service_install again, or take it away with service_uninstall service={template.id}. "
             f"Its files stand in {project.folder}"
         )
-    return TaskFailed(problem.what, why=problem.why, next_step=step, facts=facts)
+    how_far = f"Done: {', '.join(done) or 'nothing'}. Not done: {', '.join(facts['not_done'])}"
+    return TaskFailed(problem.what, why=f"{problem.why or ''} {how_far}".strip(), next_step=step, facts=facts)
 
 
 async def _back(project: Project, template: Template, chosen: Chosen, former: Former, clock: Clock) -> str:

@@ -53,7 +53,7 @@ async def choose(template: Template, given: Mapping[str, Any], former: Mapping[s
         if name in given:
             values[name] = await _given(name, parameter, given[name], vault)
         elif former.get(name):
-            values[name] = former[name]
+            values[name] = _plain(name, former[name])
         elif parameter.generate:
             values[name] = "".join(secrets.choice(_ALPHABET) for _ in range(parameter.generate))
             made_up.append(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.homelab.discovery.discover import discover
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.template import Health, Template
 from quorate.inside.way import Command
@@ -65,6 +64,8 @@ async def _http(machine: Machine, health: Health, port: int) -> str | None:
 
 
 async def _tcp(machine: Machine, port: int) -> str | None:
+    from quorate.homelab.discovery.discover import discover  # many parsers, for those who need them
+
     facts = await discover(machine, sections=("ports",), seconds=15)
     if any((one.protocol, one.port) == ("tcp", port) for one in facts.ports or ()):
         return None

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Literal
 
 import msgspec
 
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.template import Method
+from quorate.problems import Conflict
 from quorate.state.store import Store
 
 KIND = "service"
+_CLAIM = "work on a service"
+STALE_SECONDS = 45 * 60
+"""No work takes longer; whoever began it is not there any more."""
 State = Literal["installing", "installed", "upgrading", "failed", "removed"]
 
 
@@ -57,6 +63,26 @@ class Ledger:
             "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed",
             KIND, f"{one.host}/{one.service}", msgspec.json.encode(one).decode(), self._store.clock.time(),
         )  # fmt: skip
+
+    @asynccontextmanager
+    async def working_on(self, place: str, service: str) -> AsyncIterator[None]:
+        """One at a time works on a service of a host, in all replicas together."""
+        now, key = self._store.clock.time(), f"{place}/{service}"
+        taken = await self._store.execute(
+            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, '{}', $3, $3) "
+            "ON CONFLICT (kind, id) DO UPDATE SET changed = excluded.changed WHERE quorate_records.changed < $4",
+            _CLAIM, key, now, now - STALE_SECONDS,
+        )  # fmt: skip
+        if not taken:
+            raise Conflict(
+                f"Somebody works on {service} on {place} at this moment",
+                next_step=f"service_status tells how it stands. If a server died over it, it is free again after "
+                f"{STALE_SECONDS // 60} minutes",
+            )
+        try:
+            yield
+        finally:
+            await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", _CLAIM, key)
 
     async def forget(self, place: str, service: str) -> None:
         await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", KIND, f"{place}/{service}")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import secrets
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +46,7 @@ def private_folder(*parts: str | Path) -> Path:
 
 def write_private(file: Path, text: str) -> None:
     """Never half-written, never open to others, not even for a moment."""
-    new = file.with_name(f"{file.name}.new")
-    new.unlink(missing_ok=True)
+    new = file.with_name(f".{file.name}-{secrets.token_hex(6)}")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
         opened.write(text)
     new.replace(file)

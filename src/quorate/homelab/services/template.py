@@ -19,6 +19,8 @@ _PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _FILE = re.compile(r"[a-z0-9][a-z0-9._-]{0,60}")
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[MGT]")
 _PORT = re.compile(r"(?P<port>[0-9]{1,5}|[a-z][a-z0-9_]*)(?:/(?P<protocol>tcp|udp))?")
+_TAKEN = ("home", "lang", "logname", "mail", "path", "pwd", "shell", "term", "user")
+"""As variables they are set already, and would win over the settings."""
 _FACTORS = {"M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
@@ -115,7 +117,12 @@ class Template(Strict, frozen=True):
         return found
 
     def port(self, named: int | str, values: Mapping[str, Any]) -> int:
-        return int(named if str(named).isdecimal() else values.get(str(named), self.parameters[str(named)].default))
+        if str(named).isdecimal():
+            return int(named)
+        value = str(values.get(str(named), self.parameters[str(named)].default))
+        if not value.isascii() or not value.isdecimal():
+            raise BadArgument(f"{value!r} is no port", next_step=f"Give {named} in settings, from 1 to 65535")
+        return int(value)
 
 
 def read(text: str, name: str, origin: str) -> Template:
@@ -175,6 +182,8 @@ def _parameter_faults(name: str, parameter: Parameter) -> list[str]:
     faults = []
     if not _PARAMETER.fullmatch(name):
         faults.append(f"{name!r} is no name for a parameter: small letters, digits and _")
+    if name in _TAKEN:
+        faults.append(f"{name!r} is the name of a variable that every login has")
     if (parameter.type == "choice") != bool(parameter.choices):
         faults.append(f"{name}: `choices` and the type `choice` go together")
     if parameter.type == "secret" and parameter.default is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -18,6 +19,7 @@ VERSION = (1, 41)
 """What is spoken where both sides can; an engine that knows only older or newer ones gets the nearest."""
 PULL_SECONDS = 3600.0
 STOP_SECONDS = 10
+COPY_SECONDS = 600.0
 LOG_BYTES = 256 * 1024
 
 
@@ -101,6 +103,17 @@ class DockerApi(Engine):
         if told is None:
             raise NotFound(f"{self.name} has no workload {name!r} there")
         return copied(inspected(self.name, told), told)
+
+    async def read_folder(self, name: str, path: str, most: int) -> bytes:
+        asked = urlencode({"path": path})
+        answer = await self._call("GET", f"/containers/{quote(name)}/archive?{asked}", seconds=COPY_SECONDS, most=most)
+        if answer.cut:
+            raise Conflict(f"{path} of {name} is larger than can be copied", why=f"{most >> 20} MiB are the most")
+        return answer.body
+
+    async def write_folder(self, name: str, path: str, tar: bytes) -> None:
+        asked = urlencode({"path": posixpath.dirname(path.rstrip("/")) or "/"})
+        await self._call("PUT", f"/containers/{quote(name)}/archive?{asked}", tar, seconds=COPY_SECONDS)
 
     async def _inspect(self, name: str) -> dict[str, Any] | None:
         try:

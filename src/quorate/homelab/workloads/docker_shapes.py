@@ -103,7 +103,7 @@ def wanted(spec: Spec) -> dict[str, Any]:
 
 def copied(one: Workload, told: Mapping[str, Any]) -> Spec:
     """What makes the same container again. Its host name is left out where it is only the container's id."""
-    config = {name: value for name, value in (told.get("Config") or {}).items() if value not in (None, "", [], {})}
+    config = {name: value for name, value in (told.get("Config") or {}).items() if value is not None}
     if str(told.get("Id", "")).startswith(str(config.get("Hostname") or "-")):
         del config["Hostname"]
     networks = (told.get("NetworkSettings") or {}).get("Networks") or {}

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import difflib
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
@@ -21,6 +22,8 @@ HEALTH_SECONDS = 30
 LAST_WORDS = 20
 PULL_SHARE = 80.0
 """Of the progress, in percent."""
+
+Fill = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,21 @@ class Engine(abc.ABC):
 
     async def spec_of(self, name: str) -> Spec:
         """What makes the same workload again, values of its environment included: for backups and moves."""
-        raise NotConfigured(
-            f"{self.name} by {self.how} does not tell all that makes {name}",
+        raise self._not_by_api(f"all that makes {name}")
+
+    async def read_folder(self, name: str, path: str, most: int) -> bytes:
+        """A tar of a folder inside a workload, running or not, with the folder's own name at its top."""
+        del path, most
+        raise self._not_by_api(f"the files of {name}")
+
+    async def write_folder(self, name: str, path: str, tar: bytes) -> None:
+        """Unpack such a tar where it came from: `path` is that of the folder."""
+        del path, tar
+        raise self._not_by_api(f"the files of {name}")
+
+    def _not_by_api(self, what: str) -> Problem:
+        return NotConfigured(
+            f"{what[:1].upper()}{what[1:]} cannot be had from {self.name} by {self.how}",
             next_step="That works with the API of Docker and Podman",
         )
 
@@ -93,8 +109,13 @@ class Engine(abc.ABC):
         )
         raise NotFound(f"{self.name} has no workload {name!r} there", next_step=hint)
 
-    async def deploy(self, spec: Spec, report: Report | None = None, *, replace: bool = False) -> Deployed:
-        """Bring it up. If it does not come up it is taken away again, and what it was to replace runs as before."""
+    async def deploy(
+        self, spec: Spec, report: Report | None = None, *, replace: bool = False, fill: Fill | None = None
+    ) -> Deployed:
+        """Bring it up. If it does not come up it is taken away again, and what it was to replace runs as before.
+
+        `fill` is called when it is made and not yet started.
+        """
         if spec.pull == "always" or (spec.pull == "missing" and not await self.has_image(spec.image)):
             await self.pull(spec.image, _share(report, 0.0, PULL_SHARE))
         old = await self.find(spec.name)
@@ -102,7 +123,7 @@ class Engine(abc.ABC):
             raise Conflict(f"There is a {old} already", next_step="replace=true puts this in its place")
         rest = _share(report, PULL_SHARE, 100.0)
         if old is None:
-            return await self._bring_up(spec, rest)
+            return await self._bring_up(spec, rest, fill)
         if old.fleeting:
             raise Conflict(
                 f"{old} goes when it stops and could not be put back", next_step="Remove it first, then deploy"
@@ -118,7 +139,7 @@ class Engine(abc.ABC):
                     await self.power(spec.name, "start")
             raise
         try:
-            new = await self._bring_up(spec, rest)
+            new = await self._bring_up(spec, rest, fill)
         except BaseException as error:
             await self._put_back(kept, old, error)
             raise
@@ -129,9 +150,11 @@ class Engine(abc.ABC):
             new = dataclasses.replace(new, warnings=(*new.warnings, left))
         return dataclasses.replace(new, replaced=old)
 
-    async def _bring_up(self, spec: Spec, report: Report | None) -> Deployed:
+    async def _bring_up(self, spec: Spec, report: Report | None, fill: Fill | None) -> Deployed:
         warnings = await self.create(spec, report)
         try:
+            if fill is not None:
+                await fill()
             await self.power(spec.name, "start")
             return Deployed(await self._watched(spec, report), warnings=warnings)
         except BaseException:

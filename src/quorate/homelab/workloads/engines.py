@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from quorate.homelab.machines import Machine
+from quorate.homelab.workloads import asking
 from quorate.homelab.workloads.docker_api import DockerApi
 from quorate.homelab.workloads.docker_cli import DockerCli
 from quorate.homelab.workloads.engine import Engine
@@ -71,6 +72,7 @@ async def with_workload(
     machine: Machine, clock: Clock, workload: str, name: EngineName | None
 ) -> tuple[Engine, Workload]:
     """The engine that has a workload of that name, and the workload."""
+    asking.name(workload)  # part of a path or of a command line, further on
     there, silent = await survey(machine, clock, name)
     found = [(engine, one) for engine in there if (one := await engine.find(workload))]
     if len(found) > 1:

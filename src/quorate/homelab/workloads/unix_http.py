@@ -45,7 +45,7 @@ class Answer:
             raise ServerFailed("The answer is too long to be read", why=f"It is longer than {len(self.body)} bytes")
         try:
             return msgspec.json.decode(self.body) if self.body.strip() else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raise ServerFailed("The answer is no JSON", why=self.body[:200].decode("utf-8", "replace")) from None
 
 
@@ -73,7 +73,7 @@ class UnixSocket:
         most: int = MOST,
         part: Part | None = None,
     ) -> Answer:
-        data = b"" if body is None else msgspec.json.encode(body)
+        data = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
         reading = _Reading(Response(most), part)
         try:
             async with asyncio.timeout(seconds):

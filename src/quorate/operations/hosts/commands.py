@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.homelab.home import Homelab
-from quorate.homelab.machines import machine
+from quorate.homelab.machines import machine, require_seen
 from quorate.inside.agent import AgentWay
 from quorate.inside.jobs import Known, jobs_of
 from quorate.operations.hosts.parameters import (
@@ -116,12 +116,13 @@ async def _place(home: Homelab, known: Known) -> tuple[Cluster | None, Guest | N
 
     A guest that is gone hides nothing.
     """
+    kind, name = known.machine.split(" ")[:2]
     if known.cluster is None:
+        await require_seen(home, name)
         return None, None
     where = next((one for one in home.clusters if one.name == known.cluster), None)
     if where is None:
         raise NotFound(f"There is no cluster {known.cluster!r}")
-    kind, name = known.machine.split(" ")[:2]
     try:
         return where, None if kind == "node" else await where.guest(int(name))
     except NotFound:

@@ -19,6 +19,8 @@ from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, operation
 from quorate.problems import BadArgument, Conflict, NotFound
 
+SHOWN = 50
+
 
 @operation(risk=Risk.CHANGE, idempotent=True)
 async def infra_apply(
@@ -102,8 +104,8 @@ async def _plan(
         summary,
         tuple([await steps.of(one) for one in todo]),
         unchanged=as_wanted,
-        facts={"plan": wanted.id, "changes": [one.told() for one in todo]} if todo else {"plan": wanted.id},
+        facts={"plan_id": wanted.id, **({"changes": [one.told() for one in todo[:SHOWN]]} if todo else {})},
         warnings=warnings,
-        next_step=f"infra_plan plan={wanted.id} shows whether all is as wanted",
+        next_step=f"infra_plan plan={wanted.id} shows how it stands; infra_apply goes on after a failure",
         risk=gravest(todo),
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.homelab.devices.absence import absent
-from quorate.homelab.devices.device import Device, Sighting
+from quorate.homelab.devices.device import Device, Sighting, bare
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.home import Homelab
 from quorate.homelab.network import scanning, targets
@@ -63,15 +63,16 @@ async def scanned(
     """Scan and record: what was seen, the devices of it in the same order, and the devices that are gone."""
     places: list[Address] = targets.addresses(wanted, home.settings.networks)
     numbers = targets.ports(ports) if ports else list(targets.USUAL_PORTS)
-    done = await scanning.scan(
-        places, numbers, clock=home.clock, rate=rate, seconds=seconds, engine=engine, report=report
-    )
+    pace = Pace(home.clock, rate, home.probes)
+    done = await scanning.scan(places, numbers, pace, seconds=seconds, engine=engine, report=report)
     done.seen = dict(sorted(done.seen.items(), key=lambda item: (item[0].version, int(item[0]))))
     kept, now = Devices(home.store), home.clock.time()
+    missed = await absent(await kept.all(), done, places, pace)
+    left = {bare(one) for device in missed for one in device.addresses}
+    done.seen = {place: one for place, one in done.seen.items() if not (one.quiet and str(place) in left)}
     devices = await kept.saw([_sighting(one) for one in done.seen.values()], now)
     met = {one.id for one in devices}
-    known = [one for one in await kept.all() if one.id not in met]
-    gone = await absent(known, done, places, Pace(home.clock, rate))
+    gone = [one for one in missed if one.id not in met]
     await kept.missed([one.id for one in gone], now)
     return done, devices, gone
 
@@ -99,7 +100,7 @@ def _rest(done: Scan) -> dict[str, Any]:
         return {}
     left = targets.told(done.unfinished)
     return {
-        "not_scanned": f"{len(done.unfinished)} addresses, for want of time",
+        "not_scanned": f"{len(done.unfinished)} addresses, for want of time or of room for connections",
         "next": f"network_scan targets={left[:20]}"
         if len(left) <= 20
         else "Scan a smaller range, or with a higher rate",

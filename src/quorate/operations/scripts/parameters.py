@@ -10,7 +10,7 @@ from quorate.homelab.home import Homelab
 from quorate.homelab.scripts.index import REFRESH, Index, current
 from quorate.operations.units import duration
 
-ScriptName = Annotated[str, Meta(description="Such as jellyfin, or ct/jellyfin.sh")]
+ScriptName = Annotated[str, Meta(description="As script_search names it, or ct/NAME.sh")]
 
 
 def index_of(home: Homelab) -> Index:

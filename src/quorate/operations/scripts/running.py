@@ -10,6 +10,7 @@ from msgspec import Meta
 from quorate.homelab.home import Homelab
 from quorate.homelab.machines import Machine, machine
 from quorate.homelab.scripts.fetching import Fetched, fetch_script
+from quorate.homelab.scripts.index import Index
 from quorate.homelab.scripts.script import Script, described
 from quorate.homelab.scripts.unattended import RUNNER, environment
 from quorate.inside.way import KEPT_BYTES
@@ -44,14 +45,8 @@ async def script_run(
     sha256: Annotated[str, Meta(description="Run it only if this is still its hash")] | None = None,
     timeout: Timeout = 3600.0,
 ) -> Plan:
-    """Run a community script as root on a node, to make a container. Look at it first with dry_run=true."""
-    found = index_of(home).named(script)
-    if found.category != "ct":
-        raise BadArgument(
-            f"{found.path} asks questions at a terminal",
-            why="Only scripts of the category ct can be run without anybody to answer",
-            next_step="Run it at a shell of the node; host_shell_open gives the person one",
-        )
+    """Let a community script make a container. It acts as root on the node: look at it first, with dry_run=true."""
+    found = _makes_containers(index_of(home), script)
     where, place = await _node(home, node)
     fetched = await fetch_script(home.settings.scripts_url, found.path)
     if sha256 is not None and sha256.strip().lower() != fetched.sha256:
@@ -71,7 +66,10 @@ async def script_run(
 
     async def perform(wait: float, report: Report | None) -> Performed:
         performed = await wanted.perform(wait, report)
-        return performed if performed.running else await _judged(place, vmid, where, performed)
+        if not performed.running:
+            return await _judged(place, vmid, where, performed)
+        after = f"{performed.next_step}; guest_get guest={vmid} then tells whether the container is there"
+        return replace(performed, next_step=after)
 
     return Plan(
         f"Run the community script {found.path} as root on {where}, to make container {vmid}",
@@ -79,6 +77,18 @@ async def script_run(
         facts=_shown(found, fetched, vmid),
         warnings=_warnings(fetched),
         next_step=f"guest_get guest={vmid}",
+    )
+
+
+def _makes_containers(index: Index, name: str) -> Script:
+    try:
+        return index.named(name, "ct")
+    except NotFound:
+        other = index.named(name)
+    raise BadArgument(
+        f"{other.path} asks questions at a terminal",
+        why="Only scripts of the category ct can be run without anybody to answer",
+        next_step="Run it at a shell of the node; host_shell_open gives the person one",
     )
 
 

@@ -13,8 +13,8 @@ from quorate.homelab.services.health import healthy
 from quorate.homelab.services.installed import Installed, Ledger, place_of
 from quorate.homelab.services.template import Ansible, Template
 from quorate.operations.hosts.parameters import machine_action
-from quorate.operations.plan import Performed, Plan
-from quorate.operations.services.parameters import recorded
+from quorate.operations.plan import Plan
+from quorate.operations.services.parameters import lasting, recorded
 from quorate.problems import BadArgument, Conflict, NotFound, TaskFailed
 from quorate.pve.tasks import Report
 
@@ -69,18 +69,18 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
             next_step="Add `uninstall` to its template, or take it away by hand",
         )
     ledger, where = Ledger(home.store), place_of(place)
-    if await ledger.find(where, template.id) is None:
+    old = await ledger.find(where, template.id)
+    if old is None:
         raise NotFound(f"{template.title} was not installed on {place} from here")
-    chosen = await _chosen(home, place, template, {})
+    variables = {**old.settings, "data": data}
 
-    async def perform(wait: float, report: Report | None) -> Performed:
-        del wait
-        variables = {**chosen.values, "data": data}
+    async def work(report: Report) -> dict[str, Any]:
         run = await play(place, playbook, variables, home.settings.work, check=False, report=report)
         await ledger.forget(where, template.id)
-        return Performed({"removed": template.id, **run.told()})
+        return {"removed": template.id, **run.told()}
 
     does = f"Remove {template.title} from {place}" + (" with its data" if data else "")
+    perform = lasting(home, place, template.id, work)
     return Plan(does, (machine_action(place, does, f"ansible-playbook {template.id} uninstall data={data}", perform),))
 
 

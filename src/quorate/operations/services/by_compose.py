@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from quorate.homelab.home import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.bringing_up import bring_up
 from quorate.homelab.services.choosing import Chosen, choose
 from quorate.homelab.services.compose import DOCKER, Former, Project, compose_of, digest, install_docker, missing
+from quorate.homelab.services.health import ailment
 from quorate.homelab.services.installed import Installed, Ledger, place_of
-from quorate.homelab.services.requirements import judged, looked_at
 from quorate.homelab.services.template import VERSION, Template
 from quorate.operations.hosts.parameters import machine_action
-from quorate.operations.plan import Performed, Plan
-from quorate.operations.services.parameters import recorded
+from quorate.operations.plan import Plan
+from quorate.operations.services.parameters import lasting, recorded
 from quorate.problems import Conflict, NotFound
 from quorate.pve.tasks import Report
 
@@ -24,6 +26,8 @@ HARD = ("architecture", "port")
 
 
 async def install(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], *, docker: bool) -> Plan:
+    from quorate.homelab.services.requirements import judged, looked_at  # many parsers, for those who need them
+
     command = await compose_of(place)
     if command is None and not docker:
         raise missing(place)
@@ -69,33 +73,31 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
     if not former.files and old is None:
         raise NotFound(f"{template.title} is not on {place}")
 
-    async def perform(wait: float, report: Report | None) -> Performed:
-        del wait, report
+    async def work(report: Report) -> dict[str, Any]:
+        del report
         if not former.files:
             await ledger.forget(where, template.id)
-            return Performed({"removed": template.id, "data": f"{project.folder} was gone already"})
+            return {"removed": template.id, "data": f"{project.folder} was gone already"}
         await project.down(volumes=data)
         if left := await project.containers():
             raise Conflict(f"{left[0].name} is still there", next_step="Look at it with workload_get")
         if data:
             await project.delete()
             await ledger.forget(where, template.id)
-            return Performed({"removed": template.id, "data": "deleted"})
+            return {"removed": template.id, "data": "deleted"}
         kept = old or Installed(template.id, where, "compose", "removed")
-        await ledger.keep(Installed(kept.service, where, "compose", "removed", kept.version, kept.settings))
-        return Performed({"removed": template.id, "data": f"kept in {project.folder}"})
+        await ledger.keep(msgspec.structs.replace(kept, state="removed", why=""))
+        return {"removed": template.id, "data": f"kept in {project.folder}"}
 
     does = f"Remove {template.title} from {place}" + (" with all of its data" if data else "; its data stays")
     line = " ".join(project.line("down", *(("--volumes",) if data else ())))
     line += f" && rm -rf {project.folder}" if data else ""
     containers = [one.name for one in await project.containers()]
     facts = {"host": place.name, "folder": project.folder, "containers": containers}
-    return Plan(does, (machine_action(place, does, line, perform),), facts=facts)
+    return Plan(does, (machine_action(place, does, line, lasting(home, place, template.id, work)),), facts=facts)
 
 
 async def status(home: Homelab, place: Machine, template: Template) -> dict[str, Any]:
-    from quorate.homelab.services.health import ailment
-
     project = await _project(home, place, template)
     there = await project.environment()
     containers = await project.containers()
@@ -111,7 +113,7 @@ async def status(home: Homelab, place: Machine, template: Template) -> dict[str,
         **({"version": there[VERSION]} if there.get(VERSION) else {}),
         **({"catalogue_has": template.version} if newer else {}),
         "containers": [[one.name, one.state, one.status, one.image] for one in containers],
-        "drift": drift,
+        "drift": drift or "none",
     }
 
 

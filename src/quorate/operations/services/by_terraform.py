@@ -15,9 +15,9 @@ from quorate.homelab.services.programs import private_folder, ssh_of, trusted_ke
 from quorate.homelab.services.template import Template
 from quorate.homelab.terraform import Kind, SavedPlan, Workspace
 from quorate.operations.hosts.parameters import machine_action
-from quorate.operations.plan import Performed, Plan
+from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk
-from quorate.operations.services.parameters import recorded
+from quorate.operations.services.parameters import lasting, recorded
 from quorate.problems import BadArgument, NotFound, TaskFailed
 from quorate.pve.tasks import Report
 
@@ -92,16 +92,16 @@ async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
     ledger, where = Ledger(home.store), place_of(place)
     does = f"Destroy {template.title} on {place}: {len(saved.changes)} resources"
 
-    async def perform(wait: float, report: Report | None) -> Performed:
-        del wait
+    async def work(report: Report) -> dict[str, Any]:
         facts = await at.apply(saved, report)
         await ledger.forget(where, template.id)
         at.forget()
-        return Performed({"destroyed": facts["done"]})
+        return {"destroyed": facts["done"]}
 
     line = (
         f"{Path(at.program).name} apply PLAN (what it does: {saved.content}; destroys {', '.join(saved.destroys[:20])})"
     )
+    perform = lasting(home, place, template.id, work)
     return Plan(does, (machine_action(place, does, line, perform, writes=True),), facts=saved.told())
 
 

@@ -12,13 +12,14 @@ from msgspec import Meta
 from quorate.homelab.home import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.catalogue import catalogue
-from quorate.homelab.services.installed import Installed, Ledger
+from quorate.homelab.services.installed import Installed, Ledger, place_of
 from quorate.homelab.services.template import Template
 from quorate.homelab.workloads.underway import Underway
 from quorate.operations.plan import Performed
 from quorate.problems import Problem
 from quorate.pve.tasks import Report
 
+Work = Callable[[Report], Awaitable[dict[str, Any]]]
 ServiceName = Annotated[str, Meta(description="Name in the catalogue")]
 ServiceSettings = Annotated[
     dict[str, Any], Meta(description="As service_info lists them; secrets by reference: env:NAME, vault:NAME")
@@ -30,13 +31,9 @@ def template_of(home: Homelab, service: str) -> Template:
 
 
 def recorded(
-    home: Homelab,
-    machine: Machine,
-    entry: Installed,
-    work: Callable[[Report], Awaitable[dict[str, Any]]],
-    hidden: tuple[str, ...] = (),
+    home: Homelab, machine: Machine, entry: Installed, work: Work, hidden: tuple[str, ...] = ()
 ) -> Callable[[float, Report | None], Awaitable[Performed]]:
-    """Work that may outlast the call. The record says that it was begun, and in the end how it went."""
+    """Work that puts a service there. The record says that it was begun, and in the end how it went."""
     ledger = Ledger(home.store)
 
     async def noted(report: Report) -> dict[str, Any]:
@@ -52,11 +49,25 @@ def recorded(
         await ledger.keep(msgspec.structs.replace(entry, state="installed"))
         return facts
 
+    return lasting(home, machine, entry.service, noted, hidden)
+
+
+def lasting(
+    home: Homelab, machine: Machine, service: str, work: Work, hidden: tuple[str, ...] = ()
+) -> Callable[[float, Report | None], Awaitable[Performed]]:
+    """Work on a service that may outlast the call, and that nobody else does at the same time."""
+    place = place_of(machine)
+
+    async def alone(report: Report) -> dict[str, Any]:
+        async with Ledger(home.store).working_on(place, service):
+            return await work(report)
+
     async def perform(wait: float, report: Report | None) -> Performed:
-        underway = Underway(home.store, machine, f"service {entry.service}", hidden)
-        facts = await underway.followed(noted, wait, report, home.ssh.pool)
+        facts = await Underway(home.store, machine, f"service {service}", hidden).followed(
+            alone, wait, report, home.ssh.pool
+        )
         if facts is None:
-            step = f"service_status host={entry.host} service={entry.service} tells how it goes on"
+            step = f"service_status host={place} service={service} tells how it goes on"
             return Performed(running=True, next_step=step)
         return Performed(facts)
 

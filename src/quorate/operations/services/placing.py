@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -12,11 +14,12 @@ from quorate.homelab.machines import Machine, machine
 from quorate.homelab.services.choosing import Chosen, choose
 from quorate.homelab.services.compose import DOCKER, Former, Project, compose_of, project_line
 from quorate.homelab.services.installed import Installed, place_of
-from quorate.homelab.services.template import Method, Template
+from quorate.homelab.services.template import Method, Template, bytes_of
 from quorate.inside.way import Command
 from quorate.operations.plan import Action, Call, Performed, Plan
 from quorate.operations.provision.create_container import container_create
 from quorate.operations.provision.create_vm import vm_create
+from quorate.operations.provision.new_guests import MEBIBYTE
 from quorate.operations.registry import operations
 from quorate.operations.services.by_compose import described, working
 from quorate.operations.services.parameters import recorded
@@ -55,11 +58,7 @@ async def _guest_plan(cluster: Cluster, kind: str, template: Template, place: Pl
     create = container_create if kind == "ct" else vm_create
     known = operations(("provision",))[create.__name__].arguments
     wanted = {name: value for name, value in place.items() if name not in _OWN}
-    usual = {"hostname": template.id} if kind == "ct" else {"name": template.id, "agent": True}
-    wanted = {**usual, **wanted}
-    if template.needs.memory:
-        wanted.setdefault("memory", template.needs.memory)
-    wanted["start"] = True
+    wanted = {**_usual(kind, template), **wanted, "start": True}
     try:
         checked = msgspec.to_builtins(msgspec.convert(wanted, known, strict=False))
     except msgspec.ValidationError as error:
@@ -70,6 +69,15 @@ async def _guest_plan(cluster: Cluster, kind: str, template: Template, place: Pl
         raise BadArgument(f"place has no {unknown[0]!r}", next_step=f"It takes what {create.__name__} takes")
     plan: Plan = await create(cluster, **{name: checked[name] for name in wanted})
     return plan
+
+
+def _usual(kind: str, template: Template) -> dict[str, Any]:
+    """What the service needs, and something for the system around it."""
+    memory = bytes_of(template.needs.memory) // MEBIBYTE
+    if kind == "vm":
+        return {"name": template.id, "agent": True, "memory": max(2048, memory + 512)}
+    disk = math.ceil(bytes_of(template.needs.disk) / 1024**3) + 4
+    return {"hostname": template.id, "memory": max(512, memory + 256), "rootfs": f"{disk}G"}
 
 
 def _creating(home: Homelab, cluster: Cluster, plan: Plan, vmid: int) -> Action:
@@ -85,15 +93,29 @@ def _creating(home: Homelab, cluster: Cluster, plan: Plan, vmid: int) -> Action:
         return Performed({"vmid": vmid})
 
     calls = tuple(step for step in plan.calls if isinstance(step, Call))
-    line = "; ".join(f"{one.method} {one.path} {dict(one.params)}" for one in calls)
+    line = "; ".join(f"{one.method} {one.path} {_shown(one)}" for one in calls)
     return Action(plan.summary, line, perform, needs=calls, where=cluster)
+
+
+def _shown(call: Call) -> str:
+    return json.dumps({name: value for name, value in call.params.items() if name not in ("password", "cipassword")})
 
 
 def _installing(home: Homelab, cluster: Cluster, template: Template, chosen: Chosen, vmid: int) -> Action:
     base = home.settings.services_folder
 
     async def perform(wait: float, report: Report | None) -> Performed:
-        guest = await _entered(home, cluster, template, vmid)
+        try:
+            return await install(wait, report)
+        except Problem as problem:
+            problem.next_step = (
+                f"Guest {vmid} is there: go on with service_install service={template.id} "
+                f"host={cluster.name}/{vmid} docker=true, or take it away with guest_delete guest={vmid}"
+            )
+            raise
+
+    async def install(wait: float, report: Report | None) -> Performed:
+        guest = await _entered(home, cluster, vmid)
         command = await compose_of(guest)
         project = Project(guest, command or DOCKER, base, template.id)
         work = working(home, guest, template, project, chosen, Former(), needs_docker=command is None)
@@ -105,7 +127,7 @@ def _installing(home: Homelab, cluster: Cluster, template: Template, chosen: Cho
     return Action(f"Install {template.title} in guest {vmid}", line, perform, where=cluster)
 
 
-async def _entered(home: Homelab, cluster: Cluster, template: Template, vmid: int) -> Machine:
+async def _entered(home: Homelab, cluster: Cluster, vmid: int) -> Machine:
     """Once it takes commands."""
     end = home.clock.monotonic() + ENTER_SECONDS
     while True:
@@ -116,11 +138,7 @@ async def _entered(home: Homelab, cluster: Cluster, template: Template, vmid: in
             return guest
         except Problem as problem:
             if home.clock.monotonic() >= end:
-                raise TaskFailed(
-                    f"Guest {vmid} was made, but takes no commands",
-                    why=str(problem),
-                    next_step=f"When it does: service_install {template.id} with host={cluster.name}/{vmid} docker=true",
-                ) from None
+                raise TaskFailed(f"Guest {vmid} was made, but takes no commands", why=str(problem)) from None
         await home.clock.sleep(EVERY)
 
 

@@ -9,6 +9,8 @@ from msgspec import Meta
 from quorate.homelab.home import Homelab
 from quorate.homelab.machines import Machine, machine
 from quorate.homelab.services.catalogue import catalogue
+from quorate.homelab.services.compose import compose_of
+from quorate.homelab.services.health import ailment
 from quorate.homelab.services.installed import Installed, Ledger, place_of
 from quorate.homelab.services.template import Template
 from quorate.homelab.workloads.underway import Underway
@@ -55,17 +57,7 @@ async def service_info(home: Homelab, service: ServiceName) -> dict[str, Any]:
             name: list(value) if isinstance(value, tuple) else value
             for name in ("memory", "disk", "architectures", "ports") if (value := getattr(one.needs, name))
         },
-        "settings": {
-            name: {
-                "about": parameter.about,
-                "type": parameter.type,
-                **({"default": parameter.default} if parameter.default is not None else {}),
-                **({"choices": list(parameter.choices)} if parameter.choices else {}),
-                **({"made_up": True} if parameter.generate else {}),
-                **({"required": True} if parameter.required else {}),
-            }
-            for name, parameter in one.parameters.items()
-        },
+        "settings": {"columns": ["setting", "type", "default", "about"], "rows": _settings(one)},
         **({"health": asked} if asked else {}),
         **({"backup": list(one.backup)} if one.backup else {}),
         **({"homepage": one.homepage} if one.homepage else {}),
@@ -80,8 +72,7 @@ async def service_check(
     home: Homelab, service: ServiceName, host: HostRef, settings: ServiceSettings | None = None
 ) -> dict[str, Any]:
     """Whether a host has what a service needs: ports, memory, disk, architecture, Compose. Changes nothing."""
-    from quorate.homelab.services.compose import compose_of
-    from quorate.homelab.services.requirements import judged, looked_at
+    from quorate.homelab.services.requirements import judged, looked_at  # many parsers, for those who need them
 
     one = template_of(home, service)
     place = await machine(home, host)
@@ -122,7 +113,7 @@ async def service_status(home: Homelab, host: HostRef, service: ServiceName | No
         else {"service": entry.service, "kept": entry.state, "state": "its template is gone from the catalogue"}
         for entry in found[:20]
     ]
-    return {"host": str(place), "services": told, **({"more": len(found) - 20} if len(found) > 20 else {})}
+    return {"host": str(place), "services": told or "none", **({"more": len(found) - 20} if len(found) > 20 else {})}
 
 
 async def _told(home: Homelab, place: Machine, template: Template, entry: Installed | None) -> dict[str, Any]:
@@ -133,8 +124,6 @@ async def _told(home: Homelab, place: Machine, template: Template, entry: Instal
     if method == "compose":
         facts |= await _as_far_as_known(by_compose.status(home, place, template))
     elif entry is not None:
-        from quorate.homelab.services.health import ailment
-
         health = await ailment(place, template, entry.settings) if template.health else None
         facts |= {"version": entry.version} if entry.version else {}
         facts |= {"health": health or "ok"} if template.health else {}
@@ -154,6 +143,19 @@ async def _as_far_as_known(asked: Any) -> dict[str, Any]:
 
 def _hosts(one: Template, there: list[Installed]) -> str:
     return ", ".join(entry.host for entry in there if entry.service == one.id and entry.state != "removed")
+
+
+def _settings(one: Template) -> list[list[Any]]:
+    """Rows, not fields: under its own name, what is said about a password would be taken for one."""
+    return [
+        [
+            name,
+            "|".join(parameter.choices) or parameter.type,
+            "made up" if parameter.generate else "required" if parameter.required else parameter.default,
+            parameter.about,
+        ]
+        for name, parameter in one.parameters.items()
+    ]
 
 
 def _text(one: Template) -> str:

@@ -97,7 +97,7 @@ async def workload_deploy(
     does = f"Replace {old} on {place} by {image}" if old else f"Deploy {image} as {name} on {place}"
     return Plan(
         does,
-        (machine_action(place, does, _line(found, spec), perform),),
+        (machine_action(place, does, _line(found, spec) + (f" in place of {_id(old)}" if old else ""), perform),),
         facts={"host": place.name, "engine": found.how, "image": "is fetched" if fetches else "is there"},
         warnings=(*asking.warnings(spec.mounts), *_of_compose(old)),
     )
@@ -121,7 +121,7 @@ async def workload_power(
         now = await found.get(name)
         return Performed({"before": old.state, "now": now.state, **({"health": now.health} if now.health else {})})
 
-    return Plan(does, (machine_action(place, does, f"{found.name} {action} {name}", perform),))
+    return Plan(does, (machine_action(place, does, f"{found.name} {action} {name} {_id(old)}", perform),))
 
 
 @operation(risk=Risk.DESTROY)
@@ -145,7 +145,7 @@ async def workload_remove(
         return Performed({"removed": name})
 
     does = f"Remove {old} ({old.state}, {old.image}) from {place}"
-    line = f"{found.name} remove {name}" + (" with its volumes" if volumes else "")
+    line = f"{found.name} remove {name} {_id(old)}" + (" with its volumes" if volumes else "")
     volumes_told = {"volumes": [str(one) for one in old.mounts]} if old.mounts else {}
     action = machine_action(place, does, line, perform)
     return Plan(does, (action,), facts={"host": place.name, **volumes_told}, warnings=_of_compose(old))
@@ -161,6 +161,11 @@ def _memory(text: str | None) -> int | None:
     if count < LEAST_MEMORY:
         raise BadArgument(f"{size(count)} is too little memory", next_step="Give at least 6M")
     return count
+
+
+def _id(old: Workload) -> str:
+    """Which one of that name: an approval is for this one, not for another that comes in its place."""
+    return f"({old.id[:12]})"
 
 
 def _of_compose(old: Workload | None) -> tuple[str, ...]:

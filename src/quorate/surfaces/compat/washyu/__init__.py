@@ -1,12 +1,21 @@
 """washyu/mcp_python_server: 49 tools for Proxmox VE and the machines around it, without a gate of their own; JSON."""
 
 from quorate.surfaces.compat.declaring import System, by_name
-from quorate.surfaces.compat.washyu import network, proxmox, servers, ssh, workloads
+from quorate.surfaces.compat.washyu import infrastructure, network, proxmox, scripts, servers, services, ssh, workloads
 from quorate.surfaces.compat.washyu.shapes import error
 
 SYSTEM = System(
     "washyu",
-    by_name(ssh.TOOLS, network.TOOLS, workloads.TOOLS, servers.TOOLS, proxmox.TOOLS),
+    by_name(
+        ssh.TOOLS,
+        network.TOOLS,
+        infrastructure.TOOLS,
+        workloads.TOOLS,
+        services.TOOLS,
+        servers.TOOLS,
+        scripts.TOOLS,
+        proxmox.TOOLS,
+    ),
     words={
         "host_admin_setup": "setup_mcp_admin",
         "host_register": "register_server",
@@ -17,6 +26,9 @@ SYSTEM = System(
         "workload_list": "list_vms",
         "guest_power action=shutdown": "manage_proxmox_vm action=shutdown",
         ", or give stop=true to cut its power": "",
+        "Move the containers with move_to": "Name a device for its containers in migration_plan",
+        "force=true": "force_removal=true",
+        "replace=true puts this in its place, or choose another name": "Choose another name",
     },
     error=error,
 )

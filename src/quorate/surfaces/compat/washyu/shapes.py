@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from quorate.homelab.machines import Login, logging_in_by
+from quorate.operations.registry import operations
 from quorate.pve.errors import NotFound, Problem
 from quorate.secret import Secret
 from quorate.surfaces.compat.declaring import Tool, may, need
@@ -87,10 +89,22 @@ def good(**facts: Any) -> dict[str, Any]:
 
 
 def told(done: Done, **about: Any) -> dict[str, Any]:
-    """What became of a change: its status, what it was about, and the facts of the native answer."""
+    """What became of a change: its status, what it was about, and the facts of the native answer.
+
+    `status` is that of the call, so that of a guest is its `state`.
+    """
     status = "dry_run" if done.was_dry_run else "running" if done.is_running else "success"
-    facts = {key: value for key, value in done.facts.items() if key not in ("result", "plan", *about)}
-    return {"status": status, **about, "message": done.facts["plan"], **facts}
+    facts = {
+        "state" if key == "status" else key: value
+        for key, value in done.facts.items()
+        if key not in ("result", "plan", *about) and not (key == "next" and _speaks_of_tools(value))
+    }
+    return {"status": status, "message": done.facts["plan"], **about, **facts}
+
+
+def _speaks_of_tools(hint: str) -> bool:
+    """Of ours, which are not there for whoever uses these."""
+    return bool(set(re.findall(r"\w+", hint)) & set(operations()))
 
 
 def error(_: Tool, problem: Problem) -> dict[str, Any]:

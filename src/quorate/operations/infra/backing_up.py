@@ -1,0 +1,211 @@
+"""Configuration of devices: backed up into an archive, and rolled back to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.homelab.home import Homelab
+from quorate.homelab.infra import backups, taking
+from quorate.homelab.infra.archive import DeviceBackup, Piece, Reader
+from quorate.homelab.infra.taking import SECTIONS, Section
+from quorate.homelab.machines import Machine, machine
+from quorate.operations.hosts.parameters import machine_action
+from quorate.operations.infra.meant import DeviceRef, meant
+from quorate.operations.plan import Action, Performed, Plan
+from quorate.operations.registry import Risk, operation
+from quorate.problems import BadArgument, NotFound, Problem, TaskFailed
+from quorate.pve.tasks import Report
+
+MOST_DEVICES = 100
+SHOWN = 50
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,39})")
+Devices = Annotated[list[DeviceRef], Meta(max_length=MOST_DEVICES, description="Default: all registered hosts")]
+Scope = Annotated[
+    list[Section], Meta(description="Default: all. services are the files of installed ones, packages only a list")
+]
+
+
+@operation(risk=Risk.CHANGE, idempotent=False)
+async def infra_backup(
+    home: Homelab,
+    devices: Devices | None = None,
+    scope: Scope | None = None,
+    data: Annotated[bool, Meta(description="What is in the volumes of containers, too: up to 128M each")] = False,
+    name: Annotated[str, Meta(description="Begins the backup's id")] | None = None,
+) -> Plan:
+    """Back up the configuration of devices into one private archive: what makes their containers, files of services,
+    network, schedules, sshd, and the list of packages. Encrypted where the secrets' passphrase is configured."""
+    if name is not None and not _NAME.fullmatch(name):
+        raise BadArgument(f"{name!r} is no name for a backup", next_step="Use letters, digits, _ and -")
+    refs: list[int | str] = devices or [one.name for one in await home.hosts.all() if one.active]
+    if not refs:
+        raise BadArgument("There is nothing to back up", next_step="Register hosts with host_register, or give devices")
+    if len(refs) > MOST_DEVICES:
+        raise BadArgument(f"{len(refs)} devices are too many at once", next_step=f"At most {MOST_DEVICES}")
+    places = [(await meant(home, ref))[:2] for ref in dict.fromkeys(refs)]
+    steps, facts = backup_steps(home, places, scope or list(SECTIONS), name, data=data)
+    encrypted = home.settings.passphrase is not None
+    warnings = [] if encrypted else ["It is not encrypted: no passphrase for secrets is configured"]
+    warnings += ["Volumes are copied while their containers run: stop those that write much"] if data else []
+    return Plan(f"Back up {len(places)} devices", steps, facts=facts, warnings=tuple(warnings))
+
+
+def backup_steps(
+    home: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, *, data: bool = False
+) -> tuple[tuple[Action, ...], dict[str, Any]]:
+    """A step for each device, judged by its own rules, and one that writes the archive."""
+    begun: list[backups.Backup] = []
+
+    def taking_from(ref: str, place: Machine) -> Action:
+        async def perform(wait: float, report: Report | None) -> Performed:
+            del wait, report
+            if not begun:
+                begun.append(await backups.begin(home, scope, name, data=data))
+            try:
+                found = await begun[0].take(ref, place)
+            except Problem as problem:
+                return Performed({"not_backed_up": str(problem)})
+            except BaseException:
+                begun[0].writer.discard()
+                raise
+            cannot = {"cannot": found.cannot} if found.cannot else {}
+            return Performed({"pieces": len(found.pieces), **cannot})
+
+        says = f"Read the configuration of {place}"
+        return machine_action(place, says, f"read {' '.join(scope)}{' and data' if data else ''} of {ref}", perform)
+
+    async def write(wait: float, report: Report | None) -> Performed:
+        del wait, report
+        done = await begun[0].finish()
+        missing = {"not_backed_up": begun[0].missing} if begun[0].missing else {}
+        return Performed({**done, **missing}, next_step=f"infra_rollback backup={done['backup']} goes back to it")
+
+    archive = home.settings.work / backups.FOLDER
+    last = Action("Write the archive", f"write {archive}/{name or 'backup'}-….tar", write)
+    return (*(taking_from(ref, place) for ref, place in places), last), {"sections": list(scope)}
+
+
+@operation(risk=Risk.DESTROY, idempotent=True)
+async def infra_rollback(
+    home: Homelab,
+    backup: Annotated[str, Meta(description="Id that infra_backup told")],
+    devices: Annotated[list[str], Meta(description="By name; default: all of the backup")] | None = None,
+    scope: Scope | None = None,
+    data: Annotated[bool, Meta(description="What the backup has of volumes, too")] = False,
+) -> Plan:
+    """Make devices as they were when a backup was made: files and containers are restored, what came later is removed.
+    Then everything is read again and compared, hash by hash. Packages stay as they are."""
+    reader = await backups.opened(home, backup)
+    sections = _sections(reader, scope)
+    chosen = _devices(reader, devices)
+    steps: list[Action] = []
+    warnings: list[str] = []
+    places: list[tuple[DeviceBackup, Machine]] = []
+    for then in chosen:
+        place = await machine(home, then.device)
+        now = await taking.look(home, place, sections)
+        places.append((then, place))
+        steps += [_step(home, reader, place, verb, piece) for verb, piece in _in_order(then, now, sections)]
+        if data:
+            steps += [_step(home, reader, place, "restore", one) for one in then.pieces if one.kind == "data"]
+        warnings += _remarks(reader, then, now, sections)
+    unchanged = () if steps else (f"All is as it was in {backup}",)
+
+    async def proof() -> dict[str, Any]:
+        return await _proved(home, places, sections)
+
+    return Plan(
+        f"Roll back to {backup}",
+        tuple(steps),
+        unchanged=unchanged,
+        facts={"devices": [one.device for one in chosen], "sections": sections},
+        warnings=tuple(warnings[:SHOWN]),
+        after=proof,
+    )
+
+
+def _sections(reader: Reader, scope: Collection[str] | None) -> list[str]:
+    there = reader.manifest.sections
+    if absent := [one for one in scope or () if one not in there]:
+        raise BadArgument(f"The backup has no {absent[0]}", next_step=f"It has {', '.join(there)}")
+    return list(scope or there)
+
+
+def _devices(reader: Reader, devices: list[str] | None) -> list[DeviceBackup]:
+    there = {one.device: one for one in reader.manifest.devices}
+    if absent := [one for one in devices or () if one not in there]:
+        raise NotFound(f"{absent[0]} is not in the backup", next_step=f"It has {', '.join(there)}")
+    return [there[one] for one in devices or there]
+
+
+def _in_order(then: DeviceBackup, now: taking.Look, sections: list[str]) -> list[tuple[str, Piece]]:
+    """What came later goes first: it may hold a port or a name. Then files, then what reads them."""
+    todo = taking.differing(then, now, sections)
+    return sorted(todo, key=lambda one: (one[0] != "drop", one[1].kind != "file"))
+
+
+def _step(home: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece) -> Action:
+    async def perform(wait: float, report: Report | None) -> Performed:
+        del wait
+        try:
+            more = await _do(home, reader, place, verb, piece, report)
+        except Problem as problem:
+            again = "The steps before it are done; call infra_rollback again to go on from here"
+            problem.next_step = f"{problem.next_step or ''} {again}".strip()
+            raise
+        return Performed({"more_than_then": more[:SHOWN]} if more else {})
+
+    line = taking.described(verb, piece)
+    return machine_action(place, f"{verb.capitalize()} {piece.name} on {place}", line, perform, writes=True)
+
+
+async def _do(
+    home: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece, report: Report | None
+) -> list[str]:
+    """Of data, the files that came later: they are left."""
+    if piece.kind == "data":
+        return await taking.put_data(home, place, piece, reader.content(piece.member))
+    if piece.kind == "file":
+        if verb == "drop":
+            await taking.drop_file(place, piece.name)
+        else:
+            await taking.put_file(place, piece, reader.content(piece.member))
+    elif verb == "drop":
+        await taking.drop_workload(home, place, piece)
+    else:
+        content = reader.content(piece.member)
+        await taking.put_workload(home, place, piece, content, replaces=verb == "replace", report=report)
+    return []
+
+
+def _remarks(reader: Reader, then: DeviceBackup, now: taking.Look, sections: list[str]) -> list[str]:
+    """What a rollback does not bring back."""
+    told = [f"{then.device}: {what} was not in the backup: {why}" for what, why in then.cannot.items()]
+    told += [f"{then.device}: {what} cannot be looked at: {why}" for what, why in now.cannot.items()]
+    pieces = [one for one in then.pieces if one.kind == "packages" and one.section in sections]
+    present = [one for one in now.taken if one.piece.kind == "packages"]
+    if pieces and present and pieces[0].sha256 != present[0].piece.sha256:
+        others = taking.packages_differ(reader.content(pieces[0].member), present[0].content)
+        told.append(f"{then.device}: {len(others)} packages differ and stay: {', '.join(others[:10])}")
+    return told
+
+
+async def _proved(home: Homelab, places: list[tuple[DeviceBackup, Machine]], sections: list[str]) -> dict[str, Any]:
+    """Read everything again. What is not as it was makes the rollback a failure, whatever the steps said."""
+    wrong, compared = [], 0
+    for then, place in places:
+        now = await taking.look(home, place, sections)
+        wrong += [f"{then.device}: {taking.described(*one)}" for one in taking.differing(then, now, sections)]
+        compared += sum(one.section in sections and one.kind in ("file", "workload") for one in then.pieces)
+    if wrong:
+        raise TaskFailed(
+            "The devices are not as they were",
+            why="; ".join(wrong[:10]),
+            next_step="Call infra_rollback again; what is told here stands in its way",
+            facts={"differs": wrong[:SHOWN]},
+        )
+    return {"proved": f"{compared} pieces were read again and are as they were"}

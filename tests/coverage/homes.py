@@ -1,0 +1,221 @@
+"""Homelabs that rows are run in: machines on loopback, and Quorate with its own tools and washyu's before them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from quorate.homelab.devices.device import Device
+from quorate.homelab.devices.store import Devices
+from quorate.homelab.host import Host as Registered
+from quorate.ssh.settings import Login, SshSettings
+from tests.driving import Rig
+from tests.homelab.compose_host import ComposeHost
+from tests.homelab.docker_engine import DockerEngine, docker_engine
+from tests.homelab.house import house
+from tests.homelab.own_system import OwnSystem, own_system
+from tests.homelab.plain_tools import plain_tools
+from tests.ssh_server import HOST, Host
+
+PASSWORD = "correct horse"
+HASH = "$6$quoratetest$Um.hGPzJ40I3bn5.y/N.0GdNPA2.cX4Rz3KN8NhPMgW1F8X3/FBZCUrv09sJV7m7m6RA67YmfleGQciPa76gl/"
+PAGE = "http://127.0.0.1:8806"
+SCRIPT = '#!/usr/bin/env bash\nAPP="Jellyfin"\n' + "echo one line after the other\n" * 50
+
+
+@dataclass
+class Home:
+    quorate: Rig
+    folder: Path
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    engines: Mapping[str, DockerEngine] = field(default_factory=dict)
+    box: OwnSystem | None = None
+    compose: ComposeHost | None = None
+    page: int = 0
+
+    def port(self, name: str) -> int:
+        return self.hosts[name].port
+
+    async def registered(self) -> dict[str, Registered]:
+        """As the state store has them."""
+        rows = await self.quorate.app.store.fetch("SELECT entry FROM quorate_hosts")
+        found = [msgspec.json.decode(row["entry"], type=Registered) for row in rows]
+        return {one.name: one for one in found}
+
+    async def devices(self) -> list[Device]:
+        return await Devices(self.quorate.app.store).all()
+
+    def running(self, name: str) -> dict[str, str]:
+        """Container -> image, as the engine of that host has them."""
+        return {
+            key: one["Config"]["Image"]
+            for key, one in self.engines[name].containers.items()
+            if one["State"]["Status"] == "running"
+        }
+
+
+@asynccontextmanager
+async def _home(tmp_path: Path, hosts: Mapping[str, Mapping[str, Any]], **options: Any) -> AsyncIterator[Home]:
+    more = {"surfaces": ("native", "washyu"), "gate_chosen": True, **options.pop("more", {})}
+    folder = tmp_path / "house"
+    folder.mkdir()
+    async with house(folder, hosts, toolsets=("homelab",), more=more, **options) as built:
+        yield Home(built.quorate, folder, built.hosts)
+
+
+@asynccontextmanager
+async def machines(tmp_path: Path) -> AsyncIterator[Home]:
+    """Two that nobody has registered, and an HTTP server that shows terminals. The second takes a password."""
+    async with _home(tmp_path, {"nas": {}, "pi": {"password": PASSWORD}}, register=False) as home:
+        shells = home.quorate.app.shells
+        assert shells is not None
+        shells.url = PAGE  # as the HTTP server says when it listens
+        yield home
+
+
+@asynccontextmanager
+async def registered(tmp_path: Path) -> AsyncIterator[Home]:
+    """One that is registered as nas, and is on the map."""
+    async with _home(tmp_path, {"nas": {}}) as home:
+        await home.quorate.facts("network_discover", hosts=["nas"])
+        yield home
+
+
+_OTHER_MACHINE = """#!/bin/sh
+case $1 in */machine-id) echo 00000000000000000000000000000002; exit;; esac
+exec /bin/cat "$@"
+"""
+"""Both are this machine, but only one of them says so."""
+
+
+@asynccontextmanager
+async def docked(tmp_path: Path) -> AsyncIterator[Home]:
+    """Two with a Docker engine each, registered and on the map; a container `web` runs on the first."""
+    async with AsyncExitStack() as stack:
+        engines, hosts = {}, {}
+        for name in ("one", "two"):
+            folder = tmp_path / name
+            folder.mkdir()
+            engines[name] = await stack.enter_async_context(docker_engine(folder))
+            path = plain_tools(folder / "tools")
+            (folder / "tools" / "tar").symlink_to(str(shutil.which("tar")))
+            hosts[name] = {"environment": {"PATH": path, "DOCKER_HOST": f"unix://{engines[name].socket}"}}
+        (tmp_path / "two" / "tools" / "cat").unlink()
+        (tmp_path / "two" / "tools" / "cat").write_text(_OTHER_MACHINE)
+        (tmp_path / "two" / "tools" / "cat").chmod(0o755)
+        home = await stack.enter_async_context(_home(tmp_path, hosts))
+        home.engines = engines
+        await home.quorate.facts("network_discover", hosts=["one"])
+        await home.quorate.facts("network_discover", hosts=["two"])
+        await home.quorate.facts("workload_deploy", host="one", name="web", image="nginx:1.27")
+        yield home
+
+
+@asynccontextmanager
+async def accounts(tmp_path: Path) -> AsyncIterator[Home]:
+    """A real system with accounts of its own, of which `op` has a password and may use sudo."""
+    async with own_system(tmp_path / "box") as box:
+        box.add_account("op", 1600, password=HASH)
+        (box.folder / "etc/sudoers.d/op").write_text("op ALL=(ALL) ALL\n")
+        ssh = SshSettings(Login(), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")
+        async with _home(tmp_path, {}, homelab={"ssh": ssh, **_playbooks(tmp_path)}) as home:
+            home.box = box
+            given = {"host": "box", "address": HOST, "port": box.port, "user": "root", "key": str(box.key_file)}
+            await home.quorate.facts("host_register", **given)
+            yield home
+
+
+PLAYBOOK = """
+title: A mark
+about: Leaves a mark on the host
+parameters:
+  word: {default: red, about: What to write}
+ansible:
+  playbook: |
+    - hosts: all
+      gather_facts: false
+      tasks:
+        - name: The mark is there
+          ansible.builtin.copy: {dest: /home/mark, content: "{{ word }}"}
+          tags: [mark]
+        - name: Another one
+          ansible.builtin.copy: {dest: /home/other, content: "{{ word }}"}
+          tags: [other]
+"""
+TERRAFORM = """
+title: Records
+about: A record of the test
+parameters:
+  colour: {default: red, about: Colour}
+terraform:
+  main.tf: |
+    variable "colour" { type = string }
+    resource "terraform_data" "record" { input = var.colour }
+"""
+
+
+def _playbooks(tmp_path: Path) -> dict[str, Any]:
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / "mark.yaml").write_text(PLAYBOOK)
+    return {"catalogue": folder}
+
+
+@asynccontextmanager
+async def composed(tmp_path: Path) -> AsyncIterator[Home]:
+    """One with Compose, and a catalogue with a service for it and one for Terraform."""
+    host = ComposeHost(tmp_path / "machine")
+    (host.catalogue / "records.yaml").write_text(TERRAFORM)
+    async with host.page() as page, _home(tmp_path, {"box": host.options}, homelab=host.settings) as home:
+        home.compose, home.page = host, page
+        yield home
+
+
+@asynccontextmanager
+async def with_terraform(tmp_path: Path) -> AsyncIterator[Home]:
+    """The same, where there is a program for it."""
+    if not (shutil.which("tofu") or shutil.which("terraform")):
+        pytest.skip("there is neither tofu nor terraform here")
+    async with composed(tmp_path) as home:
+        yield home
+
+
+@asynccontextmanager
+async def with_ansible(tmp_path: Path) -> AsyncIterator[Home]:
+    """A real system, where Ansible is installed beside Quorate."""
+    pytest.importorskip("ansible_runner")
+    async with accounts(tmp_path) as home:
+        yield home
+
+
+@asynccontextmanager
+async def online(tmp_path: Path) -> AsyncIterator[Home]:
+    """The address that scripts are fetched from is a web server of the test."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=SCRIPT) if request.path == "/ct/jellyfin.sh" else web.Response(status=404)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, HOST, 0).start()
+    url = f"http://{HOST}:{runner.addresses[0][1]}"
+    try:
+        async with _home(tmp_path, {}, homelab={"scripts_url": url}) as home:
+            yield home
+    finally:
+        await runner.cleanup()
+
+
+def this_machine() -> str:
+    return os.uname().nodename

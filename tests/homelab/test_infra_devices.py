@@ -1,0 +1,124 @@
+"""Devices that are changed or taken out of service: who depends on them is moved, or it is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.homelab.infra.dependants import connected
+from tests.driving import text_of
+from tests.homelab.infra_lab import InfraLab, infra_lab
+
+pytestmark = pytest.mark.anyio
+
+
+async def furnish(lab: InfraLab, **more) -> None:
+    given = {"host": "one", "name": "web", "image": "nginx:1", "ports": ["8080:80"], "env": {"WORD": "x"}, **more}
+    await lab.quorate.facts("workload_deploy", **given)
+
+
+async def test_a_device_that_is_needed_is_not_taken_away(tmp_path):
+    async with infra_lab(tmp_path, register=True) as lab:
+        await furnish(lab)
+        await lab.quorate.facts("host_update", host="two", jump="one")
+        document = {"name": "lab", "workloads": {"db": {"host": "one", "image": "db:1"}}}
+        await lab.quorate.facts("infra_apply", document=document)
+        told = await lab.quorate.refusal("device_decommission", device="one")
+        assert "docker web (running, nginx:1) runs there" in told
+        assert "host two is reached through it" in told
+        assert "the infrastructure document lab speaks of it" in told
+        assert "force=true" in told
+        assert {"web", "db"} == set(lab.running("one"))
+        assert {"one", "two"} == {row["name"] for row in await lab.quorate.rows("host_list", clusters=False)}
+
+
+async def test_its_containers_are_moved_and_then_it_is_forgotten_and_marked(tmp_path):
+    async with infra_lab(tmp_path, register=True) as lab:
+        await furnish(lab)
+        body = lab.engines["one"].bodies[0]
+        await lab.quorate.facts("network_discover", hosts=["one"])
+        [device] = [row["device"] for row in await lab.quorate.rows("network_discover", hosts=["one"])]
+        done = await lab.quorate.facts("device_decommission", device=device, move_to="two")
+        assert done["result"] == "done"
+        assert lab.engines["one"].containers == {}
+        assert lab.running("two") == {"web": "nginx:1"}
+        [moved] = lab.engines["two"].bodies
+        assert moved["Env"] == body["Env"]
+        assert moved["HostConfig"]["PortBindings"] == body["HostConfig"]["PortBindings"]
+        assert [row["name"] for row in await lab.quorate.rows("host_list", clusters=False)] == ["two"]
+        assert "retired" in str(await lab.quorate.facts("network_changes"))
+
+
+async def test_what_is_in_volumes_moves_before_the_start_and_only_if_asked_for(tmp_path):
+    async with infra_lab(tmp_path, register=True) as lab:
+        await furnish(lab, volumes=["pages:/srv/pages"])
+        lab.engines["one"].files["web", "/srv/pages"] = b"a tar of pages"
+        assert "data=true" in await lab.quorate.refusal("device_decommission", device="one", move_to="two")
+        assert lab.running("one") == {"web": "nginx:1"}
+        await lab.quorate.facts("device_decommission", device="one", move_to="two", data=True)
+        assert lab.engines["two"].files == {("web", "/srv"): b"a tar of pages"}
+        assert "PUT web created" in lab.engines["two"].changes
+        assert lab.running("two") == {"web": "nginx:1"}
+
+
+async def test_a_move_that_fails_leaves_it_running_where_it_was(tmp_path):
+    async with infra_lab(tmp_path, register=True) as lab:
+        lab.engines["one"].add("web", "broken:1")
+        answer = await lab.quorate.call("device_decommission", device="one", move_to="two")
+        assert answer.is_error
+        assert "runs where it was" in text_of(answer)
+        assert "web" in lab.engines["one"].containers
+        assert lab.engines["two"].containers == {}
+        assert {"one", "two"} == {row["name"] for row in await lab.quorate.rows("host_list", clusters=False)}
+
+
+async def test_nodes_and_guests_are_told_to_belong_to_their_cluster(tmp_path):
+    async with infra_lab(tmp_path, "one", register=True) as lab:
+        node = lab.quorate.sim.world.nodes
+        told = await lab.quorate.refusal("device_decommission", device=next(iter(node)))
+        assert "not supported for this device" in told
+
+
+def test_users_of_what_listens_there_are_found_by_their_connections():
+    text = (
+        "0 0 10.0.0.5:5432 10.0.0.9:40112\n0 0 10.0.0.5:22 10.0.0.2:50000\n0 0 10.0.0.5:41000 10.0.0.7:443\n"
+        "0 0 [::ffff:10.0.0.5]:8080 [::ffff:10.0.0.8]:3345\n0 0 127.0.0.1:5432 127.0.0.1:9999\n--\n"
+        "LISTEN 0 128 0.0.0.0:5432 0.0.0.0:*\nLISTEN 0 128 *:8080 *:*\nLISTEN 0 128 0.0.0.0:22 0.0.0.0:*\n"
+    )
+    assert connected(text) == ["port 5432 is in use by 10.0.0.9", "port 8080 is in use by ::ffff:10.0.0.8"]
+
+
+async def test_containers_are_changed_and_switched_after_a_backup(tmp_path):
+    async with infra_lab(tmp_path, "one", register=True, homelab={"services_folder": str(tmp_path / "srv")}) as lab:
+        await furnish(lab)
+        await furnish(lab, name="other", ports=[])
+        changes = {"workloads": {"web": {"image": "nginx:2", "memory": "64M"}, "other": "stop"}}
+        done = await lab.quorate.facts("device_update", device="one", changes=changes)
+        assert lab.running("one") == {"web": "nginx:2"}
+        body = lab.engines["one"].bodies[-1]
+        assert body["HostConfig"]["Memory"] == 64 * 1024**2
+        assert body["Env"] == ["WORD=x"]
+        assert lab.quorate.audit()[-1]["risk"] == "destroy"
+        [backup] = [step["backup"] for step in done["steps"] if "backup" in step]
+        await lab.quorate.facts("infra_rollback", backup=backup, scope=["workloads"])
+        assert lab.running("one") == {"web": "nginx:1", "other": "nginx:1"}
+
+
+async def test_what_a_device_cannot_do_is_said_and_nothing_is_done(tmp_path):
+    async with infra_lab(tmp_path, "one", register=True) as lab:
+        refused = lab.quorate.refusal
+        assert "not supported for this device" in await refused(
+            "device_update", device="one", changes={"resources": {"cores": 4}}
+        )
+        assert "cannot be read" in await refused("device_update", device="one", changes={"firewall": {}})
+        assert "is no host name" in await refused(
+            "device_update", device="one", changes={"network": {"hostname": "a; b"}}
+        )
+        assert "Nothing to change" in await refused("device_update", device="one", changes={})
+        assert lab.engines["one"].changes == []
+
+
+async def test_hardware_of_a_guest_is_changed_by_its_cluster(tmp_path):
+    async with infra_lab(tmp_path, "one", register=True) as lab:
+        changes = {"resources": {"cores": 3}}
+        await lab.quorate.facts("device_update", device="demo/201", changes=changes, backup=False)
+        assert (await lab.quorate.facts("guest_get", guest=201))["hardware"]["cores"] == 3

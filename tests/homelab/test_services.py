@@ -1,0 +1,218 @@
+"""Services of the catalogue by Compose: installed, healthy, changed, upgraded, taken back, taken away."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from quorate.config import Access
+from quorate.homelab.services.catalogue import packaged
+from tests.homelab.compose_host import ComposeHost
+from tests.homelab.house import House, house
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def with_service(tmp_path: Path, **options) -> AsyncIterator[tuple[House, ComposeHost, int]]:
+    host = ComposeHost(tmp_path / "box-machine")
+    async with host.page() as port, house(tmp_path, {"box": host.options}, homelab=host.settings, **options) as built:
+        yield built, host, port
+
+
+async def test_the_catalogue_is_listed_and_found_by_plain_words(tmp_path):
+    async with house(tmp_path, {}) as built:
+        rows = await built.quorate.rows("service_list")
+        assert {row["service"] for row in rows} == set(packaged())
+        assert len(rows) >= 14
+        assert {method for row in rows for method in row["methods"].split(", ")} == {"compose", "ansible", "terraform"}
+        [photos] = await built.quorate.rows("service_list", words="photos family")
+        assert photos["service"] == "immich"
+        told = await built.quorate.facts("service_info", service="pihole")
+        assert told["needs"]["ports"] == ["53/tcp", "53/udp", "web_port"]
+        assert ["password", "secret", "made up", "Password of the web page"] in told["settings"]["rows"]
+        assert told["backup"] == ["etc-pihole"]
+        assert "Did you mean 'pihole'" in await built.quorate.refusal("service_info", service="pihol")
+
+
+@pytest.mark.parametrize("name", sorted(packaged()))
+def test_every_template_uses_each_of_its_settings_and_no_other(name):
+    template = packaged()[name]
+    text = "\n".join(
+        (template.compose, *template.terraform.values(), template.ansible.playbook if template.ansible else "")
+    )
+    names = [*template.parameters, *(["version"] if template.version else [])]
+    for one in names:
+        spelled = {"compose": f"${{{one.upper()}}}", "ansible": one, "terraform": one}[template.methods[0]]
+        assert spelled in text, one
+    used = {part.split("}")[0] for part in template.compose.replace("$$", "").split("${")[1:]}
+    assert used <= {one.upper() for one in names}
+    assert template.health
+    assert template.needs.ports
+
+
+async def test_a_file_that_is_wrong_is_told_and_the_others_are_there(tmp_path):
+    wrong = {
+        "typo": "title: x\nabout: y\ncompos: z\n",
+        "no-yaml": "title: [",
+        "nothing": "title: x\nabout: y\n",
+        "health": "title: x\nabout: y\ncompose: 'services: {a: {image: b}}'\nhealth: {http: /x, port: prot}\n",
+        "secret": "title: x\nabout: y\ncompose: 'services: {a: {}}'\n"
+        "parameters: {p: {about: q, type: secret, default: hunter2}}\n",
+    }
+    folder = tmp_path / "catalogue"
+    folder.mkdir()
+    for name, text in wrong.items():
+        (folder / f"{name}.yaml").write_text(text)
+    (folder / "gitea.yaml").write_text("title: Our Gitea\nabout: y\ncompose: 'services: {a: {image: b}}'\n")
+    async with house(tmp_path, {}) as built:
+        facts = await built.quorate.facts("service_list")
+        assert {Path(file).stem for file in facts["broken"]} == set(wrong)
+        assert "compos" in facts["broken"][str(folder / "typo.yaml")]
+        assert "'prot' is neither a port" in facts["broken"][str(folder / "health.yaml")]
+        assert (await built.quorate.facts("service_info", service="gitea"))["title"] == "Our Gitea"
+        assert "neither a port" in await built.quorate.refusal("service_info", service="health")
+
+
+async def test_a_service_is_installed_healthy_and_taken_away_and_its_data_stays(tmp_path):
+    async with with_service(tmp_path) as (built, host, port):
+        quorate = built.quorate
+        checked = await quorate.facts("service_check", service="page", host="box")
+        assert checked["fits"] == "yes"
+        settings = {"web_port": port, "colour": "blue"}
+        planned = await quorate.facts("service_install", service="page", host="box", settings=settings, dry_run=True)
+        assert "docker compose -p quorate-page" in str(planned)
+        assert not host.services.exists()
+
+        done = await quorate.facts("service_install", service="page", host="box", settings=settings)
+        assert "healthy" in str(done) or done["health"] == "ok"
+        files = host.services / "page"
+        written = (files / ".env").read_text()
+        assert f"WEB_PORT='{port}'" in written
+        assert stat.S_IMODE((files / ".env").stat().st_mode) == 0o600
+        secret = next(line for line in written.splitlines() if line.startswith("PASSWORD")).split("'")[1]
+        assert len(secret) == 24
+        told = await quorate.facts("service_status", service="page", host="box")
+        assert (told["state"], told["health"], told["version"], told["drift"]) == ("running", "ok", "1.0", "none")
+        assert secret not in f"{planned}{done}{told}{quorate.audit()}{(tmp_path / 'state.sqlite').read_bytes()!r}"
+        [row] = await quorate.rows("service_list", words="page tests")
+        assert row["installed_on"] == "box"
+
+        gone = await quorate.facts("service_uninstall", service="page", host="box")
+        assert "kept in" in str(gone)
+        assert host.version == ""
+        await quorate.facts("service_install", service="page", host="box")
+        assert (files / ".env").read_text() == written, "the secret and the settings of the data that stayed"
+        await quorate.facts("service_uninstall", service="page", host="box", data=True)
+        assert not files.exists()
+        assert (await quorate.facts("service_status", host="box"))["services"] == "none"
+
+
+async def test_what_was_changed_by_hand_is_told_as_drift(tmp_path):
+    async with with_service(tmp_path) as (built, host, port):
+        await built.quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
+        (host.services / "page/compose.yaml").write_text("services: {}\n")
+        (host.folder / "containers").unlink()
+        told = await built.quorate.facts("service_status", service="page", host="box")
+        assert told["drift"] == ["compose.yaml was changed", "page has no container"]
+
+
+async def test_an_upgrade_that_does_not_get_healthy_is_taken_back(tmp_path):
+    async with with_service(tmp_path) as (built, host, port):
+        quorate = built.quorate
+        await quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
+        before = {file.name: file.read_bytes() for file in (host.services / "page").iterdir()}
+        refusal = await quorate.refusal("service_upgrade", service="page", host="box", to="2.0-broken")
+        assert "does not get healthy" in refusal
+        assert "it answers 503" in refusal
+        assert "runs again" in refusal
+        assert "the last words" in refusal
+        assert host.version == "1.0"
+        assert {file.name: file.read_bytes() for file in (host.services / "page").iterdir()} == before
+        assert "tag sha256:feed example/page:1.0" in host.calls
+        upgraded = await quorate.facts("service_upgrade", service="page", host="box", to="2.0")
+        assert host.version == "2.0"
+        assert "2.0" in str(upgraded)
+        told = await quorate.facts("service_status", service="page", host="box")
+        assert (told["version"], told["catalogue_has"], told["drift"]) == ("2.0", "1.0", "none")
+
+
+async def test_a_failure_says_what_was_done_what_was_not_and_how_to_go_on(tmp_path):
+    async with with_service(tmp_path) as (built, host, port):
+        host.say("no-pull")
+        told = await built.quorate.refusal("service_install", service="page", host="box", settings={"web_port": port})
+        assert "manifest unknown" in told
+        assert "service_uninstall service=page" in told
+        assert "write the files" in told
+        assert "start the containers" in told
+        kept = await built.quorate.facts("service_status", service="page", host="box")
+        assert kept["kept"] == "failed"
+        host.unsay("no-pull")
+        await built.quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
+        assert (await built.quorate.facts("service_status", service="page", host="box"))["kept"] == "installed"
+
+
+async def test_settings_that_do_not_fit_are_refused_before_anything_is_done(tmp_path):
+    async with with_service(tmp_path) as (built, host, _):
+
+        async def refused(**settings):
+            return await built.quorate.refusal("service_install", service="page", host="box", settings=settings)
+
+        assert "'colour'" in await refused(colour="green")
+        assert "no setting 'color'" in await refused(color="red")
+        assert "does not fit" in await refused(web_port="80; id")
+        assert "does not fit" in await refused(version="1.0 $(id)")
+        assert "by reference" in await refused(password="hunter2-hunter2")
+        assert "either host or place" in await built.quorate.refusal("service_install", service="page")
+        assert not host.services.exists()
+
+
+async def test_a_port_that_is_taken_is_told_before_anything_is_done(tmp_path):
+    async with with_service(tmp_path) as (built, host, port):
+        text = (host.catalogue / "page.yaml").read_text()
+        (host.catalogue / "page.yaml").write_text(text.replace("ports: []", "ports: [web_port]"))
+        settings = {"web_port": port}  # where the page of the test listens already
+        checked = await built.quorate.facts("service_check", service="page", host="box", settings=settings)
+        assert checked["fits"] == "no"
+        assert f"port {port}/tcp: used" in await built.quorate.refusal(
+            "service_install", service="page", host="box", settings=settings
+        )
+        assert not host.services.exists()
+
+
+async def test_a_host_without_compose_is_told_what_helps(tmp_path):
+    async with with_service(tmp_path) as (built, host, _):
+        host.program("docker", "#!/bin/sh\necho docker: unknown command >&2\nexit 1\n")
+        refusal = await built.quorate.refusal("service_install", service="page", host="box")
+        assert "no Compose on host box" in refusal
+        assert "docker=true" in refusal
+
+
+async def test_an_installation_that_outlasts_the_call_goes_on_and_can_be_asked_for(tmp_path):
+    async with with_service(tmp_path) as (built, host, port):
+        given = {"service": "page", "host": "box"}
+        host.say("slow")
+        begun = await built.quorate.facts("service_install", **given, settings={"web_port": port}, wait=0)
+        assert "service_status host=box service=page" in begun["next"]
+        assert "Somebody works on page" in await built.quorate.refusal("service_install", **given)
+        assert (await built.quorate.facts("service_status", **given))["underway"] == {"state": "going on"}
+        host.unsay("slow")
+        with anyio.fail_after(60):
+            while (told := await built.quorate.facts("service_status", **given))["kept"] == "installing":
+                await anyio.lowlevel.checkpoint()
+        assert (told["kept"], told["state"], host.version) == ("installed", "running", "1.0")
+
+
+async def test_who_may_only_read_sees_the_catalogue_and_changes_nothing(tmp_path):
+    async with house(tmp_path, {}, register=False, access=Access.READ, toolsets=("services",)) as built:
+        listed = {tool.name for tool in (await built.quorate.client.list_tools()).tools}
+        assert {name for name in listed if name.startswith(("service_", "ansible_", "terraform_"))} == {
+            "service_info",
+            "service_list",
+        }

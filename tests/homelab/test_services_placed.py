@@ -1,0 +1,95 @@
+"""A service in a guest that is made for it: create, wait, install, check health, in one plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorate.config import Access
+from quorate.sim.guest_os import running
+from quorate.sim.guest_os.running import Io
+from tests.homelab.house import house
+
+pytestmark = pytest.mark.anyio
+
+TEMPLATE = """
+title: The page
+about: A page for tests
+version: "1.0"
+needs: {memory: 1G, disk: 3G}
+parameters:
+  password: {type: secret, generate: 24, about: Password}
+compose: |
+  services:
+    page: {image: "example/page:${VERSION}"}
+health: {command: [docker, healthy], seconds: 9}
+"""
+PLACE = {"type": "ct", "template": "debian-13"}
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Path:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/page.yaml").write_text(TEMPLATE)
+    return tmp_path / "templates"
+
+
+def docker(io: Io, args: list[str]) -> int:
+    """In the simulated guests: what the real one would do to containers, done to a file."""
+    files = io.machine.files
+    if args[0] == "ps" and files.find("/run/page") is not None:
+        io.say("c1\tquorate-page-page-1\trunning\tUp 1 second\texample/page:1.0\tpage")
+    if args[:2] == ["compose", "-p"] and args[5] == "up":
+        assert b"PASSWORD='" in files.read("/srv/quorate/page/.env")
+        files.write("/run/page", b"")
+    return int(args == ["healthy"] and files.find("/run/page") is None)
+
+
+async def test_the_guest_is_made_entered_and_gets_the_service(tmp_path, catalogue, monkeypatch):
+    monkeypatch.setitem(running._commands, "docker", docker)
+    settings = {"catalogue": catalogue, "services_folder": "/srv/quorate"}
+    async with house(tmp_path, {}, homelab=settings) as built:
+        quorate = built.quorate
+        shown = await quorate.facts("service_install", service="page", place=PLACE, dry_run=True)
+        assert [step["step"].split()[0] for step in shown["steps"]] == ["Create", "Install"]
+        assert quorate.sim.world.guests.get(shown["vmid"]) is None
+        done = await quorate.facts("service_install", service="page", place=PLACE)
+        guest = quorate.sim.world.guests[done["vmid"]]
+        assert (guest.config["hostname"], guest.config["memory"], guest.status) == ("page", 1280, "running")
+        [row] = await quorate.rows("service_list", words="page tests")
+        assert row["installed_on"] == f"demo/{done['vmid']}"
+        told = await quorate.facts("service_status", service="page", host=f"demo/{done['vmid']}")
+        assert (told["state"], told["health"]) == ("running", "ok")
+
+
+async def test_if_the_service_cannot_be_installed_the_guest_stays_and_it_is_told_how_to_go_on(tmp_path, catalogue):
+    async with house(tmp_path, {}, homelab={"catalogue": catalogue}) as built:
+        answer = await built.quorate.call("service_install", service="page", place=PLACE)
+        assert answer.is_error
+        steps = answer.structured_content["steps"]
+        assert [step["state"] for step in steps] == ["done", "failed"]
+        vmid = answer.structured_content["vmid"]
+        assert "Docker cannot be installed" in steps[1]["why"]
+        assert f"host=demo/{vmid} docker=true" in steps[1]["why"]
+        assert f"guest_delete guest={vmid}" in steps[1]["why"]
+        assert vmid in built.quorate.sim.world.guests
+
+
+async def test_if_the_guest_cannot_be_made_nothing_is_installed(tmp_path, catalogue):
+    async with house(tmp_path, {}, homelab={"catalogue": catalogue}) as built:
+        quorate = built.quorate
+        assert "place has no 'corse'" in await quorate.refusal(
+            "service_install", service="page", place={**PLACE, "corse": 2}
+        )
+        wrong = {**PLACE, "template": "no-such-system"}
+        assert "no-such-system" in await quorate.refusal("service_install", service="page", place=wrong)
+        quorate.sim.faults.add("500:no space left on device:POST:/nodes/*/lxc")
+        answer = await quorate.call("service_install", service="page", place=PLACE)
+        assert [step["state"] for step in answer.structured_content["steps"]] == ["failed", "not tried"]
+        assert (await quorate.rows("service_list", words="page tests"))[0].get("installed_on", "") == ""
+
+
+async def test_who_may_not_change_the_cluster_may_not_put_a_guest_there(tmp_path, catalogue):
+    async with house(tmp_path, {}, register=False, homelab={"catalogue": catalogue}, access=Access.READ) as built:
+        assert "needs operate" in await built.quorate.refusal("service_install", service="page", place=PLACE)

@@ -1,0 +1,93 @@
+"""A hundred addresses of which thirty are dead, and scans that find exactly who is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.__main__ import HOSTS
+from tests.real.homelab import DMZ, LAN, HomelabLab, lost, serving, silent
+from tests.real.homelab import OURS as OURS_IN_LAN
+from tests.real.homelab_crowd import COUNT, CROWD, OURS, Crowd
+from tests.real.needs import program
+
+pytestmark = pytest.mark.anyio
+
+NOBODY = [f"{CROWD.prefix}.{number}" for number in range(101, 111)]
+LOST = [f"{CROWD.prefix}.{number}" for number in range(111, 121)]
+MUTE = [f"{CROWD.prefix}.{number}" for number in range(121, 131)]
+
+
+@pytest.fixture(scope="module")
+def crowd(homelab: HomelabLab) -> Iterator[Crowd]:
+    built = Crowd(Path("/run/lab"), Path(os.environ[HOSTS]) / "busybox", homelab.key)
+    try:
+        built.set_up()
+        yield built
+    finally:
+        built.close()
+
+
+@pytest.fixture(params=["builtin", "nmap"])
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == "nmap" and program("nmap") is None:
+        assert not os.environ.get("CI"), "nmap is missing"
+        pytest.skip("apt-get install --no-install-recommends nmap")
+    return name
+
+
+async def test_a_hundred_hosts_of_which_thirty_are_dead(homelab: HomelabLab, crowd: Crowd, tmp_path: Path):
+    dead = [*NOBODY, *LOST, *MUTE]
+    everyone = [*crowd.addresses, *dead]
+    # The dead stand in between: nobody has to wait for them.
+    mixed = [one for pair in zip(dead, everyone[: len(dead)], strict=True) for one in pair] + everyone[
+        len(dead) : COUNT
+    ]
+    assert len(mixed) == 100
+    async with serving(homelab, tmp_path, "pi", known=crowd.known_hosts(*dead)) as quorate:
+        with silent(CROWD, *MUTE), lost(CROWD, *LOST):
+            found = await quorate.facts("network_discover", hosts=mixed, seconds=45)
+        rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+        assert {row["host"] for row in rows if row["why_not"]} == set(dead)
+        assert (found["discovered"], found["failed"], len(rows)) == (COUNT, len(dead), 100)
+        assert len({row["device"] for row in rows if not row["why_not"]}) == COUNT
+        assert found["seconds"] < 46
+
+
+async def test_a_scan_finds_exactly_who_is_there(homelab: HomelabLab, crowd: Crowd, tmp_path: Path, engine: str):
+    async with serving(homelab, tmp_path, "pi") as quorate:
+        with silent(CROWD, *MUTE), lost(CROWD, *LOST):
+            found = await quorate.rows(
+                "network_scan", targets=[CROWD.network], ports=[22, 80], engine=engine, seconds=45, limit=500
+            )
+        listening = {row["address"] for row in found if row["open_ports"] == "22"}
+        assert listening == {*crowd.addresses, *MUTE}
+        assert {row["address"] for row in found} - listening == {OURS}
+
+
+async def test_a_scan_sees_who_listens_where_and_who_has_gone(homelab: HomelabLab, tmp_path: Path, engine: str):
+    desk, pi = homelab.hosts["desk"], homelab.hosts["pi"]
+    wanted = {
+        "targets": [OURS_IN_LAN, f"{LAN.prefix}.0/27", f"{DMZ.prefix}.0/27"],
+        "ports": [22, 8080],
+        "engine": engine,
+        "seconds": 45,
+    }
+    there = {host.address: "22" for host in homelab.hosts.values() if host.name != "cellar"}  # it cannot answer us
+    there |= {DMZ.gateway: "22", OURS_IN_LAN: ""}
+    async with serving(homelab, tmp_path) as quorate:
+        await quorate.facts("network_discover")
+        found = await quorate.facts("network_scan", **wanted)
+        assert found["answered"] == len(there)
+        with pi.away(), desk.running("busybox", "httpd", "-f", "-p", "8080"):
+            answer = await quorate.facts("network_scan", **wanted)
+            rows = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
+            open_ports = {row["address"]: row["open_ports"] for row in rows}
+            gone = {pi.address: "22"}
+            assert open_ports == dict(there.items() - gone.items()) | {desk.address: "22, 8080"}
+            assert answer["gone"] == "pi"
+            assert {row["address"]: row["mac"] for row in rows}[desk.address] == desk.mac

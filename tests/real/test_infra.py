@@ -1,0 +1,158 @@
+"""An infrastructure plan with a real Docker: applied, broken halfway, gone on with, and rolled back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from quorate.app import build
+from quorate.config import Access, Approval, Settings
+from quorate.homelab.settings import HomelabSettings
+from quorate.secret import Secret
+from quorate.ssh.settings import Login, SshSettings
+from tests.driving import Rig, text_of
+from tests.real.engine_host import IMAGE, PULLED, EngineHost
+from tests.real.keys import make_key
+from tests.real.needs import engines_problem
+
+pytestmark = pytest.mark.anyio
+STAY = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[EngineHost]:
+    absent = engines_problem()
+    if absent and not os.environ.get("CI"):
+        pytest.skip(absent)
+    assert absent is None, absent
+    folder = Path("/run/lab/infra")
+    folder.mkdir()
+    built = EngineHost(folder, make_key(folder / "key"))
+    try:
+        built.set_up()
+        built.start_docker()
+        yield built
+    finally:
+        built.close()
+
+
+@asynccontextmanager
+async def serving(host: EngineHost, folder: Path) -> AsyncIterator[Rig]:
+    known = folder / "known_hosts"
+    known.write_text(host.known_hosts)
+    ssh = SshSettings(Login(user="root", key=host.key), known_hosts=(known,), pins=folder / "pins")
+    homelab = HomelabSettings(
+        ssh=ssh, work=folder / "work", services_folder=str(folder / "srv"), passphrase=Secret("four random words")
+    )
+    settings = Settings(
+        clusters=(),
+        access=Access.ADMIN,
+        toolsets=("hosts", "workloads", "infra"),
+        approval=Approval.NONE,
+        audit_file=folder / "audit.jsonl",
+        state=str(folder / "state.sqlite"),
+        homelab=homelab,
+    )
+    app = build(settings)
+    try:
+        async with Client(app.server()) as client:
+            quorate = Rig(None, app, client, folder / "audit.jsonl")  # type: ignore[arg-type]
+            await quorate.facts("host_register", host="box", address=host.host, port=host.port)
+            yield quorate
+    finally:
+        await app.close()
+
+
+def state_of(host: EngineHost) -> dict[str, Any]:
+    """Every container as Docker itself tells it, without what is different each time that one is made."""
+    ids = host.docker("ps", "--all", "--quiet").split()
+    told = json.loads(host.docker("inspect", *ids)) if ids else []
+    return {
+        one["Name"]: {
+            "config": {key: value for key, value in one["Config"].items() if value and key != "Hostname"},
+            "limits": {key: value for key, value in one["HostConfig"].items() if value},  # null, [] and 0 are one
+            "mounts": sorted((each["Destination"], each.get("Name", "")) for each in one["Mounts"]),
+            "status": one["State"]["Status"],
+        }
+        for one in told
+    }
+
+
+async def test_a_plan_that_breaks_halfway_goes_on_and_is_rolled_back_to_what_was_there(host, tmp_path):
+    async with serving(host, tmp_path) as quorate:
+        host.docker("run", "--detach", "--name", "old", "--env", "WORD=a b", "--memory", "64m", IMAGE, *STAY)
+        host.docker("create", "--name", "asleep", "--volume", "pages:/data", IMAGE, *STAY)
+        before = state_of(host)
+        done = await quorate.facts("infra_backup", devices=["box"], scope=["workloads", "services"], name="before")
+        backup = done["steps"][-1]["backup"]
+        document: dict[str, Any] = {
+            "name": "lab",
+            "workloads": {
+                "first": {
+                    "host": "box",
+                    "engine": "docker",
+                    "image": IMAGE,
+                    "command": STAY,
+                    "volumes": ["rows:/data"],
+                },
+                "second": {
+                    "host": "box",
+                    "engine": "docker",
+                    "image": "127.0.0.1:5000/absent:1",
+                    "command": STAY,
+                    "needs": ["first"],
+                },
+                "third": {
+                    "host": "box",
+                    "engine": "docker",
+                    "image": IMAGE,
+                    "command": STAY,
+                    "needs": ["second"],
+                    "replicas": 2,
+                },
+            },
+        }
+        answer = await quorate.call("infra_apply", document=document)
+        assert answer.is_error
+        assert answer.structured_content, text_of(answer)
+        states = [step["state"] for step in answer.structured_content["steps"]]
+        assert states == ["done", "failed", "not tried", "not tried"]
+        assert "absent" in answer.structured_content["steps"][1]["why"]
+        assert {"/first", "/old", "/asleep"} == set(state_of(host))
+        document["workloads"]["second"]["image"] = PULLED
+        done = await quorate.facts("infra_apply", document=document)
+        assert [step["state"] for step in done["steps"]] == ["done"] * 3
+        assert (await quorate.facts("infra_apply", document=document))["result"] == "nothing to do"
+        assert {"/first", "/second", "/third", "/third-2"} <= set(state_of(host))
+        await quorate.facts("workload_remove", host="box", name="old", engine="docker")
+        await quorate.facts("workload_power", host="box", name="asleep", action="start", engine="docker")
+        back = await quorate.facts("infra_rollback", backup=backup)
+        assert "2 pieces were read again" in back["proved"]
+        after = state_of(host)
+        assert {name: one["status"] for name, one in after.items()} == {"/old": "running", "/asleep": "exited"}
+        for one in (*before.values(), *after.values()):
+            one.pop("status")
+        assert after == before
+        host.docker("rm", "--force", "old", "asleep")
+
+
+async def test_data_in_a_volume_comes_back(host, tmp_path):
+    async with serving(host, tmp_path) as quorate:
+        await quorate.facts(
+            "workload_deploy", host="box", name="db", engine="docker", image=IMAGE, volumes=["kept:/data"], command=STAY
+        )
+        host.docker("exec", "db", "sh", "-c", "echo first > /data/rows")
+        done = await quorate.facts("infra_backup", devices=["box"], scope=["workloads"], data=True)
+        backup = done["steps"][-1]["backup"]
+        host.docker("exec", "db", "sh", "-c", "echo second > /data/rows; echo x > /data/later")
+        back = await quorate.facts("infra_rollback", backup=backup, data=True)
+        assert back["more_than_then"] == ["data/later"]
+        assert host.docker("exec", "db", "cat", "/data/rows") == "first\n"
+        host.docker("rm", "--force", "db")

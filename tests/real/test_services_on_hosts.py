@@ -1,0 +1,187 @@
+"""Services on a real host: Compose with a real Docker, and Ansible over a real OpenSSH."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from mcp import Client
+
+from quorate.app import build
+from quorate.config import Access, Approval, Settings
+from quorate.homelab.settings import HomelabSettings
+from quorate.ssh.settings import Login, SshSettings
+from tests.driving import Rig
+from tests.real.engine_host import EngineHost
+from tests.real.keys import make_key
+from tests.real.needs import engines_problem, program
+
+pytestmark = pytest.mark.anyio
+PAGE = "127.0.0.1:5000/page"
+SERVES = "trap 'exit 0' TERM; echo hello > /tmp/index.html; httpd -f -p 80 -h /tmp & wait"
+TEMPLATES = {
+    "page": f"""
+title: The page
+about: A web page
+version: "1"
+needs: {{memory: 16M, disk: 16M, architectures: [amd64], ports: [web_port]}}
+parameters:
+  web_port: {{type: port, default: 8099, about: Port}}
+  word: {{type: secret, generate: 20, about: Word}}
+compose: |
+  version: "3"
+  services:
+    page:
+      image: {PAGE}:${{VERSION}}
+      restart: unless-stopped
+      environment: {{WORD: "${{WORD}}"}}
+      ports: ["${{WEB_PORT}}:80"]
+      volumes: ["./data:/data"]
+health: {{http: /index.html, port: web_port, seconds: 20}}
+backup: [data]
+""",
+    "note": """
+title: Note
+about: A note on the host
+parameters:
+  text: {default: hello, about: Text}
+ansible:
+  playbook: |
+    - hosts: all
+      tasks:
+        - name: The folder is there
+          ansible.builtin.file: {path: /run/lab/notes, state: directory, mode: "0755"}
+          tags: [folder]
+        - name: The note is written
+          ansible.builtin.copy: {dest: /run/lab/notes/note, content: "{{ text }}\\n", mode: "0644"}
+  uninstall: |
+    - hosts: all
+      tasks:
+        - name: The folder goes
+          ansible.builtin.file: {path: /run/lab/notes, state: absent}
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[EngineHost]:
+    absent = engines_problem() or (None if program("docker-compose") else "apt-get install docker-compose")
+    if absent and not os.environ.get("CI"):
+        pytest.skip(absent)
+    assert absent is None, absent
+    folder = Path("/run/lab/services")
+    folder.mkdir()
+    built = EngineHost(folder, make_key(folder / "key"))
+    try:
+        built.set_up()
+        built.start_docker()
+        for version, command in {"1": SERVES, "2": SERVES, "broken": "echo no disk; exit 3"}.items():
+            change = f"CMD {json.dumps(['sh', '-c', command])}"
+            built.docker("import", "--change", change, str(built.folder / "tiny.tar"), f"{PAGE}:{version}")
+            built.docker("push", f"{PAGE}:{version}")
+            built.docker("rmi", f"{PAGE}:{version}")
+        yield built
+    finally:
+        built.close()
+
+
+@asynccontextmanager
+async def serving(host: EngineHost, folder: Path) -> AsyncIterator[Rig]:
+    known = folder / "known_hosts"
+    known.write_text(host.known_hosts)
+    (folder / "templates").mkdir()
+    for name, text in TEMPLATES.items():
+        (folder / f"templates/{name}.yaml").write_text(text)
+    ssh = SshSettings(Login(user="root", key=host.key), known_hosts=(known,), pins=folder / "pins")
+    settings = Settings(
+        clusters=(),
+        access=Access.ADMIN,
+        toolsets=("hosts", "services"),
+        approval=Approval.NONE,
+        audit_file=folder / "audit.jsonl",
+        state=str(folder / "state.sqlite"),
+        homelab=HomelabSettings(
+            ssh=ssh,
+            catalogue=folder / "templates",
+            work=folder / "work",
+            services_folder=str(host.folder / "opt"),
+        ),
+    )
+    app = build(settings)
+    try:
+        async with Client(app.server()) as client:
+            quorate = Rig(None, app, client, folder / "audit.jsonl")  # type: ignore[arg-type]
+            await quorate.facts("host_register", host="box", address=host.host, port=host.port)
+            yield quorate
+    finally:
+        await app.close()
+
+
+async def test_a_compose_service_is_installed_healthy_upgraded_taken_back_and_removed(host: EngineHost, tmp_path: Path):
+    async with serving(host, tmp_path) as quorate:
+        given = {"service": "page", "host": "box"}
+        assert (await quorate.facts("service_check", **given))["fits"] == "yes"
+        done = await quorate.facts("service_install", **given, wait=50)
+        assert "running" in json.dumps(done)
+        name = host.docker("ps", "--format", "{{.Names}}").strip()
+        assert "page" in name
+        told = await quorate.facts("service_status", **given)
+        assert (told["state"], told["health"], told["version"], told["drift"]) == ("running", "ok", "1", "none")
+        word = host.docker("exec", name, "sh", "-c", "echo $WORD").strip()
+        assert len(word) == 20
+        assert word not in f"{done}{told}{quorate.audit()}"
+        host.docker("exec", name, "sh", "-c", "echo kept > /data/file")
+
+        refusal = await quorate.refusal("service_upgrade", **given, to="broken", wait=50)
+        assert "does not get healthy" in refusal
+        assert "no disk" in refusal
+        assert "runs again" in refusal
+        assert host.docker("ps", "--format", "{{.Image}}").strip() == f"{PAGE}:1"
+
+        await quorate.facts("service_upgrade", **given, to="2", wait=50)
+        assert host.docker("ps", "--format", "{{.Image}}").strip() == f"{PAGE}:2"
+
+        host.docker("rm", "--force", host.docker("ps", "--quiet").strip())
+        assert (await quorate.facts("service_status", **given))["drift"] == ["page has no container"]
+
+        await quorate.facts("service_uninstall", **given, wait=50)
+        data = host.folder / "opt/page/data/file"
+        assert data.read_text() == "kept\n"
+        await quorate.facts("service_uninstall", **given, data=True, wait=50)
+        assert not (host.folder / "opt/page").exists()
+        assert host.docker("ps", "--all", "--quiet").strip() == ""
+
+
+async def test_a_port_that_is_taken_is_seen_before(host: EngineHost, tmp_path: Path):
+    async with serving(host, tmp_path) as quorate:
+        settings = {"web_port": 5000}  # the registry's
+        assert "port 5000/tcp: used" in await quorate.refusal(
+            "service_install", service="page", host="box", settings=settings
+        )
+
+
+def note() -> str | None:
+    file = Path("/run/lab/notes/note")
+    return file.read_text() if file.exists() else None
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("ansible_runner"), reason="pip install ansible-core ansible-runner")
+async def test_a_playbook_is_tried_run_and_taken_back_over_openssh(host: EngineHost, tmp_path: Path):
+    async with serving(host, tmp_path) as quorate:
+        given = {"service": "note", "host": "box"}
+        tried = await quorate.facts("ansible_check", **given, tags=["folder"])
+        assert tried["would_change"] == ["The folder is there"]
+        assert note() is None
+        done = await quorate.facts("ansible_run", **given, wait=50)
+        assert note() == "hello\n"
+        assert done["changed"] == ["The folder is there", "The note is written"]
+        assert "The note is written" in [line for _, _, line in quorate.progress]
+        again = await quorate.facts("ansible_run", **given, wait=50)
+        assert again.get("changed", []) == []
+        await quorate.facts("service_uninstall", **given, wait=50)
+        assert note() is None
