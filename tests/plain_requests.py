@@ -382,6 +382,19 @@ REQUESTS = (
     ("restart the docker container jellyfin on the nas", "workload_power"),
     ("is the jellyfin container on the nas healthy, and which image digest has it", "workload_get"),
     ("remove the docker container watchtower from the host", "workload_remove"),
+    ("which self-hosted services can I install", "service_list"),
+    ("what settings does the nextcloud service have", "service_info"),
+    ("does the nas have enough memory and free ports to run the immich service", "service_check"),
+    ("install vaultwarden on the nas with docker compose", "service_install"),
+    ("is the pihole service on the pi healthy, and which version", "service_status"),
+    ("upgrade the gitea service on the nas to the new version", "service_upgrade"),
+    ("uninstall the uptime kuma service from the pi", "service_uninstall"),
+    ("what would the playbook change on the nas", "ansible_check"),
+    ("run the ansible playbook for the node exporter on the nas", "ansible_run"),
+    ("make a terraform plan for the registry", "terraform_plan"),
+    ("apply the terraform plan that was shown", "terraform_apply"),
+    ("has anything drifted from the terraform state", "terraform_refresh"),
+    ("tear down all that terraform made", "terraform_destroy"),
 )
 
 HELD_BACK = (

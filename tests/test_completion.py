@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -12,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from quorate.homelab.host import Host
+from quorate.homelab.registry import Hosts
 from quorate.operations.registry import operations
+from quorate.pve.clock import SystemClock
 from quorate.sim.demo_world import build_demo_world
 from quorate.sim.world import World
+from quorate.state.store import open_store
 from tests.running_sim import pointed_at, running_sim
 
 PACKAGES = ("fish", "zsh")
@@ -107,6 +112,9 @@ def offered(shell: str, environ: Mapping[str, str], line: str) -> set[str]:
         ("quorate call guest_power dry_run=", {"true", "false"}),
         ("quorate policy explain guest_del", {"guest_delete"}),
         ("quorate completion z", {"zsh"}),
+        ("quorate serve --toolsets ho", {"homelab", "hosts"}),
+        ("quorate serve --toolsets guests,ho", {"guests,homelab", "guests,hosts"}),
+        ("quorate tools --surface l", {"lean"}),
         ("quorate nonsense ", set()),
         ("quorate call no_such_tool a", set()),
     ],
@@ -123,6 +131,21 @@ def test_guests_nodes_and_storages_of_the_cluster_are_completed(shell: str, envi
         assert offered(shell, settings, "quorate call guest_get guest=homea") == {"homeassistant"}
         assert offered(shell, settings, "quorate call node_get node=") == set(sim.world.nodes)
         assert "local" in offered(shell, settings, "quorate call vm_create storage=lo")
+
+
+def test_hosts_are_completed_by_name_wherever_a_tool_takes_one(shell: str, environ: dict[str, str]) -> None:
+    async def register() -> None:
+        place = Path(environ["HOME"]) / ".local" / "state" / "quorate" / "state.sqlite"
+        async with open_store(str(place), clock=SystemClock()) as store:
+            for name in ("nas", "pi"):
+                await Hosts(store).add(Host(name, "192.0.2.7"))
+
+    asyncio.run(register())
+    assert offered(shell, environ, "quorate call host_verify host=") == {"nas", "pi"}
+    assert offered(shell, environ, "quorate trust n") == {"nas"}
+    with running_sim() as sim:
+        found = offered(shell, {**environ, **pointed_at(sim)}, "quorate call host_exec host=p")
+        assert {"pi", "pve1", "pihole"} <= found
 
 
 def test_a_name_that_a_shell_would_run_is_not_offered(shell: str, environ: dict[str, str]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
+import os
 import tomllib
 import unicodedata
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +20,9 @@ from mcp.types import ElicitResult
 from quorate.config import Access, Approval
 from quorate.config.given import Rank, Source
 from quorate.config.policy import read_policy
+from quorate.config.rules import Limits, Policy
+from quorate.homelab.devices.device import Sighting
+from quorate.homelab.devices.store import Devices
 from quorate.operations.registry import TOOLSETS, Risk, operations
 from quorate.pve.clock import SystemClock
 from quorate.sim.http import Front
@@ -26,7 +32,8 @@ from quorate.state.passphrase import Passphrase, PassphraseLocked, PassphraseWro
 from quorate.state.store import open_store
 from tests.driving import Rig, rig, second_server, text_of
 from tests.homelab.house import house
-from tests.inside_guests import files
+from tests.homelab.silence import silent
+from tests.inside_guests import files, reach_by_ssh
 from tests.test_approvals_command import plainly
 from tests.web.serving import web
 
@@ -756,6 +763,102 @@ async def test_no_reference_leads_to_the_servers_own_secrets(tmp_path: Path, mon
                 text = await built.quorate.refusal("host_register", host="new", **given, **{field: reference})
                 assert "for a host's secret" in text
         assert built.hosts["nas"].connections == []
+
+
+@tries("an approval is for a host or workload, and then its name is given to another")
+async def test_a_yes_to_a_host_is_void_once_its_name_leads_elsewhere(tmp_path: Path) -> None:
+    async with house(tmp_path, {"nas": {}, "pi": {}}, approval=Approval.TOKEN) as built:
+        for moved in ({"address": "192.0.2.7"}, {"jump": "pi"}, {"user": "somebody"}):
+            plan = await built.quorate.facts("host_remove", host="nas", dry_run=True)
+            await built.quorate.facts("host_update", host="nas", **moved)
+            text = await built.quorate.refusal("host_remove", host="nas", plan_token=plan["plan_token"])
+            assert "does not fit" in text
+        assert "nas" in [row["name"] for row in await built.quorate.rows("host_list")]
+
+
+@tries("the limits of a cluster are stepped over by way of a host")
+async def test_a_host_that_is_a_guest_counts_where_the_guest_does(tmp_path: Path) -> None:
+    limited: dict[str, Any] = {"policy": Policy(limits=Limits(concurrent_changes=0)), "access": Access.ADMIN}
+    async with house(tmp_path) as built:
+        reach_by_ssh(built.quorate, VM, port=built.hosts["nas"].port)
+        app = built.quorate.app
+        app.adopt(replace(app.settings, clusters=tuple(replace(one, **limited) for one in app.settings.clusters)))
+        text = await built.quorate.refusal("host_exec", host="nas", command=["true"])
+        assert "limit concurrent_changes of demo" in text
+        assert built.hosts["nas"].commands == []
+
+
+@tries("a job that another has started on a hidden host is read or stopped")
+async def test_a_job_is_as_hidden_as_its_host(tmp_path: Path) -> None:
+    async with house(tmp_path) as built:
+        quorate = built.quorate
+        job = (await quorate.facts("host_exec", host="nas", command="echo told; sleep 999", wait=0.5))["job"]
+        hidden = read_policy(
+            tomllib.loads('[[rules]]\nname = "mine"\ndeny = "read"\nhosts = ["nas"]\n'), Source(Rank.TOML)
+        )
+        quorate.app.adopt(replace(quorate.app.settings, policy=hidden))
+        assert await quorate.rows("host_job") == []
+        for action in ("poll", "stop"):
+            assert "the rule 'mine'" in await quorate.refusal("host_job", action=action, job=job)
+
+
+@tries("an address, a login or a workload's name that a shell or a path would read as more")
+async def test_names_mean_no_more_than_they_say(tmp_path: Path) -> None:
+    async with house(tmp_path, {"nas": {}, "pi": {}}) as built:
+        quorate, key = built.quorate, str(built.hosts["pi"].key_file)
+        text = await quorate.refusal("host_exec", host="fe80::1%;reboot;", command=["true"])
+        assert "is no address" in text
+        text = await quorate.refusal("host_exec", host="nas", user="x; reboot #", key=key, command=["true"])
+        assert "'x; reboot #@127.0.0.1'" in text
+        text = await quorate.refusal("workload_get", host="nas", name="../images/nginx")
+        assert "is no name for a workload" in text
+
+
+@tries("a key that is no key: a device without end, a pipe that nobody fills")
+async def test_a_key_is_a_plain_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    async with house(tmp_path) as built:
+        for key in ("/dev/zero", str(tmp_path / "pipe")):
+            text = await built.quorate.refusal("host_exec", host="nas", key=key, command=["true"])
+            assert "no plain file" in text
+
+
+@tries("many scans at once")
+async def test_scans_share_their_connections(tmp_path: Path) -> None:
+    def sockets() -> int:
+        return sum(
+            os.readlink(one).startswith("socket:") for one in Path("/proc/self/fd").iterdir() if one.is_symlink()
+        )
+
+    loopback = (ipaddress.ip_network("127.0.0.0/8"),)
+    async with house(tmp_path, {}, homelab={"networks": loopback}) as built:
+        with ExitStack() as stack:
+            port = stack.enter_context(silent("127.0.6.1"))
+            for number in range(2, 151):
+                stack.enter_context(silent(f"127.0.6.{number}", port))
+            before, most = sockets(), 0
+            given = {"targets": ["127.0.6.1-150"], "ports": [port], "seconds": 1, "rate": 2000}
+            scans = [asyncio.ensure_future(built.quorate.facts("network_scan", **given)) for _ in range(4)]
+            while not all(one.done() for one in scans):
+                most = max(most, sockets() - before)
+                await asyncio.sleep(0.02)
+            assert most < 200
+            assert any("not_scanned" in one.result() for one in scans)
+
+
+@tries("a host that says it is another")
+async def test_a_liar_stays_apart_from_whom_it_claims_to_be(tmp_path: Path) -> None:
+    async with open_store(str(tmp_path / "state.db"), clock=SystemClock()) as store:
+        devices = Devices(store)
+        claims: dict[str, Any] = {"kind": "host", "machine_id": "m1", "serial": "SN-12", "macs": ("bc:24:11:00:00:01",)}
+        seen = [
+            Sighting(name=name, ref=name, address=address, **claims)
+            for name, address in (("nas", "192.168.1.5"), ("liar", "192.168.1.66"))
+        ]
+        for now in (1.0, 2.0):
+            victim, liar = await devices.saw(seen, now)
+            assert victim.id != liar.id
+            assert victim.refs == ("nas",)
 
 
 # -- words of strangers ------------------------------------------------------------------------------------------------

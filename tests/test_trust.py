@@ -15,10 +15,13 @@ from quorate.homelab.host import Host as Registered
 from quorate.homelab.registry import Hosts
 from quorate.inside.over_ssh import SshWay, not_started
 from quorate.inside.way import Command
+from quorate.problems import HostKeyRefused
 from quorate.pve.clock import SystemClock
+from quorate.ssh.connecting import connect
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.pool import Pool
 from quorate.ssh.process import Place
+from quorate.ssh.target import SshTarget
 from quorate.state.store import open_store
 from tests.ssh_server import HOST, Host, serving
 
@@ -91,6 +94,26 @@ async def test_a_typed_yes_pins_the_key_that_was_shown(tmp_path):
         assert await works(host, operator.pins)
         code, said = await operator.types(f"{HOST}:{host.port}")
         assert (code, "is trusted already" in said) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shown"),
+    [(("ssh-rsa", "ssh-ed25519"), "ed25519"), (("ssh-rsa", "ecdsa-sha2-nistp256"), "ecdsa"), (("ssh-rsa",), "rsa")],
+)
+async def test_of_several_keys_the_one_that_ssh_would_show_is_shown_with_the_way_to_compare_it(tmp_path, kinds, shown):
+    keys = {kind: asyncssh.generate_private_key(kind) for kind in kinds}
+    server = await asyncssh.listen(HOST, 0, server_host_keys=list(keys.values()))
+    async with server:
+        name = f"{HOST}:{server.get_port()}"
+        _, said = await Operator(tmp_path / "state").types(name, answer="no\n")
+        fingerprint = next(key.get_fingerprint() for kind, key in keys.items() if shown in kind)
+        assert fingerprint in said
+        assert f"/etc/ssh/ssh_host_{shown}_key.pub" in said
+        target = SshTarget(HOST, server.get_port(), "tester")
+        with pytest.raises(HostKeyRefused) as refused:
+            await connect(target, HostKeys((), tmp_path / "pins"))
+        assert fingerprint in str(refused.value)
+        assert f"/etc/ssh/ssh_host_{shown}_key.pub" in str(refused.value)
 
 
 @pytest.mark.parametrize("answer", ["no\n", "y\n", "\n", "yes please\n", "\x04"])

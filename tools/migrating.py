@@ -17,10 +17,10 @@ INTRODUCTION = """# Coming from another server
 
 Generated from the code by `make docs`; do not edit.
 
-Quorate can stand in for four other Proxmox servers: `quorate serve --surface NAME` lists that server's tools with its
+Quorate can stand in for five other Proxmox servers: `quorate serve --surface NAME` lists that server's tools with its
 names, parameters, types and defaults, and does what each of them promises. Its environment variables are understood,
 so an existing set-up goes on working when the command is changed. Several surfaces can be served at once
-(`--surface native,bsahane`), as long as no tool name occurs twice.
+(`--surface native,bsahane`), as long as no tool name occurs twice; brynnjocelyn and washyu have some in common.
 
 Everything runs through the same pipeline as our own tools: checked against PVE's API facts, followed to the end of the
 task, gated and recorded. Where one of these tools calls a path or sends a parameter that PVE does not have, ours does
@@ -46,12 +46,13 @@ OWN_GATE = {
     "bsahane": "`confirm`, which the model fills in",
     "gilby125": "`PROXMOX_ALLOW_ELEVATED`, once, for everything",
     "solomonneas": "`PROXMOX_ENABLE_DESTRUCTIVE` and `destructive`, which the model fills in",
+    "washyu": "nothing",
 }
 OURS = "a person who types the guest's name, or an operator with a passphrase"
 
 LACKING = """
 What a stand-in cannot promise: where a server's documents show no answer, its shape and words are ours, and so are
-those of errors. With several clusters the drop-in tools are about the first.
+those of errors. With several clusters the drop-in tools are about the first, unless they take a `host` (washyu).
 """
 
 SET_UP = {
@@ -72,6 +73,16 @@ SET_UP = {
         "`PROXMOX_ENABLE_DESTRUCTIVE=1` and `destructive` are its own gates and hold as they do there. Where Quorate "
         "has been told nothing about access or approval, the variable stands for `--access admin` and counts as the "
         "operator's yes; whatever is chosen here goes first. Its live smoke run is `quorate smoke`."
+    ),
+    "washyu": (
+        "It has no switch of its own for changes, so what it may do is decided here: `--access operate` for changes, "
+        "`--access admin` for what destroys, and `--approval ask`, `token` or `none` for who agrees to that. All "
+        "toolsets are on, those of the homelab too. Host keys are checked: the operator trusts a machine once, with "
+        "`quorate trust`. The account `mcp_admin` gets a key of its own; one that the other server has made is "
+        "registered with its key (`register_server key_path=~/.ssh/mcp/mcp_admin_key`). `host` is a Proxmox host or "
+        "cluster of the settings. A `password` is used for its call and kept nowhere. Terminals are shown by the HTTP "
+        "transport. What that server only pretends to do is done here: plans, scaling, decommissioning, backup, "
+        "rollback. VLANs and packet filters of plain machines are not: a plan with `network_changes` is refused."
     ),
 }
 

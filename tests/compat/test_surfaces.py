@@ -18,7 +18,7 @@ from tests.houses import houses
 
 pytestmark = pytest.mark.anyio
 
-COUNTS = {"brynnjocelyn": 29, "bsahane": 53, "gilby125": 55, "solomonneas": 42}
+COUNTS = {"brynnjocelyn": 29, "bsahane": 53, "gilby125": 55, "solomonneas": 42, "washyu": 49}
 
 
 def settings(tmp_path, *surfaces):

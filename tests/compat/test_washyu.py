@@ -6,7 +6,7 @@ import pytest
 
 from quorate.config import Access, Approval
 from tests.compat.trying import as_documented, documented, refused, surface
-from tests.coverage import homes, looks
+from tests.coverage import homes, looks, washyu_home
 from tests.coverage import washyu as coverage
 from tests.coverage.homes import PASSWORD
 from tests.coverage.rows import Done, Row, looked_at, prepared, row
@@ -81,9 +81,11 @@ async def attempt(quorate, tried: Row, home=None) -> Done:
 
 async def test_the_tools_are_listed_exactly_as_documented(tmp_path):
     async with surface(tmp_path, "washyu") as quorate:
-        listed = {tool.name: as_documented(tool.input_schema) for tool in (await quorate.client.list_tools()).tools}
+        tools = (await quorate.client.list_tools()).tools
+    listed = {tool.name: as_documented(tool.input_schema) for tool in tools}
     assert listed == documented("washyu")
     assert len(listed) == 49
+    assert {tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint} == READS
 
 
 def test_every_tool_is_tried():
@@ -124,8 +126,9 @@ async def test_a_tool_does_what_it_promises(tmp_path, tried):
 async def test_at_access_read_a_change_is_refused_and_says_what_the_operator_has_to_set(tmp_path, tool, given, needed):
     async with homes.docked(tmp_path) as home:
         before = await home.registered()
-        more = {"access": Access.READ, "surfaces": ("washyu",), "toolsets": None}
-        async with second_server(home.quorate, tmp_path / "second.jsonl", **more) as quorate:
+        async with second_server(
+            home.quorate, tmp_path / "second.jsonl", access=Access.READ, surfaces=("washyu",), toolsets=None
+        ) as quorate:
             answer = await quorate.call(tool, **given)
         assert answer.is_error
         told = answer.structured_content
@@ -164,6 +167,7 @@ async def test_a_host_key_that_nobody_has_trusted_ends_the_call(tmp_path):
 async def test_after_its_set_up_the_account_needs_no_password_and_no_key(tmp_path):
     async with homes.accounts(tmp_path) as home:
         box, quorate = home.box, home.quorate
+        assert box is not None
         await quorate.facts("host_remove", host="box")
         where = {"hostname": HOST, "port": box.port}
         login = {**where, "username": "mcp_admin"}
@@ -232,7 +236,20 @@ async def test_a_proxmox_host_that_is_not_in_the_settings_is_not_taken_for_anoth
         text = await refused(quorate, "delete_proxmox_vm", node="pve3", vmid=205, vm_type="lxc", host="pve9.lan")
         assert "There is no Proxmox host 'pve9.lan' in the settings" in text
         assert 205 in quorate.sim.world.guests
-        assert (await quorate.facts("get_proxmox_node_status", node="pve1", host=HOST))["node"] == "pve1"
+        assert "There is no Proxmox host '['" in await refused(
+            quorate, "get_proxmox_node_status", node="pve1", host="["
+        )
+        for host in (HOST, f"https://{HOST}:8006", "Demo"):
+            assert (await quorate.facts("get_proxmox_node_status", node="pve1", host=host))["node"] == "pve1"
+
+
+async def test_a_container_is_no_vm_unless_the_caller_says_so(tmp_path):
+    async with surface(tmp_path, "washyu") as quorate:
+        text = await refused(quorate, "manage_proxmox_vm", node="pve3", vmid=204, action="stop")
+        assert "is no VM, but a container. If that is the guest you mean, call again with vm_type=lxc" in text
+        assert quorate.sim.world.guests[204].running
+        await quorate.facts("manage_proxmox_vm", node="pve3", vmid=204, action="stop", vm_type="lxc")
+        assert not quorate.sim.world.guests[204].running
 
 
 async def test_with_several_clusters_the_host_says_which_is_meant(tmp_path):
@@ -245,6 +262,52 @@ async def test_with_several_clusters_the_host_says_which_is_meant(tmp_path):
 
 async def nodes(quorate, **more):
     return (await quorate.facts("list_proxmox_resources", resource_type="node", **more))["resources"]
+
+
+# -- infrastructure ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_only_to_be_checked_is_told_and_not_done(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        quorate = home.quorate
+        await washyu_home.apply(home)
+        before = (home.running("one"), home.running("two"), await home.registered())
+        saved = await quorate.facts("create_infrastructure_backup")
+        newer = {"services": {"web": {"type": "docker", "image": "nginx:1.28"}}}
+        move = {"migration_plan": {"target_devices": [2]}, "force_removal": True}
+        scaled = {"scale_up": [{"service_name": "cache", "target_replicas": 2}]}
+        for tool, given, step in (
+            ("update_device_config", {"device_id": 1, "config_changes": newer}, "Replace docker web"),
+            ("decommission_device", {"device_id": 1, **move}, "Move docker web"),
+            ("scale_services", {"scaling_plan": scaled}, "Create workload cache-2"),
+            ("rollback_infrastructure_changes", {"backup_id": saved["backup_id"]}, "All is as it was"),
+        ):
+            told = await quorate.facts(tool, **given, validate_only=True)
+            assert (told["status"], told["validate_only"]) == ("success", True)
+            assert step in json.dumps(told), tool
+        assert (home.running("one"), home.running("two"), await home.registered()) == before
+
+
+async def test_an_update_can_be_taken_back_by_the_backup_that_was_made_before_it(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        quorate = home.quorate
+        newer = {"services": {"web": {"type": "docker", "config": {"image": "nginx:1.28", "memory": "64M"}}}}
+        await quorate.facts("update_device_config", device_id=1, config_changes=newer)
+        assert home.running("one") == {"web": "nginx:1.28"}
+        (archive,) = washyu_home.archives(home)
+        done = await quorate.facts("rollback_infrastructure_changes", backup_id=archive.stem)
+        assert home.running("one") == {"web": "nginx:1.27"}
+        assert done["status"] == "success"
+
+
+async def test_copies_are_not_made_on_a_device_where_the_service_is_not(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        await washyu_home.apply(home)
+        wrong = {"scale_up": [{"device_id": 2, "service_name": "cache", "target_replicas": 2}]}
+        assert "cache is not on device 2. It is on one" in await home.quorate.refusal(
+            "scale_services", scaling_plan=wrong
+        )
+        assert sorted(home.running("one")) == ["cache", "web"]
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
@@ -265,6 +328,37 @@ async def test_what_cannot_be_done_is_said_before_anything_is_done(tmp_path):
         assert "nothing to scale" in await quorate.refusal("scale_services", scaling_plan={})
         unknown = {"scale_up": [{"service_name": "nowhere", "target_replicas": 2}]}
         assert "nowhere" in await quorate.refusal("scale_services", scaling_plan=unknown)
+        assert home.running("one") == {"web": "nginx:1.27"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("deploy_infrastructure", {"deployment_plan": {"services": [1]}}),
+        ("deploy_infrastructure", {"deployment_plan": {"services": "all"}}),
+        ("deploy_infrastructure", {"deployment_plan": {"services": [{**washyu_home.CACHE, "config": [1]}]}}),
+        ("deploy_infrastructure", {"deployment_plan": {"services": [{**washyu_home.CACHE, "type": "vm"}]}}),
+        ("deploy_infrastructure", {"deployment_plan": {"devices": []}}),
+        ("update_device_config", {"config_changes": {"services": [1]}}),
+        ("update_device_config", {"config_changes": {"services": {"web": {"config": 1}}}}),
+        ("update_device_config", {"config_changes": {"services": {"web": 7}, "workloads": [2]}}),
+        ("update_device_config", {"config_changes": {"weather": "fair"}}),
+        ("decommission_device", {"migration_plan": {"target_devices": 2}}),
+        ("decommission_device", {"migration_plan": {"target_devices": [{}, 1]}}),
+        ("decommission_device", {"migration_plan": {"service_mapping": {"web": "one"}}}),
+        ("scale_services", {"scaling_plan": {"scale_up": 3}}),
+        ("scale_services", {"scaling_plan": {"scale_up": [{"service_name": "x", "target_replicas": "3"}]}}),
+        ("deploy_vm", {"platform": "docker", "vm_name": "x", "vm_config": {"ports": 80}}),
+        ("deploy_vm", {"platform": "docker", "vm_name": "x", "vm_config": {"command": "echo 'a"}}),
+    ],
+)
+async def test_an_object_that_makes_no_sense_is_refused_in_words(tmp_path, tool, given):
+    async with homes.docked(tmp_path) as home:
+        which = {"device_id": 1} if "device_id" in documented("washyu")[tool] else {}
+        answer = await home.quorate.call(tool, **which, **given)
+        assert answer.is_error
+        assert answer.structured_content["status"] == "error"
+        assert answer.structured_content["message"]
         assert home.running("one") == {"web": "nginx:1.27"}
 
 

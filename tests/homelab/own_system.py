@@ -92,7 +92,7 @@ async def own_system(folder: Path, *, busybox: bool = False, without: Sequence[s
         system.port = free.getsockname()[1]
     _make_keys(system)
     (folder / "sshd_config").write_text(_CONFIG.format(host=HOST, port=system.port, folder=folder))
-    apart = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+    apart = ("--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
     server = await asyncio.create_subprocess_exec(
         "unshare", *apart, "sh", "-c", _ENTER, "sh", str(folder), stderr=asyncio.subprocess.PIPE
     )

@@ -159,9 +159,28 @@ async def test_two_names_for_one_machine_are_one_device_with_a_steady_name(devic
     assert await history(devices) == []
 
 
+@pytest.mark.parametrize("place", ["192.168.1.5", "192.168.1.5:22", "[fd00::5]:2222"])
+async def test_a_machine_that_nobody_has_registered_is_called_as_it_calls_itself(devices, place):
+    (found,) = await devices.saw([sighting(place, address="192.168.1.5")], 1.0)
+    assert (found.name, found.refs) == ("nas", (place,))
+    (named,) = await devices.saw([sighting("store", address="192.168.1.5")], 2.0)
+    assert (named.name, named.id) == ("store", found.id)
+
+
+async def test_a_router_stands_where_it_was_reached_and_not_where_its_default_route_leads(devices):
+    cards = (
+        Interface(name="lan", mac=MAC, state="up", addresses=("192.168.1.1/24",)),
+        Interface(name="wan", mac=OTHER_MAC, state="up", addresses=("203.0.113.7/24",)),
+    )
+    network = Network(interfaces=cards, gateways=("203.0.113.1 dev wan",))
+    seen = sighting("router", found=facts(network=network), address="192.168.1.1")
+    (router,) = await devices.saw([seen], 1.0)
+    assert router.addresses == ("192.168.1.1/24", "203.0.113.7/24")
+
+
 async def test_a_machine_that_claims_to_be_another_stays_apart_from_it(devices):
     def seen() -> list[Sighting]:
-        claims = {"machine_id": "m1", "serial": "SN-1234-AB", "found": facts()}
+        claims: dict[str, Any] = {"machine_id": "m1", "serial": "SN-1234-AB", "found": facts()}
         return [
             sighting("nas", **claims, address="192.168.1.5"),
             sighting("liar", **claims, address="192.168.1.66"),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
 import pytest
 
 from quorate.config import Access
+from quorate.homelab.infra.document import examined
 from tests.homelab.infra_lab import InfraLab, infra_lab
 
 pytestmark = pytest.mark.anyio
@@ -186,3 +191,30 @@ async def test_copies_get_ports_one_after_the_other_and_fewer_of_them_remove_the
         ]
         assert lab.running("two") == {"web": "nginx:1.27"}
         assert "No document that was applied" in await lab.quorate.refusal("infra_scale", name="wep", replicas=2)
+
+
+async def test_a_step_that_outlasts_the_call_goes_on_and_the_rest_is_done_by_the_next(tmp_path):
+    async with infra_lab(tmp_path, register=True) as lab:
+        document = wanted(lab, hosts={})
+        lab.engines["one"].pulling.clear()
+        told = await lab.quorate.facts("infra_apply", document=document, wait=0.2)
+        assert [step["state"] for step in told["steps"]] == ["running", "not tried"]
+        assert "infra_apply plan=lab-" in told["next"]
+        assert "still being deployed" in await lab.quorate.refusal("infra_apply", document=document)
+        lab.engines["one"].pulling.set()
+        while "db" not in lab.running("one"):
+            await anyio.lowlevel.checkpoint()
+        while (await lab.quorate.facts("infra_plan", document=document))["result"] != {"create": 1, "none": 1}:
+            await anyio.lowlevel.checkpoint()
+        assert (await lab.quorate.facts("infra_apply", document=document))["result"] == "done"
+        left = await lab.quorate.facts("infra_plan", document={"name": "lab"})
+        assert left["left_over"] == ["workload web on two", "workload db on one"]
+
+
+def test_the_document_of_the_manual_is_right():
+    text = (Path(__file__).parents[2] / "docs/homelab/infra.md").read_text()
+    document, faults = examined(text.split("```yaml\n")[1].split("```")[0])
+    assert faults == []
+    assert [str(one) for one in document.order()] == [
+        "host nas", "guest web01", "workload db", "workload app", "service pihole"
+    ]  # fmt: skip

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
 import pytest
 
 from quorate.homelab.infra.dependants import connected
-from tests.driving import text_of
+from quorate.ssh.settings import Login, SshSettings
+from tests.driving import Rig, text_of
+from tests.homelab.house import house
 from tests.homelab.infra_lab import InfraLab, infra_lab
+from tests.homelab.own_system import OwnSystem, own_system
 
 pytestmark = pytest.mark.anyio
 
@@ -122,3 +129,52 @@ async def test_hardware_of_a_guest_is_changed_by_its_cluster(tmp_path):
         changes = {"resources": {"cores": 3}}
         await lab.quorate.facts("device_update", device="demo/201", changes=changes, backup=False)
         assert (await lab.quorate.facts("guest_get", guest=201))["hardware"]["cores"] == 3
+
+
+@asynccontextmanager
+async def standing(tmp_path: Path, config: str) -> AsyncIterator[tuple[Rig, OwnSystem]]:
+    """A system with an /etc and a host name of its own."""
+    async with own_system(tmp_path / "box") as box:
+        (box.folder / "etc/ssh/sshd_config.d").mkdir(parents=True)
+        (box.folder / "etc/ssh/sshd_config").write_text(f"HostKey {box.folder}/host_key\n{config}")
+        (box.folder / "etc/hostname").write_text("box\n")
+        ssh = SshSettings(Login(user="root"), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")
+        settings = {"ssh": ssh, "services_folder": str(tmp_path / "srv")}
+        async with house(tmp_path, {}, homelab=settings) as built:
+            given = {"host": "box", "address": "127.0.0.1", "port": box.port, "user": "root", "key": str(box.key_file)}
+            await built.quorate.facts("host_register", **given)
+            yield built.quorate, box
+
+
+async def test_name_and_logins_of_a_real_system_are_changed_and_rolled_back(tmp_path):
+    async with standing(tmp_path, "Include /etc/ssh/sshd_config.d/*.conf\n") as (quorate, box):
+        changes = {
+            "network": {"hostname": "attic"},
+            "security": {"ssh_password_login": False, "ssh_root_login": "prohibit-password"},
+        }
+        done = await quorate.facts("device_update", device="box", changes=changes)
+        assert box.text("etc/hostname") == "attic\n"
+        assert "PasswordAuthentication no" in box.text("etc/ssh/sshd_config.d/01-quorate.conf")
+        [backup] = [step["backup"] for step in done["steps"] if "backup" in step]
+        assert "proved" in await quorate.facts("infra_rollback", backup=backup, scope=["network", "ssh"])
+        assert box.text("etc/hostname") == "box\n"
+        assert not list((box.folder / "etc/ssh/sshd_config.d").iterdir())
+
+
+async def test_settings_that_sshd_does_not_take_are_taken_back(tmp_path):
+    async with standing(tmp_path, "PasswordAuthentication yes\n") as (quorate, box):
+        changes = {"security": {"ssh_password_login": False}}
+        told = await quorate.refusal("device_update", device="box", changes=changes, backup=False)
+        assert "all is as before" in told
+        assert not list((box.folder / "etc/ssh/sshd_config.d").iterdir())
+        locked_out = {"security": {"ssh_root_login": "no"}}
+        assert "root's" in await quorate.refusal("device_update", device="box", changes=locked_out)
+
+
+async def test_a_dead_device_is_taken_away_by_force_only(tmp_path):
+    async with infra_lab(tmp_path, "one", register=True) as lab:
+        await lab.quorate.facts("host_register", host="dead", verify=False, **(lab.host("one") | {"port": 1}))
+        assert "is not known" in await lab.quorate.refusal("device_decommission", device="dead")
+        done = await lab.quorate.facts("device_decommission", device="dead", force=True)
+        assert "is not known" in str(done["warnings"])
+        assert [row["name"] for row in await lab.quorate.rows("host_list", clusters=False)] == ["one"]

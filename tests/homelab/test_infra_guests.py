@@ -8,6 +8,7 @@ import pytest
 
 from quorate.config.rules import Policy, Rule
 from tests.homelab.infra_lab import infra_lab
+from tests.ssh_server import HOST
 
 pytestmark = pytest.mark.anyio
 
@@ -87,3 +88,19 @@ async def test_what_needs_a_guest_waits_until_it_is_made(tmp_path):
         assert steps[0]["state"] == "done"
         assert steps[1]["state"] == "failed"  # a bare Debian has no container engine, and that is said
         assert "container engine" in steps[1]["why"]
+
+
+async def test_a_host_of_a_document_that_turns_out_to_be_a_protected_node_is_not_touched(tmp_path):
+    async with infra_lab(tmp_path, "one", register=True) as lab:
+        rules = (Rule("no-node", False, "change", nodes=("pve1",)),)
+        lab.quorate.app.adopt(replace(lab.quorate.app.settings, policy=Policy(rules)))
+        plain = {"address": HOST, "port": lab.quorate.sim.ssh_ports["pve1"], "user": "root"}
+        document = {
+            "name": "farm",
+            "hosts": {"plain": plain},
+            "workloads": {"page": {"host": "plain", "image": "nginx:1"}},
+        }
+        answer = await lab.quorate.call("infra_apply", document=document)
+        steps = answer.structured_content["steps"]
+        assert [step["state"] for step in steps] == ["done", "failed"]
+        assert "plain is not what it was taken for: it is node pve1" in steps[1]["why"]

@@ -205,3 +205,15 @@ async def test_what_is_in_volumes_is_kept_and_put_back_if_asked_for(tmp_path):
         done = await lab.quorate.facts("infra_rollback", backup=backup["backup"], data=True)
         assert done["more_than_then"] == ["data/later"]
         assert lab.running("one") == {"db": "db:1"}
+
+
+async def test_another_machine_under_the_same_name_is_left_alone(tmp_path):
+    async with infra_lab(tmp_path, "one", register=True) as lab:
+        backup = await backed_up(lab)
+        await lab.quorate.facts("workload_deploy", host="one", name="db", image="db:1")
+        cat = tmp_path / "one-machine" / "tools" / "cat"
+        cat.unlink()
+        cat.write_text(f'#!/bin/sh\ncase "$*" in *machine-id*) echo {"feed" * 8};; *) exec /bin/cat "$@";; esac\n')
+        cat.chmod(0o755)
+        assert "is not the machine" in await lab.quorate.refusal("infra_rollback", backup=backup["backup"])
+        assert lab.running("one") == {"db": "db:1"}

@@ -99,6 +99,33 @@ async def test_verification_names_what_failed(tmp_path):
         assert (at, f"quorate trust 127.0.0.1:{nas.port}" in why) == ("host key", True)
 
 
+async def test_a_secret_that_is_gone_is_a_matter_of_settings_not_of_the_login(tmp_path):
+    async with house(tmp_path, {"nas": {}}) as built:
+        secret = tmp_path / "sudo"
+        secret.write_text("a-password")
+        secret.chmod(0o600)
+        await built.quorate.facts("host_update", host="nas", sudo_password="file:sudo")
+        secret.unlink()
+        told = await built.quorate.facts("host_verify", host="nas")
+        assert (told["failed_at"], str(secret) in told["why"]) == ("settings", True)
+
+
+async def test_a_new_way_in_has_not_been_tried_and_a_new_label_changes_nothing_about_it(tmp_path):
+    async with house(tmp_path) as built:
+        quorate = built.quorate
+
+        async def state():
+            return [row["state"] for row in await quorate.rows("host_list", clusters=False)]
+
+        await quorate.facts("host_verify", host="nas")
+        assert await state() == ["ok"]
+        await quorate.facts("host_update", host="nas", labels=["prod"])
+        assert await state() == ["ok"]
+        changed = await quorate.facts("host_update", host="nas", user="somebody")
+        assert "host_verify host=nas" in changed["next"]
+        assert await state() == ["not tried"]
+
+
 async def test_a_password_by_reference_logs_in_and_its_reference_is_shown(tmp_path):
     async with house(tmp_path, {"nas": {"password": "right-password"}}) as built:
         (tmp_path / "right").write_text("right-password\n")

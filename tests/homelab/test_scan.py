@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 import os
@@ -18,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorate.homelab.network import neighbours, nmap, targets
-from quorate.homelab.network.probing import AT_ONCE, Answer, probe
+from quorate.homelab.network.probing import Answer, probe
 from quorate.homelab.settings import PRIVATE
 from quorate.problems import Problem
 from tests.homelab.house import House, house
@@ -160,6 +159,9 @@ def test_neighbours_are_read_from_every_kind_of_table():
         "192.168.1.8 dev eth0 lladdr 02:fc:00:00:00:08 FAILED\n"
     )
     assert neighbours.parse_ip_neigh(iproute) == {"192.168.1.1": "02:fc:00:00:00:05", "fe80::1": "02:fc:00:00:00:06"}
+    assert neighbours.parse_states(iproute) == {
+        "192.168.1.1": "REACHABLE", "fe80::1": "STALE", "192.168.1.7": "FAILED", "192.168.1.8": "FAILED",
+    }  # fmt: skip
     bsd = "? (192.168.1.1) at 2:fc:0:0:0:5 on en0 ifscope [ethernet]\n? (192.168.1.4) at (incomplete) on en0\n"
     assert neighbours.parse_arp_command(bsd) == {"192.168.1.1": "02:fc:00:00:00:05"}
 
@@ -199,26 +201,6 @@ async def test_without_nmap_the_answer_says_what_to_do(tmp_path, monkeypatch):
     async with home(tmp_path) as built:
         monkeypatch.setenv("PATH", str(tmp_path))
         assert "engine=builtin" in await built.quorate.refusal("network_scan", targets=["127.0.0.1"], engine="nmap")
-
-
-async def test_scans_that_run_at_once_share_the_places_for_connections(tmp_path):
-    def sockets() -> int:
-        return sum(
-            one.readlink().name.startswith("socket:") for one in Path("/proc/self/fd").iterdir() if one.is_symlink()
-        )
-
-    async with home(tmp_path) as built:
-        with ExitStack() as stack:
-            first = stack.enter_context(silent("127.0.7.1"))
-            for number in range(2, 181):
-                stack.enter_context(silent(f"127.0.7.{number}", first))
-            before, most = sockets(), 0
-            arguments = {"targets": ["127.0.7.1-180"], "ports": [first], "seconds": 2, "rate": 2000}
-            scans = [asyncio.ensure_future(built.quorate.facts("network_scan", **arguments)) for _ in range(3)]
-            while not all(one.done() for one in scans):
-                most = max(most, sockets() - before)
-                await asyncio.sleep(0.02)
-            assert 20 < most <= AT_ONCE + 20
 
 
 async def test_where_this_machine_has_no_room_for_a_connection_nobody_is_taken_for_gone(tmp_path):

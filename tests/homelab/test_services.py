@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from quorate.config import Access
+from quorate.config.rules import Policy, Rule
 from quorate.homelab.services.catalogue import packaged
 from tests.homelab.compose_host import ComposeHost
 from tests.homelab.house import House, house
@@ -136,6 +138,8 @@ async def test_an_upgrade_that_does_not_get_healthy_is_taken_back(tmp_path):
         assert host.version == "1.0"
         assert {file.name: file.read_bytes() for file in (host.services / "page").iterdir()} == before
         assert "tag sha256:feed example/page:1.0" in host.calls
+        kept = await quorate.facts("service_status", service="page", host="box")
+        assert (kept["kept"], kept["version"], kept["why"]) == ("installed", "1.0", "The page does not get healthy.")
         upgraded = await quorate.facts("service_upgrade", service="page", host="box", to="2.0")
         assert host.version == "2.0"
         assert "2.0" in str(upgraded)
@@ -207,6 +211,14 @@ async def test_an_installation_that_outlasts_the_call_goes_on_and_can_be_asked_f
             while (told := await built.quorate.facts("service_status", **given))["kept"] == "installing":
                 await anyio.lowlevel.checkpoint()
         assert (told["kept"], told["state"], host.version) == ("installed", "running", "1.0")
+
+
+async def test_a_host_that_rules_deny_gets_no_service(tmp_path):
+    async with with_service(tmp_path) as (built, host, _):
+        app = built.quorate.app
+        app.adopt(replace(app.settings, policy=Policy((Rule("mine", False, "change", hosts=("box",)),))))
+        assert "'mine'" in await built.quorate.refusal("service_install", service="page", host="box")
+        assert not host.services.exists()
 
 
 async def test_who_may_only_read_sees_the_catalogue_and_changes_nothing(tmp_path):

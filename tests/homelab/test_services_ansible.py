@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from quorate.homelab.services.catalogue import packaged
 from tests.homelab.house import House, house
 
 pytestmark = [
@@ -135,3 +138,16 @@ async def test_what_is_no_tag_and_no_setting_is_refused(tmp_path, there):
     async with lab(tmp_path) as built:
         assert "is no tag" in await built.quorate.refusal("ansible_check", **given(there), tags=["a --extra-vars x"])
         assert "no setting" in await built.quorate.refusal("ansible_check", **given(there, ansible_host="10.0.0.1"))
+
+
+@pytest.mark.parametrize("name", [name for name, one in packaged().items() if one.ansible])
+def test_the_playbooks_of_the_catalogue_are_understood(tmp_path, name):
+    ansible = packaged()[name].ansible
+    assert ansible is not None
+    surroundings = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": str(tmp_path)}
+    for number, text in enumerate(filter(None, (ansible.playbook, ansible.uninstall))):
+        file = tmp_path / f"{number}.yml"
+        file.write_text(text)
+        line = [sys.executable, "-m", "ansible", "playbook", "--syntax-check", "-i", "target,", str(file)]
+        done = subprocess.run(line, capture_output=True, text=True, env=surroundings)
+        assert done.returncode == 0, done.stderr

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quorate.config import Access
+from quorate.config.rules import Policy, Rule
 from quorate.sim.guest_os import running
 from quorate.sim.guest_os.running import Io
 from tests.homelab.house import house
@@ -93,3 +95,16 @@ async def test_if_the_guest_cannot_be_made_nothing_is_installed(tmp_path, catalo
 async def test_who_may_not_change_the_cluster_may_not_put_a_guest_there(tmp_path, catalogue):
     async with house(tmp_path, {}, register=False, homelab={"catalogue": catalogue}, access=Access.READ) as built:
         assert "needs operate" in await built.quorate.refusal("service_install", service="page", place=PLACE)
+
+
+async def test_the_rules_of_the_cluster_hold_for_the_new_guest_and_its_password_is_not_recorded(tmp_path, catalogue):
+    async with house(tmp_path, {}, homelab={"catalogue": catalogue}) as built:
+        quorate = built.quorate
+        place = {**PLACE, "node": "pve2", "password": "hunter2-hunter2"}
+        shown = await quorate.facts("service_install", service="page", place=place, dry_run=True)
+        assert shown["node"] == "pve2"
+        quorate.app.adopt(
+            replace(quorate.app.settings, policy=Policy((Rule("mine", False, "change", nodes=("pve2",)),)))
+        )
+        assert "'mine'" in await quorate.refusal("service_install", service="page", place=place)
+        assert "hunter2-hunter2" not in f"{shown}{quorate.audit()}"

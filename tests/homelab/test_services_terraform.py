@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from quorate.config import Access, Approval
+from quorate.homelab.services.catalogue import packaged
 from tests.homelab.house import house
 
 pytestmark = [
@@ -161,3 +163,12 @@ async def test_a_template_that_is_wrong_is_told_in_the_words_of_the_program(tmp_
     async with house(tmp_path, homelab={"catalogue": folder}) as built:
         refusal = await built.quorate.refusal("terraform_plan", service="records", host="nas")
         assert "Unsupported block type" in refusal
+
+
+@pytest.mark.parametrize("name", [name for name, one in packaged().items() if one.terraform])
+def test_the_files_of_the_catalogue_are_understood(name):
+    program = shutil.which("tofu") or shutil.which("terraform") or "terraform"
+    for text in packaged()[name].terraform.values():
+        done = subprocess.run([program, "fmt", "-no-color", "-"], input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == text, "it is written as the program would write it"

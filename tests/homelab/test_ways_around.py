@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from quorate.config import Approval
+from quorate.config import Access, Approval
 from quorate.config.rules import Limits, Policy, Rule
+from quorate.homelab import picture
+from quorate.homelab.devices.device import Device, Sighting
+from quorate.homelab.devices.folding import folded
+from quorate.homelab.devices.sitemap import sitemap
+from quorate.homelab.discovery.asking import Told
+from quorate.homelab.discovery.discover import facts_of
+from quorate.homelab.host import Host
+from quorate.homelab.registry import Hosts
+from quorate.problems import Conflict
+from quorate.state.store import open_store
 from tests.homelab.house import House, house
 from tests.inside_guests import reach_by_ssh
 from tests.ssh_server import HOST
+from tests.state.hand_clock import HandClock
 from tests.test_ssh import until
 
 pytestmark = pytest.mark.anyio
@@ -72,8 +85,8 @@ async def test_the_limits_of_a_cluster_count_what_is_done_to_its_guests_by_way_o
     async with house(tmp_path) as built:
         quorate, nas, app = built.quorate, built.hosts["nas"], built.quorate.app
         reach_by_ssh(quorate, 102, port=nas.port)
-        limited = Policy(limits=Limits(concurrent_changes=1))
-        app.adopt(replace(app.settings, clusters=tuple(replace(one, policy=limited) for one in app.settings.clusters)))
+        limited: dict[str, Any] = {"policy": Policy(limits=Limits(concurrent_changes=1)), "access": Access.ADMIN}
+        app.adopt(replace(app.settings, clusters=tuple(replace(one, **limited) for one in app.settings.clusters)))
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
         async with asyncio.TaskGroup() as both:
@@ -103,3 +116,61 @@ async def test_the_servers_own_machine_is_denied_by_every_address_that_it_has(tm
         for address in (HOST, "127.0.0.2", "0.0.0.0", "[::1]", "[::ffff:127.0.0.3]", *own_addresses()):
             assert "'mine'" in await quorate.refusal("host_exec", host=f"{address}:{port}", command=["true"]), address
         await quorate.facts("host_exec", host=f"198.51.100.9:{port}", command=["true"], dry_run=True)
+
+
+async def test_an_address_is_never_the_name_of_a_guest(tmp_path):
+    async with house(tmp_path) as built:
+        quorate, nas = built.quorate, built.hosts["nas"]
+        quorate.sim.world.guests[102].config["name"] = HOST
+        plan = await quorate.facts("host_exec", host=HOST, port=nas.port, command=["true"], dry_run=True)
+        assert plan["host"] == "host nas"
+
+
+async def test_a_login_name_is_no_command_in_what_the_operator_is_told_to_type(tmp_path):
+    async with house(tmp_path, {"nas": {}, "pi": {}}) as built:
+        key = str(built.hosts["pi"].key_file)
+        text = await built.quorate.refusal("host_exec", host="nas", user="x; reboot #", key=key, command=["true"])
+        assert "'x; reboot #@127.0.0.1'" in text
+
+
+async def test_changes_of_a_host_at_the_same_time_are_all_kept(tmp_path):
+    async with open_store(str(tmp_path / "state.db"), clock=HandClock()) as store:
+        hosts = Hosts(store)
+        await hosts.add(Host("nas", "192.168.1.5"))
+        changes: dict[str, Any] = {
+            "display_name": "The NAS",
+            "user": "admin",
+            "labels": ("prod",),
+            "port": 2222,
+            "jump": "pi",
+        }
+        await asyncio.gather(*(hosts.change("nas", **{name: value}) for name, value in changes.items()))
+        kept = await hosts.named("nas")
+        assert {name: getattr(kept, name) for name in changes} == changes
+        with pytest.raises(Conflict, match="changed meanwhile"):
+            await hosts.change("nas", Host("nas", "192.168.1.5"), port=22)
+
+
+@pytest.mark.parametrize("zone", ["$(reboot)", ";reboot;", "a b", "`id`", '"]', "x" * 16, ""])
+async def test_an_address_holds_nothing_that_a_shell_would_run(tmp_path, zone):
+    """It stands in the command by which the operator trusts a host."""
+    async with house(tmp_path, {}) as built:
+        for tool, given in (
+            ("host_exec", {"host": f"fe80::1%{zone}", "command": ["true"]}),
+            ("host_exec", {"host": f"root@[fe80::1%{zone}]:22", "command": ["true"]}),
+            ("host_register", {"host": "new", "address": f"fe80::1%{zone}"}),
+        ):
+            assert "is no address" in await built.quorate.refusal(tool, **given)
+        await built.quorate.facts("host_exec", host="fe80::1%eth0", command=["true"], dry_run=True)
+
+
+@pytest.mark.parametrize("told", ['fd00::1%"]\nclick n1 href "javascript:alert(1)"', "fd00::1%</text><script>"])
+def test_an_address_that_a_host_tells_of_itself_draws_nothing(told):
+    cards = [{"ifname": "eth0", "addr_info": [{"local": told, "prefixlen": 64}]}]
+    found = facts_of(Told({"ip_json": json.dumps(cards)}), ["network"])
+    seen = folded(Device(changed=1.0), Sighting(ref="nas", name="nas", facts=found), 2.0)
+    assert seen.addresses == ("fd00::1/64",)
+    for drawn in (picture.mermaid(sitemap([seen], [])), picture.svg(picture.drawn(sitemap([seen], []), "x", "y"))):
+        assert "fd00::1" in drawn
+        assert "click" not in drawn
+        assert "script" not in drawn

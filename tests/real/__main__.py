@@ -37,7 +37,7 @@ exec setpriv --pdeathsig KILL unshare --cgroup --mount --net --pid --uts --ipc -
 def main(arguments: list[str]) -> int:
     match arguments:
         case ["packages"]:
-            sys.stdout.write(" ".join({**needs.PACKAGES, **needs.ENGINES}) + "\n")
+            sys.stdout.write(" ".join({**needs.PACKAGES, **needs.ENGINES, **needs.SCANS}) + "\n")
             return 0
         case ["keep", *options]:
             return _keep(options)

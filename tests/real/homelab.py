@@ -7,11 +7,12 @@
                         └── pi .12         BusyBox; root's key
     dmz  10.78.2.0/24 ──┬── router .1
                         ├── web .10        Debian; a login with a key and without sudo
-                        ├── bare .11       BusyBox without ip, lsblk, df, /sys, and all of /proc but processes
+                        ├── bare .11       BusyBox without ip, lsblk, df, useradd, sudo, /sys, and most of /proc
                         └── cellar .30     Debian; knows no way out of its segment: web is its jump host
 
     host = lab.hosts["nas"]   .address .known_hosts .rootfs .run(*argv) .processes(text) .log
     with host.away():         it is switched off; `with host.other_key():` it shows another host key
+    with host.walled():       its firewall lets nothing in
     with host.running(...):   a service of the host
     with silent(LAN, "10.78.1.66"):   somebody there takes connections and says nothing
     with lost(LAN, "10.78.1.77"):     what is sent there is lost, and nobody says so
@@ -21,6 +22,7 @@ What changes something puts it back, so that tests do not care for their order.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -142,6 +144,13 @@ async def serving(
             yield quorate
     finally:
         await app.close()
+
+
+async def gone(host: RealHost, text: str) -> None:
+    """Wait until no process on the host has it in its command line."""
+    async with asyncio.timeout(30):
+        while await asyncio.to_thread(host.processes, text):
+            await asyncio.sleep(0.05)
 
 
 async def register(quorate: Rig, host: RealHost) -> None:

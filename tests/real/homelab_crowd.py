@@ -22,11 +22,12 @@ _BECOME_ONE = 'hostname "$1"; exec chroot "$2" /usr/sbin/sshd -D -e'
 
 
 class Crowd:
-    """`addresses` are where they are."""
+    """`names` are what they call themselves, by their addresses."""
 
     def __init__(self, folder: Path, image: Path, key: Path) -> None:
         self._folder, self._image, self._key = folder / "crowd", image, key
-        self.addresses = [f"{CROWD.prefix}.{number}" for number in range(1, COUNT + 1)]
+        self.names = {f"{CROWD.prefix}.{number}": f"c{number:02}" for number in range(1, COUNT + 1)}
+        self.addresses = list(self.names)
         self._servers: list[subprocess.Popen[bytes]] = []
 
     def known_hosts(self, *others: str) -> str:
@@ -49,8 +50,8 @@ class Crowd:
         CROWD.lay(OURS)
         log = self._folder / "sshd.log"
         with log.open("wb") as file:
-            for number, address in enumerate(self.addresses, 1):
-                self._servers.append(self._start(f"c{number:02}", address, root, file.fileno()))
+            for address, name in self.names.items():
+                self._servers.append(self._start(name, address, root, file.fileno()))
         until(lambda: log.read_text().count("Server listening on 0.0.0.0") == COUNT, "the crowd to listen")
 
     def close(self) -> None:

@@ -35,6 +35,10 @@ ln -s /proc/self/fd dev/fd
 exec chroot . /usr/sbin/sshd -D -e
 """
 _DISK = "96M"
+_NOT_FOR_THE_POOR = (
+    "ip", "ifconfig", "lsblk", "lscpu", "ss", "netstat", "getconf", "nproc", "df", "useradd", "usermod", "userdel",
+    "gpasswd", "sudo", "visudo",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,16 @@ class RealHost:
             self.start()
 
     @contextmanager
+    def walled(self) -> Iterator[None]:
+        """It has a firewall that lets nothing in and says nothing."""
+        tool = ("nsenter", f"--net=/run/netns/{self.name}", "nft")
+        run(*tool, "add table ip wall; add chain ip wall in { type filter hook input priority 0; policy drop; }")
+        try:
+            yield
+        finally:
+            run(*tool, "delete table ip wall")
+
+    @contextmanager
     def other_key(self) -> Iterator[None]:
         """The server shows another host key, as one that somebody has put in its place would."""
         mine = self.rootfs / "etc/ssh/host_key"
@@ -244,7 +258,7 @@ class RealHost:
             run("mke2fs", "-q", "-t", "ext4", "-m", "0", image, _DISK)
             run("mount", "-o", "loop", image, self.rootfs / self._disk[1:])
         if self._poor:
-            for name in ("ip", "ifconfig", "lsblk", "lscpu", "ss", "netstat", "getconf", "nproc", "df"):
+            for name in _NOT_FOR_THE_POOR:
                 for place in ("bin", "sbin"):
                     (self.rootfs / "usr" / place / name).unlink(missing_ok=True)
 

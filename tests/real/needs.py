@@ -26,10 +26,14 @@ ENGINES = {
     "busybox-static": "busybox",
     "curl": "curl",
     "docker.io": "dockerd",
+    "docker-compose": "docker-compose",
     "docker-registry": "docker-registry",
     "lxd": "lxd",
     "podman": "podman",
 }
+
+# What the tests of scans need: another scanner, and a firewall against both.
+SCANS = {"nftables": "nft", "nmap": "nmap"}
 
 _PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.homelab import PASSWORD, HomelabLab, serving
-from tests.real.homelab_hosts import RealHost
+from tests.real.homelab import PASSWORD, HomelabLab, gone, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -20,12 +19,6 @@ def written(folder: Path) -> str:
     files = [path for pattern in ("state.sqlite*", "audit.jsonl") for path in folder.glob(pattern)]
     assert len(files) > 1
     return "".join(path.read_bytes().decode("latin-1") for path in files)
-
-
-async def gone(host: RealHost, text: str) -> None:
-    async with asyncio.timeout(30):
-        while await asyncio.to_thread(host.processes, text):
-            await asyncio.sleep(0.05)
 
 
 async def test_sudo_gets_its_password_and_nobody_sees_it(homelab: HomelabLab, tmp_path: Path):
@@ -103,3 +96,27 @@ async def test_an_administration_account_comes_works_and_goes(homelab: HomelabLa
     for path, text in before.items():
         (host.rootfs / path).write_text(text)
     host.run("rm", "-r", "/home/quorate")
+
+
+async def test_a_host_may_be_used_by_its_administration_account_and_goes_back(homelab: HomelabLab, tmp_path: Path):
+    nas = homelab.hosts["nas"]
+    async with serving(homelab, tmp_path, "nas") as quorate:
+        await quorate.facts("host_admin_setup", host="nas", register=True)
+        now = await quorate.facts("host_exec", host="nas", command=["id", "-un"])
+        assert now["stdout"] == "quorate\n"
+        root = await quorate.facts("host_exec", host="nas", command=["id", "-un"], sudo=True)
+        assert root["stdout"] == "root\n"
+        await quorate.facts("host_admin_remove", host="nas")
+        back = await quorate.facts("host_exec", host="nas", command=["id", "-un"], sudo=True)
+        assert back["stdout"] == "root\n"
+        assert (await quorate.facts("host_list", host="nas"))["user"] == "keeper"
+    nas.run("rm", "-r", "/home/quorate")
+
+
+async def test_a_host_without_the_programs_for_it_is_told_before_anything_is_done(homelab: HomelabLab, tmp_path: Path):
+    bare = homelab.hosts["bare"]
+    before = bare.run("ls", "-lR", "/etc", "/home").stdout
+    async with serving(homelab, tmp_path, "bare") as quorate:
+        refusal = await quorate.refusal("host_admin_setup", host="bare")
+        assert "has no program that makes accounts" in refusal
+        assert bare.run("ls", "-lR", "/etc", "/home").stdout == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from tests.real.__main__ import HOSTS
 from tests.real.homelab import DMZ, LAN, HomelabLab, lost, serving, silent
 from tests.real.homelab import OURS as OURS_IN_LAN
 from tests.real.homelab_crowd import COUNT, CROWD, OURS, Crowd
-from tests.real.needs import program
+from tests.real.needs import SCANS, program
+from tests.real.network import run
 
 pytestmark = pytest.mark.anyio
 
@@ -31,12 +33,17 @@ def crowd(homelab: HomelabLab) -> Iterator[Crowd]:
         built.close()
 
 
+def require(name: str) -> None:
+    if program(name) is None:
+        assert not os.environ.get("CI"), f"{name} is missing"
+        pytest.skip(f"apt-get install --no-install-recommends {' '.join(SCANS)}")
+
+
 @pytest.fixture(params=["builtin", "nmap"])
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if name == "nmap" and program("nmap") is None:
-        assert not os.environ.get("CI"), "nmap is missing"
-        pytest.skip("apt-get install --no-install-recommends nmap")
+    if name == "nmap":
+        require(name)
     return name
 
 
@@ -54,7 +61,9 @@ async def test_a_hundred_hosts_of_which_thirty_are_dead(homelab: HomelabLab, cro
         rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
         assert {row["host"] for row in rows if row["why_not"]} == set(dead)
         assert (found["discovered"], found["failed"], len(rows)) == (COUNT, len(dead), 100)
-        assert len({row["device"] for row in rows if not row["why_not"]}) == COUNT
+        alive = [row for row in rows if not row["why_not"]]
+        assert len({row["device"] for row in alive}) == COUNT
+        assert {row["host"]: row["name"] for row in alive} == crowd.names
         assert found["seconds"] < 46
 
 
@@ -78,7 +87,7 @@ async def test_a_scan_sees_who_listens_where_and_who_has_gone(homelab: HomelabLa
         "seconds": 45,
     }
     there = {host.address: "22" for host in homelab.hosts.values() if host.name != "cellar"}  # it cannot answer us
-    there |= {DMZ.gateway: "22", OURS_IN_LAN: ""}
+    there |= {f"{DMZ.prefix}.1": "22", OURS_IN_LAN: ""}
     async with serving(homelab, tmp_path) as quorate:
         await quorate.facts("network_discover")
         found = await quorate.facts("network_scan", **wanted)
@@ -91,3 +100,20 @@ async def test_a_scan_sees_who_listens_where_and_who_has_gone(homelab: HomelabLa
             assert open_ports == dict(there.items() - gone.items()) | {desk.address: "22, 8080"}
             assert answer["gone"] == "pi"
             assert {row["address"]: row["mac"] for row in rows}[desk.address] == desk.mac
+
+
+async def test_a_host_behind_a_firewall_is_found_by_its_network_card_until_it_leaves(
+    homelab: HomelabLab, tmp_path: Path
+):
+    require("nft")
+    pi = homelab.hosts["pi"]
+    async with serving(homelab, tmp_path, "desk") as quorate:
+        with pi.walled():
+            [found] = await quorate.rows("network_scan", targets=[pi.address])
+            assert (found["address"], found["mac"], found.get("open_ports", "")) == (pi.address, pi.mac, "")
+            with pi.away():  # the kernel remembers it, and has to ask for it before it knows better
+                await asyncio.to_thread(
+                    run, "ip", "neighbour", "change", pi.address, "dev", LAN.bridge, "lladdr", pi.mac, "nud", "stale"
+                )
+                answer = await quorate.facts("network_scan", targets=[pi.address])
+                assert (answer["answered"], answer["gone"]) == (0, pi.address)

@@ -105,6 +105,20 @@ async def test_the_history_shows_exactly_what_was_changed(homelab: HomelabLab, t
         ]
 
 
+async def test_a_jump_host_that_is_away_says_nothing_about_who_is_behind_it(homelab: HomelabLab, tmp_path: Path):
+    async with serving(homelab, tmp_path) as quorate:
+        await quorate.facts("network_discover")
+        first = len(await history(quorate, 0))
+        with homelab.hosts["web"].away():
+            looks = {row["host"]: row["why_not"] for row in await quorate.rows("network_discover")}
+            assert {name for name, why in looks.items() if why} == {"web", "cellar"}
+            assert "web" in looks["cellar"] or homelab.hosts["web"].address in looks["cellar"]
+            assert await history(quorate, first) == [
+                ("router", "network.port10.state", "up", "down"),
+                ("web", "state", "up", "away"),
+            ]
+
+
 async def test_segments_are_joined_by_their_router(homelab: HomelabLab, tmp_path: Path):
     async with serving(homelab, tmp_path) as quorate:
         await quorate.facts("network_discover")

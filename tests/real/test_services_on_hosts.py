@@ -14,12 +14,17 @@ from mcp import Client
 
 from quorate.app import build
 from quorate.config import Access, Approval, Settings
+from quorate.homelab.secrets import Secrets
+from quorate.homelab.services.catalogue import packaged
+from quorate.homelab.services.choosing import choose
+from quorate.homelab.services.compose import environment_text
 from quorate.homelab.settings import HomelabSettings
 from quorate.ssh.settings import Login, SshSettings
 from tests.driving import Rig
 from tests.real.engine_host import EngineHost
 from tests.real.keys import make_key
-from tests.real.needs import engines_problem, program
+from tests.real.needs import engines_problem
+from tests.real.network import run
 
 pytestmark = pytest.mark.anyio
 PAGE = "127.0.0.1:5000/page"
@@ -70,7 +75,7 @@ ansible:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[EngineHost]:
-    absent = engines_problem() or (None if program("docker-compose") else "apt-get install docker-compose")
+    absent = engines_problem()
     if absent and not os.environ.get("CI"):
         pytest.skip(absent)
     assert absent is None, absent
@@ -185,3 +190,14 @@ async def test_a_playbook_is_tried_run_and_taken_back_over_openssh(host: EngineH
         assert again.get("changed", []) == []
         await quorate.facts("service_uninstall", **given, wait=50)
         assert note() is None
+
+
+@pytest.mark.parametrize("name", [name for name, one in packaged().items() if one.compose])
+async def test_compose_understands_every_file_of_the_catalogue(host: EngineHost, tmp_path: Path, name: str):
+    template = packaged()[name]
+    chosen = await choose(template, {}, {}, Secrets(HomelabSettings()))
+    (tmp_path / "compose.yaml").write_text(template.compose)
+    (tmp_path / ".env").write_text(environment_text(chosen))
+    told = run("docker-compose", "-f", tmp_path / "compose.yaml", "config")
+    assert "${" not in told
+    assert all(value in told for value in chosen.values.values())

@@ -18,7 +18,7 @@ from quorate.homelab.shells import INVITED_SECONDS, MOST_INVITED, MOST_OPEN
 from quorate.ssh.settings import Login, SshSettings
 from quorate.state.approvals import State
 from quorate.state.passphrase import Passphrase
-from quorate.surfaces.web import listening
+from quorate.surfaces.web import listening, shell
 from tests.homelab.house import house
 from tests.homelab.own_system import own_system
 from tests.web.serving import Web, served
@@ -186,6 +186,14 @@ async def test_a_terminal_outlasts_the_patience_for_a_request(tmp_path, monkeypa
         await page.told("open")
         await page.type("sleep 1; echo still-$((1 + 1))\n")
         await page.shows("still-2")
+
+
+async def test_who_shows_no_token_does_not_keep_a_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(shell, "TOKEN_SECONDS", 0.2)
+    async with place(tmp_path) as here:
+        address = f"{here.web.url}/shell/ws"
+        async with here.http.ws_connect(address, headers={"Origin": here.web.url}) as socket:
+            assert "too long" in await Page(socket).told("ended")
 
 
 @pytest.mark.parametrize("first", [b"\0", "{", '{"token": 1}', '{"surprise": true}'])

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from quorate.cli import known_names
 from quorate.cli.options import OK, command
 
-CLUSTER_SECONDS = 1.5
-SAFE = re.compile(r"[\w.@:/+-]+(=[\w.@:/+-]*)?", re.ASCII)
+SAFE = re.compile(r"[\w.@:/,+-]+(=[\w.@:/,+-]*)?", re.ASCII)
 """Names come from strangers and end up on a command line: only what no shell takes for anything else is offered."""
 
 BASH = """\
@@ -78,6 +77,8 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 FOR_SCRIPTS = ("words", "described")
 """What the scripts ask for: the words that may come next; the same, each with a tab and what it is about."""
 SUMMARY = 70
+NAMED = {"quorate trust": lambda: known_names.names("host"), "quorate secrets remove": known_names.secret_names}
+"""Commands whose first argument is the name of something that is kept."""
 HOW = """put one of these into the start-up file of your shell:
   bash   eval "$(quorate completion bash)"
   zsh    eval "$(quorate completion zsh)"      (after compinit)
@@ -125,7 +126,7 @@ def _candidates(before: list[str], current: str) -> Mapping[str, str | None]:
         else:
             plain.append(word)
     if waits is not None:
-        return dict.fromkeys(waits.choices or ())
+        return dict.fromkeys(_chosen(waits, current))
     if current.startswith("-"):
         return {name: action.help for action in parser._actions for name in action.option_strings}  # noqa: SLF001
     return _plain(parser, plain, current)
@@ -153,6 +154,8 @@ def _plain(parser: argparse.ArgumentParser, given: list[str], current: str) -> M
         return {one.name: one.summary for one in operations().values()}
     if name in ("call", "explain"):
         return _arguments(given, current)
+    if not given and parser.prog in NAMED:
+        return dict.fromkeys(NAMED[parser.prog]())
     places = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001
     return dict.fromkeys((places[len(given)].choices or ()) if len(given) < len(places) else ())
 
@@ -176,33 +179,17 @@ def _values(key: str, part: Mapping[str, Any]) -> Iterable[str]:
         return [str(one) for one in part["enum"]]
     if part.get("type") == "boolean":
         return ("true", "false")
-    kind = _kind(key, part)
-    return asyncio.run(_of_cluster(kind)) if kind else ()
+    return known_names.names(*known_names.kinds_of(key, part))
 
 
-def _kind(key: str, part: Mapping[str, Any]) -> str | None:
-    if str(part.get("description", "")).startswith("vmid or name"):
-        return "guest"
-    return next((kind for kind in ("node", "storage") if key in (kind, f"{kind}s") or key.endswith(f"_{kind}")), None)
+def _chosen(option: argparse.Action, current: str) -> Iterable[str]:
+    """What may follow an option; of a list with commas, what may follow the last comma."""
+    from quorate.operations.registry import EVERY
+    from quorate.surfaces.compat import SYSTEMS
 
-
-async def _of_cluster(kind: str) -> list[str]:
-    """Names of the configured clusters, as far as they answer quickly."""
-    from quorate.config import load
-    from quorate.pve.client import PveClient
-
-    async def names(connection: Any) -> list[str]:
-        client = PveClient(connection)
-        try:
-            rows = await client.get("/cluster/resources", type={"guest": "vm"}.get(kind, kind))
-        finally:
-            await client.close()
-        key = {"guest": "name"}.get(kind, kind)
-        return sorted({str(row[key]) for row in rows if row.get(key)})
-
-    found: list[str] = []
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CLUSTER_SECONDS):
-            for cluster in load(tolerate=True).clusters:
-                found += await names(cluster.connection)
-    return found
+    lists = {"toolsets": (*EVERY, "all", "homelab"), "surface": ("native", "lean", *SYSTEMS)}
+    if option.dest not in lists:
+        return option.choices or ()
+    before = current.rpartition(",")[0]
+    taken = before.split(",")
+    return [f"{before},{one}" if before else one for one in lists[option.dest] if one not in taken]

@@ -111,7 +111,7 @@ def _remove(pins: Path, host: str, port: int) -> int:
 
 
 def _agree(pins: Path, host: str, port: int) -> int:
-    from quorate.ssh.host_keys import entry_name, kind_of, pin, pinned
+    from quorate.ssh.host_keys import entry_name, how_to_see, kind_of, pin, pinned
 
     key = asyncio.run(_key_of(host, port))
     name = entry_name(host, port)
@@ -126,7 +126,7 @@ def _agree(pins: Path, host: str, port: int) -> int:
     if old is not None:
         print(f"WARNING: ANOTHER KEY OF {name} WAS AGREED TO: {old.kind} {old.fingerprint}")
     print(f"{name} shows this key:\n  {kind_of(key)} {fingerprint}")
-    print("Compare it with what the host itself says: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
+    print(f"Compare it with what the host itself says: {how_to_see(key)}")
     if _typed() != "yes":
         print("Nothing was changed.")
         return FAILED
@@ -145,8 +145,10 @@ def _typed() -> str:
 async def _key_of(host: str, port: int) -> asyncssh.SSHKey | None:
     import asyncssh
 
+    from quorate.ssh.host_keys import PREFERRED
+
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            return await asyncssh.get_server_host_key(host, port, config=None)
+            return await asyncssh.get_server_host_key(host, port, server_host_key_algs=PREFERRED, config=None)
     except (OSError, asyncssh.Error, TimeoutError):
         return None

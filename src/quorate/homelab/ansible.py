@@ -12,10 +12,10 @@ import importlib.util
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,8 +122,8 @@ async def play(
             f"Ansible reaches machines over SSH, but {machine} is reached by {machine.way.description}",
             next_step="Register it with host_register, by the address of its SSH server",
         )
-    base = private_folder(work, "ansible")
-    folder = Path(tempfile.mkdtemp(prefix="run-", dir=base))
+    private_folder(work, "ansible")
+    folder = private_folder(work, "ansible", f"run-{secrets.token_hex(8)}")
     try:
         await asyncio.to_thread(_fill, folder, machine, machine.target, playbook, variables)
         return await _run(folder, _flags(tags, check=check), _count(playbook), seconds, report)
@@ -187,9 +187,18 @@ def _fill(folder: Path, machine: Machine, target: SshTarget, playbook: str, vari
     write_private(folder / "known_hosts", trusted_keys(machine.ssh))
     write_private(folder / "ansible.cfg", "")
     write_private(folder / "project/playbook.yml", playbook)
-    write_private(folder / "env/extravars", json.dumps(dict(variables)))
-    inventory = {"all": {"hosts": {"target": _connection(folder, machine, target)}}}
-    write_private(folder / "inventory/hosts.yml", json.dumps(inventory))
+    write_private(folder / "env/extravars", _literally(variables))
+    host = _literally(_connection(folder, machine, target))
+    write_private(folder / "inventory/hosts.yml", f'{{"all": {{"hosts": {{"target": {host}}}}}}}')
+
+
+def _literally(values: Mapping[str, Any]) -> str:
+    """As YAML in which no text is a template: `{{ lookup("pipe", …) }}` would be run here, on the server.
+
+    Settings, logins and paths of keys may be a caller's words.
+    """
+    unsafe = {name: "!unsafe " if isinstance(value, str) else "" for name, value in values.items()}
+    return "{" + ", ".join(f"{json.dumps(name)}: {unsafe[name]}{json.dumps(value)}" for name, value in values.items()) + "}"
 
 
 def _connection(folder: Path, machine: Machine, target: SshTarget) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from quorate.ssh.settings import split_port
 from quorate.ssh.target import SSH_PORT, address
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9])?")
+_ZONE = re.compile(r"[A-Za-z0-9._-]{1,15}", re.ASCII)
 _ADDRESS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 
 
@@ -81,14 +82,16 @@ def unregistered(name: str) -> Host:
 
 
 def require_address(text: str) -> None:
-    if not (_is_ip(text) if ":" in text else _ADDRESS.fullmatch(text)):
+    if not (is_ip(text) if ":" in text else _ADDRESS.fullmatch(text)):
         raise BadArgument(
             f"{text!r} is no address", next_step="Give a host name or an IP address, and the port apart from it"
         )
 
 
-def _is_ip(text: str) -> bool:
+def is_ip(text: str) -> bool:
+    """Also with an interface, `fe80::1%eth0`, but with nothing that a shell would read as more than that."""
+    _, percent, zone = text.partition("%")
     try:
-        return bool(ipaddress.ip_address(text))
+        return bool(ipaddress.ip_address(text)) and (not percent or _ZONE.fullmatch(zone) is not None)
     except ValueError:
         return False

@@ -13,7 +13,7 @@ import msgspec
 
 from quorate.homelab.admin.keys import key_of
 from quorate.homelab.home import Homelab
-from quorate.homelab.host import Host, require_address, unregistered
+from quorate.homelab.host import Host, is_ip, require_address, unregistered
 from quorate.homelab.registry import jumps
 from quorate.inside.node_addresses import ssh_of_node
 from quorate.inside.over_ssh import SshWay, not_started
@@ -90,10 +90,11 @@ async def machine(home: Homelab, ref: str, login: Login = Login()) -> Machine:  
         raise BadArgument("The host is empty", next_step="host_list shows the hosts")
     if host := await home.hosts.find(ref):
         return await registered(home, host, login)
-    if found := await _of_clusters(home.clusters, ref):
-        return found
     user, _, place = ref.rpartition("@")
     name, port = split_port(place)
+    # An address is never the name of a guest: whoever names guests must not choose who gets the commands for it.
+    if not is_ip(name) and (found := await _of_clusters(home.clusters, ref)):
+        return found
     login = replace(login, user=login.user or user or None, port=login.port or port)
     if host := await home.hosts.find(name):
         return await registered(home, host, login)

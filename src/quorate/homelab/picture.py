@@ -150,6 +150,8 @@ def _card(picture: Picture, x: float, y: float, spot: Spot, visited: str = "") -
     colour = ROLE_COLOURS[spot.role]
     room = _CARD - 50
     address = spot.address_in(visited) if visited else spot.address or "no address known"
+    if address == spot.name:
+        address = spot.mac or "no name known"
     first = (
         f"{address} · {spot.containers} container{'' if spot.containers == 1 else 's'}" if spot.containers else address
     )
@@ -307,7 +309,7 @@ def mermaid(map_: Sitemap) -> str:
         nonlocal number
         number += 1
         here = f"n{number}"
-        label = "<br/>".join(filter(None, (_quoted(spot.name), spot.address)))
+        label = "<br/>".join(map(_quoted, filter(None, (spot.name, spot.address))))
         yield f'{indent}{here}["{label}"]:::{spot.role if spot.state in ("up", "unknown") else "gone"}'
         for guest in spot.guests[:MOST_GUESTS]:
             yield from node(guest, indent)
@@ -322,4 +324,4 @@ def mermaid(map_: Sitemap) -> str:
 
 def _quoted(text: str) -> str:
     """Nothing of a name is read as Mermaid or HTML."""
-    return "".join(one if one.isalnum() or one in " ._-" else f"#{ord(one)};" for one in fitted(text, 400, 12))
+    return "".join(one if one.isalnum() or one in " ._-:" else f"#{ord(one)};" for one in fitted(text, 400, 12))

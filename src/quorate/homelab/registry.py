@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -36,10 +37,10 @@ class Hosts:
         return [msgspec.json.decode(row["entry"], type=Host) for row in rows]
 
     async def find(self, name: str) -> Host | None:
-        rows = await self._store.fetch("SELECT entry FROM quorate_hosts WHERE name = $1", name)
-        if not rows:
+        entry = await self._entry(name)
+        if entry is None:
             return None
-        host = msgspec.json.decode(rows[0]["entry"], type=Host)
+        host = msgspec.json.decode(entry, type=Host)
         self.require_seen(host)
         return host
 
@@ -60,14 +61,32 @@ class Hosts:
         if not await self._store.execute(statement, host.name, _stored(checked(host))):
             raise Conflict(f"There is a host {host.name!r} already", next_step="host_update changes it")
 
-    async def replace(self, host: Host) -> None:
-        """Put it in the place of what is kept under its name."""
-        statement = "UPDATE quorate_hosts SET entry = $2 WHERE name = $1"
-        if not await self._store.execute(statement, host.name, _stored(checked(host))):
-            raise NotFound(f"There is no registered host {host.name!r}", next_step="It was removed meanwhile")
+    async def change(self, name: str, was: Host | None = None, **fields: Any) -> None:
+        """Set these fields and leave the others as they are, whoever changes those at the same time.
+
+        If it `was` to be so before and is not, but for when it was tried, that is a Conflict. What is known of the old
+        way in says nothing about a new one.
+        """
+        while True:
+            entry = await self._entry(name)
+            if entry is None:
+                raise NotFound(f"There is no registered host {name!r}", next_step="It was removed meanwhile")
+            old = msgspec.json.decode(entry, type=Host)
+            if was is not None and old != msgspec.structs.replace(was, verified=old.verified, verdict=old.verdict):
+                raise Conflict(f"{was} was changed meanwhile", next_step="Look at it with host_list, and decide anew")
+            statement = "UPDATE quorate_hosts SET entry = $2 WHERE name = $1 AND entry = $3"
+            new = checked(msgspec.structs.replace(old, **fields))
+            if "verified" not in fields and old.digest != new.digest:
+                new = msgspec.structs.replace(new, verified=None, verdict="")
+            if await self._store.execute(statement, name, _stored(new), entry):
+                return
 
     async def remove(self, name: str) -> bool:
         return bool(await self._store.execute("DELETE FROM quorate_hosts WHERE name = $1", name))
+
+    async def _entry(self, name: str) -> str | None:
+        rows = await self._store.fetch("SELECT entry FROM quorate_hosts WHERE name = $1", name)
+        return str(rows[0]["entry"]) if rows else None
 
     def _why_not(self, host: Host) -> Problem | None:
         return None if self.hides is None else self.hides(host.subject)

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
-
-import msgspec
 
 from quorate.homelab.home import Homelab
 from quorate.homelab.host import Host
 from quorate.homelab.machines import Machine, registered
 from quorate.inside.way import Command
-from quorate.problems import Problem
+from quorate.problems import NotFound, Problem
 
 SECONDS = 20.0
 WORDS = 200
 STAGES = {"host_key": "host key", "authentication": "login", "configuration": "settings", "refused": "rules"}
 """Where it ended, by the kind of problem; anything else is the connection."""
+BEFORE = {"refused": "rules", "unreachable": "connection", "timeout": "connection"}
+"""The same before anything was sent to the host; anything else is the settings, such as a secret that is gone."""
 
 
 async def verification(home: Homelab, host: Host) -> dict[str, Any]:
     """Log in, try to become root, and keep what came of it."""
+    under_way = False
     try:
         machine = await registered(home, host)
+        under_way = True
         who = await machine.way.run(Command(("id", "-un")), seconds=SECONDS)
         found = {"verified": True, "logged_in_as": _words(who.stdout), **await _root(machine)}
         verdict = "ok"
     except Problem as problem:
-        found = {"verified": False, "failed_at": STAGES.get(problem.kind, "connection"), "why": str(problem)}
+        at = STAGES.get(problem.kind, "connection") if under_way else BEFORE.get(problem.kind, "settings")
+        found = {"verified": False, "failed_at": at, "why": str(problem)}
         verdict = problem.what
     await _keep(home, host.name, verdict)
     return found
@@ -46,9 +50,9 @@ async def _root(machine: Machine) -> dict[str, Any]:
 
 
 async def _keep(home: Homelab, name: str, verdict: str) -> None:
-    """With the host as it is kept now: it may have been changed while we tried."""
-    if now := await home.hosts.find(name):
-        await home.hosts.replace(msgspec.structs.replace(now, verified=home.clock.time(), verdict=verdict))
+    """Of one that is still registered: it may have been removed while we tried."""
+    with contextlib.suppress(NotFound):
+        await home.hosts.change(name, verified=home.clock.time(), verdict=verdict)
 
 
 def _words(output: bytes) -> str:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from quorate.config import Access
-from quorate.config.rules import NO_LIMITS, NO_POLICY, Policy
+from quorate.config.rules import NO_POLICY, Policy
 from quorate.operations.registry import Operation, Risk
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.gate import Gate, wider_token
@@ -38,7 +38,7 @@ class Site:
     @property
     def guards(self) -> bool:
         """Whether something holds here that does not hold around the clusters."""
-        return self.rules.about_targets or self.access is not None or self.own.limits != NO_LIMITS
+        return self.rules.about_targets or self.access is not None
 
     def gate(self, general: Gate) -> Gate:
         access = general.access if self.access is None else self.access

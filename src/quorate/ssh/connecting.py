@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import socket
 import stat
 from collections.abc import Callable
@@ -51,6 +52,7 @@ async def connect(
             tunnel=through or (),
             username=target.user,
             known_hosts=host_keys.trusted,
+            server_host_key_algs=host_keys.wanted(target),
             client_factory=Client,
             config=None,
             gss_host=None,
@@ -138,11 +140,12 @@ def _not_let_in(target: SshTarget, login: dict[str, Any]) -> AuthenticationFaile
         tried = "the password"
     else:
         tried = "the keys of the SSH agent" if login["agent_path"] else "the usual keys of ~/.ssh"
+    login_there = shlex.quote(f"{target.user}@{target.host}")
     return AuthenticationFailed(
         f"{target.address} did not let {target.user} in over SSH",
         why=f"It refused {tried}",
         next_step=f"Put the public key into ~/.ssh/authorized_keys of {target.user} there "
-        f"(`ssh-copy-id -p {target.port} {target.user}@{target.host}`), or configure another user or key",
+        f"(`ssh-copy-id -p {target.port} {login_there}`), or configure another user or key",
     )
 
 

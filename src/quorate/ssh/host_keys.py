@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quorate.problems import HostKeyRefused
 from quorate.ssh.target import SSH_PORT, SshTarget
@@ -14,7 +14,17 @@ from quorate.ssh.target import SSH_PORT, SshTarget
 if TYPE_CHECKING:
     import asyncssh
 
-_HOW_TO_SEE = "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the host shows the true one"
+PREFERRED = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+    "ssh-ed448",
+    "ssh-rsa",
+)
+"""Of a host of which nothing is known: the kinds in the order in which OpenSSH asks, so that both show the same key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class HostKeys:
                 f"WARNING: THE HOST KEY OF {target.address} HAS CHANGED",
                 why=f"{shown}, which is not the key known of it ({where}). "
                 "Either it was installed anew, or somebody in between pretends to be it",
-                next_step=f"Nothing was sent. If it was installed anew ({_HOW_TO_SEE}), take the old key out with "
+                next_step=f"Nothing was sent. If it was installed anew ({_seen_there(key)}), take the old key out with "
                 f"`ssh-keygen -R '{entry_name(target.host, target.port)}'` or "
                 f"`quorate trust --remove {target.address}`, "
                 f"then trust the new one with `quorate trust {target.address}`",
@@ -69,12 +79,19 @@ class HostKeys:
             f"The host key of {target.address} is not known",
             why=f"{shown}; nothing of it stands in {where}",
             next_step=f"Only the operator can change that, at a terminal: `quorate trust {target.address}` "
-            f"({_HOW_TO_SEE})",
+            f"({_seen_there(key)})",
         )
 
+    def wanted(self, target: SshTarget) -> tuple[str, ...]:
+        """The kinds of key to ask the host for; empty leaves it to those that are known of it."""
+        hosts, authorities, *_ = self._matching(target)
+        return () if hosts or authorities else PREFERRED
+
     def _known_otherwise(self, target: SshTarget) -> bool:
-        port = None if target.port == SSH_PORT else target.port
-        return bool(self.known().match(target.host, "", port)[0])
+        return bool(self._matching(target)[0])
+
+    def _matching(self, target: SshTarget) -> Sequence[Sequence[Any]]:
+        return self.known().match(target.host, "", None if target.port == SSH_PORT else target.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +108,16 @@ def entry_name(host: str, port: int) -> str:
 
 def kind_of(key: asyncssh.SSHKey) -> str:
     return key.get_algorithm()
+
+
+def how_to_see(key: asyncssh.SSHKey | None) -> str:
+    """The command that shows the fingerprint of this very key on the host itself."""
+    kind = next((short for short in ("rsa", "ecdsa") if key and short in kind_of(key)), "ed25519")
+    return f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
+
+
+def _seen_there(key: asyncssh.SSHKey | None) -> str:
+    return f"`{how_to_see(key)}` on the host shows the true one"
 
 
 def pinned(pins: Path) -> list[Pin]:

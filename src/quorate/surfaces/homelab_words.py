@@ -50,14 +50,11 @@ HOMELAB_SAID: dict[str, str] = {
     "ansible_run": "run playbook ansible tags extra vars provision configure host install by ansible",
     "service_check": "can this host run service requirements ports free memory disk architecture docker compose fits",
     "service_info": "what does a service need settings parameters health check backup paths catalogue entry details",
-    "service_install": (
-        "install deploy service app on host docker compose pihole jellyfin home assistant nextcloud immich gitea "
-        "grafana prometheus traefik vaultwarden ollama k3s self-hosted new container vm for it"
-    ),
+    "service_install": "install deploy service app on host docker compose self-hosted set up in its own guest",
     "service_list": "which services can be installed catalogue apps self-hosted list installed where",
     "service_status": "is the service healthy running version drift what is installed on host compose project",
     "service_uninstall": "remove uninstall service app from host delete data compose down",
-    "service_upgrade": "update upgrade service app to new version image pull roll back",
+    "service_upgrade": "update upgrade service app on host newer image release pull",
     "terraform_apply": "apply terraform opentofu tofu plan carry out saved plan",
     "terraform_destroy": "terraform opentofu destroy everything it made tear down",
     "terraform_plan": "terraform opentofu tofu plan what would be created changed destroyed",

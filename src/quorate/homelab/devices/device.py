@@ -78,11 +78,19 @@ def bare(address: str) -> str:
 
 
 def is_address(text: str) -> bool:
+    """Of the network: one that needs an interface beside it is nobody else's."""
+    if "%" in text:
+        return False
     try:
         ipaddress.ip_address(text)
     except ValueError:
         return False
     return True
+
+
+def is_place(text: str) -> bool:
+    """An address, with or without a port: where something is, and not what it is called."""
+    return is_address(text) or is_address(text.rpartition(":")[0].strip("[]"))
 
 
 def segment_of(address: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quorate.homelab.devices import interfaces
-from quorate.homelab.devices.device import Device, Sighting, bare, is_address, segment_of
+from quorate.homelab.devices.device import Device, Sighting, bare, is_address, is_place, segment_of
 from quorate.homelab.discovery.facts import SECTIONS, Facts
 
 
@@ -59,11 +59,11 @@ def _name(device: Device, seen: Sighting, facts: Facts | None) -> str:
     """A guest is called as its cluster calls it, a host as it was registered first; others by what is best."""
     if seen.place:
         return seen.name
-    if device.place or (device.name and device.name in device.refs):
+    if device.place or (device.name in device.refs and not is_place(device.name)):
         return device.name
     hostname = facts.system.hostname if facts and facts.system else None
-    given = seen.name if seen.name and not is_address(seen.name) else hostname
-    if seen.kind == "device" and device.name and not is_address(device.name):
+    given = seen.name if seen.name and not is_place(seen.name) else hostname
+    if seen.kind == "device" and device.name and not is_place(device.name):
         return device.name
     return given or device.name or seen.name or seen.address
 

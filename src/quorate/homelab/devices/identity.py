@@ -68,8 +68,8 @@ def likeness(device: Device, seen: Sighting) -> int:
         return 0
     if same_place:
         return 6
-    here = {bare(one) for one in device.addresses}
-    if other_ref and here and _tells_where(seen.address) and seen.address not in here:
+    elsewhere = bool(device.addresses) and seen.address not in map(bare, device.addresses)
+    if other_ref and elsewhere and _tells_where(seen.address):
         return 0  # known by another name, at another address: only its own word makes it the same machine
     if ids_meet:  # with other network cards and another name it is a clone
         return 0 if macs_part and not same_ref else 5
@@ -81,7 +81,7 @@ def likeness(device: Device, seen: Sighting) -> int:
         return 0
     if same_ref:
         return 2
-    return 1 if seen.address in here and not other_ref else 0
+    return 1 if device.addresses and not elsewhere and not other_ref else 0
 
 
 def _tells_where(address: str) -> bool:

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quorate.homelab.devices.device import Device, bare, is_address, segment_of
+from quorate.homelab.devices.device import Device, bare, is_address, is_place, segment_of
 from quorate.homelab.home import Homelab
 from quorate.inside.node_addresses import ssh_of_node
 from quorate.problems import Problem
@@ -35,6 +35,7 @@ class Spot:
     place: str = ""
     ref: str = ""
     """As the tools for hosts know it."""
+    mac: str = ""
     guests: list[Spot] = field(default_factory=list)
 
     @property
@@ -177,6 +178,7 @@ def _spot(device: Device, state: str | None = None) -> Spot:
     role = "device" if device.kind == "device" else "guest" if device.kind in ("vm", "ct") else "host"
     spot = Spot(role, str(device), state or device.state, device.id, device.addresses, place=device.place)
     spot.ref = device.place or _ref(device)
+    spot.mac = device.macs[0] if device.macs else ""
     if facts is None:
         return spot
     spot.system = " ".join(filter(None, (facts.system.id, facts.system.version))) if facts.system else ""
@@ -191,7 +193,7 @@ def _spot(device: Device, state: str | None = None) -> Spot:
 
 def _ref(device: Device) -> str:
     """The name of a registered host goes before an address."""
-    return min(device.refs, key=lambda ref: ":" in ref or is_address(ref), default="")
+    return min(device.refs, key=is_place, default="")
 
 
 def _vm_state(state: str | None) -> str:

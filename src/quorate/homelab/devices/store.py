@@ -26,6 +26,8 @@ MOST_CHANGES = 20_000
 KEPT_SECONDS = 400 * 86400.0
 MOST_PATHS = 100
 """Of one change: a machine that was replaced need not be told line by line."""
+LONGEST_VALUE = 300
+"""A machine that tells long stories does not fill the history with them."""
 TRIES = 20
 
 _ALL = "SELECT id, entry, first_seen, last_seen FROM quorate_devices"
@@ -145,7 +147,7 @@ class Devices:
 
     async def _note(self, device: int, now: float, changes: list[dict[str, Any]]) -> str:
         """The id of the entry, which is ours alone."""
-        shown = changes[:MOST_PATHS]
+        shown = [{name: _cut(value) for name, value in one.items()} for one in changes[:MOST_PATHS]]
         if len(changes) > MOST_PATHS:
             shown.append({"path": "…", "old": None, "new": f"{len(changes) - MOST_PATHS} more"})
         number = secrets.token_hex(16)
@@ -167,6 +169,10 @@ def found(devices: Sequence[Device], ref: int | str) -> Device:
         if fitting := [one for one in devices if knows(one, text)]:
             return max(fitting, key=lambda one: one.last_seen)
     raise NotFound(f"There is no device {text!r}", next_step="network_map shows the devices with their ids")
+
+
+def _cut(value: Any) -> Any:
+    return f"{value[:LONGEST_VALUE]}…" if isinstance(value, str) and len(value) > LONGEST_VALUE else value
 
 
 def _stored(device: Device) -> str:

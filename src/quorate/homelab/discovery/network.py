@@ -162,7 +162,7 @@ def _mac(text: str) -> str | None:
 
 def _address(address: str, prefix: str) -> list[str]:
     try:
-        ip = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address.partition("%")[0])  # behind it may stand anything
     except ValueError:
         return []
     if ip.is_loopback:

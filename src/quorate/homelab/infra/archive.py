@@ -47,6 +47,7 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
 class DeviceBackup(msgspec.Struct, omit_defaults=True):
     device: str
     """As `machine` understands it."""
+    machine_id: str = ""
     pieces: list[Piece] = []
     cannot: dict[str, str] = {}
     """What could not be taken, and why."""

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
+from quorate.homelab.devices.identity import fingerprint
 from quorate.homelab.home import Homelab
 from quorate.homelab.infra.archive import DeviceBackup, Manifest, Reader, Writer
 from quorate.homelab.infra.taking import data_of, look
 from quorate.homelab.machines import Machine
-from quorate.problems import NotFound, Problem, TaskFailed
+from quorate.problems import Conflict, NotFound, Problem, TaskFailed
 from quorate.state.records import Records
 
 FOLDER = "backups"
@@ -43,6 +44,7 @@ class Backup:
         """Of one device. One that does not answer is told, and does not cost the others their backup."""
         found = DeviceBackup(ref)
         try:
+            found.machine_id, _ = await fingerprint(machine)
             now = await look(self.home, machine, self.sections)
         except Problem as problem:
             self.missing[ref] = str(problem)
@@ -60,6 +62,7 @@ class Backup:
         if not self.manifest.devices:
             self.writer.discard()
             raise TaskFailed("Nothing could be backed up", why="; ".join(self.missing.values()) or None)
+        self.manifest.devices.sort(key=lambda one: one.device)  # they came in as they answered
         sha256 = await asyncio.to_thread(self.writer.finish, self.manifest)
         entry = {
             "file": str(self.writer.file),
@@ -69,6 +72,7 @@ class Backup:
             "sections": list(self.sections),
             "data": self.data,
             "encrypted": self.encrypted,
+            **({"not_backed_up": self.missing} if self.missing else {}),
         }
         await Records(self.home.store, "infra backup").keep(self.id, entry)
         return {"backup": self.id, **entry, "pieces": sum(len(one.pieces) for one in self.manifest.devices)}
@@ -81,6 +85,17 @@ async def begin(home: Homelab, sections: Collection[str], name: str | None, *, d
     folder = home.settings.work / FOLDER
     writer = await asyncio.to_thread(Writer, folder, number, home.settings.passphrase)
     return Backup(home, number, tuple(sections), writer, Manifest(number, now, list(sections)), {}, data)
+
+
+async def ensure_same(then: DeviceBackup, machine: Machine) -> None:
+    """Another machine may have got the name meanwhile: nothing of this one belongs there."""
+    now, _ = await fingerprint(machine)
+    if then.machine_id and now and now != then.machine_id:
+        raise Conflict(
+            f"{machine} is not the machine that the backup was made of",
+            why="Its machine id is another one",
+            next_step="Nothing was done; was it set up anew, or is it another host under the same name?",
+        )
 
 
 async def opened(home: Homelab, backup: str) -> Reader:

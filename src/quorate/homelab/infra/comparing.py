@@ -110,11 +110,13 @@ async def difference(home: Homelab, document: Document, item: Item, name: str, n
             return await _of_service(home, document, item)
 
 
-async def superfluous(home: Homelab, made: Iterable[Made], wanted: Sequence[Difference]) -> list[Difference]:
+async def superfluous(
+    home: Homelab, owner: str, made: Iterable[Made], wanted: Sequence[Difference]
+) -> list[Difference]:
     """What a document has made, is still there, and is wanted no more; the last made first."""
     keys = {one.made.key for one in wanted}
     left = [one for one in made if one.key not in keys and not _elsewhere(one, wanted)]
-    found = [await _still_there(home, one) for one in reversed(left)]
+    found = [await _still_there(home, owner, one) for one in reversed(left)]
     return [one for one in found if one is not None]
 
 
@@ -123,23 +125,27 @@ def _elsewhere(one: Made, wanted: Sequence[Difference]) -> bool:
     return one.kind in ("host", "guest") and any((d.item.kind, d.name) == (one.kind, one.name) for d in wanted)
 
 
-async def _still_there(home: Homelab, one: Made) -> Difference | None:
+async def _still_there(home: Homelab, owner: str, one: Made) -> Difference | None:
+    """As something to remove, if it is the very thing that the document has made."""
     gone = Difference(Item(one.kind, one.item, None), one.name, "remove", one.place, engine=one.engine)
     try:
         match one.kind:
             case "host":
                 return gone if await home.hosts.find(one.name) else None
             case "guest":
-                return gone if await guest_called(cluster_named(home, one.place), one.name) else None
+                row = await guest_called(cluster_named(home, one.place), one.name)
+                return gone if row is not None and row.vmid == one.vmid else None
             case "workload":
                 place = await machine(home, one.place)
                 engine = await the_engine(place, home.clock, one.engine or None)  # type: ignore[arg-type]
                 there = await engine.find(one.name)
-                return gone if there is not None and OWNER in there.labels else None
+                return gone if there is not None and there.labels.get(OWNER) == owner else None
             case _:
                 place = await machine(home, one.place)
                 found = await Ledger(home.store).find(place_of(place), one.name)
                 return gone if found is not None and found.state != "removed" else None
+    except NotFound:
+        return None  # with its host or its cluster
     except Problem as problem:
         return replace(gone, act="unknown", why=str(problem))
 
@@ -308,6 +314,8 @@ async def _of_service(home: Homelab, document: Document, item: Item) -> Differen
     found = await Ledger(home.store).find(place_of(place), name)
     if found is None or found.state == "removed":
         return Difference(item, name, "create", item.place)
+    if (await Underway(home.store, place, f"service {name}").told()).get("state") == "going on":
+        return Difference(item, name, "going on", item.place)
     given = {key: str(value).lower() if isinstance(value, bool) else str(value)
              for key, value in item.wanted.settings.items()}  # fmt: skip
     changes = [

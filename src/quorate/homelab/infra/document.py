@@ -22,7 +22,7 @@ LONGEST = 256 * 1024
 MOST_ITEMS = 500
 MOST_COPIES = 50
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
-_SECRET = re.compile(r"pass|secret|token|api_?key|private_?key|credential", re.I)
+_SECRET = re.compile(r"passw|passphrase|_pass\b|secret|token|api_?key|private_?key|credential", re.I)
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -25,6 +25,8 @@ class Made(msgspec.Struct, frozen=True, omit_defaults=True):
     place: str = ""
     """Its host; of a guest its cluster."""
     engine: str = ""
+    vmid: int = 0
+    """Of a guest."""
 
     @property
     def key(self) -> str:
@@ -76,19 +78,20 @@ class Kept:
     async def entries(self) -> dict[str, Entry]:
         return {name: msgspec.convert(told, Entry) for name, told in (await self._entries.all()).items()}
 
-    async def begin(self, document: Document, run: str, step: str) -> None:
+    async def begin(self, document: Document, run: str, step: str, made: Made | None) -> None:
+        """What is being made counts from here on: it may come to be after nobody waits for it any more."""
         entry = await self.entry(document.name) or Entry(document.to_builtins())
         if entry.run != run:
             entry.run, entry.steps = run, []
         entry.document = document.to_builtins()
+        if made is not None:
+            entry.made[made.key] = made
         await self._note(document.name, entry, Done(step, "begun", self._clock.time()))
 
-    async def end(self, document: Document, step: str, *, made: Made | None, gone: bool) -> None:
+    async def end(self, document: Document, step: str, *, made: Made, gone: bool) -> None:
         entry = await self.entry(document.name) or Entry(document.to_builtins())
-        if made is not None and gone:
+        if gone:
             entry.made.pop(made.key, None)
-        elif made is not None:
-            entry.made[made.key] = made
         await self._note(document.name, entry, Done(step, "done", self._clock.time()))
 
     async def fail(self, document: Document, step: str, why: str, state: str = "failed") -> None:

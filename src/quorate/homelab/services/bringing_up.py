@@ -14,6 +14,9 @@ from quorate.pve.tasks import Report
 
 STAGES = ("write the files", "fetch the images", "start the containers", "get healthy")
 
+FORMER, RUNS_AGAIN = "former_version", "runs again"
+"""Among the facts of a failure: what became of the version that was there before."""
+
 
 async def bring_up(
     project: Project, template: Template, chosen: Chosen, former: Former, clock: Clock, report: Report | None
@@ -30,7 +33,7 @@ async def bring_up(
         done.append(STAGES[2])
         await _require_health(project, template, chosen, clock, report)
     except Problem as problem:
-        raise await _failed(project, template, chosen, former, clock, done, problem) from None
+        raise await _failed(project, template, former, clock, done, problem) from None
     return {"containers": [[one.name, one.state, one.image] for one in await project.containers()], "health": "ok"}
 
 
@@ -46,7 +49,6 @@ async def _require_health(
 async def _failed(
     project: Project,
     template: Template,
-    chosen: Chosen,
     former: Former,
     clock: Clock,
     done: list[str],
@@ -56,9 +58,9 @@ async def _failed(
     facts: dict[str, Any] = {"done": done, "not_done": list(STAGES[len(done) :])}
     if len(done) > 2 and (said := await _logs(project)):
         facts["log"] = said
-    if former.files:
-        facts["former_version"] = await _back(project, template, chosen, former, clock)
-        step = "Look at the log; the former version " + facts["former_version"]
+    if former.images:  # otherwise nothing ran: there is no state to go back to
+        facts[FORMER] = await _back(project, template, former, clock)
+        step = f"Look at the log; the former version {facts[FORMER]}"
     else:
         step = (
             f"Mend it and call service_install again, or take it away with service_uninstall service={template.id}. "
@@ -68,15 +70,15 @@ async def _failed(
     return TaskFailed(problem.what, why=f"{problem.why or ''} {how_far}".strip(), next_step=step, facts=facts)
 
 
-async def _back(project: Project, template: Template, chosen: Chosen, former: Former, clock: Clock) -> str:
+async def _back(project: Project, template: Template, former: Former, clock: Clock) -> str:
     """Its data may have been changed by the new version: that cannot be taken back here."""
     try:
         await project.put_back(former)
         await project.up()
-        wrong = await healthy(project.machine, template, chosen.values, clock)
+        wrong = await healthy(project.machine, template, former.values, clock)
     except Problem as problem:
         return f"could not be put back: {problem}"
-    return f"runs again, but is not healthy: {wrong}" if wrong else "runs again"
+    return f"runs again, but is not healthy: {wrong}" if wrong else RUNS_AGAIN
 
 
 async def _logs(project: Project) -> list[str]:

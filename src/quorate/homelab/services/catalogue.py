@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from quorate.homelab.services.template import Template, read
@@ -46,9 +45,8 @@ def catalogue(folder: Path) -> Catalogue:
 
 @cache
 def packaged() -> Mapping[str, Template]:
-    folder = resources.files(__package__) / "catalogue"
-    files = [file for file in folder.iterdir() if file.name.endswith(".yaml")]
-    return {name: read(file.read_text("utf-8"), name, PACKAGE) for file in files if (name := Path(file.name).stem)}
+    files = sorted((Path(__file__).parent / "catalogue").glob("*.yaml"))
+    return {file.stem: read(file.read_text("utf-8"), file.stem, PACKAGE) for file in files}
 
 
 def _text(file: Path) -> str:

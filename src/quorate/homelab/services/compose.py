@@ -67,6 +67,11 @@ class Former:
     images: tuple[tuple[str, str], ...] = ()
     """Id and name of each; a name may lead to another image by now."""
 
+    @property
+    def values(self) -> dict[str, str]:
+        """Its settings, secrets included."""
+        return _parsed(self.files.get(ENVIRONMENT, b"").decode("utf-8", "replace"))
+
 
 async def compose_of(machine: Machine) -> tuple[str, ...] | None:
     """The command of the Compose that is there: `docker compose`, `docker-compose` or `podman compose`."""

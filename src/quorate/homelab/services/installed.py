@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Literal
 
 import msgspec
@@ -64,8 +62,7 @@ class Ledger:
             KIND, f"{one.host}/{one.service}", msgspec.json.encode(one).decode(), self._store.clock.time(),
         )  # fmt: skip
 
-    @asynccontextmanager
-    async def working_on(self, place: str, service: str) -> AsyncIterator[None]:
+    async def begin_work(self, place: str, service: str) -> None:
         """One at a time works on a service of a host, in all replicas together."""
         now, key = self._store.clock.time(), f"{place}/{service}"
         taken = await self._store.execute(
@@ -79,10 +76,11 @@ class Ledger:
                 next_step=f"service_status tells how it stands. If a server died over it, it is free again after "
                 f"{STALE_SECONDS // 60} minutes",
             )
-        try:
-            yield
-        finally:
-            await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", _CLAIM, key)
+
+    async def end_work(self, place: str, service: str) -> None:
+        await self._store.execute(
+            "DELETE FROM quorate_records WHERE kind = $1 AND id = $2", _CLAIM, f"{place}/{service}"
+        )
 
     async def forget(self, place: str, service: str) -> None:
         await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", KIND, f"{place}/{service}")

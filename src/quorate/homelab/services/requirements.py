@@ -21,25 +21,31 @@ async def looked_at(machine: Machine, seconds: float = 30) -> Facts:
     return await discover(machine, sections=SECTIONS, seconds=seconds)
 
 
-def judged(template: Template, values: Mapping[str, Any], facts: Facts, folder: str, *, ours: bool) -> list[list[str]]:
-    """Rows of what is needed, what is there, and whether that is enough. Ports of a running one are its own."""
+def judged(
+    template: Template, values: Mapping[str, Any], facts: Facts, folder: str, own: Mapping[str, Any]
+) -> list[list[str]]:
+    """Rows of what is needed, what is there, and whether that is enough.
+
+    `own` are the settings by which it runs there already, if it does: what it has taken is not missing.
+    """
     rows = []
+    own_ports = template.ports(own) if own else []
     if wanted := template.needs.architectures:
         found = facts.system.architecture if facts.system else None
         known = ARCHITECTURES.get(found or "", found)
         rows.append(["architecture", ", ".join(wanted), known or "", _verdict(known and known in wanted)])
     if least := bytes_of(template.needs.memory):
         memory = _memory(facts.memory)
-        enough = None if memory is None else ours or memory >= least
+        enough = None if memory is None else bool(own) or memory >= least
         rows.append(["memory", template.needs.memory, _size(memory), _verdict(enough)])
     if least := bytes_of(template.needs.disk):
         free = _free(facts.filesystems or (), folder)
         rows.append(
-            ["disk", template.needs.disk, _size(free), _verdict(None if free is None else ours or free >= least)]
+            ["disk", template.needs.disk, _size(free), _verdict(None if free is None else bool(own) or free >= least)]
         )
     for port, protocol in template.ports(values):
         taken = [one for one in facts.ports or () if (one.protocol, one.port) == (protocol, port)]
-        free_port = None if facts.ports is None else ours or not taken
+        free_port = None if facts.ports is None else (port, protocol) in own_ports or not taken
         by = "" if not taken else f"used{f' by {taken[0].process}' if taken[0].process else ''}"
         rows.append([f"port {port}/{protocol}", "free", by or ("free" if free_port else ""), _verdict(free_port)])
     return rows

@@ -14,6 +14,8 @@ from quorate.pve.tasks import Report
 NANO = 1_000_000_000
 RESTARTS_ON_FAILURE = 5
 _STREAM_HEAD = 8
+LONGEST_EVENT, MOST_LAYERS = 64 * 1024, 1000
+"""What an engine may tell of a pull before it is not believed any more."""
 
 
 def listed(engine: str, row: Mapping[str, Any]) -> Workload:
@@ -152,6 +154,18 @@ def digest_of(image: Mapping[str, Any]) -> str:
     return str(digests[0]).rpartition("@")[2] if digests else str(image.get("Id", ""))
 
 
+class _Detail(msgspec.Struct):
+    current: float = 0.0
+    total: float = 0.0
+
+
+class _Event(msgspec.Struct):
+    status: str = ""
+    id: str = ""
+    error: str = ""
+    progress: _Detail | None = msgspec.field(name="progressDetail", default=None)
+
+
 class Pulling:
     """The progress of a pull: a stream of JSON texts, one for each thing that happens to a layer."""
 
@@ -159,28 +173,33 @@ class Pulling:
         self._image = image
         self._report = report
         self._line = b""
-        self._layers: dict[str, tuple[int, int]] = {}
+        self._layers: dict[str, tuple[float, float]] = {}
         self.error = ""
 
     async def take(self, data: bytes) -> None:
-        *lines, self._line = (self._line + data).split(b"\n")
+        *lines, rest = (self._line + data).split(b"\n")
+        self._line = rest if len(rest) < LONGEST_EVENT else b""
         for line in lines:
             await self._event(line)
 
     async def _event(self, line: bytes) -> None:
         try:
-            event = msgspec.json.decode(line)
-        except msgspec.DecodeError:
+            event = msgspec.json.decode(line, type=_Event)
+        except (msgspec.DecodeError, RecursionError):
             return
-        self.error = str(event.get("error") or self.error)
-        detail, layer = event.get("progressDetail") or {}, str(event.get("id", ""))
-        if event.get("status") == "Downloading" and detail.get("total"):
-            self._layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
-        elif event.get("status") in ("Download complete", "Pull complete") and layer in self._layers:
+        self.error = event.error or self.error
+        detail, layer = event.progress or _Detail(), event.id
+        if (
+            event.status == "Downloading"
+            and detail.total
+            and (layer in self._layers or len(self._layers) < MOST_LAYERS)
+        ):
+            self._layers[layer] = (detail.current, detail.total)
+        elif event.status in ("Download complete", "Pull complete") and layer in self._layers:
             self._layers[layer] = (self._layers[layer][1], self._layers[layer][1])
         if self._report is not None:
             done, whole = (sum(one[at] for one in self._layers.values()) for at in (0, 1))
-            words = f"{self._image}: {event.get('status', '')} {layer}".strip()
+            words = f"{self._image}: {event.status} {layer}".strip()
             await self._report(100.0 * done / whole if whole else 0.0, 100.0, words)
 
 

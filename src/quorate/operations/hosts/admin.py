@@ -299,8 +299,13 @@ def _register(home: Homelab, found: Found, kept: Host) -> Callable[[], Awaitable
     async def do() -> dict[str, Any]:
         await tried(found.by_key)  # a login that does not work is not kept
         await found.ledger.note(former=FormerLogin(kept.user, kept.key, kept.password, kept.sudo_password))
-        own = {"user": found.account, "key": str(found.key.path), "password": None, "sudo_password": None}
-        await home.hosts.replace(msgspec.structs.replace(kept, **own))
+        own: dict[str, Any] = {
+            "user": found.account,
+            "key": str(found.key.path),
+            "password": None,
+            "sudo_password": None,
+        }
+        await home.hosts.change(kept.name, **own, verified=home.clock.time(), verdict="ok")
         return {"registered": f"{kept.name} logs in as {found.account}"}
 
     return do
@@ -334,7 +339,7 @@ def _restore(home: Homelab, found: Found, kept: Host) -> Callable[[], Awaitable[
     async def do() -> dict[str, Any]:
         former = found.made.former
         assert former is not None
-        await home.hosts.replace(msgspec.structs.replace(kept, **msgspec.structs.asdict(former)))
+        await home.hosts.change(kept.name, **msgspec.structs.asdict(former))
         return {"registered": f"{kept.name} logs in as {former.user or 'before'}"}
 
     return do

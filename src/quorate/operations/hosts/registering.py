@@ -57,7 +57,7 @@ async def host_list(
 @operation(risk=Risk.CHANGE, idempotent=False)
 async def host_register(
     home: Homelab,
-    host: HostName,
+    host: Annotated[str, Meta(description="A name of your choice")],
     address: Annotated[str, Meta(description="Name or IP address")],
     port: Port = SSH_PORT,
     user: str | None = None,
@@ -117,14 +117,11 @@ async def host_update(
 
     async def perform(wait: float, report: Report | None) -> Performed:
         del wait, report
-        now = await home.hosts.named(host)
-        tried = {"verified": now.verified, "verdict": now.verdict}
-        if msgspec.structs.replace(old, **tried) != now:
-            raise Conflict(f"{old} was changed meanwhile", next_step="Look at it with host_list, and decide anew")
-        await home.hosts.replace(msgspec.structs.replace(new, **tried))
+        await home.hosts.change(host, old, **changes)
         differing = [name for name in changes if getattr(old, name) != getattr(new, name)]
         return Performed(
-            {"changed": {TOLD_AS.get(name, name): [getattr(old, name), getattr(new, name)] for name in differing}}
+            {"changed": {TOLD_AS.get(name, name): [getattr(old, name), getattr(new, name)] for name in differing}},
+            next_step="" if old.digest == new.digest else f"host_verify host={host} tries the login",
         )
 
     return await _keeping(home, f"Update {old}: {', '.join(changes)}", new, perform)

@@ -22,7 +22,7 @@ from quorate.problems import BadArgument, Conflict, NotFound
 SHOWN = 50
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(risk=Risk.CHANGE, idempotent=True, unrecorded=("document",))
 async def infra_apply(
     home: Homelab,
     document: DocumentText | None = None,
@@ -37,7 +37,7 @@ async def infra_apply(
     return await _plan(home, f"Apply {wanted.name}", wanted, differences, warnings)
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(risk=Risk.CHANGE, idempotent=True, unrecorded=("document",))
 async def infra_scale(
     home: Homelab,
     name: Annotated[str, Meta(description="Workload or guest of the document")],
@@ -63,7 +63,7 @@ async def infra_scale(
         )
     entry = await Kept(home.store).entry(wanted.name)
     made = [one for one in (entry.made.values() if entry else ()) if one.item == name]
-    differences = [*differences, *await superfluous(home, made, differences)]
+    differences = [*differences, *await superfluous(home, wanted.name, made, differences)]
     return await _plan(home, f"Scale {name} of {wanted.name} to {replicas}", wanted, differences)
 
 
@@ -77,6 +77,11 @@ async def _having(home: Homelab, name: str) -> Document:
             f"Several documents have a {name!r}", why=", ".join(one.name for one in found), next_step="Say which: plan"
         )
     raise NotFound(f"No document that was applied has a {name!r}", next_step="Give the document")
+
+
+def _asking(one: Difference) -> str:
+    tool, word = ("workload_get", "name") if one.item.kind == "workload" else ("service_status", "service")
+    return f"{tool} host={one.place} {word}={one.name}"
 
 
 async def _plan(
@@ -93,7 +98,7 @@ async def _plan(
     if busy := [one for one in differences if one.act == "going on"]:
         raise Conflict(
             f"{busy[0].item.kind} {busy[0].name} is still being deployed",
-            next_step=f"Nothing was done; workload_get host={busy[0].place} name={busy[0].name} tells how it stands",
+            next_step=f"Nothing was done; {_asking(busy[0])} tells how it stands",
         )
     run = secrets.token_hex(6)
     steps = Steps(home, wanted, run)
@@ -103,7 +108,7 @@ async def _plan(
     return Plan(
         summary,
         tuple([await steps.of(one) for one in todo]),
-        unchanged=as_wanted,
+        unchanged=as_wanted[:SHOWN],
         facts={"plan_id": wanted.id, **({"changes": [one.told() for one in todo[:SHOWN]]} if todo else {})},
         warnings=warnings,
         next_step=f"infra_plan plan={wanted.id} shows how it stands; infra_apply goes on after a failure",

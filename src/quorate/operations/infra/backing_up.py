@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Collection
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -22,6 +24,7 @@ from quorate.pve.tasks import Report
 
 MOST_DEVICES = 100
 SHOWN = 50
+AT_ONCE = 8
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,39})")
 Devices = Annotated[list[DeviceRef], Meta(max_length=MOST_DEVICES, description="Default: all registered hosts")]
 Scope = Annotated[
@@ -58,20 +61,15 @@ def backup_steps(
     home: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, *, data: bool = False
 ) -> tuple[tuple[Action, ...], dict[str, Any]]:
     """A step for each device, judged by its own rules, and one that writes the archive."""
-    begun: list[backups.Backup] = []
+    reading = _Reading(home, places, scope, name, data)
 
     def taking_from(ref: str, place: Machine) -> Action:
         async def perform(wait: float, report: Report | None) -> Performed:
             del wait, report
-            if not begun:
-                begun.append(await backups.begin(home, scope, name, data=data))
             try:
-                found = await begun[0].take(ref, place)
+                found = await reading.of(ref)
             except Problem as problem:
                 return Performed({"not_backed_up": str(problem)})
-            except BaseException:
-                begun[0].writer.discard()
-                raise
             cannot = {"cannot": found.cannot} if found.cannot else {}
             return Performed({"pieces": len(found.pieces), **cannot})
 
@@ -80,13 +78,52 @@ def backup_steps(
 
     async def write(wait: float, report: Report | None) -> Performed:
         del wait, report
-        done = await begun[0].finish()
-        missing = {"not_backed_up": begun[0].missing} if begun[0].missing else {}
-        return Performed({**done, **missing}, next_step=f"infra_rollback backup={done['backup']} goes back to it")
+        done = await (await reading.begun()).finish()
+        return Performed(done, next_step=f"infra_rollback backup={done['backup']} goes back to it")
 
     archive = home.settings.work / backups.FOLDER
     last = Action("Write the archive", f"write {archive}/{name or 'backup'}-….tar", write)
     return (*(taking_from(ref, place) for ref, place in places), last), {"sections": list(scope)}
+
+
+class _Reading:
+    """Of all devices side by side, begun with the first step; each step then waits for its own."""
+
+    def __init__(
+        self, home: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, data: bool
+    ) -> None:
+        self._places = places
+        self._begin = partial(backups.begin, home, scope, name, data=data)
+        self._backup: backups.Backup | None = None
+        self._tasks: dict[str, asyncio.Task[DeviceBackup]] = {}
+
+    async def begun(self) -> backups.Backup:
+        if self._backup is None:
+            self._backup = await self._begin()
+        return self._backup
+
+    async def of(self, ref: str) -> DeviceBackup:
+        backup = await self.begun()
+        if not self._tasks:
+            gate = asyncio.Semaphore(AT_ONCE)
+            self._tasks = {
+                one: asyncio.ensure_future(self._taken(gate, backup, one, place)) for one, place in self._places
+            }
+        try:
+            return await self._tasks[ref]
+        except Problem:
+            raise
+        except BaseException:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            backup.writer.discard()
+            raise
+
+    @staticmethod
+    async def _taken(gate: asyncio.Semaphore, backup: backups.Backup, ref: str, place: Machine) -> DeviceBackup:
+        async with gate:
+            return await backup.take(ref, place)
 
 
 @operation(risk=Risk.DESTROY, idempotent=True)
@@ -107,6 +144,7 @@ async def infra_rollback(
     places: list[tuple[DeviceBackup, Machine]] = []
     for then in chosen:
         place = await machine(home, then.device)
+        await backups.ensure_same(then, place)
         now = await taking.look(home, place, sections)
         places.append((then, place))
         steps += [_step(home, reader, place, verb, piece) for verb, piece in _in_order(then, now, sections)]
@@ -186,6 +224,9 @@ def _remarks(reader: Reader, then: DeviceBackup, now: taking.Look, sections: lis
     """What a rollback does not bring back."""
     told = [f"{then.device}: {what} was not in the backup: {why}" for what, why in then.cannot.items()]
     told += [f"{then.device}: {what} cannot be looked at: {why}" for what, why in now.cannot.items()]
+    written = {piece.section for _, piece in taking.differing(then, now, sections) if piece.kind == "file"}
+    if waiting := sorted(written & {"network", "schedules", "ssh"}):
+        told.append(f"{then.device}: files of {', '.join(waiting)} count when what reads them is restarted")
     pieces = [one for one in then.pieces if one.kind == "packages" and one.section in sections]
     present = [one for one in now.taken if one.piece.kind == "packages"]
     if pieces and present and pieces[0].sha256 != present[0].piece.sha256:

@@ -104,7 +104,7 @@ async def surveyed(home: Homelab, document: Document, *, prune: bool) -> tuple[l
     """All differences, with what is to be removed if that is asked for; and what is left over if it is not."""
     differences = await compared(home, document)
     entry = await Kept(home.store).entry(document.name)
-    left = await superfluous(home, entry.made.values(), differences) if entry else []
+    left = await superfluous(home, document.name, entry.made.values(), differences) if entry else []
     if prune:
         busy = {one.place for one in differences if one.act == "create"}
         first = [one for one in left if one.item.kind == "workload" and one.place in busy]  # it may be in the way

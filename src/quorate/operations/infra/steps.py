@@ -19,8 +19,8 @@ from quorate.homelab.infra.comparing import (
     place_in,
     wanted_spec,
 )
-from quorate.homelab.infra.document import Document, Item, WantedGuest, WantedHost
-from quorate.homelab.infra.kept import Kept
+from quorate.homelab.infra.document import Document, Item, WantedGuest, WantedHost, WantedWorkload
+from quorate.homelab.infra.kept import Kept, Made
 from quorate.homelab.machines import machine
 from quorate.operations.hosts.parameters import machine_needs, machine_target
 from quorate.operations.plan import Action, Call, Performed, Plan, Target
@@ -55,8 +55,8 @@ class Steps:
     async def of(self, one: Difference) -> Action:
         """The action for a difference that there is something to do about."""
         target, needs, where, becomes = await self._reaches(one)
-        perform = self._removing(one) if one.act == "remove" else self._making(one)
-        line = await self._line(one)
+        perform = self._removing(one) if one.act == "remove" else self._making(one, target, where)
+        line = self._line(one)
         return Action(one.says, line, self._recorded(one, perform), target, needs, where, becomes=becomes)
 
     async def rehearsed(self, one: Difference) -> tuple[str, ...]:
@@ -96,11 +96,14 @@ class Steps:
             return Target("host", maker.name), (), None, maker.wanted.host(maker.name)
         return None, (), cluster_named(self._home, maker.wanted.cluster), None
 
-    async def _line(self, one: Difference) -> str:
-        """What is agreed to: every field that is wanted; of secrets only where they are."""
+    def _line(self, one: Difference) -> str:
+        """What is agreed to: every field; of variables only the names, of secrets only where they are."""
         if one.act == "remove":
             return f"remove {one.item.kind} {one.name}" + (f" from {one.place}" if one.place else "")
-        told = msgspec.json.encode(one.item.wanted).decode()
+        wanted = one.item.wanted
+        if isinstance(wanted, WantedWorkload):
+            wanted = msgspec.structs.replace(wanted, env=dict.fromkeys(wanted.env, "…"))
+        told = msgspec.json.encode(wanted).decode()
         at = f" on {one.place}" if one.place else ""
         return without_secrets(f"{one.act} {one.item.kind} {one.name}{at} {told}")
 
@@ -111,7 +114,8 @@ class Steps:
         step = one.says
 
         async def performed(wait: float, report: Report | None) -> Performed:
-            await self._kept.begin(self._document, self._run, step)
+            made = self._made(one)
+            await self._kept.begin(self._document, self._run, step, made if one.act == "create" else None)
             try:
                 done = await perform(wait, report)
             except Problem as problem:
@@ -126,10 +130,16 @@ class Steps:
                 await self._kept.fail(self._document, step, "It goes on by itself.", "going on")
                 again = f"{done.next_step}. Then infra_apply plan={self._document.id} does the rest"
                 return Performed(done.facts, running=True, next_step=again)
-            await self._kept.end(self._document, step, made=one.made, gone=one.act == "remove")
+            await self._kept.end(self._document, step, made=made, gone=one.act == "remove")
             return done
 
         return performed
+
+    def _made(self, one: Difference) -> Made:
+        """What the step makes; a guest is known by its number as well, for names come back."""
+        plan = self._guest_plans.get(one.name) if (one.item.kind, one.act) == ("guest", "create") else None
+        numbers = {int(each) for each in plan.claimed_vmids if each} if plan else set()
+        return msgspec.structs.replace(one.made, vmid=min(numbers, default=0))
 
     def _cleared(self, text: str) -> str:
         for secret in self._home.secrets():
@@ -137,8 +147,10 @@ class Steps:
                 text = text.replace(secret, HIDDEN)
         return without_secrets(text)
 
-    def _making(self, one: Difference) -> Perform:
+    def _making(self, one: Difference, target: Target | None, where: Cluster | None) -> Perform:
         async def perform(wait: float, report: Report | None) -> Performed:
+            if one.item.place:
+                await self._require_judged(one.item, target, where)
             now = await difference(self._home, self._document, one.item, one.name, one.number)
             if now.act == "none":
                 return Performed({"note": "It is so already"})
@@ -153,6 +165,17 @@ class Steps:
             return await performed_of(await self._plan_of(now), wait, report)
 
         return perform
+
+    async def _require_judged(self, item: Item, target: Target | None, where: Cluster | None) -> None:
+        """A host that was not there when the rules were asked may turn out to be a node or guest that has its own."""
+        place = await place_in(self._home, self._document, item)
+        same = place is not None and (place.where.name if place.where else "") == (where.name if where else "")
+        if place is None or not same or (target is not None and machine_target(place) != target):
+            raise Conflict(
+                f"{item.place} is not what it was taken for" + (f": it is {place}" if place else ""),
+                why="The rules were asked about something else",
+                next_step="Call again: then they are asked about what it is.",
+            )
 
     def _removing(self, one: Difference) -> Perform:
         async def perform(wait: float, report: Report | None) -> Performed:

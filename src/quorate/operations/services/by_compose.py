@@ -13,14 +13,15 @@ from quorate.homelab.services.bringing_up import bring_up
 from quorate.homelab.services.choosing import Chosen, choose
 from quorate.homelab.services.compose import DOCKER, Former, Project, compose_of, digest, install_docker, missing
 from quorate.homelab.services.health import ailment
-from quorate.homelab.services.installed import Installed, Ledger, place_of
+from quorate.homelab.services.installed import Installed, Ledger, State, place_of
 from quorate.homelab.services.template import VERSION, Template
 from quorate.operations.hosts.parameters import machine_action
 from quorate.operations.plan import Plan
-from quorate.operations.services.parameters import lasting, recorded
+from quorate.operations.services.parameters import Work, lasting, recorded
 from quorate.problems import Conflict, NotFound
 from quorate.pve.tasks import Report
 
+INSTALLS_DOCKER = "apt-get install docker.io docker-compose && "
 HARD = ("architecture", "port")
 """Without these it cannot work; too little memory or disk is a warning."""
 
@@ -36,8 +37,7 @@ async def install(home: Homelab, place: Machine, template: Template, given: Mapp
     old = await Ledger(home.store).find(place_of(place), template.id)
     former = await project.former(template) if command else Former()
     facts = await looked_at(place)
-    ours = bool(former.images)
-    rows = judged(template, chosen.values, facts, project.folder, ours=ours)
+    rows = judged(template, chosen.values, facts, project.folder, former.values if former.images else {})
     if lacking := [row for row in rows if row[3] == "missing" and row[0].startswith(HARD)]:
         told = "; ".join(f"{row[0]}: {row[2]}, not {row[1]}" for row in lacking)
         raise Conflict(
@@ -49,7 +49,20 @@ async def install(home: Homelab, place: Machine, template: Template, given: Mapp
     warnings = [f"{row[0]}: {row[1]} is asked for, {row[2]} is there" for row in rows if row[3] == "missing"]
     warnings += [f"{place} has no Docker: it is installed with apt-get"] if command is None else []
     warnings += ["What was there was not installed by this server"] if former.files and old is None else []
-    return _plan(home, place, template, project, chosen, former, does, "installing", tuple(warnings), command is None)
+    work = working(home, place, template, project, chosen, former, needs_docker=command is None)
+    return _plan(
+        home,
+        place,
+        template,
+        project,
+        chosen,
+        does,
+        "installing",
+        tuple(warnings),
+        work,
+        old,
+        with_docker=command is None,
+    )
 
 
 async def upgrade(home: Homelab, place: Machine, template: Template, to: str | None) -> Plan:
@@ -62,7 +75,9 @@ async def upgrade(home: Homelab, place: Machine, template: Template, to: str | N
     chosen = await choose(template, wanted, there, home.secret_store)
     does = f"Upgrade {template.title} on {place} from {there.get(VERSION) or 'what is there'} to {chosen.version}"
     warnings = ("The former version is put back if the new one does not get healthy, but not what it did to the data",)
-    return _plan(home, place, template, project, chosen, former, does, "upgrading", warnings, False)
+    work = working(home, place, template, project, chosen, former, needs_docker=False)
+    old = await Ledger(home.store).find(place_of(place), template.id)
+    return _plan(home, place, template, project, chosen, does, "upgrading", warnings, work, old)
 
 
 async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
@@ -125,31 +140,29 @@ async def _project(home: Homelab, place: Machine, template: Template) -> Project
 
 
 def _plan(
-    home: Homelab, place: Machine, template: Template, project: Project, chosen: Chosen, former: Former,
-    does: str, state: Any, warnings: tuple[str, ...], needs_docker: bool,
+    home: Homelab, place: Machine, template: Template, project: Project, chosen: Chosen,
+    does: str, state: State, warnings: tuple[str, ...], work: Work, old: Installed | None, *, with_docker: bool = False,
 ) -> Plan:  # fmt: skip
-    work = working(home, place, template, project, chosen, former, needs_docker=needs_docker)
     entry = Installed(template.id, place_of(place), "compose", state, chosen.version, chosen.shown)
     hidden = tuple(chosen.values[name] for name in chosen.secret)
-    line = described(project.line("up", "--detach"), template, chosen, needs_docker=needs_docker)
-    action = machine_action(place, does, line, recorded(home, place, entry, work, hidden), writes=True)
+    line = (INSTALLS_DOCKER if with_docker else "") + described(project.line("up", "--detach"), template, chosen)
+    action = machine_action(place, does, line, recorded(home, place, entry, work, hidden, old), writes=True)
     facts: dict[str, Any] = {"host": place.name, "folder": project.folder, "settings": chosen.shown}
     if chosen.made_up:
         facts["made_up"] = f"{', '.join(chosen.made_up)}: stands in {project.folder}/.env, for root alone"
     return Plan(does, (action,), facts=facts, warnings=warnings)
 
 
-def described(line: tuple[str, ...], template: Template, chosen: Chosen, *, needs_docker: bool) -> str:
+def described(line: tuple[str, ...], template: Template, chosen: Chosen) -> str:
     """What is done, as a line; the settings that are no secrets belong to what is agreed to."""
     told = " ".join(f"{name}={value}" for name, value in chosen.shown.items())
-    first = "apt-get install docker.io docker-compose && " if needs_docker else ""
-    return f"{first}{' '.join(line)} (template {digest(template)}; {told})"
+    return f"{' '.join(line)} (template {digest(template)}; {told})"
 
 
 def working(
     home: Homelab, place: Machine, template: Template, project: Project, chosen: Chosen, former: Former,
     *, needs_docker: bool,
-) -> Any:  # fmt: skip
+) -> Work:  # fmt: skip
     async def work(report: Report) -> dict[str, Any]:
         if needs_docker:
             project.command = await install_docker(place, report)

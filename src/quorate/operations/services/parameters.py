@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from quorate.homelab.home import Homelab
 from quorate.homelab.machines import Machine
+from quorate.homelab.services.bringing_up import FORMER, RUNS_AGAIN
 from quorate.homelab.services.catalogue import catalogue
 from quorate.homelab.services.installed import Installed, Ledger, place_of
 from quorate.homelab.services.template import Template
@@ -31,9 +32,14 @@ def template_of(home: Homelab, service: str) -> Template:
 
 
 def recorded(
-    home: Homelab, machine: Machine, entry: Installed, work: Work, hidden: tuple[str, ...] = ()
+    home: Homelab,
+    machine: Machine,
+    entry: Installed,
+    work: Work,
+    hidden: tuple[str, ...] = (),
+    old: Installed | None = None,
 ) -> Callable[[float, Report | None], Awaitable[Performed]]:
-    """Work that puts a service there. The record says that it was begun, and in the end how it went."""
+    """Work that puts a service there, in place of `old`. The record says that it was begun, and then how it went."""
     ledger = Ledger(home.store)
 
     async def noted(report: Report) -> dict[str, Any]:
@@ -41,7 +47,9 @@ def recorded(
         try:
             facts = await work(report)
         except Problem as problem:
-            await ledger.keep(msgspec.structs.replace(entry, state="failed", why=problem.what))
+            left = old if old and problem.facts.get(FORMER) == RUNS_AGAIN else entry
+            state = "failed" if left is entry else "installed"
+            await ledger.keep(msgspec.structs.replace(left, state=state, why=problem.what))
             raise
         except asyncio.CancelledError:
             await ledger.keep(msgspec.structs.replace(entry, state="failed", why="It was broken off before its end."))
@@ -56,13 +64,16 @@ def lasting(
     home: Homelab, machine: Machine, service: str, work: Work, hidden: tuple[str, ...] = ()
 ) -> Callable[[float, Report | None], Awaitable[Performed]]:
     """Work on a service that may outlast the call, and that nobody else does at the same time."""
-    place = place_of(machine)
+    ledger, place = Ledger(home.store), place_of(machine)
 
     async def alone(report: Report) -> dict[str, Any]:
-        async with Ledger(home.store).working_on(place, service):
+        try:
             return await work(report)
+        finally:
+            await ledger.end_work(place, service)
 
     async def perform(wait: float, report: Report | None) -> Performed:
+        await ledger.begin_work(place, service)
         facts = await Underway(home.store, machine, f"service {service}", hidden).followed(
             alone, wait, report, home.ssh.pool
         )

@@ -21,7 +21,7 @@ from quorate.operations.provision.create_container import container_create
 from quorate.operations.provision.create_vm import vm_create
 from quorate.operations.provision.new_guests import MEBIBYTE
 from quorate.operations.registry import operations
-from quorate.operations.services.by_compose import described, working
+from quorate.operations.services.by_compose import INSTALLS_DOCKER, described, working
 from quorate.operations.services.parameters import recorded
 from quorate.problems import BadArgument, NotFound, Problem, TaskFailed
 from quorate.pve.cluster import Cluster
@@ -123,7 +123,7 @@ def _installing(home: Homelab, cluster: Cluster, template: Template, chosen: Cho
         hidden = tuple(chosen.values[name] for name in chosen.secret)
         return await recorded(home, guest, entry, work, hidden)(wait, report)
 
-    line = described(project_line(DOCKER, base, template.id, "up", "--detach"), template, chosen, needs_docker=True)
+    line = INSTALLS_DOCKER + described(project_line(DOCKER, base, template.id, "up", "--detach"), template, chosen)
     return Action(f"Install {template.title} in guest {vmid}", line, perform, where=cluster)
 
 

@@ -79,7 +79,8 @@ async def service_check(
     given = {name: str(value) for name, value in (settings or {}).items()}
     old = await Ledger(home.store).find(place_of(place), one.id)
     facts = await looked_at(place)
-    rows = judged(one, given, facts, home.settings.services_folder, ours=bool(old and old.state == "installed"))
+    own = old.settings if old and old.state == "installed" else {}
+    rows = judged(one, {**own, **given}, facts, home.settings.services_folder, own)
     if one.compose:
         try:
             command = await compose_of(place)

@@ -129,15 +129,15 @@ class Run:
         """From here on it is about the cluster behind this host; what nobody has set up here is refused."""
         if not host:
             return
-        bare = urlsplit(host if "//" in host else f"//{host}").hostname or host
-        if bare.lower() not in self._house.endpoints:
+        name = _hostname(host)
+        if name not in self._house.endpoints:
             raise NotFound(
                 f"There is no Proxmox host {host!r} in the settings",
                 why=f"There are {', '.join(self._house.endpoints) or 'none'}",
                 next_step="Leave it out, or name one of them",
             )
         if self._house.among_several is not None:
-            self._cluster = self._house.endpoints[bare.lower()]
+            self._cluster = self._house.endpoints[name]
 
     async def get(self, path: str, /, **params: Any) -> Any:
         """PVE's own answer to a read, all of it."""
@@ -230,6 +230,14 @@ class Run:
         result = await pipeline.run(operation, {**where, **_given(arguments)}, self._exchange)
         self.pictures += result.pictures
         return result
+
+
+def _hostname(text: str) -> str:
+    """Of a URL, `host:port` or the name itself."""
+    try:
+        return urlsplit(text if "//" in text else f"//{text}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:

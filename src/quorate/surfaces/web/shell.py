@@ -34,8 +34,9 @@ from quorate.surfaces.web.guard import own_origin
 from quorate.surfaces.web.limits import address_key
 from quorate.surfaces.web.replies import NO_STORE, refusal
 
-GREETING_SECONDS = 120.0
-"""For the token, and for each passphrase."""
+TOKEN_SECONDS = 10.0
+"""Our page sends it at once; whoever has none does not keep a place."""
+PASSPHRASE_SECONDS = 120.0
 MOST_TRIES = 3
 _KINDS = {"mjs": "text/javascript", "css": "text/css", "html": "text/html"}
 _FILES = ("shell.mjs", "shell.css", "xterm.mjs", "xterm.css", "addon-fit.mjs")
@@ -119,7 +120,7 @@ class ShellPages:
             return "You took too long. Ask for a new link."
 
     async def _invited(self, socket: WebSocket) -> str:
-        token = (await _told(socket)).token
+        token = (await _told(socket, TOKEN_SECONDS)).token
         invitation = self.shells.find(token)
         if invitation is None:
             self.door.failed(socket.scope, "terminal")
@@ -135,7 +136,7 @@ class ShellPages:
         await passphrase.ensure_set()
         await _tell(socket, passphrase=True)
         for _ in range(MOST_TRIES):
-            told = await _told(socket)
+            told = await _told(socket, PASSPHRASE_SECONDS)
             async with self._one_at_a_time:
                 right = await passphrase.verify(told.passphrase)
             if right:
@@ -204,8 +205,8 @@ class Session:
                 terminal.resize(_decoded(message).screen)
 
 
-async def _told(socket: WebSocket) -> Told:
-    async with asyncio.timeout(GREETING_SECONDS):
+async def _told(socket: WebSocket, seconds: float) -> Told:
+    async with asyncio.timeout(seconds):
         return _decoded(await _received(socket))
 
 

@@ -10,7 +10,7 @@ from quorate.operations.registry import Risk
 from quorate.problems import BadArgument, NotFound
 from quorate.surfaces.compat.declaring import Tool, may, need
 from quorate.surfaces.compat.running import Done, Run
-from quorate.surfaces.compat.washyu.shapes import DEVICE, PATIENCE, device, good, told
+from quorate.surfaces.compat.washyu.shapes import DEVICE, PATIENCE, a_list, an_object, device, good, told
 from quorate.surfaces.compat.washyu.workloads import CONFIG, IMAGE, workload
 
 SCOPES = ("full", "partial", "device_specific")
@@ -60,7 +60,7 @@ async def documented(run: Run, plan: Mapping[str, Any]) -> dict[str, Any]:
             next_step="Leave them out; ssh_execute_command can make them on a machine",
         )
     items: dict[str, dict[str, Any]] = {"workloads": {}, "services": {}}
-    for given in plan.get("services", []):
+    for given in a_list(plan.get("services"), "services"):
         name, part, wanted = await _item(run, given)
         if any(name in one for one in items.values()):
             raise BadArgument(f"Two services are called {name}", next_step="Give each a name of its own")
@@ -79,7 +79,7 @@ async def _item(run: Run, given: Any) -> tuple[str, str, dict[str, Any]]:
             next_step="Each has name, type (docker, lxd, service), target_device_id, and may have config",
         )
     host = await device(run, given["target_device_id"])
-    config = given.get("config") or {}
+    config = an_object(given.get("config"), f"The config of {given['name']}")
     if given["type"] == "service":
         settings = {name: value for name, value in config.items() if name != "service"}
         service = {"service": config["service"]} if "service" in config else {}
@@ -101,30 +101,30 @@ async def update(run: Run) -> dict[str, Any]:
         backup=run["backup_before_change"],
         **_only_checked(run),
     )
-    return told(done, device_id=run["device_id"])
+    return _checked(run, told(done, device_id=run["device_id"]))
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
     """Their services are containers as well as what the system itself runs: `type` or an image tells them apart."""
-    changes = {name: value for name, value in given.items() if name != "services"}
-    for name, value in (given.get("services") or {}).items():
+    workloads, services = dict(an_object(given.get("workloads"), "workloads")), {}
+    for name, value in an_object(given.get("services"), "services").items():
         told = value if isinstance(value, Mapping) else {"action": value}
-        config = {**(told.get("config") or {}), **{key: told[key] for key in told if key in LIMITS}}
-        container = told.get("type") in ("docker", "lxd") or bool(config)
-        part = changes.setdefault("workloads" if container else "services", {})
-        part[name] = {CONFIG.get(key, key): one for key, one in config.items()} or told.get("action")
-    return changes
+        config = {**an_object(told.get("config"), "config"), **{key: told[key] for key in told if key in LIMITS}}
+        if config or told.get("type") in ("docker", "lxd"):
+            workloads[name] = {CONFIG.get(key, key): one for key, one in config.items()} or told.get("action")
+        else:
+            services[name] = told.get("action")
+    return {**given, "workloads": workloads, "services": services}
 
 
 async def decommission(run: Run) -> dict[str, Any]:
     """What runs on it is moved with its data, to the one device that the plan names."""
     plan = run["migration_plan"] or {}
-    targets = {*(plan.get("target_devices") or ()), *(plan.get("service_mapping") or {}).values()}
-    if len(targets) > 1:
-        raise BadArgument(
-            f"Containers cannot be moved to {len(targets)} devices at once", next_step="Name one in migration_plan"
-        )
-    target = await device(run, targets.pop()) if targets else None
+    mapped = an_object(plan.get("service_mapping"), "service_mapping").values()
+    targets = [*a_list(plan.get("target_devices"), "target_devices"), *mapped]
+    if any(one != targets[0] for one in targets):
+        raise BadArgument("Containers cannot be moved to several devices at once", next_step="Name one of them")
+    target = await device(run, targets[0]) if targets else None
     done = await run.change(
         "device_decommission",
         follow=PATIENCE,
@@ -134,7 +134,7 @@ async def decommission(run: Run) -> dict[str, Any]:
         force=run["force_removal"],
         **_only_checked(run),
     )
-    return told(done, device_id=run["device_id"])
+    return _checked(run, told(done, device_id=run["device_id"]))
 
 
 async def back_up(run: Run) -> dict[str, Any]:
@@ -145,7 +145,8 @@ async def back_up(run: Run) -> dict[str, Any]:
         name=run["backup_name"],
         data=run["include_data"],
     )
-    return told(done, backup_scope=run["backup_scope"])
+    number = next((step["backup"] for step in done.facts.get("steps", ()) if "backup" in step), None)
+    return told(done, backup_scope=run["backup_scope"], **({"backup_id": number} if number else {}))
 
 
 async def roll_back(run: Run) -> dict[str, Any]:
@@ -157,7 +158,7 @@ async def roll_back(run: Run) -> dict[str, Any]:
         data=True,  # as far as the backup was asked to have it
         **_only_checked(run),
     )
-    return told(done, backup_id=run["backup_id"])
+    return _checked(run, told(done, backup_id=run["backup_id"]))
 
 
 async def _devices(run: Run, scope: str) -> list[str] | None:
@@ -172,6 +173,11 @@ def _only_checked(run: Run) -> dict[str, Any]:
     return {"dry_run": True} if run["validate_only"] else {}
 
 
+def _checked(run: Run, answer: dict[str, Any]) -> dict[str, Any]:
+    """Who only wanted it checked has got what they asked for."""
+    return {**answer, **good(validate_only=True)} if run["validate_only"] else answer
+
+
 # -- scaling -----------------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +190,7 @@ async def scale(run: Run) -> dict[str, Any]:
     for one, plan in zip(wanted, looked, strict=True):
         await _require_place(run, one, plan)
     if run["validate_only"] or run.arguments.get("dry_run"):
-        return good(services=[_told(one, plan) for one, plan in zip(wanted, looked, strict=True)])
+        return _checked(run, good(services=[_told(one, plan) for one, plan in zip(wanted, looked, strict=True)]))
     return good(services=[_told(one, await _scale(run, one)) for one in wanted])
 
 
@@ -194,7 +200,7 @@ def _told(one: Mapping[str, Any], done: Done) -> dict[str, Any]:
 
 
 def _scaled(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    wanted = [one for name in ("scale_up", "scale_down") for one in plan.get(name) or ()]
+    wanted = [one for name in ("scale_up", "scale_down") for one in a_list(plan.get(name), name)]
     if not wanted:
         raise BadArgument("There is nothing to scale", next_step="Give scale_up or scale_down")
     for one in wanted:

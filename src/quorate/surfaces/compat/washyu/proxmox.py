@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from quorate.operations.registry import Risk
+from quorate.pve.errors import BadArgument
 from quorate.surfaces.compat.declaring import Recipe, Tool, may, need
 from quorate.surfaces.compat.placed import placed
 from quorate.surfaces.compat.recipes import Source, taken
-from quorate.surfaces.compat.running import Run
+from quorate.surfaces.compat.running import Found, Run
 from quorate.surfaces.compat.washyu.shapes import PATIENCE, good, told
 
 NODE = need("node", "string")
@@ -18,6 +19,7 @@ VM_TYPE = may("vm_type", "string", "qemu", "qemu: a VM, lxc: a container", choic
 HOST = may("host", "string", about="A Proxmox host or cluster of the settings; default: the first cluster")
 TYPES = {"vm": "qemu", "lxc": "lxc", "node": "node", "storage": "storage", "pool": "pool"}
 """Their word for a kind of resource -> PVE's own."""
+KINDS = {"qemu": "VM", "lxc": "container"}
 ACTIONS = ("start", "stop", "shutdown", "reboot", "reset", "suspend", "resume")
 
 
@@ -42,14 +44,25 @@ async def node_status(run: Run) -> dict[str, Any]:
     return good(node=run["node"], data=await run.get(f"/nodes/{run['node']}/status"))
 
 
+async def meant(run: Run) -> Found:
+    """The guest of `node` and `vmid`. Who has its type wrong thinks of another one."""
+    guest = await placed(run)
+    if guest.type != run["vm_type"]:
+        raise BadArgument(
+            f"{guest.vmid} {guest.name} is no {KINDS[run['vm_type']]}, but a {KINDS[guest.type]}",
+            next_step=f"If that is the guest you mean, call again with vm_type={guest.type}",
+        )
+    return guest
+
+
 async def guest_status(run: Run) -> dict[str, Any]:
-    guest = await placed(run, run["vm_type"])
+    guest = await meant(run)
     return good(node=guest.node, vmid=guest.vmid, data=await run.get(f"{guest.path}/status/current"))
 
 
 async def manage(run: Run) -> dict[str, Any]:
     """The hard stop loses what is unsaved, and is therefore another tool of ours."""
-    guest = await placed(run, run["vm_type"])
+    guest = await meant(run)
     action = run["action"]
     if action == "stop":
         done = await run.change("guest_stop", guest=guest.vmid)
@@ -59,7 +72,7 @@ async def manage(run: Run) -> dict[str, Any]:
 
 
 async def clone(run: Run) -> dict[str, Any]:
-    guest = await placed(run, run["vm_type"])
+    guest = await meant(run)
     done = await run.change(
         "guest_clone", follow=PATIENCE, guest=guest.vmid, vmid=run["new_vmid"], name=run["name"], full=run["full"]
     )
@@ -68,7 +81,7 @@ async def clone(run: Run) -> dict[str, Any]:
 
 async def delete(run: Run) -> dict[str, Any]:
     """Its power is cut first, if it runs."""
-    guest = await placed(run, run["vm_type"])
+    guest = await meant(run)
     done = await run.change("guest_delete", follow=PATIENCE, guest=guest.vmid, purge=run["purge"], stop=True)
     return told(done, node=guest.node, vmid=guest.vmid)
 

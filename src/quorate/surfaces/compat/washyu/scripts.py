@@ -32,7 +32,7 @@ async def info(run: Run) -> dict[str, Any]:
     except Problem as problem:
         found = await run.facts("script_info", **asked)
         found["no_preview"] = str(problem)
-    return good(**{name: value for name, value in found.items() if name not in ("next_offset", "to_run")})
+    return good(script={name: value for name, value in found.items() if name not in ("next_offset", "to_run")})
 
 
 def _category(run: Run) -> str | None:

@@ -23,7 +23,7 @@ async def listing(run: Run) -> dict[str, Any]:
 
 
 async def info(run: Run) -> dict[str, Any]:
-    return good(**await run.facts("service_info", service=run["service_name"]))
+    return good(service=await run.facts("service_info", service=run["service_name"]))
 
 
 def looking(operation: str, parameters: Mapping[str, Source] | None = None, **fixed: Any) -> Recipe:

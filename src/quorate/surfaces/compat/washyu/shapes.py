@@ -9,7 +9,7 @@ from typing import Any
 
 from quorate.homelab.machines import Login, logging_in_by
 from quorate.operations.registry import operations
-from quorate.pve.errors import NotFound, Problem
+from quorate.pve.errors import BadArgument, NotFound, Problem
 from quorate.secret import Secret
 from quorate.surfaces.compat.declaring import Tool, may, need
 from quorate.surfaces.compat.running import Done, Run
@@ -79,6 +79,21 @@ async def device(run: Run, number: int) -> str:
             next_step="discover_and_map does",
         )
     return str(host) if "/" in host or host in await servers(run) else f"{ACCOUNT}@{host}"
+
+
+# -- what stands in objects, whose parts no schema names ---------------------------------------------------------------
+
+
+def an_object(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value or {}, Mapping):
+        raise BadArgument(f"{name} is no object")
+    return value or {}
+
+
+def a_list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value or [], list):
+        raise BadArgument(f"{name} is no list")
+    return value or []
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,75 @@
+"""Names to complete: of guests, nodes and storages of the clusters, of registered hosts, of kept secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quorate.config import Settings
+
+CLUSTER_SECONDS = 1.5
+LIKE_HOST = ("host", "node", "guest")
+"""Wherever a tool takes a host, it takes these."""
+
+
+def kinds_of(key: str, part: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the argument of a tool names, by its name and by what its schema says about it."""
+    says = str(part.get("description", ""))
+    if says.startswith("Registered host, node, guest"):
+        return LIKE_HOST
+    if part.get("type") == "string" and "registered host" in says.lower():
+        return ("host",)
+    if says.startswith("vmid or name"):
+        return ("guest",)
+    return tuple(kind for kind in ("node", "storage") if key in (kind, f"{kind}s") or key.endswith(f"_{kind}"))
+
+
+def names(*kinds: str) -> list[str]:
+    """As far as they are to be had quickly."""
+    from quorate.config import load
+
+    if not kinds:
+        return []
+    return asyncio.run(_names(load(tolerate=True), kinds))
+
+
+def secret_names() -> list[str]:
+    from quorate.config import load
+    from quorate.homelab.vault import Vault
+
+    return Vault(load(tolerate=True).homelab.secrets_file, None).names()
+
+
+async def _names(settings: Settings, kinds: tuple[str, ...]) -> list[str]:
+    hosts = await _hosts(settings) if "host" in kinds else []
+    found: list[str] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLUSTER_SECONDS):
+            for kind in kinds:
+                found += await _of_clusters(settings, kind) if kind != "host" else []
+    return [*hosts, *found]
+
+
+async def _hosts(settings: Settings) -> list[str]:
+    from quorate.homelab.registry import Hosts
+    from quorate.pve.clock import SystemClock
+    from quorate.state.store import open_store
+
+    async with open_store(settings.state, clock=SystemClock()) as store:
+        return [host.name for host in await Hosts(store).all()]
+
+
+async def _of_clusters(settings: Settings, kind: str) -> list[str]:
+    from quorate.pve.client import PveClient
+
+    key, found = {"guest": "name"}.get(kind, kind), list[str]()
+    for cluster in settings.clusters:
+        client = PveClient(cluster.connection)
+        with contextlib.suppress(Exception):  # another one may answer
+            rows = await client.get("/cluster/resources", type={"guest": "vm"}.get(kind, kind))
+            found += sorted({str(row[key]) for row in rows if row.get(key)})
+        await client.close()
+    return found
