@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,13 @@ pytestmark = pytest.mark.anyio
 WEB = {"type": "ct", "template": "debian-13", "memory": "1G", "cores": 1}
 
 
-async def guests(lab) -> dict[str, dict]:
+async def guests(lab) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in await lab.quorate.rows("guest_list")}
 
 
 async def test_a_container_is_made_then_changed_then_left_alone(tmp_path):
     async with infra_lab(tmp_path, "one", register=True) as lab:
-        document = {"name": "farm", "guests": {"web": WEB}}
+        document: dict[str, Any] = {"name": "farm", "guests": {"web": WEB}}
         done = await lab.quorate.facts("infra_apply", document=document)
         assert done["result"] == "done"
         assert (await guests(lab))["web"]["status"] == "running"

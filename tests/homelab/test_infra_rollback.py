@@ -51,7 +51,8 @@ def furnish(lab: InfraLab) -> None:
 
 async def backed_up(lab: InfraLab, **more: Any) -> dict[str, Any]:
     done = await lab.quorate.facts("infra_backup", scope=["workloads", "services"], **more)
-    return done["steps"][-1]
+    step: dict[str, Any] = done["steps"][-1]
+    return step
 
 
 @pytest.mark.parametrize("broken", CHAIN)

@@ -151,3 +151,14 @@ def test_the_playbooks_of_the_catalogue_are_understood(tmp_path, name):
         line = [sys.executable, "-m", "ansible", "playbook", "--syntax-check", "-i", "target,", str(file)]
         done = subprocess.run(line, capture_output=True, text=True, env=surroundings)
         assert done.returncode == 0, done.stderr
+
+
+async def test_nothing_that_a_caller_writes_is_a_template_that_runs_on_the_server(tmp_path, there):
+    template = f'{{{{ lookup("pipe", "touch {tmp_path}/owned") }}}}'
+    async with lab(tmp_path) as built:
+        await built.quorate.facts("ansible_run", **given(there, colour=template), tags=["note"])
+        assert (there / "note").read_text() == f"{template} 1\n"
+        for login in ({"key": template}, {"key": "", "user": template}):
+            await built.quorate.facts("host_update", host="nas", **login)
+            await built.quorate.refusal("ansible_check", **given(there), tags=["note"])
+        assert not (tmp_path / "owned").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quorate.checkup.findings import HERE, Findings
 from quorate.config import Access, Approval, Settings
+from quorate.operations.registry import HOMELAB
 from quorate.problems import Problem
 from quorate.pve.clock import Clock
 from quorate.state.passphrase import SET_PASSPHRASE, Passphrase
@@ -13,6 +14,9 @@ from quorate.state.trail import open_trail
 
 def check_settings(settings: Settings) -> Findings:
     found = Findings(HERE)
+    if settings.problem and {*(settings.toolsets or ())} & {*HOMELAB, "homelab"}:
+        found.ok("settings", f"access {settings.access}; no cluster, which plain hosts do not need")
+        return found
     if settings.problem:
         found.fail("settings", settings.problem, "Run `quorate init`, or correct what is named")
         return found

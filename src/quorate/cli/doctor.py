@@ -64,6 +64,7 @@ async def _findings(options: argparse.Namespace) -> list[Finding]:
 async def _examined(settings: Settings, demo: bool) -> list[Finding]:
     from quorate.checkup.cluster import check_cluster
     from quorate.checkup.home import check_settings, check_state
+    from quorate.checkup.hosts import check_hosts
     from quorate.operations.registry import DEFAULT_TOOLSETS, TOOLSETS
     from quorate.pve.clock import SystemClock
 
@@ -76,6 +77,7 @@ async def _examined(settings: Settings, demo: bool) -> list[Finding]:
             check_cluster(one, (one.access or settings.access).value, toolsets, clock, simulated=demo)
             for one in settings.clusters
         ),
+        check_hosts(settings, clock),
     )
     return [*check_settings(settings), *(finding for part in parts for finding in part)]
 

@@ -197,8 +197,11 @@ def _literally(values: Mapping[str, Any]) -> str:
 
     Settings, logins and paths of keys may be a caller's words.
     """
-    unsafe = {name: "!unsafe " if isinstance(value, str) else "" for name, value in values.items()}
-    return "{" + ", ".join(f"{json.dumps(name)}: {unsafe[name]}{json.dumps(value)}" for name, value in values.items()) + "}"
+    lines = []
+    for name, value in values.items():
+        literally = "!unsafe " if isinstance(value, str) else ""
+        lines.append(f"{json.dumps(name)}: {literally}{json.dumps(value)}")
+    return f"{{{', '.join(lines)}}}"
 
 
 def _connection(folder: Path, machine: Machine, target: SshTarget) -> dict[str, Any]:

@@ -36,7 +36,7 @@ HOMELAB_SAID: dict[str, str] = {
     "workload_logs": "container on host logs output docker logs podman why does it crash",
     "workload_power": "start stop restart container on host docker podman lxd incus",
     "workload_remove": "delete remove container on host docker rm podman lxc delete",
-    "network_analyze": "analyse topology problems duplicate ip mac single point of failure full disks old kernel attention",
+    "network_analyze": "analyse topology problems duplicate ip mac single point of failure full disk old kernel",
     "network_changes": "what changed history devices new gone since yesterday difference appeared disappeared network",
     "network_discover": "discover many hosts inventory all machines scan hardware bulk refresh map whole homelab",
     "network_map": "map sitemap topology picture diagram draw network devices segments subnet svg png mermaid overview",

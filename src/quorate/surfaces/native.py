@@ -24,7 +24,9 @@ class NativeSurface:
         return [self.described(operation, caller) for operation in self._pipeline.visible(caller)]
 
     def knows(self, name: str) -> bool:
-        return name in operations(self._pipeline.gate.toolsets) or name in operations()  # the rest is loaded for nothing
+        return (
+            name in operations(self._pipeline.gate.toolsets) or name in operations()
+        )  # the rest is loaded for nothing
 
     def instructions(self) -> str:
         return instructions(self._pipeline.gates(), self._pipeline.visible(), self._pipeline.approver.mode)
