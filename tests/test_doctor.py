@@ -17,8 +17,12 @@ from typing import Any
 import pytest
 
 from quorate.cli.granting import grant_commands
+from quorate.homelab.host import Host as Registered
+from quorate.homelab.registry import Hosts
 from quorate.operations.registry import TOOLSETS
+from quorate.pve.clock import SystemClock
 from quorate.sim.cluster import SimulatedCluster
+from quorate.state.store import open_store
 from tests.expired import expired_server
 from tests.running_sim import pveum, running_sim
 from tests.ssh_server import Host, serving
@@ -297,6 +301,28 @@ def test_the_ways_in_by_ssh_are_tried_where_they_are_configured(environ: dict[st
         code, findings = examined(settings)
     assert code == 1
     assert "quorate trust" in one(findings, f"SSH to {sim.node}")["do"]
+
+
+def test_registered_hosts_are_tried_and_one_that_is_away_is_no_failure(environ: dict[str, str], tmp_path: Path) -> None:
+    async def examined_hosts() -> tuple[int, list[dict[str, Any]]]:
+        async with serving(tmp_path / "nas") as nas:
+            async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
+                hosts = Hosts(store)
+                await hosts.add(Registered("nas", "127.0.0.1", nas.port, key=str(nas.key_file)))
+                await hosts.add(Registered("away", "127.0.0.1", 1))
+                await hosts.add(Registered("off", "127.0.0.1", 2, active=False))
+            known = {"QUORATE_HOMELAB_KNOWN_HOSTS": str(nas.known_hosts)}
+            code, findings = await asyncio.to_thread(examined, {**environ, **known}, "--toolsets", "homelab")
+            assert code == 0, findings
+            assert one(findings, "SSH to nas")["state"] == "ok"
+            assert one(findings, "SSH to away")["state"] == "warn"
+            assert "no cluster" in one(findings, "settings")["says"]
+            return await asyncio.to_thread(examined, environ, "--toolsets", "homelab")
+
+    code, findings = asyncio.run(examined_hosts())
+    assert code == 1
+    assert "quorate trust" in one(findings, "SSH to nas")["do"]
+    assert not any("off" in finding["check"] for finding in findings)
 
 
 def test_a_login_that_may_not_run_pct_is_told_with_the_line_for_sudoers(

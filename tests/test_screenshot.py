@@ -201,7 +201,7 @@ async def test_a_missing_privilege_is_named_with_the_command_that_grants_it(tmp_
 async def test_looking_at_screens_needs_the_level_operate(tmp_path):
     async with rig(tmp_path, access=Access.READ) as quorate:
         text = await quorate.refusal("guest_screenshot", guest=102)
-        assert "It can look inside guests, which needs operate" in text
+        assert "It can look inside guests and hosts, which needs operate" in text
 
 
 # -- what can go wrong -------------------------------------------------------------------------------------------------

@@ -75,14 +75,16 @@ SET_UP = {
         "operator's yes; whatever is chosen here goes first. Its live smoke run is `quorate smoke`."
     ),
     "washyu": (
-        "It has no switch of its own for changes, so what it may do is decided here: `--access operate` for changes, "
-        "`--access admin` for what destroys, and `--approval ask`, `token` or `none` for who agrees to that. All "
-        "toolsets are on, those of the homelab too. Host keys are checked: the operator trusts a machine once, with "
+        "It has no switch of its own for changes, so what it may do is decided here: `--access operate` for "
+        "changes and for looking into machines, `--access admin` for what destroys, and `--approval ask`, `token` "
+        "or `none` for who agrees to that; all its tools work with `--access admin --approval ask`. All toolsets "
+        "are on, those of the homelab too. Host keys are checked: the operator trusts a machine once, with "
         "`quorate trust`. The account `mcp_admin` gets a key of its own; one that the other server has made is "
-        "registered with its key (`register_server key_path=~/.ssh/mcp/mcp_admin_key`). `host` is a Proxmox host or "
-        "cluster of the settings. A `password` is used for its call and kept nowhere. Terminals are shown by the HTTP "
-        "transport. What that server only pretends to do is done here: plans, scaling, decommissioning, backup, "
-        "rollback. VLANs and packet filters of plain machines are not: a plan with `network_changes` is refused."
+        "registered with its key (`register_server key_path=~/.ssh/mcp/mcp_admin_key`). `host` is a Proxmox host "
+        "or cluster of the settings. A `password` is used for its call and kept nowhere. Terminals are shown by "
+        "the HTTP transport. What that server only pretends to do is done here: plans, scaling, decommissioning, "
+        "backup, rollback. VLANs and packet filters of plain machines are not: a plan with `network_changes` is "
+        "refused."
     ),
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 from quorate.config import Access, Approval
 from tests.compat.trying import as_documented, documented, refused, surface
-from tests.coverage import homes, looks, washyu_home
+from tests.coverage import homes, looks, washyu_containers
 from tests.coverage import washyu as coverage
 from tests.coverage.homes import PASSWORD
 from tests.coverage.rows import Done, Row, looked_at, prepared, row
@@ -270,7 +270,7 @@ async def nodes(quorate, **more):
 async def test_what_is_only_to_be_checked_is_told_and_not_done(tmp_path):
     async with homes.docked(tmp_path) as home:
         quorate = home.quorate
-        await washyu_home.apply(home)
+        await washyu_containers.apply(home)
         before = (home.running("one"), home.running("two"), await home.registered())
         saved = await quorate.facts("create_infrastructure_backup")
         newer = {"services": {"web": {"type": "docker", "image": "nginx:1.28"}}}
@@ -294,7 +294,7 @@ async def test_an_update_can_be_taken_back_by_the_backup_that_was_made_before_it
         newer = {"services": {"web": {"type": "docker", "config": {"image": "nginx:1.28", "memory": "64M"}}}}
         await quorate.facts("update_device_config", device_id=1, config_changes=newer)
         assert home.running("one") == {"web": "nginx:1.28"}
-        (archive,) = washyu_home.archives(home)
+        (archive,) = washyu_containers.archives(home)
         done = await quorate.facts("rollback_infrastructure_changes", backup_id=archive.stem)
         assert home.running("one") == {"web": "nginx:1.27"}
         assert done["status"] == "success"
@@ -302,7 +302,7 @@ async def test_an_update_can_be_taken_back_by_the_backup_that_was_made_before_it
 
 async def test_copies_are_not_made_on_a_device_where_the_service_is_not(tmp_path):
     async with homes.docked(tmp_path) as home:
-        await washyu_home.apply(home)
+        await washyu_containers.apply(home)
         wrong = {"scale_up": [{"device_id": 2, "service_name": "cache", "target_replicas": 2}]}
         assert "cache is not on device 2. It is on one" in await home.quorate.refusal(
             "scale_services", scaling_plan=wrong
@@ -336,8 +336,8 @@ async def test_what_cannot_be_done_is_said_before_anything_is_done(tmp_path):
     [
         ("deploy_infrastructure", {"deployment_plan": {"services": [1]}}),
         ("deploy_infrastructure", {"deployment_plan": {"services": "all"}}),
-        ("deploy_infrastructure", {"deployment_plan": {"services": [{**washyu_home.CACHE, "config": [1]}]}}),
-        ("deploy_infrastructure", {"deployment_plan": {"services": [{**washyu_home.CACHE, "type": "vm"}]}}),
+        ("deploy_infrastructure", {"deployment_plan": {"services": [{**washyu_containers.CACHE, "config": [1]}]}}),
+        ("deploy_infrastructure", {"deployment_plan": {"services": [{**washyu_containers.CACHE, "type": "vm"}]}}),
         ("deploy_infrastructure", {"deployment_plan": {"devices": []}}),
         ("update_device_config", {"config_changes": {"services": [1]}}),
         ("update_device_config", {"config_changes": {"services": {"web": {"config": 1}}}}),

@@ -1,6 +1,6 @@
 """washyu's rows. Those about Proxmox VE are here."""
 
-from tests.coverage import lists, looks, washyu_home
+from tests.coverage import lists, looks, washyu_containers, washyu_hosts, washyu_services
 from tests.coverage.brynnjocelyn import ISO, TEMPLATE
 from tests.coverage.rows import Done, Turned, native, row
 
@@ -110,5 +110,5 @@ PROXMOX = [
     ),
 ]  # fmt: skip
 
-ROWS = [*PROXMOX, *washyu_home.ROWS]
+ROWS = [*PROXMOX, *washyu_hosts.ROWS, *washyu_containers.ROWS, *washyu_services.ROWS]
 LATER: dict[str, str] = {}

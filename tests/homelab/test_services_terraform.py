@@ -158,6 +158,32 @@ async def test_a_failure_halfway_says_what_was_done_and_the_rest_can_be_planned(
         assert plan["counts"] == {"destroy": 1}, "what failed halfway is taken away"
 
 
+async def test_what_was_made_halfway_keeps_its_settings_and_secrets_and_can_be_taken_away(tmp_path):
+    required = TEMPLATE.replace("colour: {default: red, about: Colour}", "colour: {about: Colour}")
+    folder = catalogue(tmp_path, required + FAILING)
+    async with house(tmp_path, homelab={"catalogue": folder}) as built:
+        quorate = built.quorate
+        given = {"service": "records", "host": "nas"}
+        await quorate.refusal("service_install", **given, settings={"colour": "green"})
+        state = tmp_path / "work/terraform/nas/records/terraform.tfstate"
+        secret = json.loads(state.read_text())["outputs"]["key"]["value"]
+        catalogue(tmp_path, required)
+        await quorate.facts("service_install", **given)
+        after = json.loads(state.read_text())
+        assert (after["outputs"]["key"]["value"], "green on nas" in state.read_text()) == (secret, True)
+        catalogue(tmp_path, required + FAILING)
+        await quorate.refusal("service_install", **given, settings={"colour": "blue"})
+        await quorate.facts("terraform_destroy", **given)
+        assert not state.exists()
+
+
+async def test_a_host_and_a_guest_never_share_a_state(tmp_path):
+    folder = catalogue(tmp_path)
+    async with house(tmp_path, {"demo_200": {}}, homelab={"catalogue": folder}) as built:
+        await built.quorate.facts("service_install", service="records", host="demo_200")
+        assert "was not made" in await built.quorate.refusal("terraform_refresh", service="records", host="demo/200")
+
+
 async def test_a_template_that_is_wrong_is_told_in_the_words_of_the_program(tmp_path):
     folder = catalogue(tmp_path, TEMPLATE + "    nonsense {}\n")
     async with house(tmp_path, homelab={"catalogue": folder}) as built:

@@ -174,3 +174,13 @@ def test_an_address_that_a_host_tells_of_itself_draws_nothing(told):
         assert "fd00::1" in drawn
         assert "click" not in drawn
         assert "script" not in drawn
+
+
+@pytest.mark.parametrize("user", ["x -o PermitLocalCommand=yes -o LocalCommand=reboot", "$(reboot)", "x;reboot"])
+async def test_a_login_adds_nothing_to_the_command_line_of_ssh_in_an_inventory(tmp_path, user):
+    async with house(tmp_path, {"nas": {}, "pi": {}}) as built:
+        await built.quorate.facts("host_update", host="nas", jump="pi")
+        await built.quorate.facts("host_update", host="pi", user=user)
+        told = await built.quorate.facts("host_export", hosts=["nas"])
+        assert told["hosts"] == 0
+        assert "cannot stand in an inventory" in told["left_out"]["nas"]

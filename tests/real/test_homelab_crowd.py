@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -49,11 +50,8 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 async def test_a_hundred_hosts_of_which_thirty_are_dead(homelab: HomelabLab, crowd: Crowd, tmp_path: Path):
     dead = [*NOBODY, *LOST, *MUTE]
-    everyone = [*crowd.addresses, *dead]
-    # The dead stand in between: nobody has to wait for them.
-    mixed = [one for pair in zip(dead, everyone[: len(dead)], strict=True) for one in pair] + everyone[
-        len(dead) : COUNT
-    ]
+    among, others = crowd.addresses[: len(dead)], crowd.addresses[len(dead) :]
+    mixed = [*chain.from_iterable(zip(dead, among, strict=True)), *others]
     assert len(mixed) == 100
     async with serving(homelab, tmp_path, "pi", known=crowd.known_hosts(*dead)) as quorate:
         with silent(CROWD, *MUTE), lost(CROWD, *LOST):

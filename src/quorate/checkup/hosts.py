@@ -46,7 +46,7 @@ async def _check(home: Homelab, host: Host, places: asyncio.Semaphore) -> Findin
         found.warn(check, f"{host.at} did not answer within {SECONDS:g} s", "Look whether it is on")
     except Problem as problem:
         tell = found.warn if problem.kind in AWAY else found.fail
-        tell(check, f"{problem.what}. {problem.why or ''}".strip(), problem.next_step or "")
+        tell(check, f"{problem.what} {problem.why or ''}".strip(), problem.next_step or "")
     else:
         found.ok(check, f"{host.at} lets {who.stdout.decode(errors='replace').strip()} in")
     return found

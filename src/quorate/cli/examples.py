@@ -58,11 +58,25 @@ ARGUMENTS = {
     "ha_remove": "guest=homeassistant",
     "ha_rule_set": "rule=dns-apart kind=apart guests=pihole guests=router",
     "ha_set": "guest=router",
+    "host_admin_groups": "host=nas groups=docker",
+    "host_admin_remove": "host=nas",
+    "host_admin_setup": "host=nas dry_run=true",
+    "host_admin_verify": "host=nas",
+    "host_discover": "host=pihole",
+    "host_exec": "host=pve1 command='uptime'",
+    "host_register": "host=nas address=192.168.10.9 user=admin labels=role=nas",
+    "host_remove": "host=nas",
+    "host_shell_open": "host=pve1",
+    "host_update": "host=nas labels=role=nas labels=prod",
+    "host_verify": "host=nas",
     "image_download": "template=debian-13-standard storage=local",
     "image_upload": "file=./debian.iso storage=local",
     "log_read": "node=pve1",
     "metrics_get": "guest=docker01",
     "network_apply": "of=node node=pve1",
+    "network_changes": "since=1d",
+    "network_scan": "targets=192.168.10.0/24",
+    "network_suggest": "kind=database memory=8G",
     "nic_remove": "guest=docker01 nic=net0",
     "nic_set": "guest=docker01 bridge=vmbr0",
     "node_get": "node=pve1",
@@ -108,4 +122,5 @@ def stand_in(name: str, part: Mapping[str, Any]) -> str:
     if choices := [*part.get("enum", ()), *(one["const"] for one in kinds if "const" in one)]:
         return str(choices[0])
     first = str(kinds[0].get("type"))
-    return {"integer": "100", "number": "100", "boolean": "true", "object": "{}"}.get(first, name.upper())
+    number = str(min(100, int(part.get("maximum", 100))))
+    return {"integer": number, "number": number, "boolean": "true", "object": "{}"}.get(first, name.upper())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def names(*kinds: str) -> list[str]:
 
     if not kinds:
         return []
-    return asyncio.run(_names(load(tolerate=True), kinds))
+    settings = load(tolerate=True)
+    has_state = "://" in settings.state or Path(settings.state).expanduser().exists()  # to ask for it would make it
+    return asyncio.run(_names(settings, kinds, has_state))
 
 
 def secret_names() -> list[str]:
@@ -43,8 +46,8 @@ def secret_names() -> list[str]:
     return Vault(load(tolerate=True).homelab.secrets_file, None).names()
 
 
-async def _names(settings: Settings, kinds: tuple[str, ...]) -> list[str]:
-    hosts = await _hosts(settings) if "host" in kinds else []
+async def _names(settings: Settings, kinds: tuple[str, ...], has_state: bool) -> list[str]:
+    hosts = await _hosts(settings) if "host" in kinds and has_state else []
     found: list[str] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(CLUSTER_SECONDS):

@@ -28,9 +28,8 @@ def found(name: str) -> Operation:
     if elsewhere := _of_another_server(name):
         raise ConfigError(f"There is no tool {name!r} of ours: {elsewhere}")
     near = meant(name, known)
-    hint = (
-        f"did you mean {' or '.join(near)}?" if near else "`quorate tools --access admin --toolsets all` has them all."
-    )
+    everything = "`quorate tools --access admin --toolsets all,homelab` has them all."
+    hint = f"did you mean {' or '.join(near)}?" if near else everything
     raise ConfigError(f"There is no tool {name!r}: {hint}")
 
 

@@ -143,5 +143,5 @@ def _print_table(rows: list[Row]) -> None:
 def _how_to_go_on(surfaces: tuple[str, ...]) -> str:
     columns = "After the name: its risk, and the access level that it needs."
     if surfaces == (NATIVE,):
-        return f"{columns} `quorate tools NAME` explains one; --access admin and --toolsets all show more."
+        return f"{columns} `quorate tools NAME` explains one; --access admin and --toolsets all,homelab show more."
     return f"{columns} `quorate tools --surface {surfaces[0]} NAME` explains one."

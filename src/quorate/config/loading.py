@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 NOTHING_CONFIGURED = (
     "No Proxmox VE cluster is configured: `quorate init` sets one up (or set PROXMOX_URL, PROXMOX_TOKEN_ID and "
-    "PROXMOX_TOKEN_SECRET); `quorate call guest_list --demo` and `quorate serve --demo` need nothing."
+    "PROXMOX_TOKEN_SECRET); `quorate call guest_list --demo` and `quorate serve --demo` need nothing, "
+    "and plain hosts need no cluster: --toolsets homelab."
 )
 
 

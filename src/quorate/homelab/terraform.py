@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
 from quorate.homelab.services.programs import environment, output, private_folder, running, write_private
 from quorate.homelab.services.template import VERSION, Template
-from quorate.problems import Conflict, NotConfigured, NotFound, Problem, ServerFailed, TaskFailed
+from quorate.problems import Conflict, NotConfigured, NotFound, Problem, ServerFailed, TaskFailed, TimedOut
 from quorate.pve.tasks import Report
 
 Kind = Literal["apply", "destroy", "refresh"]
@@ -28,6 +29,7 @@ APPLY_SECONDS = 3600.0
 KEPT_PLANS = 5
 SHOWN = 60
 WORDS = 1500
+STATE = "terraform.tfstate"
 _HASH = re.compile(r"[0-9a-f]{16}")
 _ACTIONS = {"create": "create", "update": "change", "delete": "destroy", "forget": "forget"}
 _FLAGS = {"apply": (), "destroy": ("-destroy",), "refresh": ("-refresh-only",)}
@@ -80,7 +82,7 @@ class SavedPlan:
 
 class Workspace:
     def __init__(self, work: Path, place: str, service: str) -> None:
-        self.folder = work / "terraform" / re.sub(r"[^A-Za-z0-9._-]", "_", place) / service
+        self.folder = work / "terraform" / quote(place, safe="") / service
         self._plans = self.folder / "plans"
 
     @property
@@ -96,10 +98,10 @@ class Workspace:
     @property
     def applied(self) -> bool:
         """Whether anything was ever made from here."""
-        return (self.folder / "terraform.tfstate").exists()
+        return (self.folder / STATE).exists()
 
     def values(self) -> dict[str, str]:
-        """The settings that were applied last, secrets included."""
+        """The settings that were applied last, if only halfway, secrets included."""
         return _values(self.folder / "variables.json")
 
     async def plan(
@@ -137,10 +139,17 @@ class Workspace:
         done: list[str] = []
         faults: list[str] = []
         line = (self.program, "apply", "-input=false", "-json", "-lock-timeout=10s", str(file))
-        async with running(line, self.folder, _surroundings(), APPLY_SECONDS) as (process, ended):
-            assert process.stdout is not None
-            async for raw in process.stdout:
-                await self._note(raw, done, faults, len(saved.changes), report)
+        before = self._state()
+        try:
+            async with running(line, self.folder, _surroundings(), APPLY_SECONDS) as (process, ended):
+                assert process.stdout is not None
+                async for raw in process.stdout:
+                    await self._note(raw, done, faults, len(saved.changes), report)
+        except TimedOut as late:
+            raise _apply_failed(saved, done, [late.what]) from None
+        finally:
+            if self._state() != before:
+                self._hold(saved.hash)
         if ended.exit_code != 0:
             raise _apply_failed(saved, done, faults or [ended.stderr.strip()[-WORDS:]])
         await asyncio.to_thread(self._applied, saved.hash)
@@ -196,12 +205,22 @@ class Workspace:
     def planned_values(self, digest: str) -> dict[str, str]:
         return _values(self._file(digest).with_suffix(".json"))
 
-    def _applied(self, digest: str) -> None:
-        """A plan is good for once. Its settings are those that hold from now on."""
+    def _state(self) -> bytes:
+        try:
+            return (self.folder / STATE).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _hold(self, digest: str) -> None:
+        """From now on the settings of this plan hold, however far it came: what is there was made with them."""
         write_private(self.folder / "variables.json", msgspec.json.encode(self.planned_values(digest)).decode())
+
+    def _applied(self, digest: str) -> None:
+        """A plan is good for once."""
+        self._hold(digest)
         self._file(digest).unlink(missing_ok=True)
         self._file(digest).with_suffix(".json").unlink(missing_ok=True)
-        for file in self.folder.glob("terraform.tfstate*"):
+        for file in self.folder.glob(f"{STATE}*"):
             file.chmod(0o600)
 
     def forget(self) -> None:

@@ -92,7 +92,7 @@ def wider_token(option: str) -> str:
 def _effect(risk: Risk) -> str:
     return {
         Risk.READ: "read",
-        Risk.LOOK_INSIDE: "look inside guests",
+        Risk.LOOK_INSIDE: "look inside guests and hosts",
         Risk.CHANGE: "change things",
         Risk.DESTROY: "destroy data, cut power, grant rights or do what cannot be undone",
     }[risk]

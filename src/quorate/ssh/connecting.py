@@ -86,7 +86,7 @@ async def connect(
     except socket.gaierror:
         raise _unreachable(target, f"The name {target.host} is not known to this machine") from None
     except OSError as error:
-        raise _unreachable(target, error.strerror or str(error)) from None
+        raise _unreachable(target, os.strerror(error.errno) if error.errno else str(error)) from None
 
 
 def _login(target: SshTarget) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import shlex
 import tarfile
 from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -103,21 +104,37 @@ async def _files(home: Homelab, machine: Machine, sections: Collection[str]) -> 
             raise failure(output, f"Reading the files of {section} on {machine}")
         if output.stdout_cut:
             raise GuestRefused(f"The files of {section} on {machine} are more than {MOST_FILES} bytes")
-        found += [*_from_tar(section, output.stdout)]
+        try:
+            found += [*taken_from(output.stdout, section, _asked_for(home, section))]
+        except (tarfile.TarError, ValueError) as error:
+            raise GuestRefused(
+                f"{machine} did not send the files of {section} as a tar archive", why=str(error)
+            ) from None
     return found
 
 
-def _from_tar(section: str, data: bytes) -> Iterator[Taken]:
+def _asked_for(home: Homelab, section: str) -> list[str]:
+    if section != "services":
+        return _PATHS[section].split()
+    return [f"{home.settings.services_folder}/*/*", f"{home.settings.services_folder}/*/.env"]
+
+
+def taken_from(data: bytes, section: str, patterns: Collection[str]) -> Iterator[Taken]:
+    """The files of a plain archive. A machine may send anything: what was not asked for is not taken."""
     if not data:
         return
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
         for info in tar:
-            opened = tar.extractfile(info) if info.isreg() else None
-            if opened is not None:
-                content = opened.read()
-                path = f"/{info.name.lstrip('/')}"
-                piece = Piece(section, "file", path, _sha256(content), "", info.mode & 0o7777, info.uid, info.gid)
-                yield Taken(piece, content)
+            path = f"/{info.name.lstrip('/')}"
+            wanted = any(PurePosixPath(path).match(pattern) for pattern in patterns) and ".." not in path.split("/")
+            if not info.isreg() or not wanted:
+                continue
+            if info.issparse() or info.size > len(data):
+                raise ValueError(f"{path} claims to be larger than what was sent")
+            opened = tar.extractfile(info)
+            content = opened.read() if opened else b""
+            piece = Piece(section, "file", path, _sha256(content), "", info.mode & 0o7777, info.uid, info.gid)
+            yield Taken(piece, content)
 
 
 async def _packages(machine: Machine, cannot: dict[str, str]) -> list[Taken]:

@@ -94,5 +94,6 @@ def _require_allowed(text: str, first: Address, last: Address, allowed: Sequence
     raise Refused(
         f"{text} may not be scanned",
         why=f"Scans are allowed in {', '.join(map(str, allowed)) or 'no network'}",
-        next_step=f'The operator allows more in the configuration: [homelab] networks = ["{text}"]',
+        next_step=f'The operator allows more in the configuration: [homelab] networks = ["{text}"], '
+        "and in the same list what shall stay allowed",
     )

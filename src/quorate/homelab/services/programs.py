@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quorate.homelab.machines import Machine
-from quorate.problems import TimedOut
+from quorate.problems import GuestRefused, TimedOut
 from quorate.ssh.access import SshAccess
 
 KEPT = 256 * 1024
 LONGEST_LINE = 8 * 1024 * 1024
+MOST_OUTPUT = 64 * 1024 * 1024
+"""A plan of Terraform as JSON is long, but not so long."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|USER|LANG|LC_.*|TMPDIR|TZ|SSH_AUTH_SOCK|(?:HTTPS?|NO|ALL)_PROXY|SSL_CERT_.*"
     r"|TF_CLI_CONFIG_FILE|TF_PLUGIN_CACHE_DIR|XDG_.*",
@@ -106,7 +108,11 @@ async def output(
     """Exit code, standard output, standard error."""
     async with running(argv, folder, variables, seconds) as (process, ended):
         assert process.stdout is not None
-        out = await process.stdout.read()
+        out = b""
+        while data := await process.stdout.read(65536):
+            out += data
+            if len(out) > MOST_OUTPUT:
+                raise GuestRefused(f"{Path(argv[0]).name} says more than {MOST_OUTPUT} bytes")
     return ended.exit_code, out, ended.stderr
 
 

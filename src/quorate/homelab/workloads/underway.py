@@ -65,6 +65,9 @@ class Underway:
         except asyncio.CancelledError:
             await self._keep({"state": "failed", "why": "The server ended before it was done."})
             raise
+        except Exception:  # a defect of ours: it must not look as if it went on for ever
+            await self._keep({"state": "failed", "why": "Something went wrong inside Quorate; see its log."})
+            raise
         else:
             await self._forget()
 

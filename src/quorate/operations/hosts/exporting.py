@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -12,10 +13,12 @@ from quorate.homelab.registry import jumps
 from quorate.operations.hosts.parameters import HostName
 from quorate.operations.inside.ansible import Inventory, Value, as_ini, as_json, as_yaml, refuse_templates
 from quorate.operations.registry import Risk, operation
-from quorate.problems import Problem
+from quorate.problems import BadArgument, Problem
 from quorate.ssh.target import SSH_PORT
 
 MOST = 500
+_WAY = re.compile(r"[A-Za-z0-9._@:,%+\[\]-]+")
+"""Logins and addresses; a blank would begin another option of ssh, and a shell on the way may read the rest."""
 
 
 @operation(risk=Risk.READ)
@@ -54,6 +57,8 @@ async def _variables(home: Homelab, host: Host) -> dict[str, Value]:
     through = ",".join(
         f"{one.user or usual.user or 'root'}@{one.at}" for one in reversed(await jumps(home.hosts, host))
     )
+    if through and not _WAY.fullmatch(through):
+        raise BadArgument(f"The way through {through!r} cannot stand in an inventory", why="ssh would read more in it")
     given: dict[str, Value] = {
         "ansible_host": host.address,
         "ansible_port": host.port if host.port != SSH_PORT else "",

@@ -52,6 +52,8 @@ def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan
     values = at.planned_values(saved.hash)
     hidden = {name for name, one in template.parameters.items() if one.type == "secret"}
     shown = {name: value for name, value in values.items() if name not in hidden}
+    secret = tuple(values[name] for name in hidden if name in values)
+    home.secret_store.revealed.update(secret)  # the plan may have been made before this server was started
     entry = Installed(template.id, place_of(place), "terraform", "installing", values.get("version", ""), shown)
 
     async def work(report: Report) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan
             raise TaskFailed(f"{template.title} was made, but does not get healthy", why=wrong, facts=facts)
         return facts
 
-    perform = recorded(home, place, entry, work, tuple(values[name] for name in hidden if name in values))
+    perform = recorded(home, place, entry, work, secret)
     line = f"{Path(at.program).name} apply PLAN (what it does: {saved.content})"
     warnings = tuple(f"{one} is destroyed" for one in saved.destroys[:20])
     return Plan(

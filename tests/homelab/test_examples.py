@@ -1,0 +1,38 @@
+"""The calls that the help of the tools for hosts and the map begins with."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+import pytest
+
+from quorate.cli.examples import pairs
+from quorate.cli.key_values import key_values
+from quorate.operations.registry import operations
+from tests.driving import text_of
+from tests.homelab.house import house
+
+pytestmark = pytest.mark.anyio
+
+ELSEWHERE = {
+    "host_register": "There is a host 'nas' already",
+    "host_shell_open": "no page to show a terminal on",
+    "network_scan": "may not be scanned",
+}
+"""Those that want what a house on loopback with a registered NAS does not have, and what is said about it."""
+ACCOUNTS = "host_admin_"
+"""What these answer depends on the accounts and on the sudo of the machine that the test runs on."""
+
+
+async def test_every_example_runs_as_it_stands_in_a_house_with_a_nas(tmp_path: Path) -> None:
+    loopback = {"networks": (ipaddress.ip_network("127.0.0.0/8"),)}
+    wanted = [one for one in operations({"hosts", "map"}).values() if not one.name.startswith(ACCOUNTS)]
+    async with house(tmp_path, homelab=loopback) as built:
+        for operation in wanted:
+            given = key_values(pairs(operation), operation.schema())
+            given |= {"dry_run": True} if operation.changes and "dry_run" in operation.schema()["properties"] else {}
+            answer = await built.quorate.call(operation.name, **given)
+            expected = ELSEWHERE.get(operation.name, "")
+            assert bool(answer.is_error) is bool(expected), f"{operation.name}: {text_of(answer)}"
+            assert expected in text_of(answer)
