@@ -110,6 +110,32 @@ async def test_every_example_about_a_cluster_runs_as_it_stands(tmp_path: Path) -
             assert expected in text_of(answer)
 
 
+NO_ENGINE = "no container engine"
+NOT_ON_ITS_HOSTS = {
+    **dict.fromkeys(("ansible_check", "ansible_run"), "no host 'nas'"),
+    **dict.fromkeys(("terraform_apply", "terraform_destroy", "terraform_plan", "terraform_refresh"), "no host 'nas'"),
+    **dict.fromkeys(("workload_deploy", "workload_get", "workload_list", "workload_logs"), NO_ENGINE),
+    **dict.fromkeys(("workload_power", "workload_remove"), NO_ENGINE),
+    **dict.fromkeys(("service_uninstall", "service_upgrade"), "no Compose"),
+}
+"""The demo has no Docker, and no host beside its cluster."""
+OVER_THE_NETWORK = {"script_run": "it fetches the script of the day"}
+
+
+@pytest.mark.anyio
+async def test_every_example_about_workloads_services_and_scripts_runs_as_it_stands(tmp_path: Path) -> None:
+    toolsets = ("workloads", "services", "scripts")
+    async with rig(tmp_path, ssh=True, toolsets=toolsets) as quorate:
+        for operation in operations(toolsets).values():
+            if operation.name in OVER_THE_NETWORK:
+                continue
+            given = key_values(pairs(operation), operation.schema())
+            answer = await quorate.call(operation.name, **given | ({"dry_run": True} if operation.changes else {}))
+            expected = NOT_ON_ITS_HOSTS.get(operation.name, "")
+            assert answer.is_error is bool(expected), f"{operation.name}: {text_of(answer)}"
+            assert expected in text_of(answer)
+
+
 def test_numbers_in_the_help_are_written_out(environ: dict[str, str]) -> None:
     for operation in operations().values():
         assert "e+0" not in explained(operation), operation.name

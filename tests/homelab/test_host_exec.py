@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import tomllib
+from asyncio.subprocess import PIPE
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +18,13 @@ from quorate.config import Access
 from quorate.config.given import Rank, Source
 from quorate.config.policy import read_policy
 from quorate.config.rules import Policy
+from quorate.homelab.host import Host
+from quorate.homelab.registry import Hosts
+from quorate.pve.clock import SystemClock
+from quorate.state.store import open_store
 from tests.homelab.house import house
 from tests.homelab.real_sudo import PASSWORD, needs_sudo, plain_login
+from tests.ssh_server import serving
 from tests.test_ssh import NASTY, sleeping, until
 
 pytestmark = pytest.mark.anyio
@@ -249,3 +257,22 @@ async def test_a_login_that_is_root_needs_no_sudo_and_its_password_is_thrown_awa
             "host_exec", host="nas", command="cat", sudo=True, password=PASSWORD, key=key, stdin="mine\n"
         )
         assert facts["stdout"] == "mine\n"
+
+
+async def test_a_command_that_outlasts_quorate_call_is_said_to_have_ended_with_it(tmp_path):
+    async with serving(tmp_path / "nas") as nas:
+        state = tmp_path / "state.sqlite"
+        async with open_store(str(state), clock=SystemClock()) as store:
+            await Hosts(store).add(Host("nas", "127.0.0.1", nas.port, key=str(nas.key_file)))
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "QUORATE_STATE": str(state),
+            "QUORATE_HOMELAB_KNOWN_HOSTS": str(nas.known_hosts),
+        }
+        call = ("call", "host_exec", "host=nas", "command=sleep 600", "wait=0", "--access", "operate")
+        running = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "quorate", *call, env=environ, stdout=PIPE, stderr=PIPE
+        )
+        _, said = await running.communicate()
+    assert (running.returncode, b"it was ended" in said) == (1, True)

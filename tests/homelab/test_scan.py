@@ -56,6 +56,14 @@ async def test_a_scan_finds_who_answers_and_puts_them_on_the_map(tmp_path):
             assert await changes(built) == []
 
 
+async def test_a_registered_host_is_recognised_by_its_address_before_anybody_has_looked_into_it(tmp_path):
+    with listening("127.0.9.8") as port:
+        async with home(tmp_path) as built:
+            await built.quorate.facts("host_register", host="nas", address="127.0.9.8", verify=False)
+            rows = await built.quorate.rows("network_scan", targets=["127.0.9.8"], ports=[port])
+            assert [row["known_as"] for row in rows] == ["host nas"]
+
+
 async def test_a_device_that_falls_silent_is_away_until_it_answers_again(tmp_path):
     async with home(tmp_path) as built:
         with listening("127.0.9.3") as port:

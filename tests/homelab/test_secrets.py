@@ -20,12 +20,14 @@ import pytest
 from keyring.backend import KeyringBackend
 from keyring.backends.chainer import ChainerBackend
 
+from quorate.homelab.machines import Login, logging_in_by
 from quorate.homelab.secrets import Secrets
 from quorate.homelab.settings import HomelabSettings
 from quorate.homelab.vault import Book, Vault
 from quorate.problems import Problem
 from quorate.secret import Secret
 from quorate.state import passphrase as stretching
+from tests.homelab.house import house
 from tests.terminal import terminal
 
 PASSPHRASE = Secret("correct horse battery")
@@ -399,3 +401,13 @@ def test_a_program_sets_a_secret_by_standard_input_with_a_configured_passphrase(
 def test_a_secret_is_never_an_argument_and_a_passphrase_never_a_pipe(environ):
     assert "unrecognized arguments" in quorate(environ, "set", "nas", "hunter2").stderr
     assert "there is none here" in quorate(environ, "set", "nas", given="x\n").stderr
+
+
+@pytest.mark.anyio
+async def test_what_a_caller_lends_for_one_call_is_hidden_in_that_call(tmp_path):
+    async with house(tmp_path, {}) as built:
+        home = built.quorate.app.pipeline.sites.home
+        assert home is not None
+        with logging_in_by(Login(password=Secret("lent-for-once"))):
+            assert "lent-for-once" in home.cluster.secrets()
+        assert "lent-for-once" not in home.cluster.secrets()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -65,6 +66,8 @@ async def test_a_file_that_is_wrong_is_told_and_the_others_are_there(tmp_path):
         "no-yaml": "title: [",
         "nothing": "title: x\nabout: y\n",
         "health": "title: x\nabout: y\ncompose: 'services: {a: {image: b}}'\nhealth: {http: /x, port: prot}\n",
+        "deep": "title: " + "[" * 3000,
+        "playbook": "title: x\nabout: y\nansible: {playbook: 'apt install nginx'}\n",
         "secret": "title: x\nabout: y\ncompose: 'services: {a: {}}'\n"
         "parameters: {p: {about: q, type: secret, default: hunter2}}\n",
     }
@@ -77,6 +80,7 @@ async def test_a_file_that_is_wrong_is_told_and_the_others_are_there(tmp_path):
         facts = await built.quorate.facts("service_list")
         assert {Path(file).stem for file in facts["broken"]} == set(wrong)
         assert "compos" in facts["broken"][str(folder / "typo.yaml")]
+        assert "list of plays" in facts["broken"][str(folder / "playbook.yaml")]
         assert "'prot' is neither a port" in facts["broken"][str(folder / "health.yaml")]
         assert (await built.quorate.facts("service_info", service="gitea"))["title"] == "Our Gitea"
         assert "neither a port" in await built.quorate.refusal("service_info", service="health")
@@ -160,6 +164,35 @@ async def test_a_failure_says_what_was_done_what_was_not_and_how_to_go_on(tmp_pa
         host.unsay("no-pull")
         await built.quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
         assert (await built.quorate.facts("service_status", service="page", host="box"))["kept"] == "installed"
+
+
+async def test_settings_and_secrets_are_kept_to_the_letter_by_what_is_done_later(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUORATE_PAGE_PASSWORD", '"quoted" $HOME "twice"')
+    async with with_service(tmp_path) as (built, host, port):
+        text = (host.catalogue / "page.yaml").read_text()
+        (host.catalogue / "page.yaml").write_text(
+            text.replace("parameters:", "parameters:\n  greeting: {default: hello, about: Words}")
+        )
+        settings = {"web_port": port, "greeting": "", "password": "env:QUORATE_PAGE_PASSWORD"}
+        await built.quorate.facts("service_install", service="page", host="box", settings=settings)
+        written = (host.services / "page/.env").read_text()
+        assert "GREETING=''" in written
+        assert """PASSWORD='"quoted" $HOME "twice"'""" in written
+        await built.quorate.facts("service_upgrade", service="page", host="box", to="2.0")
+        assert (host.services / "page/.env").read_text() == written.replace("VERSION='1.0'", "VERSION='2.0'")
+
+
+async def test_a_service_whose_files_are_gone_is_not_called_removed_while_its_containers_run(tmp_path):
+    async with with_service(tmp_path) as (built, host, port):
+        given = {"service": "page", "host": "box"}
+        await built.quorate.facts("service_install", **given, settings={"web_port": port})
+        shutil.rmtree(host.services / "page")
+        told = await built.quorate.refusal("service_uninstall", **given)
+        assert "quorate-page-page-1 of quorate-page is still there" in told
+        assert "workload_remove" in told
+        (host.folder / "containers").unlink()
+        await built.quorate.facts("service_uninstall", **given)
+        assert (await built.quorate.facts("service_status", host="box"))["services"] == "none"
 
 
 async def test_settings_that_do_not_fit_are_refused_before_anything_is_done(tmp_path):

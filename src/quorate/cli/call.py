@@ -143,8 +143,18 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
     if answer.failed:
         return FAILED
     if answer.facts.get("result") == "running":
-        return STILL_RUNNING
+        return _left_behind(answer.facts)
     return FAILED if answer.facts.get("exit_code") or answer.facts.get("signal") else OK  # of a command in a guest
+
+
+def _left_behind(facts: Mapping[str, Any]) -> int:
+    """A task of the cluster goes on without us; a command over our own connection has ended with it."""
+    from quorate.operations.running import DIES_WITH_US
+
+    if facts.get("note") != DIES_WITH_US:
+        return STILL_RUNNING
+    print("quorate: with this call it was ended; without wait= it is followed to its end", file=sys.stderr)
+    return FAILED
 
 
 def _save(pictures: Sequence[bytes], wanted: Path | None, tool: str) -> bool:

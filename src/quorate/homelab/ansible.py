@@ -25,7 +25,8 @@ import msgspec
 
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.programs import environment, private_folder, running, trusted_keys, write_private
-from quorate.problems import BadArgument, NotConfigured, ServerFailed, TaskFailed
+from quorate.homelab.services.template import tasks_in
+from quorate.problems import BadArgument, NotConfigured, ServerFailed, TaskFailed, TimedOut
 from quorate.pve.tasks import Report
 from quorate.ssh.target import SshTarget
 
@@ -34,6 +35,7 @@ SHOWN = 60
 LONGEST_DIFF = 2000
 MOST_DIFF = 8000
 WORDS = 500
+AGAIN = "Tasks can be run again: those that are done change nothing"
 _TAG = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _STATES = {
     "runner_on_ok": "ok",
@@ -60,6 +62,10 @@ class Run:
     @property
     def failed(self) -> list[list[str]]:
         return [row for row in self.tasks if row[1] in ("failed", "unreachable")]
+
+    @property
+    def how_far(self) -> str:
+        return f"Of {len(self.tasks)} tasks, {len(self.changed)} had changed something"
 
     def told(self) -> dict[str, Any]:
         counts: dict[str, int] = {}
@@ -126,7 +132,7 @@ async def play(
     folder = private_folder(work, "ansible", f"run-{secrets.token_hex(8)}")
     try:
         await asyncio.to_thread(_fill, folder, machine, machine.target, playbook, variables)
-        return await _run(folder, _flags(tags, check=check), _count(playbook), seconds, report)
+        return await _run(folder, _flags(tags, check=check), tasks_in(playbook) + 1, seconds, report)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, True)
 
@@ -135,27 +141,31 @@ async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Rep
     line = (sys.executable, "-m", "ansible_runner", "run", str(folder), "-p", "playbook.yml", "--json",
             "--ident", "run", f"--cmdline={flags}")  # fmt: skip
     run, said = Run(), ""
-    async with running(line, folder, _surroundings(folder), seconds) as (process, ended):
-        assert process.stdout is not None
-        async for raw in process.stdout:
-            try:
-                event = msgspec.json.decode(raw, type=dict[str, Any])
-            except msgspec.DecodeError:
-                said = raw.decode("utf-8", "replace").strip() or said
-                continue
-            run.note(event)
-            if event.get("event") == "error" or event.get("event") == "verbose":
-                said = str(event.get("stdout") or said)
-            if report is not None and event.get("event") == "playbook_on_task_start":
-                await report(min(95.0, 95.0 * (run.begun - 1) / whole), 100.0, run.task)
+    try:
+        async with running(line, folder, _surroundings(folder), seconds) as (process, ended):
+            assert process.stdout is not None
+            async for raw in process.stdout:
+                try:
+                    event = msgspec.json.decode(raw, type=dict[str, Any])
+                except msgspec.DecodeError:
+                    said = raw.decode("utf-8", "replace").strip() or said
+                    continue
+                run.note(event)
+                if event.get("event") == "error" or event.get("event") == "verbose":
+                    said = str(event.get("stdout") or said)
+                if report is not None and event.get("event") == "playbook_on_task_start":
+                    await report(min(95.0, 95.0 * (run.begun - 1) / whole), 100.0, run.task)
+    except TimedOut as late:
+        where = f"It was broken off in the task {run.task!r}. {run.how_far}" if run.task else "No task had begun"
+        raise TimedOut(late.what, why=where, next_step=AGAIN, facts=run.told()) from None
     if ended.exit_code == 0:
         return run
     if run.failed:
         task, state, words = run.failed[0]
         raise TaskFailed(
             f"The task {task!r} {'failed' if state == 'failed' else 'did not reach the host'}",
-            why=f"{words} Of {len(run.tasks)} tasks, {len(run.changed)} had changed something".strip(),
-            next_step="Tasks can be run again: those that are done change nothing",
+            why=f"{words} {run.how_far}".strip(),
+            next_step=AGAIN,
             facts=run.told(),
         )
     raise ServerFailed("Ansible could not run the playbook", why=(said or ended.stderr.strip())[-WORDS:] or None)
@@ -243,15 +253,6 @@ def _jump(folder: Path, jump: SshTarget) -> list[str]:
         )
     key = ["-i", str(jump.key)] if jump.key is not None else []
     return ["ssh", *_options(folder, jump), *key, "-p", str(jump.port), "-l", jump.user, "-W", "[%h]:%p", jump.host]
-
-
-def _count(playbook: str) -> int:
-    """About how many tasks there are, for the progress."""
-    import yaml
-
-    plays = yaml.safe_load(playbook)
-    found = [len(one.get(part) or ()) for one in plays or () for part in ("tasks", "pre_tasks", "post_tasks", "roles")]
-    return sum(found) + 1
 
 
 def _diffs(told: Any) -> list[str]:

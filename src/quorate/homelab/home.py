@@ -10,7 +10,7 @@ from typing import Any
 from quorate.command_rules import CommandRules
 from quorate.homelab.network.probing import AT_ONCE
 from quorate.homelab.registry import Hides, Hosts
-from quorate.homelab.secrets import Secrets
+from quorate.homelab.secrets import Secrets, lent
 from quorate.homelab.settings import NAME, HomelabSettings
 from quorate.homelab.shells import Shells
 from quorate.homelab.whereabouts import Whereabouts
@@ -67,7 +67,7 @@ class Homelab(Cluster):
         return other
 
     def secrets(self) -> list[str]:
-        return [*super().secrets(), *self.secret_store.revealed]
+        return [*super().secrets(), *self.secret_store.revealed, *lent()]
 
 
 class _NoGuests(Inventory):

@@ -15,6 +15,7 @@ from quorate.homelab.admin.keys import key_of
 from quorate.homelab.home import Homelab
 from quorate.homelab.host import Host, is_ip, require_address, unregistered
 from quorate.homelab.registry import jumps
+from quorate.homelab.secrets import hidden_in_this_call
 from quorate.inside.node_addresses import ssh_of_node
 from quorate.inside.over_ssh import SshWay, not_started
 from quorate.inside.reaching import way_into
@@ -77,7 +78,8 @@ def logging_in_by(login: Login) -> Iterator[None]:
     """
     token = _lent.set(login)
     try:
-        yield
+        with hidden_in_this_call(login.password):
+            yield
     finally:
         _lent.reset(token)
 

@@ -7,8 +7,11 @@ what the operator has put aside for hosts, never other variables, files or keyri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from quorate.homelab.private_files import read_private
@@ -21,6 +24,23 @@ KINDS = ("env:NAME", "file:PATH", "keyring:NAME", "vault:NAME")
 SECONDS = 30.0
 """How long a keyring may ask its user to be unlocked."""
 _VARIABLE = re.compile(r"(?:HOMELAB|SSH|QUORATE_HOST)_[A-Z0-9_]+")
+
+
+_lent: ContextVar[tuple[str, ...]] = ContextVar("secrets of one call", default=())
+
+
+@contextlib.contextmanager
+def hidden_in_this_call(secret: Secret | None) -> Iterator[None]:
+    """What a caller brought along is kept out of the answers to that caller, and forgotten afterwards."""
+    token = _lent.set((*_lent.get(), *([secret.reveal()] if secret else [])))
+    try:
+        yield
+    finally:
+        _lent.reset(token)
+
+
+def lent() -> tuple[str, ...]:
+    return _lent.get()
 
 
 class Secrets:

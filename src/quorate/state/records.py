@@ -1,35 +1,38 @@
-"""Whatever has a kind, an id and a history, as JSON: runs of plans, backups."""
+"""Whatever has a kind, an id and a history, as JSON: runs of plans, backups, installed services."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, TypeVar
 
 import msgspec
 
 from quorate.state.store import Store
 
+T = TypeVar("T")
 
-class Records:
-    """All records of one kind."""
 
-    def __init__(self, store: Store, kind: str) -> None:
+class Records(Generic[T]):
+    """All records of one kind, each of them of type `T`."""
+
+    def __init__(self, store: Store, kind: str, entry: type[T]) -> None:
         self._store = store
         self._kind = kind
+        self._entry = entry
 
-    async def find(self, name: str) -> dict[str, Any] | None:
+    async def find(self, name: str) -> T | None:
         rows = await self._store.fetch(
             "SELECT entry FROM quorate_records WHERE kind = $1 AND id = $2", self._kind, name
         )
-        return msgspec.json.decode(rows[0]["entry"]) if rows else None
+        return msgspec.json.decode(rows[0]["entry"], type=self._entry) if rows else None
 
-    async def all(self) -> dict[str, dict[str, Any]]:
+    async def all(self) -> dict[str, T]:
         """By id, what was changed last first."""
         rows = await self._store.fetch(
             "SELECT id, entry FROM quorate_records WHERE kind = $1 ORDER BY changed DESC, id", self._kind
         )
-        return {row["id"]: msgspec.json.decode(row["entry"]) for row in rows}
+        return {row["id"]: msgspec.json.decode(row["entry"], type=self._entry) for row in rows}
 
-    async def keep(self, name: str, entry: dict[str, Any]) -> None:
+    async def keep(self, name: str, entry: T) -> None:
         await self._store.execute(
             "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "
             "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed",

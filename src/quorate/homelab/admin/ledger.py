@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quorate.homelab.machines import Machine
+from quorate.state.records import Records
 from quorate.state.store import Store
 
 _KIND = "admin account"
@@ -33,21 +34,15 @@ class Ledger:
     """Noted before each step: what was begun and broke off is known, too."""
 
     def __init__(self, store: Store, machine: Machine, account: str) -> None:
-        self._store = store
+        self._records = Records(store, _KIND, Made)
         cluster = f"{machine.where.name}/" if machine.where else ""
         self._id = f"{machine.kind} {cluster}{machine.name} {account}"
 
     async def read(self) -> Made:
-        rows = await self._store.fetch("SELECT entry FROM quorate_records WHERE kind = $1 AND id = $2", _KIND, self._id)
-        return msgspec.json.decode(rows[0]["entry"], type=Made) if rows else Made()
+        return await self._records.find(self._id) or Made()
 
     async def note(self, **changes: object) -> None:
-        made = msgspec.structs.replace(await self.read(), **changes)
-        await self._store.execute(
-            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "
-            "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed",
-            _KIND, self._id, msgspec.json.encode(made).decode(), self._store.clock.time(),
-        )  # fmt: skip
+        await self._records.keep(self._id, msgspec.structs.replace(await self.read(), **changes))
 
     async def forget(self) -> None:
-        await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", _KIND, self._id)
+        await self._records.forget(self._id)

@@ -74,7 +74,7 @@ class Backup:
             "encrypted": self.encrypted,
             **({"not_backed_up": self.missing} if self.missing else {}),
         }
-        await Records(self.home.store, "infra backup").keep(self.id, entry)
+        await Records(self.home.store, "infra backup", dict[str, Any]).keep(self.id, entry)
         return {"backup": self.id, **entry, "pieces": sum(len(one.pieces) for one in self.manifest.devices)}
 
 
@@ -99,7 +99,7 @@ async def ensure_same(then: DeviceBackup, machine: Machine) -> None:
 
 
 async def opened(home: Homelab, backup: str) -> Reader:
-    records = Records(home.store, "infra backup")
+    records = Records(home.store, "infra backup", dict[str, Any])
     entry = await records.find(backup)
     if entry is None:
         known = list(await records.all())[:LISTED]

@@ -52,8 +52,8 @@ class Entry(msgspec.Struct, omit_defaults=True):
 class Kept:
     def __init__(self, store: Store) -> None:
         self._clock = store.clock
-        self._entries = Records(store, "infra")
-        self._plans = Records(store, "infra plan")
+        self._entries = Records(store, "infra", dict[str, Any])
+        self._plans = Records(store, "infra plan", dict[str, Any])
 
     async def plan(self, document: Document) -> str:
         """Keep it under an id that is the same for the same document."""

@@ -52,7 +52,7 @@ async def choose(template: Template, given: Mapping[str, Any], former: Mapping[s
     for name, parameter in known.items():
         if name in given:
             values[name] = await _given(name, parameter, given[name], vault)
-        elif former.get(name):
+        elif name in former and (former[name] or parameter.default is not None):
             values[name] = _plain(name, former[name])
         elif parameter.generate:
             values[name] = "".join(secrets.choice(_ALPHABET) for _ in range(parameter.generate))

@@ -234,7 +234,12 @@ def digest(template: Template) -> str:
 
 def _parsed(text: str) -> dict[str, str]:
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.lstrip().startswith("#"))
-    return {name.strip().lower(): value.strip().strip("'\"") for name, value in pairs}
+    return {name.strip().lower(): _unquoted(value.strip()) for name, value in pairs}
+
+
+def _unquoted(value: str) -> str:
+    """Without the one pair of quotes around it; any others are its own."""
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
 async def _followed(

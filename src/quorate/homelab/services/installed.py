@@ -13,8 +13,8 @@ from quorate.state.store import Store
 
 KIND = "service"
 _CLAIM = "work on a service"
-STALE_SECONDS = 45 * 60
-"""No work takes longer; whoever began it is not there any more."""
+STALE_SECONDS = 3 * 3600
+"""No work takes longer, with all that it may wait for; whoever began it is not there any more."""
 State = Literal["installing", "installed", "upgrading", "failed", "removed"]
 
 
@@ -74,7 +74,7 @@ class Ledger:
             raise Conflict(
                 f"Somebody works on {service} on {place} at this moment",
                 next_step=f"service_status tells how it stands. If a server died over it, it is free again after "
-                f"{STALE_SECONDS // 60} minutes",
+                f"{STALE_SECONDS // 3600} hours",
             )
 
     async def end_work(self, place: str, service: str) -> None:

@@ -21,6 +21,8 @@ _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[MGT]")
 _PORT = re.compile(r"(?P<port>[0-9]{1,5}|[a-z][a-z0-9_]*)(?:/(?P<protocol>tcp|udp))?")
 _TAKEN = ("home", "lang", "logname", "mail", "path", "pwd", "shell", "term", "user")
 """As variables they are set already, and would win over the settings."""
+_TASKS = ("tasks", "pre_tasks", "post_tasks", "roles")
+LONGEST_HEALTH = 1800
 _FACTORS = {"M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
@@ -134,6 +136,8 @@ def read(text: str, name: str, origin: str) -> Template:
         template = msgspec.convert(given, Template)
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise ValueError(" ".join(str(error).split())) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if template.id or template.origin:
         raise ValueError("`id` and `origin` are not written: the name of the file is its id")
     found = msgspec.structs.replace(template, id=name, origin=origin)
@@ -164,6 +168,11 @@ def _faults(one: Template) -> list[str]:
     faults += [f"{port!r} is neither a port nor a parameter that is one" for port in ports]
     if one.health and sum(map(bool, (one.health.http, one.health.tcp, one.health.command))) != 1:
         faults.append("`health` is one of http, tcp and command")
+    if one.health and not 0 <= one.health.seconds <= LONGEST_HEALTH:
+        faults.append(f"`health.seconds` is at most {LONGEST_HEALTH}")
+    if one.ansible:
+        faults += _playbook_faults("playbook", one.ansible.playbook)
+        faults += _playbook_faults("uninstall", one.ansible.uninstall) if one.ansible.uninstall else []
     if one.health and one.health.http and not one.health.http.startswith("/"):
         faults.append("`health.http` is a path that begins with /")
     return faults + ([] if not one.compose else _compose_faults(one.compose))
@@ -191,6 +200,31 @@ def _parameter_faults(name: str, parameter: Parameter) -> list[str]:
     if parameter.generate and (parameter.type != "secret" or not 12 <= parameter.generate <= 128):
         faults.append(f"{name}: `generate` is for secrets of 12 to 128 characters")
     return faults
+
+
+def _playbook_faults(name: str, text: str) -> list[str]:
+    try:
+        tasks_in(text)
+    except ValueError as error:
+        return [f"`ansible.{name}`: {error}"]
+    return []
+
+
+def tasks_in(playbook: str) -> int:
+    """How many tasks and roles a playbook has at its top. A ValueError says that it is none.
+
+    It is not read further than that: tags such as !vault are Ansible's own.
+    """
+    import yaml
+
+    try:
+        plays = yaml.compose(playbook, yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    if not isinstance(plays, yaml.SequenceNode) or not all(isinstance(one, yaml.MappingNode) for one in plays.value):
+        raise ValueError("a playbook is a list of plays")
+    parts = [part for play in plays.value for key, part in play.value if key.value in _TASKS]
+    return sum(len(part.value) for part in parts if isinstance(part, yaml.SequenceNode))
 
 
 def _compose_faults(text: str) -> list[str]:

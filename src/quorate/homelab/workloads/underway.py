@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-import msgspec
-
 from quorate.command_secrets import HIDDEN, without_secrets
 from quorate.homelab.machines import Machine
 from quorate.problems import Problem
 from quorate.pve.tasks import Report
 from quorate.ssh.pool import Pool
+from quorate.state.records import Records
 from quorate.state.store import Store
 
 SHORTEST_HIDDEN = 5
@@ -27,14 +26,13 @@ class Underway:
 
     def __init__(self, store: Store, machine: Machine, name: str, hidden: Iterable[str] = ()) -> None:
         """`hidden` are texts that must not be kept: a workload may have printed its environment before it failed."""
-        self._store = store
+        self._records = Records(store, _KIND, dict[str, Any])
         self._hidden = [text for text in hidden if len(text) >= SHORTEST_HIDDEN]
         cluster = f"{machine.where.name}/" if machine.where else ""
         self._id = f"{machine.kind} {cluster}{machine.name} {name}"
 
     async def told(self) -> dict[str, Any]:
-        rows = await self._store.fetch("SELECT entry FROM quorate_records WHERE kind = $1 AND id = $2", _KIND, self._id)
-        return msgspec.json.decode(rows[0]["entry"], type=dict[str, Any]) if rows else {}
+        return await self._records.find(self._id) or {}
 
     async def followed(
         self, begin: Callable[[Report], Awaitable[T]], wait: float, report: Report | None, pool: Pool
@@ -77,14 +75,10 @@ class Underway:
         return without_secrets(text)
 
     async def _keep(self, entry: dict[str, Any]) -> None:
-        await self._store.execute(
-            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "
-            "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed",
-            _KIND, self._id, msgspec.json.encode(entry).decode(), self._store.clock.time(),
-        )  # fmt: skip
+        await self._records.keep(self._id, entry)
 
     async def _forget(self) -> None:
-        await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", _KIND, self._id)
+        await self._records.forget(self._id)
 
 
 class _Progress:

@@ -41,10 +41,12 @@ async def network_scan(
 ) -> Table:
     """Scan a network for devices: open TCP ports, MAC addresses, names. What is found goes on the map."""
     done, devices, gone = await scanned(home, targets, ports, rate=rate, engine=engine, seconds=seconds, report=report)
+    hosts = {host.address: str(host) for host in await home.hosts.all()}
     rows = [
-        [str(one.address), device.id, str(device), one.mac, ", ".join(map(str, sorted(one.open))), _known(device)]
+        [str(one.address), device.id, str(device), one.mac, ", ".join(map(str, sorted(one.open))),
+         _known(device) or hosts.get(str(one.address), "")]
         for one, device in zip(done.seen.values(), devices, strict=True)
-    ]
+    ]  # fmt: skip
     table = page(("address", "device", "name", "mac", "open_ports", "known_as"), rows, limit=limit, offset=offset)
     table.facts = {"engine": done.engine, "answered": len(rows), **_gone(gone), **_rest(done)}
     return table

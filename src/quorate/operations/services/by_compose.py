@@ -91,11 +91,11 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
     async def work(report: Report) -> dict[str, Any]:
         del report
         if not former.files:
+            await _require_gone(project)
             await ledger.forget(where, template.id)
             return {"removed": template.id, "data": f"{project.folder} was gone already"}
         await project.down(volumes=data)
-        if left := await project.containers():
-            raise Conflict(f"{left[0].name} is still there", next_step="Look at it with workload_get")
+        await _require_gone(project)
         if data:
             await project.delete()
             await ledger.forget(where, template.id)
@@ -110,6 +110,14 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
     containers = [one.name for one in await project.containers()]
     facts = {"host": place.name, "folder": project.folder, "containers": containers}
     return Plan(does, (machine_action(place, does, line, lasting(home, place, template.id, work)),), facts=facts)
+
+
+async def _require_gone(project: Project) -> None:
+    if left := await project.containers():
+        raise Conflict(
+            f"{', '.join(one.name for one in left)} of {project.name} is still there",
+            next_step="workload_remove takes each of them away; then call again",
+        )
 
 
 async def status(home: Homelab, place: Machine, template: Template) -> dict[str, Any]:
