@@ -11,6 +11,8 @@ import pytest
 
 from quorate.config import Access
 from quorate.config.rules import Policy, Rule
+from quorate.pipeline.caller import Caller
+from quorate.pipeline.explaining import explain
 from tests.homelab.house import house
 from tests.inside_guests import reach_by_ssh
 from tests.ssh_server import HOST
@@ -226,3 +228,17 @@ async def test_without_rules_nobody_is_asked_who_a_host_is(tmp_path):
         mark = len(built.quorate.sim.requests)
         await built.quorate.facts("host_exec", host="pi", command=["true"])
         assert not [path for _, path in built.quorate.requests_since(mark) if "agent" in path or "config" in path]
+
+
+async def test_what_would_become_of_a_look_into_a_host_is_explained_as_it_would_be_decided(tmp_path):
+    async with ruled(tmp_path, deny("look_inside", hosts=("nas",))) as built:
+
+        async def told(host: str) -> tuple[str, str]:
+            given = await explain(built.quorate.app.pipeline, "host_discover", {"host": host}, Caller("operator"))
+            return given["verdict"], given.get("why", "")
+
+        verdict, why = await told("nas")
+        assert (verdict, "'mine'" in why) == ("refused", True)
+        assert (await told("pi"))[0] == "allowed"
+        assert (await told("nowhere"))[0] == "allowed, but it would fail"
+        assert built.hosts["pi"].commands == []

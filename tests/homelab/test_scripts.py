@@ -390,6 +390,8 @@ async def test_what_cannot_be_run_safely_is_refused(tmp_path, source, monkeypatc
         assert "ctid is an argument" in await refusal(settings={"var_ctid": "1"})
         assert "Passwords are not given" in await refusal(settings={"pw": "hunter2hunter2"})
         assert "cannot be used" in await refusal(settings={"hostname": "a$(reboot)"})
+        assert "cannot be used" in await refusal(settings={"hostname": "a -hookscript local:snippets/mine.sh"})
+        assert "cannot be used" in await refusal(settings={"brg": "-rootfs"})
         assert node.commands == []
 
 
@@ -405,3 +407,8 @@ def test_settings_become_variables_of_the_script_and_no_others(given_settings):
     for name, value in made.items():
         assert name.startswith("var_") or name in ("TERM", "mode", "PHS_SILENT", "DISABLE_UPDATE", "DIAGNOSTICS")
         assert not set(value) & set("$`\"'\\|&<>()\n*?!{}[]#")
+
+
+def test_a_key_and_several_tags_can_be_given():
+    made = environment({"ssh_authorized_key": "ssh-ed25519 AAAA+/= me@home", "tags": "media;lab"}, {})
+    assert (made["var_ssh_authorized_key"], made["var_tags"]) == ("ssh-ed25519 AAAA+/= me@home", "media;lab")

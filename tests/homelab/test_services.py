@@ -167,13 +167,13 @@ async def test_a_failure_says_what_was_done_what_was_not_and_how_to_go_on(tmp_pa
 
 
 async def test_settings_and_secrets_are_kept_to_the_letter_by_what_is_done_later(tmp_path, monkeypatch):
-    monkeypatch.setenv("QUORATE_PAGE_PASSWORD", '"quoted" $HOME "twice"')
+    monkeypatch.setenv("HOMELAB_PAGE_PASSWORD", '"quoted" $HOME "twice"')
     async with with_service(tmp_path) as (built, host, port):
         text = (host.catalogue / "page.yaml").read_text()
         (host.catalogue / "page.yaml").write_text(
             text.replace("parameters:", "parameters:\n  greeting: {default: hello, about: Words}")
         )
-        settings = {"web_port": port, "greeting": "", "password": "env:QUORATE_PAGE_PASSWORD"}
+        settings = {"web_port": port, "greeting": "", "password": "env:HOMELAB_PAGE_PASSWORD"}
         await built.quorate.facts("service_install", service="page", host="box", settings=settings)
         written = (host.services / "page/.env").read_text()
         assert "GREETING=''" in written

@@ -134,18 +134,6 @@ async def test_a_task_that_fails_is_named_with_its_reason(tmp_path, there):
         assert told["kept"] == "failed"
 
 
-async def test_a_playbook_that_takes_too_long_says_where_it_was_broken_off(tmp_path, there):
-    slow = TEMPLATE.replace(
-        "      tasks:\n", "      tasks:\n        - name: The wait\n          ansible.builtin.pause: {seconds: 600}\n", 1
-    )
-    (tmp_path / "templates/note.yaml").write_text(slow)
-    async with lab(tmp_path) as built:
-        refusal = await built.quorate.refusal("ansible_check", **given(there), seconds=5)
-        assert "did not end within 5 s" in refusal
-        assert "broken off in the task 'The wait'" in refusal
-        assert list((tmp_path / "work/ansible").iterdir()) == []
-
-
 async def test_what_is_no_tag_and_no_setting_is_refused(tmp_path, there):
     async with lab(tmp_path) as built:
         assert "is no tag" in await built.quorate.refusal("ansible_check", **given(there), tags=["a --extra-vars x"])

@@ -24,6 +24,7 @@ PACKAGES = {
 # What the tests of container engines need beside that.
 ENGINES = {
     "busybox-static": "busybox",
+    "crun": "crun",
     "curl": "curl",
     "docker.io": "dockerd",
     "docker-compose": "docker-compose",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorate.config.rules import Rule
+from quorate.homelab.home import Homelab
+from quorate.homelab.machines import machine
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Operation, Risk
 from quorate.pipeline.arguments import decode
@@ -103,12 +105,22 @@ async def _reading(
     pipeline: Pipeline, site: Site, operation: Operation, risk: Risk, way: Route, caller: Caller
 ) -> dict[str, Any]:
     seen = await pipeline.seen(site, operation, risk, caller)
+    if isinstance(seen, Homelab):
+        return await _reading_hosts(seen, way)
     for ref in guests_in(way.arguments):
         await seen.guest(ref)
     if seen is site.cluster:
         return {"sees": "everything"}
     hidden = len(await site.cluster.inventory.guests()) - len(await seen.inventory.guests())
     return {"sees": f"all but {hidden} guests that the rules hide from it"}
+
+
+async def _reading_hosts(home: Homelab, way: Route) -> dict[str, Any]:
+    for ref in (way.arguments.get("host"), *(way.arguments.get("hosts") or ())):
+        if isinstance(ref, str):
+            await machine(home, ref)  # nothing is sent there; raises if rules keep the call from it
+    hidden = len(await home.hosts.everyone()) - len(await home.hosts.all())
+    return {"sees": f"all but {hidden} hosts that the rules hide from it" if hidden else "everything"}
 
 
 async def _changing(

@@ -23,7 +23,9 @@ bash "$file" < /dev/null
 QUIET = {"TERM": "xterm", "mode": "default", "PHS_SILENT": "1", "DISABLE_UPDATE": "yes", "DIAGNOSTICS": "no"}
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
-_VALUE = re.compile(r"[A-Za-z0-9 _.,:;/@+=%~-]{0,1000}")
+_VALUE = re.compile(r"(?!-)[A-Za-z0-9_.,:/@+=%~-]{0,1000}")
+_MORE = {"tags": ";", "ssh_authorized_key": " "}
+"""What some are written with besides. Elsewhere, a blank would make two arguments of one, the second an option."""
 SECRET = frozenset({"pw", "password"})
 
 
@@ -46,9 +48,10 @@ def _text(name: str, value: object) -> str:
             next_step="Leave it out; the container is entered from its node, and a key is set with ssh_authorized_key",
         )
     text = str(int(value)) if isinstance(value, bool) else str(value)
-    if not _VALUE.fullmatch(text):
+    if not _VALUE.fullmatch(text.replace(_MORE[plain], "") if plain in _MORE else text):
         raise BadArgument(
             f"The setting {name}={text[:60]!r} cannot be used",
-            why="Scripts put such values into commands: only letters, digits, blanks and _.,:;/@+=%~- are passed on",
+            why="Scripts put such values into commands: only letters, digits and _.,:/@+=%~- are passed on, "
+            "with no - at the beginning",
         )
     return text

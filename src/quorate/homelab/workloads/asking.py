@@ -17,8 +17,11 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*", re.ASCII)
 _PORT = re.compile(
     r"(?:(?:(?P<address>\[[^\]]+\]|[0-9.]+):)?(?P<outside>\d*):)?(?P<inside>\d+)(?:/(?P<protocol>tcp|udp))?"
 )
-_DANGEROUS = ("/", "/boot", "/dev", "/etc", "/proc", "/root", "/sys", "/usr", "/var", "/var/run", "/run", "/var/lib")
-_SOCKETS = ("docker.sock", "podman.sock", "unix.socket")
+_SOCKETS = ("docker.sock", "podman.sock", "containerd.sock", "unix.socket")
+_WITH_SOCKETS = ("/", "/run", "/var", "/var/run")
+"""A socket can be talked to although its folder is read-only."""
+_OF_THE_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/root", "/sbin", "/sys", "/usr", "/var/lib/docker")
+_WITH_SECRETS = ("/etc", "/home", "/root", "/var/lib")
 
 
 def name(text: str) -> str:
@@ -70,9 +73,12 @@ def _mount(text: str) -> Mount:
         raise BadArgument(
             f"{text!r} is no volume", next_step="Write NAME:/path, /path/of/the/host:/path, and :ro after it"
         )
-    return Mount(
-        posixpath.normpath(source) if source.startswith("/") else source, posixpath.normpath(path), mode == "ro"
-    )
+    return Mount(_normal(source) if source.startswith("/") else source, _normal(path), mode == "ro")
+
+
+def _normal(path: str) -> str:
+    """Python leaves two slashes at the beginning alone; to Linux they are one."""
+    return f"/{posixpath.normpath(path).lstrip('/')}"
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -90,9 +96,12 @@ def labels(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def warnings(wanted: Iterable[Mount]) -> tuple[str, ...]:
-    """Which of the volumes hand the host itself over to what runs in the container."""
-    return tuple(
-        f"{one.source} gives the container a hold on the host itself"
-        for one in wanted
-        if one.is_path and ((one.source in _DANGEROUS and not one.read_only) or one.source.endswith(_SOCKETS))
-    )
+    """Which of the volumes hand the host itself over to what runs in the container, or tell it the host's secrets."""
+    return tuple(f"{one.source} {words}" for one in wanted if one.is_path and (words := _danger(one)))
+
+
+def _danger(one: Mount) -> str:
+    system = f"{one.source}/".startswith(tuple(f"{path}/" for path in _OF_THE_SYSTEM)) or one.source in _WITH_SECRETS
+    if (system and not one.read_only) or one.source in _WITH_SOCKETS or one.source.endswith(_SOCKETS):
+        return "gives the container a hold on the host itself"
+    return "shows the container secrets of the host, such as its keys" if one.source in _WITH_SECRETS else ""

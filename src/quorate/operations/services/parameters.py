@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -51,7 +50,7 @@ def recorded(
             state = "failed" if left is entry else "installed"
             await ledger.keep(msgspec.structs.replace(left, state=state, why=problem.what))
             raise
-        except asyncio.CancelledError:
+        except BaseException:  # broken off, or a defect: nothing stays `installing` for ever
             await ledger.keep(msgspec.structs.replace(entry, state="failed", why="It was broken off before its end."))
             raise
         await ledger.keep(msgspec.structs.replace(entry, state="installed"))
