@@ -9,6 +9,7 @@ import msgspec
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.template import Method
 from quorate.problems import Conflict
+from quorate.state.records import Records
 from quorate.state.store import Store
 
 KIND = "service"
@@ -44,23 +45,16 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._records = Records(store, KIND, Installed)
 
     async def find(self, place: str, service: str) -> Installed | None:
-        rows = await self._store.fetch(
-            "SELECT entry FROM quorate_records WHERE kind = $1 AND id = $2", KIND, f"{place}/{service}"
-        )
-        return msgspec.json.decode(rows[0]["entry"], type=Installed) if rows else None
+        return await self._records.find(f"{place}/{service}")
 
     async def everything(self) -> list[Installed]:
-        rows = await self._store.fetch("SELECT entry FROM quorate_records WHERE kind = $1 ORDER BY id", KIND)
-        return [msgspec.json.decode(row["entry"], type=Installed) for row in rows]
+        return [one for _, one in sorted((await self._records.all()).items())]
 
     async def keep(self, one: Installed) -> None:
-        await self._store.execute(
-            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "
-            "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed",
-            KIND, f"{one.host}/{one.service}", msgspec.json.encode(one).decode(), self._store.clock.time(),
-        )  # fmt: skip
+        await self._records.keep(f"{one.host}/{one.service}", one)
 
     async def begin_work(self, place: str, service: str) -> None:
         """One at a time works on a service of a host, in all replicas together."""
@@ -78,9 +72,7 @@ class Ledger:
             )
 
     async def end_work(self, place: str, service: str) -> None:
-        await self._store.execute(
-            "DELETE FROM quorate_records WHERE kind = $1 AND id = $2", _CLAIM, f"{place}/{service}"
-        )
+        await Records(self._store, _CLAIM, dict[str, str]).forget(f"{place}/{service}")
 
     async def forget(self, place: str, service: str) -> None:
-        await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", KIND, f"{place}/{service}")
+        await self._records.forget(f"{place}/{service}")
