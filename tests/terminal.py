@@ -89,8 +89,9 @@ def terminal(*arguments: str, environ: Mapping[str, str]) -> Iterator[Terminal]:
 
 
 _TAKE_TERMINAL = """
-import fcntl, sys, termios
+import fcntl, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from quorate.cli import main
 main(sys.argv[1:])
 """
