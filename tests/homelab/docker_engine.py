@@ -33,6 +33,8 @@ class DockerEngine:
     pull_error: str = ""
     hangs_up_on: str = ""
     """The action after which it says nothing more."""
+    busy: bool = False
+    """Nothing can be removed."""
 
     def __post_init__(self) -> None:
         self.pulling.set()
@@ -66,6 +68,8 @@ class DockerEngine:
                 return web.Response()
             case ["POST", _, "containers", name, action]:
                 return self._act(name, action, request.query.get("name", ""))
+            case ["DELETE", _, "containers", _] if self.busy:
+                return _said(500, "device or resource busy")
             case ["DELETE", _, "containers", name]:
                 del self.containers[name]
                 return web.Response(status=204)

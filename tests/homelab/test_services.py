@@ -16,6 +16,7 @@ import pytest
 from quorate.config import Access
 from quorate.config.rules import Policy, Rule
 from quorate.homelab.services.catalogue import packaged
+from quorate.homelab.services.installed import STALE_SECONDS, Ledger
 from tests.homelab.compose_host import ComposeHost
 from tests.homelab.house import House, house
 
@@ -206,6 +207,10 @@ async def test_settings_that_do_not_fit_are_refused_before_anything_is_done(tmp_
         assert "does not fit" in await refused(web_port="80; id")
         assert "does not fit" in await refused(version="1.0 $(id)")
         assert "by reference" in await refused(password="hunter2-hunter2")
+        wrong = {"color": "red"}
+        assert "no setting 'color'" in await built.quorate.refusal(
+            "service_check", service="page", host="box", settings=wrong
+        )
         assert "either host or place" in await built.quorate.refusal("service_install", service="page")
         assert not host.services.exists()
 
@@ -239,11 +244,31 @@ async def test_an_installation_that_outlasts_the_call_goes_on_and_can_be_asked_f
         assert "service_status host=box service=page" in begun["next"]
         assert "Somebody works on page" in await built.quorate.refusal("service_install", **given)
         assert (await built.quorate.facts("service_status", **given))["underway"] == {"state": "going on"}
+        await built.quorate.clock.advance(STALE_SECONDS + 1)  # and no server has said meanwhile that it works on it
+        assert (await built.quorate.facts("service_status", **given))["underway"]["state"] == "broken off"
         host.unsay("slow")
         with anyio.fail_after(60):
             while (told := await built.quorate.facts("service_status", **given))["kept"] == "installing":
                 await anyio.lowlevel.checkpoint()
         assert (told["kept"], told["state"], host.version) == ("installed", "running", "1.0")
+
+
+async def test_work_that_a_server_died_over_is_free_again_and_work_that_goes_on_is_not(tmp_path):
+    async with with_service(tmp_path) as (built, _, port):
+        quorate, ledger = built.quorate, Ledger(built.quorate.app.store)
+        given = {"service": "page", "host": "box", "settings": {"web_port": port}}
+        claim = await ledger.begin_work("box", "page")  # of another server
+        await quorate.clock.advance(STALE_SECONDS - 1)
+        await ledger.renew_work(claim)
+        await quorate.clock.advance(STALE_SECONDS - 1)
+        assert "Somebody works on page on box" in await quorate.refusal("service_install", **given)
+        await quorate.clock.advance(2)
+        await quorate.facts("service_install", **given)
+        taken = await ledger.begin_work("box", "page")
+        await ledger.end_work(claim)  # the other one wakes up: it ends nobody else's work
+        assert "Somebody works on page on box" in await quorate.refusal("service_install", **given)
+        await ledger.end_work(taken)
+        await quorate.facts("service_install", **given)
 
 
 async def test_a_host_that_rules_deny_gets_no_service(tmp_path):

@@ -67,7 +67,9 @@ ansible:
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
     (tmp_path / "templates").mkdir()
-    (tmp_path / "templates/note.yaml").write_text(TEMPLATE)
+    # The login has no home here; a relative folder would be made wherever the tests are started.
+    home = f"gather_facts: false\n      vars: {{ansible_remote_tmp: {tmp_path}/ansible}}"
+    (tmp_path / "templates/note.yaml").write_text(TEMPLATE.replace("gather_facts: false", home))
     (tmp_path / "there").mkdir()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -132,6 +134,13 @@ async def test_a_task_that_fails_is_named_with_its_reason(tmp_path, there):
         assert "nowhere" in refusal
         told = await built.quorate.facts("service_status", service="note", host="nas")
         assert told["kept"] == "failed"
+
+
+async def test_what_was_never_installed_is_not_upgraded(tmp_path, there):
+    async with lab(tmp_path) as built:
+        refusal = await built.quorate.refusal("service_upgrade", service="note", host="nas")
+        assert "was not installed on host nas" in refusal
+        assert "service_install" in refusal
 
 
 async def test_what_is_no_tag_and_no_setting_is_refused(tmp_path, there):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from quorate.config import Access
@@ -63,6 +65,23 @@ async def test_the_guest_is_made_entered_and_gets_the_service(tmp_path, catalogu
         assert row["installed_on"] == f"demo/{done['vmid']}"
         told = await quorate.facts("service_status", service="page", host=f"demo/{done['vmid']}")
         assert (told["state"], told["health"]) == ("running", "ok")
+
+
+async def test_what_outlasts_the_call_goes_on_by_itself_from_the_guest_to_the_service(tmp_path, catalogue, monkeypatch):
+    monkeypatch.setitem(running._commands, "docker", docker)
+    settings = {"catalogue": catalogue, "services_folder": "/srv/quorate"}
+    async with house(tmp_path, {}, homelab=settings) as built:
+        quorate = built.quorate
+        begun = await quorate.facts("service_install", service="page", place=PLACE, wait=0)
+        where = f"demo/{begun['vmid']}"
+        assert [step["state"] for step in begun["steps"]] == ["running", "not tried"]
+        assert f"service_status host={where} service=page" in begun["next"]
+        assert "follows by itself" in begun["next"]
+        with anyio.fail_after(60):
+            while (await quorate.rows("service_list", words="page tests"))[0].get("installed_on", "") != where:
+                await anyio.lowlevel.checkpoint()
+        told = await quorate.facts("service_status", service="page", host=where)
+        assert (told["kept"], told["state"], told["health"]) == ("installed", "running", "ok")
 
 
 async def test_if_the_service_cannot_be_installed_the_guest_stays_and_it_is_told_how_to_go_on(tmp_path, catalogue):

@@ -147,6 +147,15 @@ async def test_a_failed_replacement_leaves_the_old_one_running(tmp_path):
         assert engine.containers["web"]["Id"] != before
 
 
+async def test_what_could_not_be_taken_away_again_is_told_beside_the_reason(tmp_path):
+    async with with_docker(tmp_path, engine={"images": {"broken"}, "busy": True}) as (quorate, engine):
+        refusal = await quorate.refusal("workload_deploy", host="box", name="web", image="broken")
+        assert "did not stay up" in refusal
+        assert "could not be taken away again" in refusal
+        assert "resource busy" in refusal
+        assert engine.changes[-1] == "DELETE containers/web?force=true&v=true", "with the volumes made for it alone"
+
+
 async def test_what_could_not_be_put_back_is_not_replaced(tmp_path):
     async with with_docker(tmp_path, engine={"images": {"nginx"}}) as (quorate, engine):
         engine.add("web", "nginx")

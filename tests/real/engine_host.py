@@ -138,6 +138,7 @@ class EngineHost(Node):
             except subprocess.TimeoutExpired:
                 daemon.kill()
         super().close()
+        self.cable.take_up()
 
     def _said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")

@@ -45,6 +45,11 @@ class Cable:
         [card] = json.loads(run("ip", "-n", name, "-j", "link", "show", "eth0"))
         run("ip", "neighbour", "replace", self.far, "lladdr", card["address"], "dev", ours, "nud", "permanent")
 
+    def take_up(self) -> None:
+        """Its namespace and addresses are free for another node."""
+        run("ip", "link", "delete", self._ours)
+        run("ip", "netns", "delete", self.namespace)
+
     def inside(self) -> list[str]:
         """What to put before a command to run it at the far end."""
         return ["nsenter", f"--net=/run/netns/{self.namespace}", "--"]

@@ -240,7 +240,12 @@ class Workspace:
 
     async def _run(self, argv: tuple[str, ...], variables: Mapping[str, str], seconds: float) -> tuple[int, bytes, str]:
         surroundings = {**_surroundings(), **variables}
-        code, out, said = await output((self.program, *argv), self.folder, surroundings, seconds)
+        try:
+            code, out, said = await output((self.program, *argv), self.folder, surroundings, seconds)
+        except TimedOut as late:
+            slow = "The first time, it fetches its providers" if argv[0] == "init" else None
+            step = "Call terraform_plan with more seconds; nothing was applied"
+            raise TimedOut(f"{late.what} It was at {argv[0]}", why=slow, next_step=step) from None
         if code != 0:
             words = _unboxed(said) or _unboxed(out.decode("utf-8", "replace"))
             if "state lock" in words:

@@ -227,7 +227,7 @@ async def _of_workload(home: Homelab, document: Document, item: Item, name: str,
         return Difference(item, name, "create", item.place, why=f"{item.place} is made first", number=number)
     spec = await wanted_spec(home, document, item, name, number)
     engine = await the_engine(place, home.clock, item.wanted.engine)
-    if (await Underway(home.store, place, name).told()).get("state") == "going on":
+    if (await Underway(home.store, place_of(place), name).told()).get("state") == "going on":
         return Difference(item, name, "going on", item.place, number=number, engine=engine.name)
     old = await engine.find(name)
     if old is None:
@@ -314,7 +314,7 @@ async def _of_service(home: Homelab, document: Document, item: Item) -> Differen
     found = await Ledger(home.store).find(place_of(place), name)
     if found is None or found.state == "removed":
         return Difference(item, name, "create", item.place)
-    if (await Underway(home.store, place, f"service {name}").told()).get("state") == "going on":
+    if (await Underway(home.store, place_of(place), f"service {name}").told()).get("state") == "going on":
         return Difference(item, name, "going on", item.place)
     given = {key: str(value).lower() if isinstance(value, bool) else str(value)
              for key, value in item.wanted.settings.items()}  # fmt: skip

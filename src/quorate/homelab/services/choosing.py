@@ -39,14 +39,7 @@ class Chosen:
 
 async def choose(template: Template, given: Mapping[str, Any], former: Mapping[str, str], vault: Secrets) -> Chosen:
     """Given before former before default. Of `former` only what is still a parameter counts."""
-    known = dict(template.parameters)
-    if template.version:
-        known[VERSION] = Parameter("Version", default=template.version)
-    if unknown := [name for name in given if name not in known]:
-        raise BadArgument(
-            f"{template.title} has no setting {unknown[0]!r}",
-            next_step=f"There are {', '.join(known)}" if known else "It takes no settings",
-        )
+    known = require_known(template, given)
     values: dict[str, str] = {}
     made_up = []
     for name, parameter in known.items():
@@ -64,6 +57,19 @@ async def choose(template: Template, given: Mapping[str, Any], former: Mapping[s
     hidden = frozenset(name for name, parameter in known.items() if parameter.type == "secret")
     vault.revealed.update(values[name] for name in hidden)
     return Chosen(values, hidden, tuple(made_up))
+
+
+def require_known(template: Template, given: Mapping[str, Any]) -> dict[str, Parameter]:
+    """All that can be set, if what is given is among it."""
+    known = dict(template.parameters)
+    if template.version:
+        known[VERSION] = Parameter("Version", default=template.version)
+    if unknown := [name for name in given if name not in known]:
+        raise BadArgument(
+            f"{template.title} has no setting {unknown[0]!r}",
+            next_step=f"There are {', '.join(known)}" if known else "It takes no settings",
+        )
+    return known
 
 
 async def _given(name: str, parameter: Parameter, value: Any, vault: Secrets) -> str:

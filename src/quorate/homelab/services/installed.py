@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Literal
 
 import msgspec
@@ -14,8 +15,9 @@ from quorate.state.store import Store
 
 KIND = "service"
 _CLAIM = "work on a service"
-STALE_SECONDS = 3 * 3600
-"""No work takes longer, with all that it may wait for; whoever began it is not there any more."""
+RENEW_SECONDS = 60
+STALE_SECONDS = 5 * RENEW_SECONDS
+"""A claim that was not renewed for so long is that of a server that died over it."""
 State = Literal["installing", "installed", "upgrading", "failed", "removed"]
 
 
@@ -56,23 +58,38 @@ class Ledger:
     async def keep(self, one: Installed) -> None:
         await self._records.keep(f"{one.host}/{one.service}", one)
 
-    async def begin_work(self, place: str, service: str) -> None:
-        """One at a time works on a service of a host, in all replicas together."""
-        now, key = self._store.clock.time(), f"{place}/{service}"
+    async def begin_work(self, place: str, service: str) -> str:
+        """One at a time works on a service of a host, in all replicas together. Renew the claim, and end it."""
+        now, key, claim = self._store.clock.time(), f"{place}/{service}", f'"{secrets.token_hex(8)}"'
         taken = await self._store.execute(
-            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, '{}', $3, $3) "
-            "ON CONFLICT (kind, id) DO UPDATE SET changed = excluded.changed WHERE quorate_records.changed < $4",
-            _CLAIM, key, now, now - STALE_SECONDS,
+            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $5, $3, $3) "
+            "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed "
+            "WHERE quorate_records.changed < $4",
+            _CLAIM, key, now, now - STALE_SECONDS, claim,
         )  # fmt: skip
         if not taken:
             raise Conflict(
                 f"Somebody works on {service} on {place} at this moment",
                 next_step=f"service_status tells how it stands. If a server died over it, it is free again after "
-                f"{STALE_SECONDS // 3600} hours",
+                f"{STALE_SECONDS // 60} minutes",
             )
+        return claim
 
-    async def end_work(self, place: str, service: str) -> None:
-        await Records(self._store, _CLAIM, dict[str, str]).forget(f"{place}/{service}")
+    async def is_worked_on(self, place: str, service: str) -> bool:
+        rows = await self._store.fetch(
+            "SELECT id FROM quorate_records WHERE kind = $1 AND id = $2 AND changed >= $3",
+            _CLAIM, f"{place}/{service}", self._store.clock.time() - STALE_SECONDS,
+        )  # fmt: skip
+        return bool(rows)
+
+    async def renew_work(self, claim: str) -> None:
+        await self._store.execute(
+            "UPDATE quorate_records SET changed = $3 WHERE kind = $1 AND entry = $2",
+            _CLAIM, claim, self._store.clock.time(),
+        )  # fmt: skip
+
+    async def end_work(self, claim: str) -> None:
+        await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND entry = $2", _CLAIM, claim)
 
     async def forget(self, place: str, service: str) -> None:
         await self._records.forget(f"{place}/{service}")

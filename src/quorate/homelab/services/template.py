@@ -21,6 +21,8 @@ _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[MGT]")
 _PORT = re.compile(r"(?P<port>[0-9]{1,5}|[a-z][a-z0-9_]*)(?:/(?P<protocol>tcp|udp))?")
 _TAKEN = ("home", "lang", "logname", "mail", "path", "pwd", "shell", "term", "user")
 """As variables they are set already, and would win over the settings."""
+_OURS = ("compose.yaml", "compose.yml", "plans", "terraform.tfstate", "variables.json")
+"""Files that we or the programs write beside those of the template."""
 _TASKS = ("tasks", "pre_tasks", "post_tasks", "roles")
 LONGEST_HEALTH = 1800
 _FACTORS = {"M": 1024**2, "G": 1024**3, "T": 1024**4}
@@ -160,7 +162,7 @@ def _faults(one: Template) -> list[str]:
     for name, parameter in one.parameters.items():
         faults += _parameter_faults(name, parameter)
     for name in (*one.files, *one.folders, *one.terraform):
-        if not _FILE.fullmatch(name) or name in ("compose.yaml", "compose.yml"):
+        if not _FILE.fullmatch(name) or name in _OURS:
             faults.append(f"{name!r} is no name for a file here")
     ports = [port for port in one.needs.ports if not _known_port(one, port)]
     ports += [one.health.port] if one.health and (one.health.http or one.health.tcp) and not _known_port(

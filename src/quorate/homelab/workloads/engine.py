@@ -157,8 +157,12 @@ class Engine(abc.ABC):
                 await fill()
             await self.power(spec.name, "start")
             return Deployed(await self._watched(spec, report), warnings=warnings)
-        except BaseException:
-            await self.remove(spec.name)
+        except BaseException as error:
+            try:
+                await self.remove(spec.name, volumes=True)
+            except Problem as problem:
+                if isinstance(error, Problem):
+                    error.next_step = f"What was made of {spec.name} could not be taken away again: {problem}"
             raise
 
     async def _watched(self, spec: Spec, report: Report | None) -> Workload:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from quorate.command_secrets import HIDDEN, without_secrets
-from quorate.homelab.machines import Machine
 from quorate.problems import Problem
 from quorate.pve.tasks import Report
 from quorate.ssh.pool import Pool
@@ -22,14 +21,13 @@ T = TypeVar("T")
 
 
 class Underway:
-    """The deployment of one workload on one machine. Only one that goes on, or has failed unheard, is kept."""
+    """The deployment of one workload at one place. Only one that goes on, or has failed unheard, is kept."""
 
-    def __init__(self, store: Store, machine: Machine, name: str, hidden: Iterable[str] = ()) -> None:
+    def __init__(self, store: Store, place: str, name: str, hidden: Iterable[str] = ()) -> None:
         """`hidden` are texts that must not be kept: a workload may have printed its environment before it failed."""
         self._records = Records(store, _KIND, dict[str, Any])
         self._hidden = [text for text in hidden if len(text) >= SHORTEST_HIDDEN]
-        cluster = f"{machine.where.name}/" if machine.where else ""
-        self._id = f"{machine.kind} {cluster}{machine.name} {name}"
+        self._id = f"{place} {name}"
 
     async def told(self) -> dict[str, Any]:
         return await self._records.find(self._id) or {}

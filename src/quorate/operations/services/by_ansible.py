@@ -11,7 +11,7 @@ from quorate.homelab.machines import Machine
 from quorate.homelab.services.choosing import Chosen, choose
 from quorate.homelab.services.health import healthy
 from quorate.homelab.services.installed import Installed, Ledger, place_of
-from quorate.homelab.services.template import Ansible, Template
+from quorate.homelab.services.template import VERSION, Ansible, Template
 from quorate.operations.hosts.parameters import machine_action
 from quorate.operations.plan import Plan
 from quorate.operations.services.parameters import lasting, recorded
@@ -54,7 +54,7 @@ async def install(
     line = f"ansible-playbook {template.id}{only} ({told})"
     return Plan(
         does,
-        (machine_action(place, does, line, recorded(home, place, entry, work, hidden), writes=True),),
+        (machine_action(place, does, line, recorded(home, entry, work, hidden), writes=True),),
         facts={"host": place.name, "settings": chosen.shown},
         next_step=f"ansible_check service={template.id} host={place.name} shows what it would change",
     )
@@ -80,7 +80,7 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
         return {"removed": template.id, **run.told()}
 
     does = f"Remove {template.title} from {place}" + (" with its data" if data else "")
-    perform = lasting(home, place, template.id, work)
+    perform = lasting(home, where, template.id, work)
     return Plan(does, (machine_action(place, does, f"ansible-playbook {template.id} uninstall data={data}", perform),))
 
 
@@ -89,7 +89,9 @@ async def _chosen(home: Homelab, place: Machine, template: Template, given: Mapp
     lost = [name for name, one in template.parameters.items() if one.type == "secret" and name not in given]
     if old and old.method == "ansible" and lost:
         raise BadArgument(
-            f"The secret {lost[0]!r} has to be given again", why="Ansible leaves no copy of it that could be read"
+            f"The secret {lost[0]!r} has to be given again",
+            why="Ansible leaves no copy of it that could be read",
+            next_step=f"service_install or ansible_run takes it by reference; `{VERSION}` is a setting there, too",
         )
     return await choose(template, given, old.settings if old else {}, home.secret_store)
 

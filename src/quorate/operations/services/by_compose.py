@@ -109,7 +109,7 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
     line += f" && rm -rf {project.folder}" if data else ""
     containers = [one.name for one in await project.containers()]
     facts = {"host": place.name, "folder": project.folder, "containers": containers}
-    return Plan(does, (machine_action(place, does, line, lasting(home, place, template.id, work)),), facts=facts)
+    return Plan(does, (machine_action(place, does, line, lasting(home, where, template.id, work)),), facts=facts)
 
 
 async def _require_gone(project: Project) -> None:
@@ -154,7 +154,7 @@ def _plan(
     entry = Installed(template.id, place_of(place), "compose", state, chosen.version, chosen.shown)
     hidden = tuple(chosen.values[name] for name in chosen.secret)
     line = (INSTALLS_DOCKER if with_docker else "") + described(project.line("up", "--detach"), template, chosen)
-    action = machine_action(place, does, line, recorded(home, place, entry, work, hidden, old), writes=True)
+    action = machine_action(place, does, line, recorded(home, entry, work, hidden, old), writes=True)
     facts: dict[str, Any] = {"host": place.name, "folder": project.folder, "settings": chosen.shown}
     if chosen.made_up:
         facts["made_up"] = f"{', '.join(chosen.made_up)}: stands in {project.folder}/.env, for root alone"

@@ -62,7 +62,7 @@ def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan
             raise TaskFailed(f"{template.title} was made, but does not get healthy", why=wrong, facts=facts)
         return facts
 
-    perform = recorded(home, place, entry, work, secret)
+    perform = recorded(home, entry, work, secret)
     line = f"{Path(at.program).name} apply PLAN (what it does: {saved.content})"
     warnings = tuple(f"{one} is destroyed" for one in saved.destroys[:20])
     return Plan(
@@ -103,7 +103,7 @@ async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
     line = (
         f"{Path(at.program).name} apply PLAN (what it does: {saved.content}; destroys {', '.join(saved.destroys[:20])})"
     )
-    perform = lasting(home, place, template.id, work)
+    perform = lasting(home, where, template.id, work)
     return Plan(does, (machine_action(place, does, line, perform, writes=True),), facts=saved.told())
 
 

@@ -16,7 +16,7 @@ from quorate.operations.registry import Risk, operation
 from quorate.operations.services import by_ansible, by_compose, by_terraform
 from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
 from quorate.operations.services.placing import Place, placed
-from quorate.problems import BadArgument
+from quorate.problems import BadArgument, NotFound
 
 
 @operation(risk=Risk.CHANGE, idempotent=False)
@@ -64,6 +64,10 @@ async def service_upgrade(
         raise BadArgument(f"{template.title} has no version to choose", next_step="Leave `to` out")
     if how == "compose":
         return await by_compose.upgrade(home, there, template, to)
+    if await Ledger(home.store).find(place_of(there), template.id) is None:
+        raise NotFound(
+            f"{template.title} was not installed on {there} from here", next_step="service_install does that"
+        )
     given: dict[str, Any] = {"version": to or template.version} if to or template.version else {}
     if how == "ansible":
         return await by_ansible.install(home, there, template, given)

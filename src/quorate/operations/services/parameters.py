@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -9,10 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from quorate.homelab.home import Homelab
-from quorate.homelab.machines import Machine
 from quorate.homelab.services.bringing_up import FORMER, RUNS_AGAIN
 from quorate.homelab.services.catalogue import catalogue
-from quorate.homelab.services.installed import Installed, Ledger, place_of
+from quorate.homelab.services.installed import RENEW_SECONDS, Installed, Ledger
 from quorate.homelab.services.template import Template
 from quorate.homelab.workloads.underway import Underway
 from quorate.operations.plan import Performed
@@ -20,6 +21,7 @@ from quorate.problems import Problem
 from quorate.pve.tasks import Report
 
 Work = Callable[[Report], Awaitable[dict[str, Any]]]
+Perform = Callable[[float, Report | None], Awaitable[Performed]]
 ServiceName = Annotated[str, Meta(description="Name in the catalogue")]
 ServiceSettings = Annotated[
     dict[str, Any], Meta(description="As service_info lists them; secrets by reference: env:NAME, vault:NAME")
@@ -31,17 +33,17 @@ def template_of(home: Homelab, service: str) -> Template:
 
 
 def recorded(
-    home: Homelab,
-    machine: Machine,
-    entry: Installed,
-    work: Work,
-    hidden: tuple[str, ...] = (),
-    old: Installed | None = None,
-) -> Callable[[float, Report | None], Awaitable[Performed]]:
-    """Work that puts a service there, in place of `old`. The record says that it was begun, and then how it went."""
+    home: Homelab, entry: Installed, work: Work, hidden: tuple[str, ...] = (), old: Installed | None = None
+) -> Perform:
+    """Work that puts a service there, in place of `old`."""
+    return lasting(home, entry.host, entry.service, noted(home, entry, work, old), hidden)
+
+
+def noted(home: Homelab, entry: Installed, work: Work, old: Installed | None = None) -> Work:
+    """The record says that it was begun, and then how it went."""
     ledger = Ledger(home.store)
 
-    async def noted(report: Report) -> dict[str, Any]:
+    async def begun(report: Report) -> dict[str, Any]:
         await ledger.keep(entry)
         try:
             facts = await work(report)
@@ -56,24 +58,25 @@ def recorded(
         await ledger.keep(msgspec.structs.replace(entry, state="installed"))
         return facts
 
-    return lasting(home, machine, entry.service, noted, hidden)
+    return begun
 
 
-def lasting(
-    home: Homelab, machine: Machine, service: str, work: Work, hidden: tuple[str, ...] = ()
-) -> Callable[[float, Report | None], Awaitable[Performed]]:
+def lasting(home: Homelab, place: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
     """Work on a service that may outlast the call, and that nobody else does at the same time."""
-    ledger, place = Ledger(home.store), place_of(machine)
-
-    async def alone(report: Report) -> dict[str, Any]:
-        try:
-            return await work(report)
-        finally:
-            await ledger.end_work(place, service)
+    ledger = Ledger(home.store)
 
     async def perform(wait: float, report: Report | None) -> Performed:
-        await ledger.begin_work(place, service)
-        facts = await Underway(home.store, machine, f"service {service}", hidden).followed(
+        claim = await ledger.begin_work(place, service)
+
+        async def alone(report: Report) -> dict[str, Any]:
+            renewing = asyncio.ensure_future(_renewed(ledger, claim))
+            try:
+                return await work(report)
+            finally:
+                renewing.cancel()
+                await ledger.end_work(claim)
+
+        facts = await Underway(home.store, place, f"service {service}", hidden).followed(
             alone, wait, report, home.ssh.pool
         )
         if facts is None:
@@ -82,3 +85,11 @@ def lasting(
         return Performed(facts)
 
     return perform
+
+
+async def _renewed(ledger: Ledger, claim: str) -> None:
+    """As long as this server lives, nobody takes the work from it."""
+    while True:
+        await asyncio.sleep(RENEW_SECONDS)
+        with contextlib.suppress(Problem):  # a database that is away for a moment
+            await ledger.renew_work(claim)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +15,7 @@ from quorate.homelab.home import Homelab
 from quorate.homelab.machines import Machine, machine
 from quorate.homelab.services.choosing import Chosen, choose
 from quorate.homelab.services.compose import DOCKER, Former, Project, compose_of, project_line
-from quorate.homelab.services.installed import Installed, place_of
+from quorate.homelab.services.installed import Installed
 from quorate.homelab.services.template import Method, Template, bytes_of
 from quorate.inside.way import Command
 from quorate.operations.plan import Action, Call, Performed, Plan
@@ -22,12 +24,13 @@ from quorate.operations.provision.create_vm import vm_create
 from quorate.operations.provision.new_guests import MEBIBYTE
 from quorate.operations.registry import operations
 from quorate.operations.services.by_compose import INSTALLS_DOCKER, described, working
-from quorate.operations.services.parameters import recorded
+from quorate.operations.services.parameters import lasting, noted
 from quorate.problems import BadArgument, NotFound, Problem, TaskFailed
 from quorate.pve.cluster import Cluster
 from quorate.pve.tasks import Report
 
 Place = dict[str, Any]
+CREATE_SECONDS = 1800.0
 ENTER_SECONDS = 180.0
 EVERY = 3.0
 _OWN = ("cluster", "type")
@@ -48,7 +51,7 @@ async def placed(home: Homelab, template: Template, method: Method, given: Mappi
     vmid = int(plan.facts["vmid"])
     return Plan(
         f"Install {template.title} in a new {'container' if kind == 'ct' else 'VM'} {vmid} of {cluster.name}",
-        (_creating(home, cluster, plan, vmid), _installing(home, cluster, template, chosen, vmid)),
+        _Journey(home, cluster, template, chosen, plan).steps(),
         facts={**plan.facts, "settings": chosen.shown},
         warnings=plan.warnings,
     )
@@ -80,54 +83,89 @@ def _usual(kind: str, template: Template) -> dict[str, Any]:
     return {"hostname": template.id, "memory": max(512, memory + 256), "rootfs": f"{disk}G"}
 
 
-def _creating(home: Homelab, cluster: Cluster, plan: Plan, vmid: int) -> Action:
-    async def perform(wait: float, report: Report | None) -> Performed:
-        try:
-            await home.carry_out(cluster, plan, wait, report)
-        except Problem as problem:
-            problem.next_step = (
-                f"{problem.next_step or ''} If guest {vmid} is there in the end, go on with service_install "
-                f"host={cluster.name}/{vmid} docker=true, or take it away with guest_delete"
-            ).strip()
-            raise
-        return Performed({"vmid": vmid})
+class _Journey:
+    """Guest and service: begun once, it goes on if nobody waits for it. Each step of the plan waits for its part."""
 
-    calls = tuple(step for step in plan.calls if isinstance(step, Call))
-    line = "; ".join(f"{one.method} {one.path} {_shown(one)}" for one in calls)
-    return Action(plan.summary, line, perform, needs=calls, where=cluster)
+    def __init__(self, home: Homelab, cluster: Cluster, template: Template, chosen: Chosen, plan: Plan) -> None:
+        self._home, self._cluster, self._template, self._chosen, self._plan = home, cluster, template, chosen, plan
+        self._vmid = int(plan.facts["vmid"])
+        self._where = f"{cluster.name}/{self._vmid}"
+        self._made = asyncio.Event()
+        self._report: Report | None = None
+        self._whole: asyncio.Task[Performed] | None = None
+
+    def steps(self) -> tuple[Action, Action]:
+        calls = tuple(step for step in self._plan.calls if isinstance(step, Call))
+        making = "; ".join(f"{one.method} {one.path} {_shown(one)}" for one in calls)
+        up = project_line(DOCKER, self._home.settings.services_folder, self._template.id, "up", "--detach")
+        line = INSTALLS_DOCKER + described(up, self._template, self._chosen)
+        install = f"Install {self._template.title} in guest {self._vmid}"
+        return (
+            Action(self._plan.summary, making, self._first, needs=calls, where=self._cluster),
+            Action(install, line, self._second, where=self._cluster),
+        )
+
+    async def _first(self, wait: float, report: Report | None) -> Performed:
+        self._report = report
+        hidden = tuple(self._chosen.values[name] for name in self._chosen.secret)
+        perform = lasting(self._home, self._where, self._template.id, self._work, hidden)
+        whole = self._whole = asyncio.ensure_future(perform(wait, self._tell))
+        made = asyncio.ensure_future(self._made.wait())
+        try:
+            await asyncio.wait({whole, made}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            whole.cancel()  # only the waiting for it
+            raise
+        finally:
+            made.cancel()
+        if self._made.is_set():
+            return Performed({"vmid": self._vmid})
+        performed = await whole
+        step = f"Guest {self._vmid} is still being made; the service follows by itself. {performed.next_step}"
+        return replace(performed, next_step=step)
+
+    async def _second(self, wait: float, report: Report | None) -> Performed:
+        del wait  # it counts from the first step on
+        assert self._whole is not None
+        self._report = report
+        return await self._whole
+
+    async def _tell(self, done: float, whole: float | None, line: str) -> None:
+        if self._report is not None:
+            await self._report(done, whole, line)
+
+    async def _work(self, report: Report) -> dict[str, Any]:
+        again = f"service_install service={self._template.id} host={self._where} docker=true"
+        remove = f"or take it away with guest_delete guest={self._vmid}"
+        try:
+            await self._home.carry_out(self._cluster, self._plan, CREATE_SECONDS, report)
+        except Problem as problem:
+            step = f"{problem.next_step or ''} If guest {self._vmid} is there in the end, go on with {again}, {remove}"
+            problem.next_step = step.strip()
+            raise
+        self._made.set()
+        chosen = self._chosen
+        entry = Installed(self._template.id, self._where, "compose", "installing", chosen.version, chosen.shown)
+        try:
+            return await noted(self._home, entry, self._install)(report)
+        except Problem as problem:
+            problem.next_step = f"Guest {self._vmid} is there: go on with {again}, {remove}"
+            raise
+
+    async def _install(self, report: Report) -> dict[str, Any]:
+        guest = await _entered(self._home, self._cluster, self._vmid, report)
+        command = await compose_of(guest)
+        project = Project(guest, command or DOCKER, self._home.settings.services_folder, self._template.id)
+        needs = command is None
+        work = working(self._home, guest, self._template, project, self._chosen, Former(), needs_docker=needs)
+        return await work(report)
 
 
 def _shown(call: Call) -> str:
     return json.dumps({name: value for name, value in call.params.items() if name not in ("password", "cipassword")})
 
 
-def _installing(home: Homelab, cluster: Cluster, template: Template, chosen: Chosen, vmid: int) -> Action:
-    base = home.settings.services_folder
-
-    async def perform(wait: float, report: Report | None) -> Performed:
-        try:
-            return await install(wait, report)
-        except Problem as problem:
-            problem.next_step = (
-                f"Guest {vmid} is there: go on with service_install service={template.id} "
-                f"host={cluster.name}/{vmid} docker=true, or take it away with guest_delete guest={vmid}"
-            )
-            raise
-
-    async def install(wait: float, report: Report | None) -> Performed:
-        guest = await _entered(home, cluster, vmid)
-        command = await compose_of(guest)
-        project = Project(guest, command or DOCKER, base, template.id)
-        work = working(home, guest, template, project, chosen, Former(), needs_docker=command is None)
-        entry = Installed(template.id, place_of(guest), "compose", "installing", chosen.version, chosen.shown)
-        hidden = tuple(chosen.values[name] for name in chosen.secret)
-        return await recorded(home, guest, entry, work, hidden)(wait, report)
-
-    line = INSTALLS_DOCKER + described(project_line(DOCKER, base, template.id, "up", "--detach"), template, chosen)
-    return Action(f"Install {template.title} in guest {vmid}", line, perform, where=cluster)
-
-
-async def _entered(home: Homelab, cluster: Cluster, vmid: int) -> Machine:
+async def _entered(home: Homelab, cluster: Cluster, vmid: int, report: Report) -> Machine:
     """Once it takes commands."""
     end = home.clock.monotonic() + ENTER_SECONDS
     while True:
@@ -139,6 +177,7 @@ async def _entered(home: Homelab, cluster: Cluster, vmid: int) -> Machine:
         except Problem as problem:
             if home.clock.monotonic() >= end:
                 raise TaskFailed(f"Guest {vmid} was made, but takes no commands", why=str(problem)) from None
+        await report(0.0, 100.0, f"Waiting until guest {vmid} takes commands")
         await home.clock.sleep(EVERY)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -9,6 +10,7 @@ from msgspec import Meta
 from quorate.homelab.home import Homelab
 from quorate.homelab.machines import Machine, machine
 from quorate.homelab.services.catalogue import catalogue
+from quorate.homelab.services.choosing import require_known
 from quorate.homelab.services.compose import compose_of
 from quorate.homelab.services.health import ailment
 from quorate.homelab.services.installed import Installed, Ledger, place_of
@@ -19,6 +21,15 @@ from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.services import by_compose
 from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
 from quorate.problems import Problem
+from quorate.pve.tasks import gather_bounded
+
+SHOWN = 20
+ASKED_AT_ONCE = 4
+BROKEN_OFF = {
+    "state": "broken off",
+    "why": "The server that did it is not there any more; do it again, or uninstall it",
+}
+GONE = "its template is gone from the catalogue; nothing can be done about it until that is back"
 
 
 @operation(risk=Risk.READ)
@@ -76,6 +87,7 @@ async def service_check(
 
     one = template_of(home, service)
     place = await machine(home, host)
+    require_known(one, settings or {})
     given = {name: str(value) for name, value in (settings or {}).items()}
     old = await Ledger(home.store).find(place_of(place), one.id)
     facts = await looked_at(place)
@@ -108,18 +120,25 @@ async def service_status(home: Homelab, host: HostRef, service: ServiceName | No
     where = place_of(place)
     known = catalogue(home.settings.catalogue).services
     found = [entry for entry in await ledger.everything() if entry.host == where]
-    told = [
-        await _told(home, place, known[entry.service], entry)
-        if entry.service in known
-        else {"service": entry.service, "kept": entry.state, "state": "its template is gone from the catalogue"}
-        for entry in found[:20]
-    ]
-    return {"host": str(place), "services": told or "none", **({"more": len(found) - 20} if len(found) > 20 else {})}
+
+    async def told_of(entry: Installed) -> dict[str, Any]:
+        if template := known.get(entry.service):
+            return await _told(home, place, template, entry)
+        return {"service": entry.service, "kept": entry.state, "state": GONE}
+
+    told = await gather_bounded(ASKED_AT_ONCE, [partial(told_of, entry) for entry in found[:SHOWN]])
+    return {
+        "host": str(place),
+        "services": told or "none",
+        **({"more": len(found) - SHOWN} if len(found) > SHOWN else {}),
+    }
 
 
 async def _told(home: Homelab, place: Machine, template: Template, entry: Installed | None) -> dict[str, Any]:
     method = entry.method if entry else template.method()
-    underway = await Underway(home.store, place, f"service {template.id}").told()
+    underway = await Underway(home.store, place_of(place), f"service {template.id}").told()
+    if underway.get("state") == "going on" and not await Ledger(home.store).is_worked_on(place_of(place), template.id):
+        underway = BROKEN_OFF
     kept = {"kept": entry.state, **({"why": entry.why} if entry.why else {})} if entry else {}
     facts = {"service": template.id, "host": str(place), "method": method, **kept}
     if method == "compose":
@@ -143,7 +162,8 @@ async def _as_far_as_known(asked: Any) -> dict[str, Any]:
 
 
 def _hosts(one: Template, there: list[Installed]) -> str:
-    return ", ".join(entry.host for entry in there if entry.service == one.id and entry.state != "removed")
+    found = [entry for entry in there if entry.service == one.id and entry.state != "removed"]
+    return ", ".join(entry.host if entry.state == "installed" else f"{entry.host} ({entry.state})" for entry in found)
 
 
 def _settings(one: Template) -> list[list[Any]]:

@@ -10,6 +10,7 @@ from msgspec import Meta
 from quorate.command_secrets import without_secrets
 from quorate.homelab.home import Homelab
 from quorate.homelab.machines import machine
+from quorate.homelab.services.installed import place_of
 from quorate.homelab.workloads import asking
 from quorate.homelab.workloads.docker_shapes import shown_command
 from quorate.homelab.workloads.engine import Engine
@@ -85,7 +86,7 @@ async def workload_deploy(
 
     async def perform(wait: float, report: Report | None) -> Performed:
         await _ensure_same(found, name, old)
-        done = await Underway(home.store, place, name, spec.env.values()).followed(
+        done = await Underway(home.store, place_of(place), name, spec.env.values()).followed(
             lambda tell: found.deploy(spec, tell, replace=replace), wait, report, home.ssh.pool
         )
         if done is None:

@@ -10,6 +10,7 @@ from msgspec import Meta
 from quorate.command_secrets import without_secrets
 from quorate.homelab.home import Homelab
 from quorate.homelab.machines import machine
+from quorate.homelab.services.installed import place_of
 from quorate.homelab.workloads.docker_shapes import shown_command
 from quorate.homelab.workloads.engines import survey, with_workload
 from quorate.homelab.workloads.model import Workload
@@ -49,7 +50,7 @@ async def workload_list(
 async def workload_get(home: Homelab, host: HostRef, name: Name, engine: EngineChoice | None = None) -> dict[str, Any]:
     """One workload: state, health, ports, volumes, limits, restarts, image and its digest."""
     place = await machine(home, host)
-    deployment = await Underway(home.store, place, name).told()
+    deployment = await Underway(home.store, place_of(place), name).told()
     beside = {"deployment": deployment} if deployment else {}
     try:
         _, found = await with_workload(place, home.clock, name, engine)
