@@ -130,6 +130,7 @@ async def test_a_tool_does_what_it_promises(tmp_path, tried):
 
 
 @pytest.mark.parametrize("tried", TRIES, ids=lambda one: one.tool)
+@pytest.mark.thorough
 async def test_without_the_operators_opt_in_only_the_basic_reads_answer(tmp_path, tried):
     async with surface(tmp_path, "gilby125") as quorate:  # Quorate's own gates would let everything pass
         if tried.tool in OPEN_READS:
@@ -157,6 +158,7 @@ async def test_without_the_opt_in_the_cluster_is_told_without_its_load(tmp_path)
 
 
 @pytest.mark.parametrize("tool", sorted(documented("gilby125").keys() - OPEN_READS - ELEVATED_READS))
+@pytest.mark.thorough
 async def test_the_opt_in_does_not_loosen_an_access_level_that_the_operator_chose(tmp_path, tool):
     tried = next(one for one in TRIES if one.tool == tool)
     async with elevated(tmp_path, gate_chosen=True) as quorate:
@@ -166,6 +168,7 @@ async def test_the_opt_in_does_not_loosen_an_access_level_that_the_operator_chos
 
 
 @pytest.mark.parametrize("tool", sorted(DESTROYS))
+@pytest.mark.thorough
 async def test_at_access_operate_nothing_is_destroyed(tmp_path, tool):
     tried = next(one for one in TRIES if one.tool == tool)
     async with elevated(tmp_path, gate_chosen=True, access=Access.OPERATE) as quorate:

@@ -183,4 +183,3 @@ ROWS = [
         lists.tasks_are_listed,
     ),
 ]  # fmt: skip
-LATER: dict[str, str] = {}

@@ -468,5 +468,3 @@ ROWS = [
         prepare=with_a_tunnel,
     ),
 ]  # fmt: skip
-
-LATER: dict[str, str] = {}

@@ -261,4 +261,3 @@ ROWS = [
         insides.has_run,
     ),
 ]  # fmt: skip
-LATER: dict[str, str] = {}

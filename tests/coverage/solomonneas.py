@@ -331,5 +331,3 @@ ROWS = [
         insides.service_was_restarted,
     ),
 ]  # fmt: skip
-
-LATER: dict[str, str] = {}

@@ -111,4 +111,3 @@ PROXMOX = [
 ]  # fmt: skip
 
 ROWS = [*PROXMOX, *washyu_hosts.ROWS, *washyu_containers.ROWS, *washyu_services.ROWS]
-LATER: dict[str, str] = {}

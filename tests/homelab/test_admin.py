@@ -57,6 +57,7 @@ async def test_an_account_is_made_used_and_taken_away_again(tmp_path, busybox):
         assert "Nothing of quorate" in str(await quorate.facts("host_admin_remove", host="box"))
 
 
+@pytest.mark.thorough
 async def test_an_account_that_comes_back_finds_its_old_home(tmp_path):
     async with standing(tmp_path) as (quorate, box):
         await quorate.facts("host_admin_setup", host="box")
@@ -84,6 +85,7 @@ async def test_a_dry_run_has_looked_and_changed_nothing(tmp_path):
         assert _says(plan) == ["Add quorate to docker, kvm"]
 
 
+@pytest.mark.thorough
 async def test_the_private_key_is_ours_alone_and_never_shown(tmp_path):
     async with standing(tmp_path) as (quorate, _):
         told = str(await quorate.facts("host_admin_setup", host="box"))
@@ -94,6 +96,7 @@ async def test_the_private_key_is_ours_alone_and_never_shown(tmp_path):
         assert secret not in told + (tmp_path / "audit.jsonl").read_text()
 
 
+@pytest.mark.thorough
 async def test_keys_of_others_stay(tmp_path):
     async with standing(tmp_path) as (quorate, box):
         await quorate.facts("host_admin_setup", host="box")
@@ -114,6 +117,7 @@ async def test_an_account_of_somebody_else_gets_no_rights(tmp_path):
         )
 
 
+@pytest.mark.thorough
 async def test_a_sudo_rule_is_written_only_if_visudo_can_check_it(tmp_path):
     async with standing(tmp_path, without=("visudo",)) as (quorate, box):
         said = await quorate.refusal("host_admin_setup", host="box")
@@ -124,6 +128,7 @@ async def test_a_sudo_rule_is_written_only_if_visudo_can_check_it(tmp_path):
         assert made["verified"]["sudo"] == "no"
 
 
+@pytest.mark.thorough
 async def test_a_foreign_file_in_the_place_of_the_rule_is_left_alone(tmp_path):
     async with standing(tmp_path) as (quorate, box):
         rule = box.folder / "etc/sudoers.d/quorate"
@@ -132,6 +137,7 @@ async def test_a_foreign_file_in_the_place_of_the_rule_is_left_alone(tmp_path):
         assert rule.read_text() == "# somebody's\n"
 
 
+@pytest.mark.thorough
 async def test_the_registry_takes_the_account_and_gives_the_old_login_back(tmp_path):
     async with standing(tmp_path) as (quorate, _):
         await quorate.facts("host_admin_setup", host="box", register=True)
@@ -145,6 +151,7 @@ async def test_the_registry_takes_the_account_and_gives_the_old_login_back(tmp_p
         assert (await quorate.facts("host_verify", host="box"))["verified"] is True
 
 
+@pytest.mark.thorough
 async def test_a_login_that_needs_its_password_for_sudo_will_do(tmp_path):
     async with standing(tmp_path) as (quorate, box):
         box.add_account("op", 1600, password=HASH)
@@ -159,6 +166,7 @@ async def test_a_login_that_needs_its_password_for_sudo_will_do(tmp_path):
         assert PASSWORD not in (tmp_path / "audit.jsonl").read_text()
 
 
+@pytest.mark.thorough
 async def test_groups_are_added_where_they_exist(tmp_path):
     async with standing(tmp_path) as (quorate, box):
         assert "host_admin_setup makes it" in await quorate.refusal("host_admin_groups", host="box")

@@ -87,6 +87,7 @@ def given(there: Path, **more) -> dict[str, Any]:
     return {"service": "note", "host": "nas", "extra_vars": {"folder": str(there), **more}}
 
 
+@pytest.mark.thorough
 async def test_check_mode_shows_the_difference_and_changes_nothing(tmp_path, there):
     async with lab(tmp_path) as built:
         quorate = built.quorate
@@ -118,6 +119,7 @@ async def test_a_playbook_is_run_with_its_events_as_progress_and_leaves_no_secre
         assert [file.name for file in there.iterdir()] == ["key"], "the data stays"
 
 
+@pytest.mark.thorough
 async def test_a_host_whose_key_is_not_trusted_gets_nothing(tmp_path, there):
     async with lab(tmp_path) as built:
         for file in built.settings.ssh.known_hosts:
@@ -127,6 +129,7 @@ async def test_a_host_whose_key_is_not_trusted_gets_nothing(tmp_path, there):
         assert list(there.iterdir()) == []
 
 
+@pytest.mark.thorough
 async def test_a_task_that_fails_is_named_with_its_reason(tmp_path, there):
     async with lab(tmp_path) as built:
         refusal = await built.quorate.refusal("ansible_run", **given(there / "nowhere"))
@@ -136,6 +139,7 @@ async def test_a_task_that_fails_is_named_with_its_reason(tmp_path, there):
         assert told["kept"] == "failed"
 
 
+@pytest.mark.thorough
 async def test_what_was_never_installed_is_not_upgraded(tmp_path, there):
     async with lab(tmp_path) as built:
         refusal = await built.quorate.refusal("service_upgrade", service="note", host="nas")
@@ -150,6 +154,7 @@ async def test_what_is_no_tag_and_no_setting_is_refused(tmp_path, there):
 
 
 @pytest.mark.parametrize("name", [name for name, one in packaged().items() if one.ansible])
+@pytest.mark.thorough
 def test_the_playbooks_of_the_catalogue_are_understood(tmp_path, name):
     ansible = packaged()[name].ansible
     assert ansible is not None
@@ -162,6 +167,7 @@ def test_the_playbooks_of_the_catalogue_are_understood(tmp_path, name):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 async def test_nothing_that_a_caller_writes_is_a_template_that_runs_on_the_server(tmp_path, there):
     template = f'{{{{ lookup("pipe", "touch {tmp_path}/owned") }}}}'
     async with lab(tmp_path) as built:
