@@ -401,6 +401,7 @@ REQUESTS = (
     ("go on with the infrastructure plan that stopped halfway", "infra_apply"),
     ("run three copies of the whoami container", "infra_scale"),
     ("back up the configuration of the nas before I change it", "infra_backup"),
+    ("which configuration backups of my hosts can I roll back to", "infra_backup_list"),
     ("undo the change, restore the configuration of the pi from its backup", "infra_rollback"),
     ("change the hostname and the ssh settings of the nas", "device_update"),
     ("retire the old server and move its containers away", "device_decommission"),

@@ -162,6 +162,15 @@ async def test_the_archive_is_private_and_sealed_and_a_changed_one_is_refused(tm
         assert (folder / "dns" / ".env").read_text() == "WORD=canary-4711\n"
 
 
+async def test_backups_are_listed_newest_first_and_by_device(tmp_path):
+    async with infra_lab(tmp_path, "one", "two", register=True) as lab:
+        first = (await backed_up(lab, devices=["one"]))["backup"]
+        second = (await backed_up(lab, devices=["two"], name="later"))["backup"]
+        rows = await lab.quorate.rows("infra_backup_list")
+        assert {row["backup"]: row["devices"] for row in rows} == {first: "one", second: "two"}
+        assert [row["backup"] for row in await lab.quorate.rows("infra_backup_list", device="two")] == [second]
+
+
 async def test_an_unknown_backup_is_told_with_those_that_are_there(tmp_path):
     async with infra_lab(tmp_path, "one", register=True) as lab:
         backup = await backed_up(lab)

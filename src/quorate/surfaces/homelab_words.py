@@ -6,6 +6,7 @@ HOMELAB_SAID: dict[str, str] = {
     "device_decommission": "retire decommission remove take out of service host device migrate move containers away",
     "device_update": "change update device configuration service restart container image hostname ssh security",
     "infra_apply": "apply deploy infrastructure declarative document desired state converge resume roll out",
+    "infra_backup_list": "which backups of host configuration are there rollback points list archives devices",
     "infra_backup": "backup configuration of hosts devices archive compose network cron sshd packages before change",
     "infra_plan": "infrastructure diff what would change desired state drift preview plan declarative",
     "infra_rollback": "roll back restore undo infrastructure changes configuration backup revert bring back old broken",

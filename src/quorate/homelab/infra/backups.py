@@ -98,6 +98,11 @@ async def ensure_same(then: DeviceBackup, machine: Machine) -> None:
         )
 
 
+async def everything(home: Homelab) -> dict[str, dict[str, Any]]:
+    """By id, the newest first."""
+    return await Records(home.store, "infra backup", dict[str, Any]).all()
+
+
 async def opened(home: Homelab, backup: str) -> Reader:
     records = Records(home.store, "infra backup", dict[str, Any])
     entry = await records.find(backup)
@@ -105,6 +110,8 @@ async def opened(home: Homelab, backup: str) -> Reader:
         known = list(await records.all())[:LISTED]
         raise NotFound(
             f"There is no backup {backup!r}",
-            next_step=f"The newest are {', '.join(known)}" if known else "infra_backup makes one",
+            next_step=f"The newest are {', '.join(known)}; infra_backup_list shows them all"
+            if known
+            else "infra_backup makes one",
         )
     return await asyncio.to_thread(Reader, Path(entry["file"]), entry["sha256"], home.settings.passphrase)

@@ -14,11 +14,12 @@ from quorate.homelab.home import Homelab
 from quorate.homelab.infra import backups, taking
 from quorate.homelab.infra.archive import DeviceBackup, Piece, Reader
 from quorate.homelab.infra.taking import SECTIONS, Section
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine, machine, require_seen
 from quorate.operations.hosts.parameters import machine_action
 from quorate.operations.infra.meant import DeviceRef, meant
 from quorate.operations.plan import Action, Performed, Plan
-from quorate.operations.registry import Risk, operation
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.operations.units import moment
 from quorate.problems import BadArgument, NotFound, Problem, TaskFailed
 from quorate.pve.tasks import Report
 
@@ -55,6 +56,34 @@ async def infra_backup(
     warnings = [] if encrypted else ["It is not encrypted: no passphrase for secrets is configured"]
     warnings += ["Volumes are copied while their containers run: stop those that write much"] if data else []
     return Plan(f"Back up {len(places)} devices", steps, facts=facts, warnings=tuple(warnings))
+
+
+@operation(risk=Risk.READ)
+async def infra_backup_list(
+    home: Homelab,
+    device: Annotated[str, Meta(description="Only those that hold this one")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Backups of the configuration of devices, newest first: what infra_rollback can go back to."""
+    kept = await backups.everything(home)
+    seen = {name for name in {one for entry in kept.values() for one in entry["devices"]} if await _is_seen(home, name)}
+    rows = []
+    for name, entry in kept.items():
+        devices = [one for one in entry["devices"] if one in seen]
+        if devices and (device is None or device in devices):
+            told = [name, moment(entry["created"]), ", ".join(devices), ", ".join(entry["sections"])]
+            rows.append([*told, "with data" if entry["data"] else "", "encrypted" if entry["encrypted"] else ""])
+    columns = ("backup", "made", "devices", "sections", "volumes", "sealed")
+    return page(columns, rows, limit=limit, offset=offset)
+
+
+async def _is_seen(home: Homelab, name: str) -> bool:
+    try:
+        await require_seen(home, name)
+    except Problem:
+        return False
+    return True
 
 
 def backup_steps(
