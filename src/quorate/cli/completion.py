@@ -161,9 +161,9 @@ def _plain(parser: argparse.ArgumentParser, given: list[str], current: str) -> M
 
 
 def _arguments(given: list[str], current: str) -> Mapping[str, str | None]:
-    from quorate.operations.registry import operations
+    from quorate.operations.registry import operation_named
 
-    operation = operations().get(given[0])
+    operation = operation_named(given[0])
     if operation is None:
         return {}
     properties = operation.schema()["properties"]

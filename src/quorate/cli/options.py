@@ -64,10 +64,12 @@ def settings_from(options: argparse.Namespace, http: Mapping[str, str | None] | 
 
 def _is_about_homelab(options: argparse.Namespace, settings: Settings) -> bool:
     """Plain hosts need no cluster."""
-    from quorate.operations.registry import HOMELAB, operations
+    from quorate.operations.registry import HOMELAB, operation_named
 
     chosen = {*(settings.toolsets or ()), *settings.surfaces}
-    return bool(chosen & {*HOMELAB, "homelab", "washyu"}) or getattr(options, "tool", None) in operations(HOMELAB)
+    tool = getattr(options, "tool", None)
+    called = operation_named(tool) if tool else None
+    return bool(chosen & {*HOMELAB, "homelab", "washyu"}) or (called is not None and called.about_homelab)
 
 
 def only_cluster(settings: Settings, name: str | None) -> Settings:

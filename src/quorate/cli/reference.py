@@ -18,16 +18,15 @@ NATIVE, LEAN = "native", "lean"
 
 def found(name: str) -> Operation:
     """The operation of this name, or an error that names what else may be meant."""
-    from quorate.operations.registry import operations
+    from quorate.operations.registry import operation_named, operations
 
-    known = operations()
-    if name in known:
-        return known[name]
+    if known := operation_named(name):
+        return known
     from quorate.operations.meant import meant
 
     if elsewhere := _of_another_server(name):
         raise ConfigError(f"There is no tool {name!r} of ours: {elsewhere}")
-    near = meant(name, known)
+    near = meant(name, operations())
     everything = "`quorate tools --access admin --toolsets all,homelab` has them all."
     hint = f"did you mean {' or '.join(near)}?" if near else everything
     raise ConfigError(f"There is no tool {name!r}: {hint}")

@@ -188,6 +188,15 @@ def operations(toolsets: Iterable[str] = EVERY) -> Mapping[str, Operation]:
     return {name: _operations[name] for name in sorted(_operations) if _operations[name].toolset in wanted}
 
 
+def operation_named(name: str) -> Operation | None:
+    """One operation of any toolset. Toolsets are imported one after the other, and none after its own."""
+    for toolset in EVERY:
+        if name in _operations:
+            break
+        _load(toolset)
+    return _operations.get(name)
+
+
 @cache
 def _load(toolset: str) -> None:
     module = importlib.import_module(f"quorate.operations.{toolset}")

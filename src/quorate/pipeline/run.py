@@ -14,7 +14,7 @@ from typing import Any
 from quorate.homelab.home import Homelab
 from quorate.operations.meant import meant
 from quorate.operations.plan import Plan
-from quorate.operations.registry import Illustrated, Operation, Risk, Table, operations
+from quorate.operations.registry import Illustrated, Operation, Risk, Table, operation_named, operations
 from quorate.pipeline import telling
 from quorate.pipeline.apply import Step, apply, confirm_identity
 from quorate.pipeline.approval import Approver, Wanted
@@ -132,7 +132,12 @@ class Pipeline:
             raise self._presentable(problem) from None
 
     def operation(self, name: str) -> Operation:
-        return operations(self.gate.toolsets).get(name) or _find(name)
+        """Of any toolset, so that one that is switched off is refused with the reason."""
+        if found := operation_named(name):
+            return found
+        near = meant(name, operations())
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are {', '.join(operations())}"
+        raise BadArgument(f"There is no tool {name!r}", next_step=hint)
 
     def risk_of(self, operation: Operation, given: Mapping[str, Any]) -> Risk:
         """What this very call can do: fixed for most operations, by method and path for a call of the raw API."""
@@ -405,20 +410,6 @@ class Pipeline:
         problem.next_step = clean(self.leaving(problem.next_step), LONGEST)
         problem.facts = self.leaving(problem.facts)
         return problem
-
-
-def _find(name: str) -> Operation:
-    """An operation of any toolset, so that one that is switched off is refused with the reason."""
-    found = operations().get(name)
-    if found is None:
-        near = meant(name, operations())
-        raise BadArgument(
-            f"There is no tool {name!r}",
-            next_step=f"Did you mean {' or '.join(map(repr, near))}?"
-            if near
-            else f"There are {', '.join(operations())}",
-        )
-    return found
 
 
 def _refused_at_once(contested: Step) -> bool:

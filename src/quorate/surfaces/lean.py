@@ -15,7 +15,7 @@ from mcp.types import Tool as ListedTool
 from msgspec import Meta
 
 from quorate.operations.meant import meant
-from quorate.operations.registry import Operation, Risk, Table, operations, schema_of
+from quorate.operations.registry import Operation, Risk, Table, operation_named, operations, schema_of
 from quorate.pipeline.arguments import WrongArguments, decode
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.run import Pipeline, Result
@@ -147,11 +147,10 @@ class LeanSurface:
 
     def _operation(self, name: str) -> Operation:
         """Also one that is switched off, which the pipeline refuses with the reason."""
-        known = operations()
-        if name in known:
-            return known[name]
+        if found := operation_named(name):
+            return found
         plain_words = " " in name.strip()
-        near = [one.name for one in self._finder.find(name)[:3]] if plain_words else meant(name, known)
+        near = [one.name for one in self._finder.find(name)[:3]] if plain_words else meant(name, operations())
         hint = (
             f"Did you mean {' or '.join(map(repr, near))}?" if near else f"{FIND.name} finds operations by plain words"
         )

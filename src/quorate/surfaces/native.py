@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp.types import CallToolResult, Tool, ToolAnnotations
 
-from quorate.operations.registry import Operation, Risk, operations
+from quorate.operations.registry import Operation, Risk, operation_named
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.routing import CLUSTER
 from quorate.pipeline.run import Pipeline
@@ -24,9 +24,7 @@ class NativeSurface:
         return [self.described(operation, caller) for operation in self._pipeline.visible(caller)]
 
     def knows(self, name: str) -> bool:
-        return (
-            name in operations(self._pipeline.gate.toolsets) or name in operations()
-        )  # the rest is loaded for nothing
+        return operation_named(name) is not None
 
     def instructions(self) -> str:
         return instructions(self._pipeline.gates(), self._pipeline.visible(), self._pipeline.approver.mode)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from quorate.operations.registry import operations
 from quorate.surfaces.compat.declaring import Recipe
 from quorate.surfaces.compat.running import Done, Run
 
@@ -13,6 +15,11 @@ Source = str | Callable[[Run], Any]
 
 Shape = Callable[[Run, Done], Awaitable[Any]]
 """What the caller gets to see of a change."""
+
+
+def speaks_of_tools(hint: str) -> bool:
+    """Of our own, which are not there for whoever uses another server's."""
+    return bool(set(re.findall(r"\w+", hint)) & set(operations()))
 
 
 def changing(

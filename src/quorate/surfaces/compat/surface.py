@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,14 @@ from mcp.types import Tool as ListedTool
 
 from quorate.config import Access
 from quorate.operations.meant import meant
-from quorate.operations.registry import Risk, operations
+from quorate.operations.registry import Risk, operation_named
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.gate import NEEDED
 from quorate.pipeline.run import Pipeline
 from quorate.pve.errors import BadArgument, Problem, Refused
 from quorate.surfaces.compat.declaring import System, Tool, may
+from quorate.surfaces.compat.recipes import speaks_of_tools
 from quorate.surfaces.compat.running import House, Run
 from quorate.surfaces.native import hints
 from quorate.surfaces.surface import image
@@ -96,7 +96,7 @@ class CompatSurface:
 
     def _translated(self, tool: Tool, problem: Problem) -> Problem:
         operation, _, rest = problem.what.partition(" ")
-        if operation in operations():
+        if operation_named(operation):
             problem.what = f"{tool.name} {rest}"
         needed = NEEDED[tool.risk]
         lacks_opt_in = tool.gate.variable is not None and tool.gate.variable in (problem.why or "")  # says what to set
@@ -123,7 +123,7 @@ class CompatSurface:
         if hint is None:
             return None
         spoken = self._spoken(hint)
-        return None if set(re.findall(r"\w+", spoken)) & set(operations()) else spoken
+        return None if speaks_of_tools(spoken) else spoken
 
     def _failed(self, tool: Tool, problem: Problem) -> CallToolResult:
         if self._system.error is None:

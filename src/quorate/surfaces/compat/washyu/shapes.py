@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from quorate.homelab.machines import Login, logging_in_by
-from quorate.operations.registry import operations
 from quorate.pve.errors import BadArgument, NotFound, Problem
 from quorate.secret import Secret
 from quorate.surfaces.compat.declaring import Tool, may, need
+from quorate.surfaces.compat.recipes import speaks_of_tools
 from quorate.surfaces.compat.running import Done, Run
 
 ACCOUNT = "mcp_admin"
@@ -112,14 +111,9 @@ def told(done: Done, **about: Any) -> dict[str, Any]:
     facts = {
         "state" if key == "status" else key: value
         for key, value in done.facts.items()
-        if key not in ("result", "plan", *about) and not (key == "next" and _speaks_of_tools(value))
+        if key not in ("result", "plan", *about) and not (key == "next" and speaks_of_tools(value))
     }
     return {"status": status, "message": done.facts["plan"], **about, **facts}
-
-
-def _speaks_of_tools(hint: str) -> bool:
-    """Of ours, which are not there for whoever uses these."""
-    return bool(set(re.findall(r"\w+", hint)) & set(operations()))
 
 
 def error(_: Tool, problem: Problem) -> dict[str, Any]:
