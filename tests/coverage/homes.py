@@ -56,11 +56,7 @@ class Home:
 
     def running(self, name: str) -> dict[str, str]:
         """Container -> image, as the engine of that host has them."""
-        return {
-            key: one["Config"]["Image"]
-            for key, one in self.engines[name].containers.items()
-            if one["State"]["Status"] == "running"
-        }
+        return self.engines[name].running()
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,12 @@ class DockerEngine:
 
     def __post_init__(self) -> None:
         self.pulling.set()
+
+    def running(self) -> dict[str, str]:
+        """Container -> image."""
+        return {
+            name: one["Config"]["Image"] for name, one in self.containers.items() if one["State"]["Status"] == "running"
+        }
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.paths.append(request.path)
@@ -160,17 +166,28 @@ async def _event(answer: web.StreamResponse, **event: Any) -> None:
 
 
 @asynccontextmanager
+async def listening(
+    socket: Path, handle: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> AsyncIterator[None]:
+    """An HTTP server on a Unix socket, all of whose paths lead to `handle`."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(socket)).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
 async def docker_engine(
     folder: Path, kind: type[DockerEngine] = DockerEngine, **options: Any
 ) -> AsyncIterator[DockerEngine]:
     engine = kind(folder / "docker.sock", **options)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", engine.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.UnixSite(runner, str(engine.socket)).start()
-    try:
-        yield engine
-    finally:
-        engine.pulling.set()
-        await runner.cleanup()
+    async with listening(engine.socket, engine.handle):
+        try:
+            yield engine
+        finally:
+            engine.pulling.set()

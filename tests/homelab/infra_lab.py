@@ -53,11 +53,7 @@ class InfraLab:
 
     def running(self, name: str) -> dict[str, str]:
         """Container -> image."""
-        return {
-            key: one["Config"]["Image"]
-            for key, one in self.engines[name].containers.items()
-            if one["State"]["Status"] == "running"
-        }
+        return self.engines[name].running()
 
 
 @asynccontextmanager

@@ -10,6 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.homelab.docker_engine import listening
+
 
 @dataclass
 class LxdServer:
@@ -108,12 +110,5 @@ def _sync(metadata: Any) -> web.Response:
 @asynccontextmanager
 async def lxd_server(folder: Path) -> AsyncIterator[LxdServer]:
     server = LxdServer(folder / "unix.socket")
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.UnixSite(runner, str(server.socket)).start()
-    try:
+    async with listening(server.socket, server.handle):
         yield server
-    finally:
-        await runner.cleanup()

@@ -1,7 +1,8 @@
 """A host with container engines: a real OpenSSH server, and Docker, Podman and LXD, all in the laboratory's namespaces.
 
-    host = EngineHost(folder, key); host.set_up()
-    host.start_docker(), host.start_podman(), host.start_lxd()   the real daemons, with an image each and no way out
+    with engine_host("workloads") as host:                        with Docker; skipped where the programs are missing
+    host.start_podman(), host.start_lxd()                         the other daemons, with an image each and no way out
+    async with serving(host, folder, "workloads") as quorate:     Quorate, which has it registered as `box`
     host.docker("ps"), host.podman("ps"), host.lxd("list")        their own commands, beside everything tested
 
 The images hold BusyBox alone. Docker also finds one in a registry on its own loopback, to have something to pull.
@@ -15,10 +16,21 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
+from mcp import Client
+
+from quorate.app import build
+from quorate.config import Access, Approval, Settings
+from quorate.homelab.settings import HomelabSettings
+from quorate.ssh.settings import Login, SshSettings
+from tests.driving import Rig
+from tests.real.keys import make_key
+from tests.real.needs import engines_problem
 from tests.real.network import run
 from tests.real.nodes import Node
 from tests.real.waiting import until
@@ -185,3 +197,45 @@ def _add(
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode, entry.type, entry.linkname = len(data), mode, kind, link
     archive.addfile(entry, io.BytesIO(data))
+
+
+@contextmanager
+def engine_host(name: str) -> Iterator[EngineHost]:
+    absent = engines_problem()
+    if absent and not os.environ.get("CI"):
+        pytest.skip(absent)
+    assert absent is None, absent
+    folder = Path("/run/lab") / name
+    folder.mkdir()
+    built = EngineHost(folder, make_key(folder / "key"))
+    try:
+        built.set_up()
+        built.start_docker()
+        yield built
+    finally:
+        built.close()
+
+
+@asynccontextmanager
+async def serving(host: EngineHost, folder: Path, *toolsets: str, **homelab: Any) -> AsyncIterator[Rig]:
+    """Quorate without a cluster, with these toolsets and settings of the homelab."""
+    known = folder / "known_hosts"
+    known.write_text(host.known_hosts)
+    ssh = SshSettings(Login(user="root", key=host.key), known_hosts=(known,), pins=folder / "pins")
+    settings = Settings(
+        clusters=(),
+        access=Access.ADMIN,
+        toolsets=("hosts", *toolsets),
+        approval=Approval.NONE,
+        audit_file=folder / "audit.jsonl",
+        state=str(folder / "state.sqlite"),
+        homelab=HomelabSettings(ssh=ssh, **homelab),
+    )
+    app = build(settings)
+    try:
+        async with Client(app.server()) as client:
+            quorate = Rig(None, app, client, folder / "audit.jsonl")  # type: ignore[arg-type]
+            await quorate.facts("host_register", host="box", address=host.host, port=host.port)
+            yield quorate
+    finally:
+        await app.close()

@@ -7,16 +7,12 @@ busybox/   BusyBox and nothing else of a Unix; OpenSSH, sudo and the programs fo
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shutil
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
-from tests.real.needs import release
+from tests.real.kept import kept, suite
 
 _DEBIAN = "openssh-server sudo iproute2 procps busybox-static"
 _PROGRAMS = (
@@ -37,28 +33,19 @@ _FILES = {
 
 
 def build() -> Path:
-    """The folder with both, from an earlier run if the recipe has not changed since."""
-    recipe = hashlib.sha256(Path(__file__).read_bytes() + release()["VERSION_CODENAME"].encode()).hexdigest()[:12]
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quorate-real-hosts"
-    ready = home / recipe
-    if ready.is_dir():
-        return ready
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    sys.stdout.write("Making the hosts' systems from Debian's packages (once) ...\n")
-    sys.stdout.flush()
-    with tempfile.TemporaryDirectory(dir=home) as folder:
-        work = Path(folder)
-        debian, busybox = work / "done" / "debian", work / "done" / "busybox"
-        debian.mkdir(parents=True)
-        packages = ["--variant=minbase", "--dpkgopt=force-unsafe-io", f"--include={_DEBIAN.replace(' ', ',')}"]
-        _run("mmdebstrap", *packages, release()["VERSION_CODENAME"], work / "debian.tar")
-        _run("tar", "-C", debian, "-xpf", work / "debian.tar", "--exclude=./dev/*")
-        for path in (*debian.glob("etc/ssh/ssh_host_*"), debian / "etc/resolv.conf"):
-            path.unlink(missing_ok=True)
-        _fill_busybox(busybox, debian)
-        (work / "done").rename(ready)
-    return ready
+    """The folder with both."""
+    return kept("quorate-real-hosts", __file__, "the hosts' systems", _make)
+
+
+def _make(work: Path) -> None:
+    debian, busybox = work / "done" / "debian", work / "done" / "busybox"
+    debian.mkdir()
+    packages = ["--variant=minbase", "--dpkgopt=force-unsafe-io", f"--include={_DEBIAN.replace(' ', ',')}"]
+    _run("mmdebstrap", *packages, suite(), work / "debian.tar")
+    _run("tar", "-C", debian, "-xpf", work / "debian.tar", "--exclude=./dev/*")
+    for path in (*debian.glob("etc/ssh/ssh_host_*"), debian / "etc/resolv.conf"):
+        path.unlink(missing_ok=True)
+    _fill_busybox(busybox, debian)
 
 
 def _fill_busybox(tree: Path, debian: Path) -> None:

@@ -9,18 +9,15 @@ initrd       just enough to mount that disk and to set an address
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from tests.real.needs import release
+from tests.real.kept import kept, suite
 
 FIRST_ID = 100_000
 """The user outside who is root inside an unprivileged container, as on PVE."""
@@ -84,31 +81,17 @@ _OPENRC_FILES = {
 
 
 def build() -> Path:
-    """The folder with all of it, from an earlier run if the recipe has not changed since."""
-    recipe = hashlib.sha256(Path(__file__).read_bytes() + _suite().encode()).hexdigest()[:12]
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quorate-real"
-    ready = home / recipe
-    if ready.is_dir():
-        return ready
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    sys.stdout.write("Making the guests' systems from Debian's packages (once) ...\n")
-    sys.stdout.flush()
-    with tempfile.TemporaryDirectory(dir=home) as folder:
-        work = Path(folder)
-        (work / "done").mkdir()
-        with ThreadPoolExecutor() as pool:
-            debian = pool.submit(_debian, work)
-            small = pool.submit(_openrc, work)
-            _kernel(work)
-            small.result()
-            debian.result()
-        (work / "done").rename(ready)
-    return ready
+    """The folder with all of it."""
+    return kept("quorate-real", __file__, "the guests' systems", _make)
 
 
-def _suite() -> str:
-    return release()["VERSION_CODENAME"]
+def _make(work: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        debian = pool.submit(_debian, work)
+        small = pool.submit(_openrc, work)
+        _kernel(work)
+        small.result()
+        debian.result()
 
 
 def _bootstrap(variant: str, packages: str, archive: Path, *options: str) -> None:
@@ -118,7 +101,7 @@ def _bootstrap(variant: str, packages: str, archive: Path, *options: str) -> Non
         *_SMALLER,
         f"--include={packages.replace(' ', ',')}",
         *options,
-        _suite(),
+        suite(),
         archive,
     )
 

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client
 
-from quorate.app import build
-from quorate.config import Access, Approval, Settings
-from quorate.homelab.settings import HomelabSettings
 from quorate.secret import Secret
-from quorate.ssh.settings import Login, SshSettings
 from tests.driving import Rig, text_of
-from tests.real.engine_host import IMAGE, PULLED, EngineHost
-from tests.real.keys import make_key
-from tests.real.needs import engines_problem
+from tests.real.engine_host import IMAGE, PULLED, EngineHost, engine_host, serving
 
 pytestmark = pytest.mark.anyio
 STAY = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
@@ -28,46 +20,13 @@ STAY = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[EngineHost]:
-    absent = engines_problem()
-    if absent and not os.environ.get("CI"):
-        pytest.skip(absent)
-    assert absent is None, absent
-    folder = Path("/run/lab/infra")
-    folder.mkdir()
-    built = EngineHost(folder, make_key(folder / "key"))
-    try:
-        built.set_up()
-        built.start_docker()
+    with engine_host("infra") as built:
         yield built
-    finally:
-        built.close()
 
 
-@asynccontextmanager
-async def serving(host: EngineHost, folder: Path) -> AsyncIterator[Rig]:
-    known = folder / "known_hosts"
-    known.write_text(host.known_hosts)
-    ssh = SshSettings(Login(user="root", key=host.key), known_hosts=(known,), pins=folder / "pins")
-    homelab = HomelabSettings(
-        ssh=ssh, work=folder / "work", services_folder=str(folder / "srv"), passphrase=Secret("four random words")
-    )
-    settings = Settings(
-        clusters=(),
-        access=Access.ADMIN,
-        toolsets=("hosts", "workloads", "infra"),
-        approval=Approval.NONE,
-        audit_file=folder / "audit.jsonl",
-        state=str(folder / "state.sqlite"),
-        homelab=homelab,
-    )
-    app = build(settings)
-    try:
-        async with Client(app.server()) as client:
-            quorate = Rig(None, app, client, folder / "audit.jsonl")  # type: ignore[arg-type]
-            await quorate.facts("host_register", host="box", address=host.host, port=host.port)
-            yield quorate
-    finally:
-        await app.close()
+def planning(host: EngineHost, folder: Path) -> AbstractAsyncContextManager[Rig]:
+    own = {"work": folder / "work", "services_folder": str(folder / "srv"), "passphrase": Secret("four random words")}
+    return serving(host, folder, "workloads", "infra", **own)
 
 
 def state_of(host: EngineHost) -> dict[str, Any]:
@@ -86,7 +45,7 @@ def state_of(host: EngineHost) -> dict[str, Any]:
 
 
 async def test_a_plan_that_breaks_halfway_goes_on_and_is_rolled_back_to_what_was_there(host, tmp_path):
-    async with serving(host, tmp_path) as quorate:
+    async with planning(host, tmp_path) as quorate:
         host.docker("run", "--detach", "--name", "old", "--env", "WORD=a b", "--memory", "64m", IMAGE, *STAY)
         host.docker("create", "--name", "asleep", "--volume", "pages:/data", IMAGE, *STAY)
         before = state_of(host)
@@ -144,7 +103,7 @@ async def test_a_plan_that_breaks_halfway_goes_on_and_is_rolled_back_to_what_was
 
 
 async def test_data_in_a_volume_comes_back(host, tmp_path):
-    async with serving(host, tmp_path) as quorate:
+    async with planning(host, tmp_path) as quorate:
         await quorate.facts(
             "workload_deploy", host="box", name="db", engine="docker", image=IMAGE, volumes=["kept:/data"], command=STAY
         )

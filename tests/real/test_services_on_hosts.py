@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
-from mcp import Client
 
-from quorate.app import build
-from quorate.config import Access, Approval, Settings
 from quorate.homelab.secrets import Secrets
 from quorate.homelab.services.catalogue import packaged
 from quorate.homelab.services.choosing import choose
 from quorate.homelab.services.compose import environment_text
 from quorate.homelab.settings import HomelabSettings
-from quorate.ssh.settings import Login, SshSettings
 from tests.driving import Rig
-from tests.real.engine_host import EngineHost
-from tests.real.keys import make_key
-from tests.real.needs import engines_problem
+from tests.real.engine_host import EngineHost, engine_host, serving
 from tests.real.network import run
 
 pytestmark = pytest.mark.anyio
@@ -75,60 +68,26 @@ ansible:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[EngineHost]:
-    absent = engines_problem()
-    if absent and not os.environ.get("CI"):
-        pytest.skip(absent)
-    assert absent is None, absent
-    folder = Path("/run/lab/services")
-    folder.mkdir()
-    built = EngineHost(folder, make_key(folder / "key"))
-    try:
-        built.set_up()
-        built.start_docker()
+    with engine_host("services") as built:
         for version, command in {"1": SERVES, "2": SERVES, "broken": "echo no disk; exit 3"}.items():
             change = f"CMD {json.dumps(['sh', '-c', command])}"
             built.docker("import", "--change", change, str(built.folder / "tiny.tar"), f"{PAGE}:{version}")
             built.docker("push", f"{PAGE}:{version}")
             built.docker("rmi", f"{PAGE}:{version}")
         yield built
-    finally:
-        built.close()
 
 
-@asynccontextmanager
-async def serving(host: EngineHost, folder: Path) -> AsyncIterator[Rig]:
-    known = folder / "known_hosts"
-    known.write_text(host.known_hosts)
-    (folder / "templates").mkdir()
+def installing(host: EngineHost, folder: Path) -> AbstractAsyncContextManager[Rig]:
+    templates = folder / "templates"
+    templates.mkdir()
     for name, text in TEMPLATES.items():
-        (folder / f"templates/{name}.yaml").write_text(text)
-    ssh = SshSettings(Login(user="root", key=host.key), known_hosts=(known,), pins=folder / "pins")
-    settings = Settings(
-        clusters=(),
-        access=Access.ADMIN,
-        toolsets=("hosts", "services"),
-        approval=Approval.NONE,
-        audit_file=folder / "audit.jsonl",
-        state=str(folder / "state.sqlite"),
-        homelab=HomelabSettings(
-            ssh=ssh,
-            catalogue=folder / "templates",
-            work=folder / "work",
-            services_folder=str(host.folder / "opt"),
-        ),
-    )
-    app = build(settings)
-    try:
-        async with Client(app.server()) as client:
-            quorate = Rig(None, app, client, folder / "audit.jsonl")  # type: ignore[arg-type]
-            await quorate.facts("host_register", host="box", address=host.host, port=host.port)
-            yield quorate
-    finally:
-        await app.close()
+        (templates / f"{name}.yaml").write_text(text)
+    own = {"catalogue": templates, "work": folder / "work", "services_folder": str(host.folder / "opt")}
+    return serving(host, folder, "services", **own)
 
 
 async def test_a_compose_service_is_installed_healthy_upgraded_taken_back_and_removed(host: EngineHost, tmp_path: Path):
-    async with serving(host, tmp_path) as quorate:
+    async with installing(host, tmp_path) as quorate:
         given = {"service": "page", "host": "box"}
         assert (await quorate.facts("service_check", **given))["fits"] == "yes"
         done = await quorate.facts("service_install", **given, wait=50)
@@ -163,7 +122,7 @@ async def test_a_compose_service_is_installed_healthy_upgraded_taken_back_and_re
 
 
 async def test_a_port_that_is_taken_is_seen_before(host: EngineHost, tmp_path: Path):
-    async with serving(host, tmp_path) as quorate:
+    async with installing(host, tmp_path) as quorate:
         settings = {"web_port": 5000}  # the registry's
         assert "port 5000/tcp: used" in await quorate.refusal(
             "service_install", service="page", host="box", settings=settings
@@ -177,7 +136,7 @@ def note() -> str | None:
 
 @pytest.mark.skipif(not importlib.util.find_spec("ansible_runner"), reason="pip install ansible-core ansible-runner")
 async def test_a_playbook_is_tried_run_and_taken_back_over_openssh(host: EngineHost, tmp_path: Path):
-    async with serving(host, tmp_path) as quorate:
+    async with installing(host, tmp_path) as quorate:
         given = {"service": "note", "host": "box"}
         tried = await quorate.facts("ansible_check", **given, tags=["folder"])
         assert tried["would_change"] == ["The folder is there"]

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-from mcp import Client
 
-from quorate.app import build
-from quorate.config import Access, Approval, Settings
-from quorate.homelab.settings import HomelabSettings
-from quorate.ssh.settings import Login, SshSettings
-from tests.driving import Rig
-from tests.real.engine_host import IMAGE, PULLED, EngineHost
-from tests.real.keys import make_key
-from tests.real.needs import engines_problem
+from tests.real.engine_host import IMAGE, PULLED, EngineHost, engine_host, serving
 
 pytestmark = pytest.mark.anyio
 # A web server that ends when it is told to, as those of real images do.
@@ -27,19 +16,8 @@ SERVE = ["sh", "-c", "trap 'exit 0' TERM; httpd -f -v -p 80 -h /bin & wait"]
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[EngineHost]:
-    absent = engines_problem()
-    if absent and not os.environ.get("CI"):
-        pytest.skip(absent)
-    assert absent is None, absent
-    folder = Path("/run/lab/engines")
-    folder.mkdir()
-    built = EngineHost(folder, make_key(folder / "key"))
-    try:
-        built.set_up()
-        built.start_docker()
+    with engine_host("workloads") as built:
         yield built
-    finally:
-        built.close()
 
 
 @pytest.fixture(scope="module")
@@ -54,37 +32,13 @@ def lxd(host: EngineHost) -> EngineHost:
     return host
 
 
-@asynccontextmanager
-async def serving(host: EngineHost, folder: Path) -> AsyncIterator[Rig]:
-    known = folder / "known_hosts"
-    known.write_text(host.known_hosts)
-    ssh = SshSettings(Login(user="root", key=host.key), known_hosts=(known,), pins=folder / "pins")
-    settings = Settings(
-        clusters=(),
-        access=Access.ADMIN,
-        toolsets=("hosts", "workloads"),
-        approval=Approval.NONE,
-        audit_file=folder / "audit.jsonl",
-        state=str(folder / "state.sqlite"),
-        homelab=HomelabSettings(ssh=ssh),
-    )
-    app = build(settings)
-    try:
-        async with Client(app.server()) as client:
-            quorate = Rig(None, app, client, folder / "audit.jsonl")  # type: ignore[arg-type]
-            await quorate.facts("host_register", host="box", address=host.host, port=host.port)
-            yield quorate
-    finally:
-        await app.close()
-
-
 def fetched(host: EngineHost, port: int, path: str = "/busybox") -> int:
     with urllib.request.urlopen(f"http://{host.host}:{port}{path}", timeout=10) as answer:
         return len(answer.read())
 
 
 async def test_docker_pulls_an_image_runs_it_and_takes_it_away(host, tmp_path):
-    async with serving(host, tmp_path) as quorate:
+    async with serving(host, tmp_path, "workloads") as quorate:
         made = await quorate.facts(
             "workload_deploy", engine="docker", host="box", name="web", image=PULLED, command=SERVE, ports=["8080:80"],
             volumes=["pages:/data"], env={"GREETING": "hello"}, labels={"role": "web"}, pull="always", wait=50,
@@ -112,7 +66,7 @@ async def test_docker_pulls_an_image_runs_it_and_takes_it_away(host, tmp_path):
 
 
 async def test_docker_keeps_the_old_one_until_the_new_one_runs(host, tmp_path):
-    async with serving(host, tmp_path) as quorate:
+    async with serving(host, tmp_path, "workloads") as quorate:
         wanted = {"host": "box", "engine": "docker", "name": "site", "image": IMAGE, "ports": ["8081:80"]}
         await quorate.facts("workload_deploy", **wanted, command=SERVE)
         before = host.docker("inspect", "--format", "{{.Id}}", "site")
@@ -132,7 +86,7 @@ async def test_docker_keeps_the_old_one_until_the_new_one_runs(host, tmp_path):
 
 
 async def test_an_image_that_is_nowhere_changes_nothing(host, tmp_path):
-    async with serving(host, tmp_path) as quorate:
+    async with serving(host, tmp_path, "workloads") as quorate:
         refusal = await quorate.refusal(
             "workload_deploy", engine="docker", host="box", name="none", image="127.0.0.1:5000/none:1"
         )
@@ -177,7 +131,7 @@ async def test_lxd(lxd, tmp_path, way):
 
 async def _lives_and_dies(host, folder, engine, image, way, *, env=("A", "b c"), **more):
     """Deployed, seen, stopped, started, replaced, taken away: what every engine can do."""
-    async with serving(host, folder) as quorate:
+    async with serving(host, folder, "workloads") as quorate:
         one = {"host": "box", "name": "thing", "engine": engine}
         variables = {} if env is None else {"env": {env[0]: env[1]}}
         made = await quorate.facts("workload_deploy", **one, image=image, volumes=["things:/data"], **variables, **more)
