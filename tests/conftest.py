@@ -3,10 +3,74 @@
 import gc
 import itertools
 import os
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from quorate.homelab import vault
+from quorate.state import passphrase
+
+# How long examples take says something about the machine, not about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+# Far more than Python's 700: looking for garbage after every few calls takes a twentieth of the time.
+gc.set_threshold(50_000)
+
+MEMORY = "/dev/shm"
+ROOM = 4 << 30
+LONG_TABLE = 4
 
 _homes = itertools.count()
+
+
+def _use_memory() -> None:
+    """Put temporary files into memory: every change of state is synced, and a disk takes milliseconds for that."""
+    if os.environ.get("TMPDIR") or not os.access(MEMORY, os.W_OK):
+        return
+    if shutil.disk_usage(MEMORY).free >= ROOM and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
+
+
+_use_memory()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Decide what is thorough before `-m` asks for it."""
+    _sample_tables(items)
+    _take_share(config, items)
+
+
+def _sample_tables(items: list[pytest.Item]) -> None:
+    """Of a long table of cases `make test` takes every third, unless it is marked with `every_case`."""
+    tables: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if "[" in item.nodeid and not any(item.iter_markers("every_case")) and not any(item.iter_markers("thorough")):
+            tables[item.nodeid.partition("[")[0]].append(item)
+    for cases in tables.values():
+        if len(cases) >= LONG_TABLE:
+            for number, case in enumerate(cases):
+                if number % 3:
+                    case.add_marker("thorough")
+
+
+def _take_share(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """SHARE=2/4: of the thorough tests every fourth, from the second; the four shares together are all of them."""
+    if not (share := os.environ.get("SHARE")):
+        return
+    numbers = [int(number) if number.isdecimal() else 0 for number in share.split("/")]
+    if len(numbers) != 2 or not 1 <= numbers[0] <= numbers[1]:
+        raise pytest.UsageError(f"SHARE={share} is not a share such as 2/4")
+    first, step = numbers
+    thorough = [item for item in items if item.get_closest_marker("thorough")]
+    others = set(thorough) - set(thorough[first - 1 :: step])
+    config.hook.pytest_deselected(items=list(others))
+    items[:] = [item for item in items if item not in others]
 
 
 def pytest_collection_finish() -> None:
@@ -15,17 +79,38 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
+    """Of the whole session, so that the tests of a module can share an asynchronous fixture."""
     return "asyncio"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The machine's own settings must not reach a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(("PROXMOX_", "QUORATE_")):
+                patch.delenv(name)
+        _move_home(patch, tmp_path_factory)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The machine's own settings must not reach a test; its home is a folder that is not there yet."""
-    for name in list(os.environ):
-        if name.startswith(("PROXMOX_", "QUORATE_")):
-            monkeypatch.delenv(name)
+def _home_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    _move_home(monkeypatch, tmp_path_factory)
+
+
+@pytest.fixture(autouse=True)
+def _quick_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To check one takes tenths of a second on purpose (tests/state/test_passphrase.py)."""
+    monkeypatch.setattr(passphrase, "COST", 2**4)
+    monkeypatch.setattr(vault, "LEAST_COST", 2**4)
+
+
+def _move_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """To a folder that is not there yet."""
     home = tmp_path_factory.getbasetemp() / f"home-{next(_homes)}"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(home))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tools import bundle, manifests
 
 from quorate import __version__
-from quorate.cli import parser_of_all
+from quorate.cli import build_parser
+from quorate.config.http import HttpSettings
+from quorate.surfaces.web.listener import HANDOVER_SECONDS
+from tests import paths
 
-ROOT = Path(__file__).parent.parent
+ROOT = paths.ROOT
 
 
 def built(kind: str, folder: Path) -> Path:
@@ -67,12 +72,14 @@ def run(program: Path, *arguments: str, home: Path) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.thorough
 def test_the_wheel_alone_runs_the_demo(installed: Path, tmp_path: Path) -> None:
     done = run(installed, "demo", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "homeassistant" in done.stdout
 
 
+@pytest.mark.thorough
 def test_the_wheel_alone_lists_every_tool(installed: Path, tmp_path: Path) -> None:
     from quorate.operations.registry import TOOLSETS, operations
 
@@ -91,7 +98,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 def test_the_sdist_holds_what_it_takes_to_build_and_nothing_else(tmp_path: Path) -> None:
     with tarfile.open(built("sdist", tmp_path)) as archive:
         tops = {name.split("/")[1] for name in archive.getnames()}
-    assert tops == {".gitignore", "CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "docs", "pyproject.toml", "src"}
+    pages = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
+    assert tops == {".gitignore", "PKG-INFO", "docs", "pyproject.toml", "src", *pages}
 
 
 def test_the_bundle_is_the_same_every_time_and_can_be_run(tmp_path: Path) -> None:
@@ -119,7 +127,7 @@ def test_manifests_that_are_out_of_date_are_seen_by_the_check() -> None:
 
 
 def test_secrets_are_marked_and_every_variable_is_one_that_is_read() -> None:
-    from quorate.config.spellings import CLUSTER, GENERAL
+    from quorate.config.names import CLUSTER, GENERAL
 
     known = {name for names in (*CLUSTER.values(), *GENERAL.values()) for name in names.variables}
     options = read("packaging/mcpb/manifest.json")["user_config"]
@@ -158,7 +166,7 @@ def test_the_plugin_can_be_found_and_is_started_from_its_own_folder() -> None:
     program, *arguments = plugin["mcpServers"]["quorate"]["args"][2:]
     assert program in tomllib.loads((folder / "pyproject.toml").read_text())["project"]["scripts"]
     assert plugin["mcpServers"]["quorate"]["args"][:2] == ["--from", "${CLAUDE_PLUGIN_ROOT}"]
-    parser_of_all().parse_args(arguments)
+    build_parser().parse_args(arguments)
 
 
 # -- the image ---------------------------------------------------------------------------------------------------------
@@ -194,7 +202,7 @@ def test_the_image_runs_as_a_user_without_rights_in_a_folder_of_its_own() -> Non
 def test_the_image_starts_a_command_that_there_is_at_the_port_that_it_names() -> None:
     (program,) = json.loads(last("ENTRYPOINT"))
     assert program in manifests.PROJECT["scripts"]
-    assert parser_of_all().parse_args(json.loads(last("CMD"))).http == f"0.0.0.0:{last('EXPOSE')}"
+    assert build_parser().parse_args(json.loads(last("CMD"))).http == f"0.0.0.0:{last('EXPOSE')}"
     assert f"127.0.0.1:{last('EXPOSE')}/" in last("HEALTHCHECK")
 
 
@@ -213,6 +221,7 @@ def test_the_image_holds_every_dependency_and_that_of_a_shared_state() -> None:
     assert {re.match(r"[\w-]+", one)[0] for one in needed} <= locked  # type: ignore[index]
 
 
+@pytest.mark.thorough
 def test_the_image_asks_for_its_health_in_a_way_that_a_server_answers(tmp_path: Path) -> None:
     program, *arguments = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
     assert program == "python"
@@ -222,6 +231,57 @@ def test_the_image_asks_for_its_health_in_a_way_that_a_server_answers(tmp_path: 
     assert well.returncode == 0, well.stderr
     gone = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert gone.returncode == 1
+
+
+# -- services ----------------------------------------------------------------------------------------------------------
+
+UNIT = ROOT / "packaging" / "systemd" / "quorate.service"
+COMPOSE = ROOT / "packaging" / "compose" / "compose.yaml"
+
+
+def unit() -> list[tuple[str, str]]:
+    lines = [line.partition("=") for line in UNIT.read_text().splitlines() if "=" in line and not line.startswith("#")]
+    return [(name, value) for name, _, value in lines]
+
+
+def test_systemd_accepts_the_unit_and_finds_it_well_confined(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd here")
+    here = tmp_path / "quorate.service"
+    here.write_text(UNIT.read_text().replace("/opt/quorate/bin/quorate", sys.executable))
+    verified = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True, check=False)
+    assert not [line for line in verified.stderr.splitlines() if "quorate" in line]
+    exposure = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(here)]
+    confined = subprocess.run(exposure, capture_output=True, text=True, check=False)
+    assert confined.returncode == 0, confined.stdout[-300:]
+
+
+def test_the_unit_starts_a_command_that_there_is_with_the_folders_that_systemd_makes() -> None:
+    from quorate.config.folders import usual_config_file, usual_state
+
+    settings = dict(unit())
+    program, *arguments = settings["ExecStart"].split()
+    options = build_parser().parse_args(arguments)
+    assert (program, options.http) == ("/opt/quorate/bin/quorate", "0.0.0.0:8443")
+    environ = dict(one.split("=") for one in settings["Environment"].split())
+    assert usual_config_file(environ).parent == Path("/etc", settings["ConfigurationDirectory"])
+    assert Path(usual_state(environ)).parent == Path("/var/lib", settings["StateDirectory"])
+    assert Path(options.tls_cert).parent.parent == usual_config_file(environ).parent
+    grace = HttpSettings().grace_seconds + HANDOVER_SECONDS
+    assert int(settings["TimeoutStopSec"]) > grace
+
+
+def test_the_compose_file_fits_the_image() -> None:
+    from quorate.config.names import HTTP
+
+    (service,) = yaml.safe_load(COMPOSE.read_text())["services"].values()
+    assert (COMPOSE.parent / service["build"]).resolve() == ROOT
+    assert service["ports"] == [f"8443:{last('EXPOSE')}"]
+    assert service["volumes"] == [f"quorate:{last('VOLUME')}"]
+    known = {name for names in HTTP.values() for name in names.variables}
+    assert service["environment"].keys() <= known
+    config = re.search(r"XDG_CONFIG_HOME=(\S+)", last("ENV"))[1]  # type: ignore[index]
+    assert service["environment"]["QUORATE_HTTP_TLS_CERT"] == f"{config}/quorate/tls/cert.pem"
 
 
 @contextmanager

@@ -6,20 +6,21 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from quorate.cli import parser_of_all
+from quorate.cli import build_parser
 from quorate.operations.registry import operations
-from tests.running_sim import pointed_at, running_sim
+from tests import paths
+from tests.rigs.cli import quorate
+from tests.rigs.processes import completed
+from tests.rigs.simulator import pointed_at, running_sim
 
-ROOT = Path(__file__).parent.parent
+ROOT = paths.ROOT
 README = (ROOT / "README.md").read_text()
-SERVERS = ("serve", "sim")
+SERVERS = ("serve", "console", "sim")
 ANSWERS = {
     "tools": "guest_list",
     "guest_list": "homeassistant",
@@ -29,7 +30,8 @@ ANSWERS = {
     "guest_screenshot": "screen.png",
     "guest_exec": "Filesystem",
     "policy": "guest_delete needs admin",
-    "approvals": "Nothing waits",
+    "approvals": "No requests are waiting",
+    "freeze": "Changes are frozen",
     "audit": "Start vm 107 win11",
 }
 """Command or tool -> a word of what it shows."""
@@ -49,14 +51,7 @@ def test_the_commands_for_the_shell_do_what_they_say_one_after_the_other(tmp_pat
             words = shlex.split(line)[1:]
             if words[0] in SERVERS:
                 continue
-            done = subprocess.run(
-                [sys.executable, "-m", "quorate", *words],
-                env=environ,
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = quorate(*words, environ=environ, cwd=tmp_path)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             assert ANSWERS[words[1] if words[0] == "call" else words[0]] in done.stdout + done.stderr, line
             if "--output" in words:
@@ -65,7 +60,7 @@ def test_the_commands_for_the_shell_do_what_they_say_one_after_the_other(tmp_pat
 
 @pytest.mark.parametrize("line", [*commands("From the shell"), *commands("Connect a client")])
 def test_every_command_of_the_readme_is_one_that_there_is(line: str) -> None:
-    parser_of_all().parse_args(shlex.split(line)[1:])
+    build_parser().parse_args(shlex.split(line)[1:])
 
 
 def test_the_entries_for_clients_start_a_server() -> None:
@@ -73,7 +68,7 @@ def test_the_entries_for_clients_start_a_server() -> None:
     assert entries
     for entry in entries:
         assert entry["command"] == "quorate"
-        assert parser_of_all().parse_args(entry["args"]).run.__module__ == "quorate.cli.serve"
+        assert build_parser().parse_args(entry["args"]).run.__module__ == "quorate.cli.serve"
 
 
 def test_the_picture_shows_a_call_that_a_person_stops_and_one_that_is_agreed_to() -> None:
@@ -86,15 +81,68 @@ def test_the_picture_shows_a_call_that_a_person_stops_and_one_that_is_agreed_to(
     assert stopped < shown.index("dev-sandbox") < agreed
 
 
+def test_the_tour_shows_what_the_first_screen_says(tmp_path: Path) -> None:
+    shown = completed("demo", environ={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, cwd=tmp_path).stdout
+    promised = README.split("The tour shows what an assistant sees:\n\n```\n", 1)[1].split("```", 1)[0]
+    for part in promised.split("\n\n"):
+        heading, _, text = part.partition("\n")
+        assert heading in shown
+        assert " ".join(text.split()) in " ".join(shown.split())
+
+
+def test_the_pictures_render_anywhere() -> None:
+    for name in re.findall(r"!\[[^]]*\]\((\S+)\)", README):
+        content = (ROOT / name).read_bytes()
+        if name.endswith(".svg"):
+            assert not re.search(rb"foreignObject|@import|@font-face|<script|href=.http", content), name
+        else:
+            assert content.startswith(b"\x89PNG"), name
+            assert len(content) < 100_000, name
+
+
+def test_the_page_on_installation_names_every_place_that_a_backup_needs() -> None:
+    from quorate.config import folders
+
+    page = (ROOT / "docs" / "install.md").read_text()
+    environ = {"HOME": "/home/me"}
+    places = [folders.usual_state(environ), str(folders.usual_audit_file(environ))]
+    for place in places:
+        assert place.replace("/home/me", "~") in page
+    for file in (folders.usual_pins(environ), folders.usual_vault(environ)):
+        assert file.parent == Path(places[0]).parent
+        assert f"`{file.name}`" in page
+
+
 def test_every_toolset_is_named() -> None:
     assert {one.toolset for one in operations().values() if f"`{one.toolset}`" not in README} == set()
 
 
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
 def test_every_link_leads_somewhere() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+    for page in PAGES:
+        for target, _, anchor in re.findall(r"\]\(([^)#\s]*)(#([^)\s]+))?\)", page.read_text()):
             if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                path = page.parent / target if target else page
+                assert path.exists(), f"{page.name}: {target}"
+                assert not anchor or anchor in anchors(path), f"{page.name}: {target}#{anchor}"
+
+
+def test_every_module_that_a_page_mentions_exists() -> None:
+    files = {
+        "/" + str(path.relative_to(ROOT))
+        for part in ("bench", "src", "tests", "tools")
+        for path in (ROOT / part).rglob("*.py")
+    }
+    for page in PAGES:
+        for module in re.findall(r"[\w/]+\.py\b", page.read_text()):
+            assert any(path.endswith("/" + module) for path in files), f"{page.name}: {module}"
 
 
 def test_targets_of_make_that_are_named_are_there() -> None:

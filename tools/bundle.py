@@ -1,4 +1,4 @@
-"""Pack the desktop bundle (.mcpb): the same source always gives the same bytes."""
+"""Pack the desktop bundle (.mcpb). The same source always yields the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write what is generated from the code: pages of docs, one schema snapshot per tool. `--check` only compares."""
+"""Generate pages, manifests and schema snapshots from the code. `--check` only compares."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quorate.operations.registry import EVERY, Operation, operations
-from quorate.pipeline.gate import NEEDED
+from quorate.operations.registry import EVERY, NEEDED, Operation, operations
+from quorate.operations.toolsets import DEFAULT, chosen_operations
+from quorate.pve.schema import NEWEST, facts
 from quorate.surfaces.native import as_json, describe
-from tools.manifests import manifests
-from tools.migrating import migrating
-from tools.readme import README, readme
+from tools.compat_pages import migration_page, side_by_side, spellings
+from tools.manifests import manifests, registered_name
 from tools.risks import risks
 from tools.session_picture import session_picture
 
 ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
 REFERENCE = ROOT / "docs" / "tools.md"
 RISKS = ROOT / "docs" / "risks.md"
 MIGRATING = ROOT / "docs" / "migrating.md"
+SPELLINGS = ROOT / "docs" / "spellings.md"
 PICTURE = ROOT / "docs" / "session.svg"
 SNAPSHOTS = ROOT / "tests" / "snapshots"
 
@@ -27,22 +29,22 @@ INTRODUCTION = """# Tools
 
 Generated from the code by `make docs`; do not edit.
 
-Every tool that changes something also takes `dry_run` (show the plan, do nothing) and `wait` (seconds to follow
-the task before it is handed back). Guests are named by vmid or name; `node/vmid` works, too.
+Every tool that changes something also takes `dry_run` (show the plan, do nothing) and `wait` (seconds to follow the
+task before returning its id). Refer to guests by vmid, name or `node/vmid`.
 """
 
 
 def main() -> int:
-    wanted = generated()
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    orphans = [path for path in SNAPSHOTS.glob("*.json") if path not in wanted]
+    files = generated()
+    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    orphans = [path for path in SNAPSHOTS.glob("*.json") if path not in files]
     if "--check" in sys.argv:
         for path in stale + orphans:
             sys.stderr.write(f"out of date: {path.relative_to(ROOT)} (run `make docs`)\n")
         return 1 if stale or orphans else 0
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(wanted[path])
+        path.write_text(files[path])
     for path in orphans:
         path.unlink()
     return 0
@@ -50,7 +52,13 @@ def main() -> int:
 
 def generated() -> dict[Path, str]:
     files = {SNAPSHOTS / f"{name}.json": _snapshot(one) for name, one in operations().items()}
-    pages = {REFERENCE: _reference(), RISKS: risks(), MIGRATING: migrating(), README: readme()}
+    pages = {
+        REFERENCE: _reference(),
+        RISKS: risks(),
+        MIGRATING: migration_page(),
+        SPELLINGS: spellings(),
+        README: readme(),
+    }
     return {**pages, PICTURE: session_picture(), **manifests(), **files}
 
 
@@ -74,8 +82,8 @@ def _section(operation: Operation) -> str:
     risk = f"Risk: {operation.risk.value}; needs access `{NEEDED[operation.risk].value}`."
     if operation.risk_of is not None:
         least = operation.least_risk
-        risk = f"Risk: {least.value} to {operation.risk.value}, by the arguments; needs access `{NEEDED[least].value}` "
-        risk += f"to `{NEEDED[operation.risk].value}`."
+        access = f"`{NEEDED[least].value}` to `{NEEDED[operation.risk].value}`"
+        risk = f"Risk: {least.value} to {operation.risk.value}, depending on the arguments; needs access {access}."
     return (
         f"\n### {operation.name}\n\n{operation.summary}\n\n{risk}\n\n{table if rows else 'No arguments.'}".rstrip()
         + "\n"
@@ -100,6 +108,34 @@ def _type(part: dict[str, Any]) -> str:
         return f"list of ({_type(part.get('items', {}))})"
     bounds = [f"{sign} {part[key]:g}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in part]
     return " ".join([str(part.get("type", "any")), *bounds])
+
+
+# -- the generated parts of the README ---------------------------------------------------------------------------------
+
+
+def readme() -> str:
+    text = _between("<!-- mcp-name: ", " -->", registered_name(), README.read_text())
+    text = _between("<!-- counts -->\n", "<!-- end of counts -->", _counts(), text)
+    return _between("<!-- side by side -->\n", "<!-- end of side by side -->", side_by_side(), text)
+
+
+def _between(begin: str, end: str, part: str, text: str) -> str:
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"README.md lacks the markers of a generated part: {begin.strip()}")
+    return before + begin + part + end + after
+
+
+def _counts() -> str:
+    toolsets = [one.toolset for one in operations().values()]
+    default = len(chosen_operations(frozenset({DEFAULT})))
+    methods = sum(1 for _ in facts(NEWEST).endpoints())
+    return (
+        f"{len(toolsets)} tools in {len(set(toolsets))} toolsets; `api` alone reaches all {methods} methods of the PVE "
+        f"API. {default} tools are on by\ndefault; `--toolsets +firewall,+homelab` adds others. At the default "
+        "access level only tools that read are listed.\nThe full list is in [docs/tools.md](docs/tools.md).\n"
+    )
 
 
 if __name__ == "__main__":

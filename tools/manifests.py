@@ -1,7 +1,6 @@
-"""The manifests by which others install Quorate, and the links for one click: made here, so that all of them agree.
+"""Generate the package manifests and one-click links, so that all of them agree.
 
-The version stands in `src/quorate/__init__.py` and nowhere else; what it is, who makes it and where its source is kept
-stand in `pyproject.toml`.
+The version comes from `src/quorate/__init__.py`; name, description, authors and repository from `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ LINKS = re.compile(r"(?<=<!-- links -->\n).*?(?=<!-- end of links -->)", re.DOTA
 VARIABLES = {
     "PROXMOX_URL": ("Address", "A node of the cluster, such as https://pve1.example.com:8006", False, True),
     "PROXMOX_TOKEN_ID": ("API token", "user@realm!name", False, True),
-    "PROXMOX_TOKEN_SECRET": ("Secret of the token", "As `pveum user token add` shows it, once", True, True),
+    "PROXMOX_TOKEN_SECRET": ("Token secret", "As shown once by `pveum user token add`", True, True),
     "PROXMOX_FINGERPRINT": (
         "Fingerprint",
-        "SHA-256 of the certificate, if it is PVE's own; `pvenode cert info` on the node shows it",
+        "SHA-256 fingerprint of a certificate issued by PVE; `pvenode cert info` on the node shows it",
         False,
         False,
     ),
-    "QUORATE_ACCESS": ("Access", "How much may be done: read, operate or admin", False, False),
+    "QUORATE_ACCESS": ("Access", "What callers may do: read, operate or admin", False, False),
 }
-"""Name -> title, meaning, whether it is secret, whether it is needed."""
+"""Name -> title, meaning, secret, required."""
 
 
 def manifests() -> dict[Path, str]:
@@ -56,7 +55,7 @@ def manifests() -> dict[Path, str]:
 
 
 def _bundle() -> dict[str, Any]:
-    """A desktop bundle: `make mcpb` packs it with the source, and the host's uv brings the dependencies."""
+    """A desktop bundle: `make mcpb` packs it with the source, and uv on the host installs the dependencies."""
     return {
         "manifest_version": "0.4",
         "name": PROJECT["name"],
@@ -95,7 +94,7 @@ def _option(variable: str) -> str:
 
 
 def _registry() -> dict[str, Any]:
-    """For the public registry, which looks for the same name in the README (`mcp-name:`) of the package."""
+    """For the public registry, which expects the same name in the package's README (`mcp-name:`)."""
     return {
         "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
         "name": registered_name(),
@@ -127,7 +126,7 @@ def _registry() -> dict[str, Any]:
 
 
 def registered_name(repository: str = REPOSITORY) -> str:
-    """Such as the owner of the repository can prove to be theirs; until there is one, a name that nobody can claim."""
+    """A name that the repository's owner can prove is theirs; without a repository, one that nobody can claim."""
     address = urlsplit(repository or "https://example.com")
     host, owner = str(address.hostname), address.path.strip("/").partition("/")[0]
     space = f"io.github.{owner}" if host == "github.com" else ".".join(reversed(host.split(".")))
@@ -139,13 +138,13 @@ def _forge(repository: str) -> str:
 
 
 def _plugin() -> dict[str, Any]:
-    """A plugin is its folder, so the server is run from the source in it."""
-    started = {"command": "uvx", "args": ["--from", "${CLAUDE_PLUGIN_ROOT}", "quorate", "serve"]}
-    return {"name": PROJECT["name"], **ABOUT, "mcpServers": {"quorate": started}}
+    """A plugin is a folder, so the server runs from the source in it."""
+    server = {"command": "uvx", "args": ["--from", "${CLAUDE_PLUGIN_ROOT}", "quorate", "serve"]}
+    return {"name": PROJECT["name"], **ABOUT, "mcpServers": {"quorate": server}}
 
 
 def _marketplace() -> dict[str, Any]:
-    """What makes this folder a place that plugins are installed from; it offers one, itself."""
+    """Makes this folder a marketplace that offers itself as a plugin."""
     plugin = {"name": PROJECT["name"], "source": "./", "description": PROJECT["description"]}
     return {
         "name": PROJECT["name"],
@@ -155,13 +154,13 @@ def _marketplace() -> dict[str, Any]:
     }
 
 
-def _started() -> dict[str, Any]:
-    """Without a word on the cluster: that stands in the config file which `quorate init` writes."""
+def _server_command() -> dict[str, Any]:
+    """Without cluster settings: those are in the configuration file that `quorate init` writes."""
     return {"command": "uvx", "args": [PROJECT["name"], "serve"]}
 
 
 def _links() -> str:
-    compact = json.dumps(_started(), separators=(",", ":"))
+    compact = json.dumps(_server_command(), separators=(",", ":"))
     cursor = quote(base64.b64encode(compact.encode()).decode(), safe="")
     return (
         f"- [Add to Cursor](https://cursor.com/install-mcp?name=quorate&config={cursor})\n"

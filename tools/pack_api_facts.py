@@ -1,7 +1,7 @@
 """Pack the tables of API facts into the package: `python -m tools.pack_api_facts FOLDER`.
 
 FOLDER holds the JSON tables (`pve-api-<version>.json`, `formats-9.2.json`, `roles-9.json`, `workers.json`).
-The same tables always give the same bytes, so a repacked file that differs means changed facts.
+The same tables always yield the same bytes, so a file that differs means changed facts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def read_table(folder: Path, name: str) -> Any:
 
 
 def api_table(folder: Path, version: str) -> dict[str, Any]:
-    """The endpoints of one version; its counts and origin are of no use at run time."""
+    """The endpoints of one version, without counts and origin, which are of no use at run time."""
     table = read_table(folder, f"pve-api-{version}.json")
     return {"version": version, "paths": table["paths"], "defs": table["defs"]}
 
 
 def common_table(folder: Path) -> dict[str, Any]:
-    """What is tabulated once and serves every version."""
+    """Tables that apply to every version."""
     formats = read_table(folder, "formats-9.2.json")
     roles = read_table(folder, "roles-9.json")
     return {

@@ -1,4 +1,4 @@
-"""docs/risks.md: what each tool and each endpoint can do, read off the registry and the API's facts."""
+"""docs/risks.md: the risk of each tool and API endpoint, from the registry and the API facts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import inspect
 from collections import defaultdict
 from collections.abc import Iterator
 
-from quorate.operations.api.risk import ORDER, TELLING, judge, refusal
-from quorate.operations.registry import Operation, Risk, operations
-from quorate.pipeline.effect import MILDER
-from quorate.pipeline.gate import NEEDED
+from quorate.operations.api.risk import ORDER, TELLING, effects_of, refusal
+from quorate.operations.registry import NEEDED, Operation, Risk, operations
 from quorate.pve.schema import NEWEST, OLDEST, Endpoint, facts
 
 EXAMPLES = 3
 
 INTRODUCTION = """# Risks
 
-Generated from the code by `make docs`; do not edit. What the words mean, and what follows from them, is in
-[safety.md](safety.md).
+Generated from the code by `make docs`; do not edit. [safety.md](safety.md) explains the terms.
 
 ## Tools
 
@@ -27,20 +24,20 @@ Generated from the code by `make docs`; do not edit. What the words mean, and wh
 ENDPOINTS = """
 ## Endpoints of the PVE API
 
-Every call of every plan is judged so, whichever tool makes it. A tool whose plan holds a graver call than the tool
-itself is treated as that grave, for access and approval alike, unless the call is excused below.
+Every call of every plan is judged by this table, whichever tool makes it. If a plan contains a call with a higher risk
+than its tool, the higher risk decides about access and approval, unless the call is excused below.
 
 | risk | why | endpoints | such as |
 |---|---|---|---|
 """
 PARAMETERS = """
-These parameters make a write DESTROY, whatever its path:
+These parameters make a write DESTROY on any of these paths:
 
 | parameter | where | why |
 |---|---|---|
 """
 EXCUSED = """
-## Calls that are graver than their tool
+## Calls with a higher risk than their tool
 
 | tool | the call | why it is excused |
 |---|---|---|
@@ -55,7 +52,11 @@ NEVER = """
 
 def risks() -> str:
     tools = [_tool(one) for one in sorted(operations().values(), key=lambda one: (-ORDER.index(one.risk), one.name))]
-    excused = [f"| `{tool}` | {grave} | {why} |\n" for (tool, grave), why in sorted(MILDER.items())]
+    excused = [
+        f"| `{name}` | {reason.words} | {why} |\n"
+        for name, one in operations().items()
+        for reason, why in one.excused.items()
+    ]
     return "".join(
         [INTRODUCTION, *tools, ENDPOINTS, *_classes(), PARAMETERS, *_parameters(), EXCUSED, *excused, NEVER, *_never()]
     )
@@ -71,13 +72,13 @@ def _tool(operation: Operation) -> str:
 
 
 def _why(operation: Operation) -> str:
-    """Where the arguments decide, what they decide by; else what the tool does."""
+    """How the arguments decide the risk, or else what the tool does."""
     said = " ".join(inspect.cleandoc(getattr(operation.risk_of, "__doc__", None) or "").split())
     return (said or operation.summary).replace("|", "\\|")
 
 
 def _endpoints() -> Iterator[Endpoint]:
-    """Those of both versions, each once."""
+    """Endpoints of both versions, each once."""
     seen: set[tuple[str, str]] = set()
     for version in (NEWEST, OLDEST):
         for endpoint in facts(version).endpoints():
@@ -89,14 +90,15 @@ def _endpoints() -> Iterator[Endpoint]:
 def _classes() -> list[str]:
     found: dict[tuple[Risk, str], list[str]] = defaultdict(list)
     for one in _endpoints():
-        found[judge(one.method, one.template, {})].append(f"`{one.method} {one.template}`")
+        highest = effects_of(one)[0]
+        found[highest.risk, str(highest)].append(f"`{one.method} {one.template}`")
     ordered = sorted(found.items(), key=lambda each: (-ORDER.index(each[0][0]), -len(each[1]), each[0][1]))
     return [f"| {risk.value} | {why} | {len(paths)} | {_such_as(paths)} |\n" for (risk, why), paths in ordered]
 
 
 def _parameters() -> list[str]:
     return [
-        f"| {', '.join(f'`{name}`' for name in one.names)} | `{_readable(one.where)}` | {one.because} |\n"
+        f"| {', '.join(f'`{name}`' for name in one.names)} | `{_readable(one.where)}` | {one.reason.words} |\n"
         for one in TELLING
     ]
 
@@ -114,5 +116,5 @@ def _such_as(endpoints: list[str]) -> str:
 
 
 def _readable(where: str) -> str:
-    """A regular expression as a path that people read: `*` for anything."""
+    """A regular expression as a readable path, with `*` for anything."""
     return where.replace(".*", "*").replace("|", " or ")

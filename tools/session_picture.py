@@ -1,6 +1,6 @@
-"""The picture of a session in the README: what was said is ours, every answer in it comes from a real run.
+"""Draw the session in the README: the dialog is scripted, every result comes from a real run.
 
-The run is on the simulated cluster with a clock that is driven, so the same code always draws the same picture.
+The run uses the simulated cluster and a manual clock, so the same code always draws the same picture.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 from mcp import Client
 from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitRequestParams, ElicitResult, Implementation
-from tests.driving import DrivenTime, text_of
+from tests.rigs.mcp_session import DrivenTime, text_of
 
 from quorate.app import build, simulated_cluster
 from quorate.config import Access, Approval, Settings
 from quorate.sim.clock import ManualClock
-from quorate.sim.cluster import SimulatedCluster
+from quorate.sim.simulator import SimulatedCluster
 from quorate.surfaces.terminal import align
 
 WIDTH, MARGIN, GUTTER = 920, 24, 108
@@ -44,59 +44,59 @@ DARK = {
 
 
 @dataclass
-class Said:
+class UserMessage:
     text: str
 
 
 @dataclass
-class Called:
+class ToolCall:
     tool: str
     arguments: dict[str, Any]
 
 
 @dataclass
-class Asked:
+class Question:
     question: str
     typed: str | None
 
 
 @dataclass
-class Answered:
+class ToolResult:
     text: str
     refused: bool
 
 
-Event = Said | Called | Asked | Answered
+Event = UserMessage | ToolCall | Question | ToolResult
 
 
 async def _session() -> list[Event]:
-    happened: list[Event] = []
+    events: list[Event] = []
     typed: list[str | None] = [None, "dev-sandbox"]
 
     async def person(context: Any, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG001
         name = typed.pop(0)
-        happened.append(Asked(params.message, name))
+        events.append(Question(params.message, name))
         if name is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content={"typed": name})
 
     async def call(tool: str, **arguments: Any) -> None:
-        happened.append(Called(tool, arguments))
+        events.append(ToolCall(tool, arguments))
         answer = await client.call_tool(tool, arguments)
-        happened.append(Answered(align(text_of(answer)), bool(answer.is_error)))
+        events.append(ToolResult(align(text_of(answer)), bool(answer.is_error)))
 
     async with _client(person) as client:
-        happened.append(Said("What is switched off in the lab? Throw away what nobody needs."))
+        events.append(UserMessage("What is switched off in the lab? Delete what nobody needs."))
         await call("guest_list", pool="lab", status="stopped")
         await call("guest_delete", guest="test-vm")
-        happened.append(Said("Not test-vm! Only the sandbox."))
+        events.append(UserMessage("Not test-vm! Only the sandbox."))
         await call("guest_delete", guest="dev-sandbox")
-    return happened
+    return events
 
 
 @asynccontextmanager
 async def _client(person: ElicitationFnT) -> AsyncIterator[Client]:
-    """A client at a server that may do everything, in front of a simulated cluster."""
+    """A client of a server with full access to a simulated cluster."""
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
         async with SimulatedCluster(clock=clock, auth_delay=0.0) as cluster:
@@ -124,7 +124,7 @@ class Drawing:
         self.y = float(MARGIN)
         self._parts: list[str] = []
 
-    def said(self, one: Said) -> None:
+    def draw_message(self, one: UserMessage) -> None:
         self._label("you")
         width = 7.1 * len(one.text)
         self._box(width + 32, LINE + 16, "you", rounded=18)
@@ -132,15 +132,15 @@ class Drawing:
         self._parts.append(f'<text class="white" {place}>{escape(one.text)}</text>')
         self.y += LINE + 16 + 14
 
-    def called(self, one: Called) -> None:
+    def draw_call(self, one: ToolCall) -> None:
         words = " ".join(f"{name}={value}" for name, value in one.arguments.items())
         self._label("assistant", 14.5)
         self._type(GUTTER, one.tool, "strong")
         self._type(GUTTER + LETTER * (len(one.tool) + 1), words, "dim")
         self.y += LINE + 7
 
-    def asked(self, one: Asked) -> None:
-        """Once the whole question has been shown, the next one need not be shown in full again."""
+    def draw_question(self, one: Question) -> None:
+        """The first question is shown in full, later ones are shortened."""
         first, *between, last = _wrapped(one.question.splitlines())
         lines = [first, *between, last] if one.typed is None else [first, "…", last]
         self._label("Quorate asks")
@@ -154,7 +154,7 @@ class Drawing:
         self._field(one.typed)
         self.y += LINE + 15 + 10
 
-    def answered(self, one: Answered) -> None:
+    def draw_result(self, one: ToolResult) -> None:
         lines = _shortened(one.text)
         self._label("Quorate")
         self._box(WIDTH - MARGIN - GUTTER, LINE * len(lines) + 20, "panel", edge="not" if one.refused else "frame")
@@ -194,11 +194,11 @@ class Drawing:
         )
 
     def _field(self, typed: str | None) -> None:
-        """Beside the last line: where the person types, and which of the two buttons was pressed."""
+        """The input field and the two buttons beside the last line; the pressed one is highlighted."""
         left = WIDTH - MARGIN - 16 - 154 - 10 - 150
         self.y -= 4
         self._box(150, 28, "field", edge="frame", rounded=6, x=left)
-        for place, (label, pressed) in enumerate((("Go on", typed is not None), ("Decline", typed is None))):
+        for place, (label, pressed) in enumerate((("Approve", typed is not None), ("Decline", typed is None))):
             x = left + 160 + 80 * place
             self._box(74, 28, "you" if pressed else "field", edge="you" if pressed else "frame", rounded=6, x=x)
             style = "white" if pressed else "dim"
@@ -209,7 +209,7 @@ class Drawing:
 
 
 def _shortened(text: str) -> list[str]:
-    """The first lines; what is left out is shown to be left out."""
+    """The first lines, with a mark where the rest is cut."""
     lines = _wrapped(text.splitlines())
     return lines if len(lines) <= ANSWER_LINES else [*lines[: ANSWER_LINES - 1], "…"]
 
@@ -227,12 +227,12 @@ def _styles() -> str:
         ".who { font-size: 12px; }\n"
         ".button { font-size: 13px; text-anchor: middle; }\n"
         ".strong { font-weight: 600; }\n"
-        f"{_colours(LIGHT)}@media (prefers-color-scheme: dark) {{\n{_colours(DARK)}}}\n"
+        f"{_colors(LIGHT)}@media (prefers-color-scheme: dark) {{\n{_colors(DARK)}}}\n"
     )
 
 
-def _colours(palette: dict[str, str]) -> str:
-    """Written out in each rule: not everything that draws an SVG knows variables."""
+def _colors(palette: dict[str, str]) -> str:
+    """Colors written out in each rule, because not every SVG renderer supports variables."""
 
     def classes(prefix: str, paint: str, *names: str) -> str:
         return "".join(f".{prefix}{name} {{ {paint}: {palette[name]}; }}\n" for name in names)
@@ -251,12 +251,12 @@ def session_picture() -> str:
     drawing = Drawing()
     for one in asyncio.run(_session()):
         match one:
-            case Said():
-                drawing.said(one)
-            case Called():
-                drawing.called(one)
-            case Asked():
-                drawing.asked(one)
-            case Answered():
-                drawing.answered(one)
+            case UserMessage():
+                drawing.draw_message(one)
+            case ToolCall():
+                drawing.draw_call(one)
+            case Question():
+                drawing.draw_question(one)
+            case ToolResult():
+                drawing.draw_result(one)
     return drawing.svg()

@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import itertools
-from collections.abc import AsyncIterator, Iterable
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from quorate.config import Access, Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.folders import usual_audit_file, usual_state
-from quorate.homelab.home import Homelab
-from quorate.homelab.settings import HomelabSettings
-from quorate.operations.registry import EVERY, MOST_TOOLS, operations
-from quorate.pipeline.approval import Approver, Wish
+from quorate.config.settings import HomelabSettings
+from quorate.homelab.homelab import Homelab
+from quorate.operations.registry import EVERY
+from quorate.operations.toolsets import DEFAULT
+from quorate.pipeline.approval import ApprovalSettings, Approver
 from quorate.pipeline.caller import Caller
-from quorate.pipeline.carrying import carry_out
 from quorate.pipeline.gate import Gate
-from quorate.pipeline.governing import govern, make_sites
-from quorate.pipeline.run import Pipeline
+from quorate.pipeline.pipeline import Pipeline
+from quorate.pipeline.sites import govern, make_sites
+from quorate.problems import Problem
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster, Defaults
 from quorate.pve.connection import Connection, Secret, Token, Trust
 from quorate.ssh.access import SshAccess
 from quorate.ssh.settings import Login, SshSettings
 from quorate.state.approvals import Approvals
+from quorate.state.freeze import Freeze
+from quorate.state.journal import Journal
 from quorate.state.passphrase import Passphrase
-from quorate.state.store import Store, open_store
+from quorate.state.runs import RunStore
+from quorate.state.store import StateUnavailable, Store, open_store
 from quorate.state.trail import AuditTrail, open_trail
 
 if TYPE_CHECKING:
+    from quorate.config.http import HttpSettings
+    from quorate.config.watch import WatchSettings
     from quorate.homelab.shells import Shells
-    from quorate.sim.cluster import SimulatedCluster
-    from quorate.surfaces.compat.declaring import System
-    from quorate.surfaces.compat.running import House
+    from quorate.pipeline.resolution import Resolved
+    from quorate.runs.runs import Runs
+    from quorate.sim.simulator import SimulatedCluster
+    from quorate.surfaces.compat.declaration import System
+    from quorate.surfaces.compat.execution import CompatSettings
     from quorate.surfaces.server import Server
     from quorate.surfaces.surface import Surface
+    from quorate.surfaces.web.application import Core
+    from quorate.surfaces.web.credentials import LocalLogin
+    from quorate.watch.watch import Watch
 
+RESOLVE_SECONDS = 60.0
+_LOG = logging.getLogger(__name__)
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
@@ -49,26 +65,37 @@ class App:
     pipeline: Pipeline
     store: Store
     audit: AuditTrail
+    homelab: Homelab
+    run_store: RunStore
+    _runs: Runs | None = None
+    _watch: Watch | None = None
 
     @property
     def cluster(self) -> Cluster | None:
-        """The first one: in most homes, the only one."""
+        """The first one, in most homes the only one."""
         return next((site.cluster for site in self.pipeline.sites), None)
 
     @property
     def shells(self) -> Shells | None:
-        """Terminals for people, where a tool can offer them."""
+        """Terminals for people, if a tool can offer them."""
         offered = "hosts" in self._with_all_toolsets(self.pipeline.gate).toolsets
-        home = self.pipeline.sites.home
-        return home.cluster.shells if offered and home and isinstance(home.cluster, Homelab) else None
+        return self.homelab.shells if offered else None
 
     def server(self, **options: Any) -> Server:
         from quorate.surfaces.server import Server  # the MCP SDK is the largest import; `call` does without it
 
         return Server(self.pipeline.variant(adapt=self._with_all_toolsets), self.surfaces(), **options)
 
+    def core(self, http: HttpSettings, local_login: LocalLogin | None = None) -> Core:
+        """What the HTTP server is made of."""
+        from quorate.surfaces.web.application import Core
+
+        clusters = [site.cluster for site in self.pipeline.sites]
+        pipeline = self.pipeline.variant(adapt=self._with_all_toolsets)
+        return Core(http, self.store, clusters, self.server, self.audit, pipeline, self.shells, local_login)
+
     def surfaces(self) -> list[Surface]:
-        """In the order in which the operator named them; a tool name that two of them have is refused."""
+        """In the operator's order. Raises ConfigError if two of them share a tool name."""
         chosen = {name: self._surface(name) for name in self.settings.surfaces}
         for (one, first), (other, second) in itertools.combinations(chosen.items(), 2):
             if both := next((tool.name for tool in second.tools(Caller()) if first.knows(tool.name)), None):
@@ -81,7 +108,6 @@ class App:
         if name == "native":
             from quorate.surfaces.native import NativeSurface
 
-            self._refuse_too_many()
             return NativeSurface(self.pipeline)
         if name == "lean":
             from quorate.surfaces.lean import LeanSurface
@@ -91,57 +117,116 @@ class App:
         from quorate.surfaces.compat.surface import CompatSurface
 
         chosen = system(name)
-        return CompatSurface(chosen, self._opened_for(chosen), self._house())
+        return CompatSurface(chosen, self._opened_for(chosen), self._compat_settings())
 
-    def _refuse_too_many(self) -> None:
-        """A client that is given more tools than that picks the wrong ones, if it takes them at all."""
-        count = len(operations(self.pipeline.gate.toolsets))
-        if count > MOST_TOOLS:
-            raise ConfigError(
-                f"These toolsets make {count} tools, more than the {MOST_TOOLS} that a client can use well: leave some "
-                "out, or start Quorate with --surface lean, whose few tools reach everything."
-            )
-
-    def _house(self) -> House:
+    def _compat_settings(self) -> CompatSettings:
         """The other servers know one cluster; here it is the first, unless --cluster has chosen another."""
-        from quorate.surfaces.compat.running import House
+        from quorate.surfaces.compat.execution import CompatSettings
 
         if self.cluster is None:
-            return House(self.settings.opt_ins)
+            return CompatSettings(self.settings.opt_ins)
         name = self.cluster.name if self.pipeline.sites.several else None
-        return House(self.settings.opt_ins, self.cluster.defaults, name, _by_endpoint(self.settings.clusters))
+        return CompatSettings(
+            self.settings.opt_ins,
+            self.cluster.defaults,
+            name,
+            _by_endpoint(self.settings.clusters),
+            container_password=self.settings.container_password,
+        )
 
     def _opened_for(self, system: System) -> Pipeline:
         """The pipeline behind another server's tools: all toolsets, unless the operator chose some.
 
-        That server's own opt-in in the environment speaks for the operator where Quorate has not been told anything:
-        a set-up that works there goes on working. It never loosens what was chosen here.
+        That server's own opt-in in the environment counts if Quorate's settings say nothing, so a set-up that works
+        there keeps working. It never loosens what was chosen here.
         """
 
         def adapt(gate: Gate) -> Gate:
             open_wide = opt_in_of(self.settings, system) is not None
             return replace(self._with_all_toolsets(gate), access=Access.ADMIN if open_wide else gate.access)
 
-        def wish() -> Wish:
+        def approval_settings() -> ApprovalSettings:
             opt_in = opt_in_of(self.settings, system)
-            return Wish(Approval.NONE, opted_in=opt_in) if opt_in else wish_of(self.settings)
+            return ApprovalSettings(Approval.NONE, opted_in=opt_in) if opt_in else approval_settings_of(self.settings)
 
-        return self.pipeline.variant(adapt=adapt, approver=replace(self.pipeline.approver, wish=wish))
+        return self.pipeline.variant(adapt=adapt, approver=replace(self.pipeline.approver, settings=approval_settings))
 
     def _with_all_toolsets(self, gate: Gate) -> Gate:
-        """The default set spares a client's tokens. Where more cost none, all are on unless the operator chose some."""
-        return gate if self.settings.toolsets else replace(gate, toolsets=frozenset(EVERY))
+        """The default tools save a client's tokens. Where more cost none, all are on unless the operator chose."""
+        return replace(gate, toolsets=frozenset(EVERY)) if DEFAULT in gate.toolsets else gate
 
     def adopt(self, settings: Settings) -> None:
-        """Let access, approval, rules and limits of these settings hold from now on; connections stay as they are."""
+        """Apply access, approval, rules and limits of these settings from now on; connections stay as they are."""
         govern(self.pipeline.sites, settings)
         self.settings = settings
 
+    @contextlib.asynccontextmanager
+    async def resolving(self) -> AsyncIterator[None]:
+        """While the server runs, close the entries of changes whose process died, at start and regularly."""
+        task = asyncio.create_task(self._keep_resolving())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _keep_resolving(self) -> None:
+        while True:
+            try:
+                for found in await self.pipeline.resolve_unfinished():
+                    _LOG.warning("%s", _describe(found))
+            except Problem as problem:
+                _LOG.warning("Unfinished changes cannot be resolved now: %s", problem)
+            except Exception as error:  # noqa: BLE001 (a defect of ours must not end the loop)
+                _LOG.error("%s", self.pipeline.trace_of(error, {}))
+            await asyncio.sleep(RESOLVE_SECONDS)
+
+    @property
+    def runs(self) -> Runs:
+        """The workers of durable runs; a single call does without them."""
+        if self._runs is None:
+            from quorate.runs.runs import Runs
+            from quorate.state.tokens import Tokens
+
+            def adapt(gate: Gate) -> Gate:
+                return replace(gate, toolsets=frozenset(EVERY))
+
+            self._runs = Runs(self.pipeline, self.run_store, Tokens(self.store), adapt)
+        return self._runs
+
+    @property
+    def watch(self) -> Watch | None:
+        """The watch over all clusters and hosts, if `[watch]` enables it."""
+        if self._watch is None and self.settings.watch is not None:
+            from quorate.watch.watch import Watch
+
+            clusters = [site.cluster for site in self.pipeline.sites]
+            self._watch = Watch(
+                with_public_url(self.settings),
+                self.store,
+                clusters,
+                self.homelab,
+                trail=self.audit,
+                sanitize=self.pipeline.sanitize,
+            )
+        return self._watch
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """While the server runs, watch if that is enabled."""
+        async with self.watch.running() if self.watch is not None else contextlib.nullcontext():
+            yield
+
     async def close(self) -> None:
         for site in self.pipeline.sites.everywhere:
-            await site.cluster.close()
-        await self.audit.close()
+            await site.backend.close()
+        await self.pipeline.journal.finish()
         await self.store.close()
+
+
+def _describe(found: Resolved) -> str:
+    outcome = found.outcome or "not known yet"
+    return f"{found.entry.get('plan')} ({found.entry.get('time')}) was cut off; {outcome}. {' '.join(found.says)}"
 
 
 def _by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
@@ -151,29 +236,74 @@ def _by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
     return named | {host: name for host, name in hosts if host}
 
 
-def wish_of(settings: Settings) -> Wish:
-    return Wish(settings.approval, settings.approve_changes)
+def approval_settings_of(settings: Settings) -> ApprovalSettings:
+    page = f"{settings.http.url}/console" if settings.http else ""
+    elsewhere = "" if settings.state == usual_state() or "://" in settings.state else settings.state
+    return ApprovalSettings(settings.approval, settings.approve_changes, page=page, elsewhere=elsewhere)
+
+
+def with_public_url(settings: Settings) -> WatchSettings:
+    """How to watch; links lead to the address of the HTTP server unless `[watch]` names another."""
+    assert settings.watch is not None
+    known = settings.watch.public_url or (settings.http.public_url if settings.http else None)
+    return replace(settings.watch, public_url=known)
 
 
 def opt_in_of(settings: Settings, system: System) -> str | None:
-    """The variable by which another server's operator allows everything, where Quorate was told nothing else."""
+    """The variable by which another server's operator allows everything, unless Quorate's own settings decide."""
     return system.opt_in if system.opt_in in settings.opt_ins and not settings.gate_chosen else None
 
 
-def build(settings: Settings, *, clock: Clock | None = None) -> App:
-    store = open_store(settings.state, clock=clock or SystemClock())
-    clusters = [_cluster(one, settings, clock) for one in settings.clusters]
-    home = Homelab(settings.homelab, store, clusters, clock=clock, command_rules=settings.command_rules)
-    home.carry_out = carry_out
+def build(
+    settings: Settings, *, clock: Clock | None = None, store: Store | None = None, audit: AuditTrail | None = None
+) -> App:
+    store = store or open_store(settings.state, clock=clock or SystemClock())
+    freeze = Freeze(store)
+    clusters = [_cluster(one, settings, clock, partial(freeze_note, freeze)) for one in settings.clusters]
+    home = Homelab(
+        settings.homelab,
+        store,
+        clusters,
+        clock=clock,
+        command_rules=settings.command_rules,
+        needs_passphrase=lambda: approval_settings_of(app.settings).mode is not Approval.NONE,
+    )
+    for cluster in clusters:
+        cluster.jobs = home.jobs
     sites = make_sites(settings, clusters, home)
-    audit = open_trail(store, settings.audit_file)
-    approver = Approver(Approvals(store), Passphrase(store), lambda: wish_of(app.settings))
-    app = App(settings, Pipeline(sites, audit, approver, wait_seconds=settings.wait_seconds), store, audit)
-    home.shells.needs_passphrase = lambda: wish_of(app.settings).mode is not Approval.NONE
+    audit = audit or open_trail(store, settings.audit_file)
+    approver = Approver(Approvals(store), Passphrase(store), lambda: approval_settings_of(app.settings))
+    pipeline = Pipeline(sites, Journal(audit, store), approver, wait_seconds=settings.wait_seconds)
+    run_store = RunStore(store)
+    run_store.find_change = pipeline.journal.entry
+    for cluster in clusters:
+        cluster.runs = run_store
+    app = App(settings, pipeline, store, audit, home, run_store)
+    home.secret_store.revealed |= _channel_secrets(settings)
     return app
 
 
-def _cluster(one: ClusterSettings, settings: Settings, clock: Clock | None) -> Cluster:
+def _channel_secrets(settings: Settings) -> set[str]:
+    """Secrets of channels, so that every result is redacted."""
+    channels = settings.watch.channels if settings.watch else ()
+    return {secret.reveal() for one in channels for secret in one.secrets.values() if not isinstance(secret, str)}
+
+
+async def freeze_note(freeze: Freeze) -> Mapping[str, Any]:
+    """For the status of a cluster, which can be read even if the state store does not answer."""
+    try:
+        frozen = await freeze.state() if freeze.may_hold else None
+    except StateUnavailable:
+        return {"changes": "none are made: the state cannot be read, so it is not known whether they are frozen"}
+    return {"changes": f"frozen {frozen}"} if frozen else {}
+
+
+def _cluster(
+    one: ClusterSettings,
+    settings: Settings,
+    clock: Clock | None,
+    notes: Callable[[], Awaitable[Mapping[str, Any]]],
+) -> Cluster:
     return Cluster(
         one.name,
         one.connection,
@@ -181,19 +311,20 @@ def _cluster(one: ClusterSettings, settings: Settings, clock: Clock | None) -> C
         clock=clock,
         ssh=SshAccess(one.ssh),
         command_rules=settings.command_rules,
+        notes=notes,
     )
 
 
 @contextlib.asynccontextmanager
 async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
-    """The same settings, pointed at a simulated cluster that lives as long as the context.
+    """The same settings for a simulated cluster that lives as long as the context.
 
-    So do its approvals and its audit trail, unless the operator chose a place for them: what is tried out has no
-    place among the operator's own.
+    So do its approvals and its audit trail, unless the operator chose a place for them: experiments do not belong
+    among the operator's own.
     """
     import tempfile
 
-    from quorate.sim.cluster import SimulatedCluster
+    from quorate.sim.simulator import SimulatedCluster
 
     with tempfile.TemporaryDirectory(prefix="quorate-demo-") as name:
         if settings.state == usual_state():
@@ -201,25 +332,26 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
         if settings.audit_file == usual_audit_file():
             settings = replace(settings, audit_file=Path(name, "audit.jsonl"))
         async with SimulatedCluster(ssh=True) as simulated:
-            alone = replace(settings, homelab=_on_loopback(settings.homelab))
+            watch = replace(settings.watch, channels=()) if settings.watch else None  # a demo sends no messages
+            alone = replace(settings, homelab=_on_loopback(settings.homelab), watch=watch)
             yield replace(alone, clusters=(simulated_cluster(simulated),), problem=None)
 
 
 def _on_loopback(homelab: HomelabSettings) -> HomelabSettings:
-    """The demo's homelab: whatever a caller tries, nobody but this machine is asked."""
+    """The demo's homelab never contacts anything but this machine."""
     ssh = replace(homelab.ssh, nodes=replace(homelab.ssh.nodes, jump=None), networks=LOOPBACK)
     return replace(homelab, ssh=ssh, networks=LOOPBACK)
 
 
 def simulated_cluster(simulated: SimulatedCluster) -> ClusterSettings:
-    """How to reach a simulated cluster: as any other, by URL, CA and token."""
+    """How to reach a simulated cluster: like any other, by URL, CA and token."""
     token = Token(simulated.token_id, Secret(simulated.token_secret))
     connection = Connection(tuple(simulated.urls), token, Trust(ca_file=str(simulated.ca_file)))
     return ClusterSettings("demo", connection, ssh=_simulated_ssh(simulated))
 
 
 def _simulated_ssh(simulated: SimulatedCluster) -> SshSettings:
-    """The addresses that simulated nodes and guests tell belong to nobody or to somebody else: they are not tried."""
+    """Addresses of simulated nodes and guests may belong to someone else, so they are never contacted."""
     if not simulated.has_ssh:
         return SshSettings(networks=LOOPBACK)
     hosts = {node: f"127.0.0.1:{port}" for node, port in simulated.ssh_ports.items()}

@@ -1,4 +1,4 @@
-"""Drawing: panels of lines over time as one PNG.
+"""Draw charts: panels of lines over time as one PNG.
 
 Only this module knows matplotlib, which is large and optional; it is imported for the first chart.
 """
@@ -16,38 +16,38 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from quorate.operations.metrics.chart_parts import Chart, Panel
+from quorate.operations.metrics.charts import Chart, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Told apart by people who see colours differently, too (Okabe and Ito), without the yellow that white paper swallows.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#333333")
-_GREY = "#777777"
+# Safe for color-blind readers (Okabe and Ito), without the yellow that vanishes on white.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#333333")
+_GRAY = "#777777"
 _DASHED = (0, (4, 1.6))
 
 _WIDTH, _PANEL_HEIGHT, _FRAME_HEIGHT, _DPI = 10.0, 2.3, 0.9, 100
 _PALETTE = 96
 _STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so a chart looks the same everywhere
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so charts look the same everywhere
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
-    "text.parse_math": False,  # names are names, also those with a dollar sign
+    "text.parse_math": False,  # names may contain a dollar sign
 }
-# For ticks that are years, months, days, hours, minutes or seconds apart: their text, that of the first of a year,
-# month, day and so on, and what is said once beside the axis.
+# For ticks that are years, months, days, hours, minutes or seconds apart: their label, the label of the first one of a
+# year, month, day and so on, and the label beside the axis.
 _TICKS = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 _FIRST_TICKS = ["%Y", "%b\n%Y", "%d %b", "%d %b", "%H:%M", "%H:%M:%S"]
 _BESIDE_TICKS = ["", "", "%Y", "%d %b %Y", "%d %b %Y", "%d %b %Y"]
 _one_at_a_time = threading.Lock()  # matplotlib's settings are global
 
 
-def draw(chart: Chart) -> bytes:
-    """The chart as PNG."""
+def draw(chart: Chart, *, svg: bool = False) -> bytes:
+    """The chart as PNG or SVG."""
     with _one_at_a_time, mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, _FRAME_HEIGHT + _PANEL_HEIGHT * len(chart.panels)), dpi=_DPI)
         figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
@@ -57,12 +57,12 @@ def draw(chart: Chart) -> bytes:
             _draw_panel(place, panel, chart.zone)
         _time_axis(axes[-1], chart)
         drawn = io.BytesIO()
-        figure.savefig(drawn, format="png")
-    return _smaller(drawn)
+        figure.savefig(drawn, format="svg" if svg else "png", metadata={"Date": None} if svg else None)
+    return drawn.getvalue() if svg else _smaller(drawn)
 
 
 def _smaller(drawn: io.BytesIO) -> bytes:
-    """A chart has few colours: with a palette it is a third of the size and looks the same."""
+    """A chart has few colors: a palette reduces it to a third of the size."""
     picture = io.BytesIO()
     Image.open(drawn).convert("RGB").quantize(_PALETTE).save(picture, format="PNG", optimize=True)
     return picture.getvalue()
@@ -73,13 +73,13 @@ def _draw_panel(axes: Axes, panel: Panel, zone: datetime.tzinfo) -> None:
         axes.plot(
             [datetime.datetime.fromtimestamp(time, zone) for time in line.times],  # type: ignore[arg-type]
             line.values,
-            color=COLOURS[line.colour % len(COLOURS)],
+            color=COLORS[line.colour % len(COLORS)],
             linestyle=_DASHED if line.dashed else "-",
             linewidth=1.3,
             solid_joinstyle="round",
         )
     if panel.limit is not None:
-        axes.axhline(panel.limit[1], color=_GREY, linestyle=":", linewidth=1.1)
+        axes.axhline(panel.limit[1], color=_GRAY, linestyle=":", linewidth=1.1)
     axes.set_title(panel.title, loc="left", fontsize=10)
     axes.set_ylabel(panel.unit)
     axes.set_ylim(bottom=0, top=None if _any_height(panel) else 1)
@@ -92,14 +92,14 @@ def _any_height(panel: Panel) -> bool:
 
 
 def _legend(axes: Axes, panel: Panel) -> None:
-    """Beside the panel, so that it never hides a line."""
+    """Beside the panel, where it never hides a line."""
     handles = [
-        Line2D([], [], color=COLOURS[line.colour % len(COLOURS)], linestyle=_DASHED if line.dashed else "-")
+        Line2D([], [], color=COLORS[line.colour % len(COLORS)], linestyle=_DASHED if line.dashed else "-")
         for line in panel.lines
     ]
     labels = [line.label for line in panel.lines]
     if panel.limit is not None:
-        handles.append(Line2D([], [], color=_GREY, linestyle=":"))
+        handles.append(Line2D([], [], color=_GRAY, linestyle=":"))
         labels.append(panel.limit[0])
     axes.legend(
         handles,

@@ -1,18 +1,19 @@
-"""Secrets in command lines, in the well-known places where people write them: for what is recorded or shown."""
+"""Hide secrets in command lines, in the usual places, before they are recorded or shown."""
 
 from __future__ import annotations
 
 import re
 
 HIDDEN = "***"
-LONGEST = 4096
+LONGEST = 25_000
+"""More than a person reads before approving, so a command that is cut is never approved."""
 
 _VALUE = r"""(?:'[^']*'|"[^"]*"|[^\s'"|;&)]+)"""
 _NAME = r"(?:pass(?:word|wd|phrase|code)?|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?)"
 _VARIABLE = r"(?:PASS|SECRET|TOKEN|API_?KEY|ACCESS_KEY|CREDENTIAL)"
 
 # The first group stays, the rest of the match is hidden. Every repetition before a secret is bounded: commands come
-# from callers, and no line of theirs may keep us busy.
+# from callers, and none of them may keep us busy.
 _PLACES = tuple(
     re.compile(pattern, flags)
     for pattern, flags in (
@@ -46,6 +47,10 @@ _PLACES = tuple(
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S)
 
 
+_RUNS = re.compile(r"[`$;|&<>(){}\n]")
+"""What makes a shell run or redirect something."""
+
+
 def without_secrets(text: str) -> str:
     for place in _PLACES:
         text = place.sub(rf"\1{HIDDEN}", text)
@@ -53,7 +58,15 @@ def without_secrets(text: str) -> str:
 
 
 def shown_line(command: str) -> str:
-    """A command for people to read: of a very long one its beginning."""
-    if len(command) <= LONGEST:
-        return without_secrets(command)
-    return f"{without_secrets(command[:LONGEST])} … ({len(command)} characters)"
+    """A command for the person who approves it; of a very long one, the beginning.
+
+    What only looks like a secret but could run something is shown: `--password "$(reboot)"`.
+    """
+    shown = command[:LONGEST]
+    for place in _PLACES:
+        shown = place.sub(_hide_harmless, shown)
+    return shown if len(command) <= LONGEST else f"{shown} … ({len(command)} characters)"
+
+
+def _hide_harmless(found: re.Match[str]) -> str:
+    return found[0] if _RUNS.search(found[0], len(found[1])) else f"{found[1]}{HIDDEN}"

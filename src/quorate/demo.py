@@ -1,4 +1,4 @@
-"""A guided tour: a simulated cluster, a real MCP server over stdio, and a client that drives it."""
+"""A guided tour: a simulated cluster, a real MCP server over stdio, and a client."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quorate.state.entries import fold
 from quorate.surfaces.terminal import ProgressBar, align
 
 if TYPE_CHECKING:
     from mcp import Client
 
-    from quorate.sim.cluster import SimulatedCluster
+    from quorate.sim.simulator import SimulatedCluster
 
 
 async def tour() -> int:
-    from quorate.sim.cluster import SimulatedCluster
+    from quorate.sim.simulator import SimulatedCluster
 
     _say("A simulated Proxmox VE cluster, over real HTTPS")
     async with SimulatedCluster() as cluster:
@@ -43,7 +44,7 @@ async def _look_around(client: Client) -> None:
         _say(f"{name} {json.dumps(arguments) if arguments else ''}".rstrip())
         await _show(client, name, arguments)
     guest = await _first(client, "running")
-    _say(f"guest_stop {guest}: cutting the power, asked for at access level read")
+    _say(f"guest_stop {guest}: cutting the power, requested at access level read")
     await _show(client, "guest_stop", {"guest": guest})
 
 
@@ -92,7 +93,7 @@ async def _server(environment: dict[str, str], access: str) -> AsyncIterator[Cli
 
 
 def _environment(cluster: SimulatedCluster, audit_file: Path) -> dict[str, str]:
-    """The settings a user would make for a real cluster; the user's own config file must not get in the way."""
+    """The settings for a real cluster, isolated from the user's own configuration file."""
     return {
         "XDG_CONFIG_HOME": str(audit_file.parent),
         "PROXMOX_URL": cluster.url,
@@ -105,9 +106,8 @@ def _environment(cluster: SimulatedCluster, audit_file: Path) -> dict[str, str]:
 
 
 def _show_audit(file: Path) -> None:
-    _say("What the audit trail says about it")
-    for line in file.read_text().splitlines():
-        entry = json.loads(line)
+    _say("The audit trail")
+    for entry in fold(json.loads(line) for line in file.read_text().splitlines()):
         _print(f"{entry['time']}  {entry['tool']:<12} {entry['outcome']:<8} {entry['plan']}".rstrip())
 
 
@@ -116,8 +116,8 @@ def _how_to_connect() -> None:
     command = str(Path(sys.executable).with_name("quorate"))
     _print(json.dumps({"mcpServers": {"quorate": {"command": command, "args": ["serve", "--demo"]}}}, indent=2))
     _print(
-        "For a real cluster leave --demo out and set PROXMOX_URL, PROXMOX_TOKEN_ID and PROXMOX_TOKEN_SECRET in its\n"
-        "env; docs/configuration.md has the rest."
+        "For a real cluster omit --demo and set PROXMOX_URL, PROXMOX_TOKEN_ID and PROXMOX_TOKEN_SECRET in its\n"
+        "env; docs/configuration.md explains the rest."
     )
 
 

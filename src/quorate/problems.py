@@ -3,120 +3,186 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, ClassVar
+
+from quorate.hints import Advice, Naming
+
+
+class ProblemCode(StrEnum):
+    """Which kind of problem it is: for programs, and for our own decisions. Sentences are for people only."""
+
+    PROBLEM = "problem"
+    ARGUMENT = "argument"
+    REFUSED = "refused"
+    CONFIGURATION = "configuration"
+    UNREACHABLE = "unreachable"
+    TLS = "tls"
+    AUTHENTICATION = "authentication"
+    PERMISSION = "permission"
+    PARAMETER = "parameter"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    NO_QUORUM = "no_quorum"
+    NODE_OFFLINE = "node_offline"
+    TIMEOUT = "timeout"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    TASK_FAILED = "task_failed"
+    SERVER = "server"
+    HOST_KEY = "host_key"
+    GUEST = "guest"
+    APPROVAL = "approval"
+    AUDIT = "audit"
+    PASSPHRASE = "passphrase"  # noqa: S105 - a code, not a secret
+    STATE = "state"
 
 
 class Problem(Exception):
-    """Anything Quorate tells its caller instead of an answer."""
+    """What a caller gets instead of a result."""
 
-    kind: ClassVar[str] = "problem"
+    code: ClassVar[ProblemCode] = ProblemCode.PROBLEM
 
     def __init__(
         self,
         what: str,
         *,
         why: str | None = None,
-        next_step: str | None = None,
+        next_step: str | Advice | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.what = _sentence(what)
         self.why = _sentence(why) if why else None
-        self.next_step = _sentence(next_step) if next_step else None
+        self.advice = Advice(next_step) if isinstance(next_step, str) and next_step else next_step or None
         self.facts = dict(facts or {})
         super().__init__(self.what)
 
+    @property
+    def next_step(self) -> str | None:
+        """The advice with the native tool names."""
+        return _sentence(str(self.advice)) if self.advice else None
+
+    @next_step.setter
+    def next_step(self, advice: str | Advice | None) -> None:
+        self.advice = Advice(advice) if isinstance(advice, str) and advice else advice or None
+
     def __str__(self) -> str:
-        return " ".join(part for part in (self.what, self.why, self.next_step) if part)
+        return self.render(str)
+
+    def render(self, name: Naming) -> str:
+        """What happened, why, and what to do next, with tools as `name` writes them."""
+        next_step = _sentence(self.advice.render(name)) if self.advice else None
+        break_ = "\n" if "\n- " in self.what else " "  # what follows a list starts a line of its own
+        return break_.join(part for part in (self.what, self.why, next_step) if part)
 
 
 class BadArgument(Problem):
-    """The caller's argument cannot be used."""
+    """An argument of the caller is unusable."""
 
-    kind = "argument"
+    code = ProblemCode.ARGUMENT
+
+
+class BadTaskId(BadArgument):
+    """The argument is not the id of a task."""
 
 
 class Refused(Problem):
-    """Quorate's own gate said no."""
+    """Access level, policy, approval or another check of ours forbids it."""
 
-    kind = "refused"
+    code = ProblemCode.REFUSED
 
 
 class NotConfigured(Problem):
-    """No cluster is set up, so nothing can be asked."""
+    """No cluster is configured, so there is nothing to ask."""
 
-    kind = "configuration"
+    code = ProblemCode.CONFIGURATION
 
 
 class Unreachable(Problem):
-    """No connection could be made; the request was not sent."""
+    """No connection was established; the request was not sent."""
 
-    kind = "unreachable"
+    code = ProblemCode.UNREACHABLE
 
 
 class UntrustedCertificate(Problem):
-    kind = "tls"
+    code = ProblemCode.TLS
 
 
 class AuthenticationFailed(Problem):
-    kind = "authentication"
+    code = ProblemCode.AUTHENTICATION
 
 
 class PermissionMissing(Problem):
-    kind = "permission"
+    code = ProblemCode.PERMISSION
 
 
 class ParameterRejected(Problem):
-    kind = "parameter"
+    code = ProblemCode.PARAMETER
 
 
 class NotFound(Problem):
-    kind = "not_found"
+    code = ProblemCode.NOT_FOUND
+
+
+class GuestNotFound(NotFound):
+    """No guest has this id or name."""
+
+
+class HostNotFound(NotFound):
+    """No host is registered under this name."""
 
 
 class Conflict(Problem):
-    """The target is in the wrong state: running, stopped, locked, existing, protected, changed meanwhile."""
+    """The target is in the wrong state: running, stopped, locked, existing, protected, changed since it was read."""
 
-    kind = "conflict"
+    code = ProblemCode.CONFLICT
+
+
+class Overtaken(Conflict):
+    """Someone else was faster: the id is taken or the guest has moved. A new plan would succeed."""
+
+
+class AgentSilent(Conflict):
+    """The guest agent does not answer."""
 
 
 class NoQuorum(Problem):
-    kind = "no_quorum"
+    code = ProblemCode.NO_QUORUM
 
 
 class NodeOffline(Problem):
-    kind = "node_offline"
+    code = ProblemCode.NODE_OFFLINE
 
 
 class TimedOut(Problem):
-    kind = "timeout"
+    code = ProblemCode.TIMEOUT
 
 
 class OutcomeUnknown(Problem):
-    """A write was sent and no answer came back. It may or may not have happened; it is never sent again."""
+    """A write was sent and its answer was lost. It may or may not have happened; it is never sent again."""
 
-    kind = "outcome_unknown"
+    code = ProblemCode.OUTCOME_UNKNOWN
 
 
 class TaskFailed(Problem):
-    kind = "task_failed"
+    code = ProblemCode.TASK_FAILED
 
 
 class ServerFailed(Problem):
     """PVE answered with an error that fits no other kind."""
 
-    kind = "server"
+    code = ProblemCode.SERVER
 
 
 class HostKeyRefused(Problem):
-    """A host is not known, or not the one it was: nothing was sent to it."""
+    """The host key is unknown or has changed; nothing was sent."""
 
-    kind = "host_key"
+    code = ProblemCode.HOST_KEY
 
 
 class GuestRefused(Problem):
-    """The system inside a guest said no, in its own words."""
+    """The system inside a guest refused, in its own words."""
 
-    kind = "guest"
+    code = ProblemCode.GUEST
 
 
 def _sentence(text: str) -> str:

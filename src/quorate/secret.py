@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Secret:
-    """A text that never prints itself. Reading it is explicit: `secret.reveal()`."""
+    """A text that never prints itself; reading it is explicit: `secret.reveal()`."""
 
     __slots__ = ("_text",)
 

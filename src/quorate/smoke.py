@@ -1,6 +1,6 @@
-"""A smoke test of a real cluster: it reads, and if asked to makes guests of its own in one pool and removes them again.
+"""A smoke test of a real cluster: it reads and, if requested, creates guests in one pool and removes them.
 
-It uses the tools of solomonneas as a client does, so all gates hold.
+It uses the tools of solomonneas like a client, so all gates apply.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from quorate.config.smoke import SmokeSettings
 from quorate.pipeline.caller import Ask, Caller, Exchange
+from quorate.problems import Problem
 from quorate.pve.clock import Clock
-from quorate.pve.errors import Problem
 from quorate.surfaces.compat.solomonneas.smoke import PRIVILEGES, SMOKE_PREFIX
 from quorate.surfaces.compat.surface import CompatSurface
 
@@ -23,34 +23,34 @@ SNAPSHOT = "mcp_smoke"
 NOTE = "A smoke test; it removes itself"
 
 Say = Callable[[str, bool, dict[str, Any]], None]
-"""Gets each step: its name, whether it went well, and its facts."""
+"""Receives each step: its name, whether it succeeded, and its facts."""
 
 
 class _Failed(Exception):
-    """A step went wrong; it has been told."""
+    """A step failed and was reported."""
 
 
 class Smoke:
     def __init__(
-        self, tools: CompatSurface, wanted: SmokeSettings, *, clock: Clock, say: Say, ask: Ask | None = None
+        self, tools: CompatSurface, settings: SmokeSettings, *, clock: Clock, say: Say, ask: Ask | None = None
     ) -> None:
         self._tools = tools
-        self._wanted = wanted
+        self._settings = settings
         self._clock = clock
         self._say = say
         self._exchange = Exchange(Caller("quorate smoke", "cli"), None, ask)
 
     async def run(self) -> bool:
-        """Whether every step went well. What was made is removed in any case."""
+        """Whether every step succeeded. Created guests are removed in any case."""
         try:
             await self._look_around()
-            if self._wanted.makes_guests:
-                await self._step("pool", "proxmox_list_pool_resources", pool=self._wanted.pool)
-            if self._wanted.create:
+            if self._settings.makes_guests:
+                await self._step("pool", "proxmox_list_pool_resources", pool=self._settings.pool)
+            if self._settings.create:
                 await self._container()
-            if self._wanted.source:
+            if self._settings.source:
                 await self._clone()
-            if self._wanted.inside:
+            if self._settings.inside:
                 await self._service()
         except _Failed:
             return False
@@ -66,31 +66,31 @@ class Smoke:
         await self._step("tasks", "proxmox_recent_tasks", limit=5)
 
     async def _container(self) -> None:
-        wanted = self._wanted
-        found = await self._step("templates", "proxmox_list_templates", storage=wanted.template_storage, kind="vztmpl")
+        chosen = self._settings
+        found = await self._step("templates", "proxmox_list_templates", storage=chosen.template_storage, kind="vztmpl")
         if not found["container_templates"]:
-            self._fail("templates", f"There is no container template on {wanted.template_storage} of {found['node']}")
+            self._fail("templates", f"There is no container template on {chosen.template_storage} of {found['node']}")
         vmid = (await self._step("vmid", "proxmox_next_vmid"))["vmid"]
         name = f"{SMOKE_PREFIX}{vmid}"
-        async with AsyncExitStack() as leaving:
-            leaving.push_async_callback(self._remove, vmid, name)
+        async with AsyncExitStack() as cleanup:
+            cleanup.push_async_callback(self._remove, vmid, name)
             await self._step(
-                "create", "proxmox_create_container", vmid=vmid, hostname=name, node=found["node"], pool=wanted.pool,
-                ostemplate=found["container_templates"][0]["volid"], storage=wanted.root_storage, memory=256,
+                "create", "proxmox_create_container", vmid=vmid, hostname=name, node=found["node"], pool=chosen.pool,
+                ostemplate=found["container_templates"][0]["volid"], storage=chosen.root_storage, memory=256,
                 rootfs_size="2", start=True, description=NOTE, confirm=True,
             )  # fmt: skip
             state = (await self._step("inspect", "proxmox_get_resource", vmid=vmid))["status"]["status"]
             if state != "running":
-                self._fail("inspect", f"The new container is {state} and should run")
-            if wanted.backup_storage:
-                await self._backup(vmid, wanted.backup_storage)
-            if wanted.rollback:
+                self._fail("inspect", f"The new container is {state} instead of running")
+            if chosen.backup_storage:
+                await self._backup(vmid, chosen.backup_storage)
+            if chosen.rollback:
                 await self._rollback(vmid)
             await self._step("stop", "proxmox_stop_resource", vmid=vmid, timeoutSeconds=60, confirm=True)
 
     async def _backup(self, vmid: int, storage: str) -> None:
         await self._step(
-            "backup", "proxmox_run_backup", vmid=vmid, storage=storage, mode=self._wanted.backup_mode, confirm=True
+            "backup", "proxmox_run_backup", vmid=vmid, storage=storage, mode=self._settings.backup_mode, confirm=True
         )
         listed = (await self._step("backup listed", "proxmox_list_backups", vmid=vmid))["backups"]
         ours = [one for one in listed if one["storage"] == storage]
@@ -100,7 +100,7 @@ class Smoke:
             await self._remove_backup(one)
 
     async def _rollback(self, vmid: int) -> None:
-        """A file that is written after the snapshot must be gone after the way back."""
+        """A file written after the snapshot must be gone after the rollback."""
         about = {"vmid": vmid, "snapname": SNAPSHOT}
         await self._step("snapshot", "proxmox_snapshot_resource", **about, confirm=True)
         inside = await self._can_write(vmid)
@@ -115,7 +115,7 @@ class Smoke:
         await self._step("delete snapshot", "proxmox_delete_snapshot", **about, **SURE)
 
     async def _can_write(self, vmid: int) -> bool:
-        """Whether there is a way into the container; without one the rollback is believed, and that is said."""
+        """Whether there is a transport into the container; without one the rollback is reported as not verified."""
         answer = await self._call("proxmox_write_file", vmid=vmid, path=MARKER, content="smoke\n", confirm=True)
         self._say(
             "write inside", True, {"vmid": vmid, **({"not_verified": answer["error"]} if "error" in answer else {})}
@@ -123,35 +123,35 @@ class Smoke:
         return "error" not in answer
 
     async def _clone(self) -> None:
-        wanted = self._wanted
+        chosen = self._settings
         fit = await self._step(
-            "source", "proxmox_validate_qemu_smoke_source", vmid=wanted.source, max_disk_gb=wanted.most_gib,
-            allow_running=wanted.allow_running,
+            "source", "proxmox_validate_qemu_smoke_source", vmid=chosen.source, max_disk_gb=chosen.most_gib,
+            allow_running=chosen.allow_running,
         )  # fmt: skip
         if not fit["ok"]:
             self._fail("source", "; ".join(fit["blockers"]))
-        vmid = wanted.target or (await self._step("vmid", "proxmox_next_vmid"))["vmid"]
-        name = wanted.clone_name or f"{SMOKE_PREFIX}qemu-{vmid}"
-        async with AsyncExitStack() as leaving:
-            leaving.push_async_callback(self._remove, vmid, name)
+        vmid = chosen.target or (await self._step("vmid", "proxmox_next_vmid"))["vmid"]
+        name = chosen.clone_name or f"{SMOKE_PREFIX}qemu-{vmid}"
+        async with AsyncExitStack() as cleanup:
+            cleanup.push_async_callback(self._remove, vmid, name)
             cloned = await self._step(
-                "clone", "proxmox_clone_resource", source_vmid=wanted.source, new_vmid=vmid, name=name, full=True,
-                pool=wanted.pool, description=NOTE, confirm=True,
+                "clone", "proxmox_clone_resource", source_vmid=chosen.source, new_vmid=vmid, name=name, full=True,
+                pool=chosen.pool, description=NOTE, confirm=True,
             )  # fmt: skip
-            await self._ended(cloned)
+            await self._wait_for_end(cloned)
             await self._step("start", "proxmox_start_resource", vmid=vmid, confirm=True)
             await self._address(vmid)
             await self._step("stop", "proxmox_stop_resource", vmid=vmid, timeoutSeconds=60, confirm=True)
 
-    async def _ended(self, change: dict[str, Any]) -> None:
-        """A change that outlasted its call is waited for."""
+    async def _wait_for_end(self, change: dict[str, Any]) -> None:
+        """Wait for a change that outlasted its call."""
         if change["result"] == "running":
             waited = await self._step("wait", "proxmox_wait_task", upid=change["upid"], timeoutSeconds=1800)
             if waited["status"].get("exitstatus") != "OK":
                 self._fail("wait", f"The task ended with {waited['status'].get('exitstatus', 'nothing')}")
 
     async def _address(self, vmid: int) -> None:
-        until = self._clock.monotonic() + self._wanted.network_seconds
+        until = self._clock.monotonic() + self._settings.network_seconds
         while True:
             answer = await self._call("proxmox_guest_network", vmid=vmid)
             if answer.get("ipv4"):
@@ -162,15 +162,15 @@ class Smoke:
             await self._clock.sleep(LOOK_AGAIN)
 
     async def _service(self) -> None:
-        about = {"vmid": self._wanted.inside, "service": self._wanted.service, "confirm": True}
+        about = {"vmid": self._settings.inside, "service": self._settings.service, "confirm": True}
         await self._step("service", "proxmox_service_status", **about)
-        if action := self._wanted.service_action:
+        if action := self._settings.service_action:
             await self._step(f"service {action}", f"proxmox_service_{action}", **about)
 
     # -- removing --------------------------------------------------------------------------------------------------
 
     async def _remove(self, vmid: int, name: str) -> None:
-        """Delete the guest if it is ours, by its id, name and note: another may have taken the id before us."""
+        """Delete the guest if id, name and note are ours: someone else may have taken the id first."""
         config = (await self._call("proxmox_get_resource", vmid=vmid)).get("config", {})
         if name in (config.get("name"), config.get("hostname")) and NOTE in config.get("description", ""):
             await self._step("remove", "proxmox_destroy_resource", vmid=vmid, purge=True, force=True, **SURE)
@@ -202,15 +202,20 @@ class Smoke:
         raise _Failed
 
 
-def setting_up(wanted: SmokeSettings) -> list[str]:
-    """Commands for a root shell on a node: a user that can do all of this in the pool, and nothing elsewhere."""
+def setup_commands(settings: SmokeSettings) -> list[str]:
+    """Commands for a root shell on a node: a user that can do all of this in the pool, and nothing else."""
     user, role = "mcp-smoke@pve", "McpSmokeRole"
     more = ("Datastore.AllocateTemplate", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Cloudinit", "VM.Config.HWType")
     privileges = sorted({*PRIVILEGES, *more})
-    paths = [f"/pool/{wanted.pool}", f"/storage/{wanted.template_storage}", f"/storage/{wanted.root_storage}", "/sdn"]
+    paths = [
+        f"/pool/{settings.pool}",
+        f"/storage/{settings.template_storage}",
+        f"/storage/{settings.root_storage}",
+        "/sdn",
+    ]
     return [
         f'pveum role add {role} --privs "{" ".join(privileges)}"',
-        f"pveum pool add {wanted.pool}",
+        f"pveum pool add {settings.pool}",
         f"pveum user add {user}",
         *(f"pveum acl modify {path} --users {user} --roles {role}" for path in dict.fromkeys(paths)),
         f"pveum user token add {user} live-smoke --privsep 0",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from typing import Any
 
 from mcp.types import CallToolResult, TextContent, Tool
@@ -16,13 +17,12 @@ from mcp.types import CallToolResult, TextContent, Tool
 from quorate.app import App, build, demo_settings
 from quorate.config import Access, Settings
 from quorate.config.http import HttpSettings
-from quorate.operations.registry import DEFAULT_TOOLSETS
+from quorate.hints import Naming
 from quorate.pipeline.caller import Caller, Exchange, Question
-from quorate.pve.errors import Problem
+from quorate.problems import Problem
 from quorate.surfaces.server import Server
 from quorate.surfaces.surface import image
-from quorate.surfaces.web.application import Core
-from quorate.surfaces.web.serving import serve
+from quorate.surfaces.web.server import serve
 
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de"
@@ -57,6 +57,9 @@ class ScenarioTools:
     def instructions(self) -> str:
         return ""
 
+    def naming(self, _: Caller) -> Naming:
+        return lambda _: None
+
     async def call(self, name: str, _: dict[str, Any], exchange: Exchange) -> CallToolResult:
         if name == "test_error_handling":
             raise Problem("This tool always fails")
@@ -83,7 +86,7 @@ def _text(text: str) -> CallToolResult:
 
 
 async def main(transport: str) -> None:
-    async with demo_settings(Settings(access=Access.ADMIN, toolsets=tuple(DEFAULT_TOOLSETS))) as settings:
+    async with demo_settings(Settings(access=Access.ADMIN, toolsets=("default",))) as settings:
         app = build(settings)
 
         def server(**options: Any) -> Server:
@@ -96,7 +99,7 @@ async def main(transport: str) -> None:
 
 
 async def _over_http(app: App, server: Any) -> None:
-    await serve(Core(HttpSettings(port=0), app.store, [], server, app.audit))
+    await serve(replace(app.core(HttpSettings(port=0)), server=server))
 
 
 if __name__ == "__main__":

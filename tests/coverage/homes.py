@@ -18,13 +18,13 @@ from quorate.homelab.devices.device import Device
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.host import Host as Registered
 from quorate.ssh.settings import Login, SshSettings
-from tests.driving import Rig
-from tests.homelab.compose_host import ComposeHost
-from tests.homelab.docker_engine import DockerEngine, docker_engine
-from tests.homelab.house import house
-from tests.homelab.own_system import OwnSystem, own_system
-from tests.homelab.plain_tools import plain_tools
-from tests.ssh_server import HOST, Host
+from tests.rigs.compose_host import ComposeHost
+from tests.rigs.docker_engine import DockerEngine, docker_engine
+from tests.rigs.homelab import house
+from tests.rigs.host_tools import plain_tools
+from tests.rigs.mcp_session import Rig
+from tests.rigs.own_system import OwnSystem, own_system
+from tests.rigs.ssh_server import HOST, Host
 
 PASSWORD = "correct horse"
 HASH = "$6$quoratetest$Um.hGPzJ40I3bn5.y/N.0GdNPA2.cX4Rz3KN8NhPMgW1F8X3/FBZCUrv09sJV7m7m6RA67YmfleGQciPa76gl/"
@@ -117,9 +117,9 @@ async def docked(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 @asynccontextmanager
-async def accounts(tmp_path: Path) -> AsyncIterator[Home]:
+async def accounts(tmp_path: Path, **system: Any) -> AsyncIterator[Home]:
     """A real system with accounts of its own, of which `op` has a password and may use sudo."""
-    async with own_system(tmp_path / "box") as box:
+    async with own_system(tmp_path / "box", **system) as box:
         box.add_account("op", 1600, password=HASH)
         (box.folder / "etc/sudoers.d/op").write_text("op ALL=(ALL) ALL\n")
         ssh = SshSettings(Login(), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")

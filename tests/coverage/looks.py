@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorate.sim.guests import parse_size, size_of_drive
+from quorate.sim.guests.guest import parse_size, size_of_drive
 from tests.coverage.rows import Done, volumes
 
 Look = Callable[[Done], Any]
@@ -144,35 +144,6 @@ def is_detached(key: str) -> Look:
     return look
 
 
-def is_listed(*, kind: str | None = None, **wanted: Any) -> Look:
-    """The guests of the answer are those of the world."""
-
-    def look(done: Done) -> None:
-        expected = {
-            guest.vmid
-            for guest in done.world.guests.values()
-            if kind in (None, guest.kind) and all(getattr(guest, key) == value for key, value in wanted.items())
-        }
-        assert {row["vmid"] for row in done.rows} == expected
-        assert expected
-
-    return look
-
-
-def is_described(done: Done) -> None:
-    """State, hardware and disks of the answer are those of the world."""
-    guest = done.guest()
-    assert (done.facts["vmid"], done.facts["name"]) == (guest.vmid, guest.name)
-    assert done.facts["node"] == guest.node
-    assert done.facts["status"] == ("template" if guest.template else "paused" if guest.paused else guest.status)
-    assert done.facts["hardware"]["cores"] == guest.config["cores"]
-    assert str(done.facts["hardware"]["memory"]) == str(guest.config["memory"])
-    assert set(done.facts["networks"]) == {key for key in guest.config if key.startswith("net")}
-    drives = {key: str(guest.config[key]) for key, _ in guest.drives()}
-    assert done.facts["disks"].items() <= drives.items()
-    assert done.facts["disks"]
-
-
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
@@ -183,11 +154,6 @@ def has_snapshot(done: Done) -> None:
 
 def lacks_snapshot(done: Done) -> None:
     assert done.given["snapname"] not in done.guest().snapshots
-
-
-def snapshots_are_listed(done: Done) -> None:
-    assert {row["snapshot"] for row in done.rows} == set(done.guest().snapshots)
-    assert done.guest().snapshots
 
 
 def is_rolled_back(done: Done) -> None:

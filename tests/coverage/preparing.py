@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorate.sim.guests import GIB, Snapshot
-from quorate.sim.storages import Volume
+from quorate.sim.guests.guest import GIB, Snapshot
+from quorate.sim.storage.storages import Volume
 from quorate.sim.world import World
-from tests.coverage.rows import Done
 
 
 def changed_since(vmid: int, snapshot: str) -> Callable[[World], None]:
@@ -62,47 +61,3 @@ def disk_on_nas(vmid: int) -> Callable[[World], None]:
         guest.config.pop("parent", None)
 
     return prepare
-
-
-CLOUD_INIT_VM = (
-    "vmid", "name", "node", "memory", "cores", "iso", "disk_size", "storage", "net", "start", "pool", "onboot",
-    "protection", "agent", "scsihw", "boot", "bios", "machine", "cpu", "sockets", "description", "tags", "ciuser",
-    "cipassword", "sshkeys", "ipconfig0", "nameserver", "searchdomain",
-)  # fmt: skip
-
-
-async def made_with_cloud_init(done: Done) -> None:
-    """vm_create groups what these rows spread over many parameters."""
-    same = ("vmid", "name", "node", "memory", "cores", "iso", "storage", "start", "pool", "onboot", "agent", "bios")
-    given = done.given
-    addresses = dict(part.split("=", 1) for part in given["ipconfig0"].split(","))
-    await done.call(
-        "vm_create",
-        **{key: given[key] for key in (*same, "machine", "cpu", "sockets", "description")},
-        disks=[given["disk_size"]],
-        networks=[given["net"]],
-        tags=given["tags"].split(";"),
-        options={key: given[key] for key in ("protection", "scsihw", "boot")},
-        cloud_init={
-            "user": given["ciuser"],
-            "password": given["cipassword"],
-            "ssh_keys": given["sshkeys"].splitlines(),
-            "ip": addresses["ip"],
-            "gateway": addresses["gw"],
-            "dns": given["nameserver"],
-            "search_domain": given["searchdomain"],
-        },
-    )
-
-
-async def made_with_address(done: Done) -> None:
-    """container_create takes bridge and address as one network."""
-    given = done.given
-    await done.call(
-        "container_create",
-        **{key: given[key] for key in ("node", "vmid", "hostname", "cores", "storage", "dry_run")},
-        template=given["ostemplate"],
-        memory=given["memory_mb"],
-        rootfs=f"{given['rootfs_gb']}G",
-        networks=[{"bridge": given["bridge"], "ip": given["net_ip"]}],
-    )

@@ -1,11 +1,11 @@
-"""A row of another server's tool list, the native call made from its parameters, and the look at what it did."""
+"""Calls of other servers' tools by their own parameters, and the look at what they did."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,128 +13,32 @@ from typing import Any
 
 import aiohttp
 
-from quorate.sim.cluster import SimulatedCluster
-from quorate.sim.guests import Guest
-from quorate.sim.storages import Volume
+from quorate.sim.guests.guest import Guest
+from quorate.sim.simulator import SimulatedCluster
+from quorate.sim.storage.storages import Volume
 from quorate.sim.world import World
-from tests.driving import Rig, text_of
-
-SYSTEMS = ("brynnjocelyn", "bsahane", "gilby125", "solomonneas", "washyu")
-
-# What a caller of ours need not say, by what takes its place. A row may give these; no native argument comes of them.
-NOT_ASKED_FOR = {
-    "node": "the guest tells its node",
-    "type": "the guest tells its type",
-    "type_": "the guest tells its type",
-    "vm_type": "the guest tells its type",
-    "host": "the cluster is in the settings",
-    "confirm": "a word of the model is no gate; approval is the operator's",
-    "destructive": "a word of the model is no gate; approval is the operator's",
-    "wait": "every change is followed to its end",
-    "poll_interval": "tasks are asked for at growing intervals",
-    "intervalMs": "tasks are asked for at growing intervals",
-    "timeoutSeconds": "what outlasts the wait is handed back and can be followed with task_wait",
-}
+from tests import paths
+from tests.rigs.mcp_session import Rig, text_of
 
 
 def seed_rows() -> list[dict[str, Any]]:
     """Every row: system, tool and params (name -> type, whether it is required, default)."""
-    path = Path(__file__).parents[1] / "data" / "seed_tools.json"
+    path = paths.DATA / "seed_tools.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text())
     return rows
 
 
 @dataclass(frozen=True)
-class AnyOf:
-    """The first of several parameters that is given; all of them select the same."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Turned:
-    """A parameter whose value is spelled differently here."""
-
-    name: str
-    turn: Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Several parameters that are one argument here; those that are not given are None."""
-
-    names: tuple[str, ...]
-    join: Callable[..., Any]
-
-
-Source = str | AnyOf | Turned | Joined
-
-
-@dataclass(frozen=True)
-class Native:
-    """One native call: the row's parameters under our names, and what is always the same."""
-
-    tool: str
-    parameters: Mapping[str, Source] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self.fixed, **{ours: _value(source, given) for ours, source in self.parameters.items()
-                                 if any(name in given for name in _names(source))}}  # fmt: skip
-
-    @property
-    def uses(self) -> set[str]:
-        return {name for source in self.parameters.values() for name in _names(source)}
-
-
-def native(tool: str, parameters: Mapping[str, Source] | None = None, /, **fixed: Any) -> Native:
-    return Native(tool, parameters or {}, fixed)
-
-
-def _names(source: Source) -> tuple[str, ...]:
-    if isinstance(source, AnyOf | Joined):
-        return source.names
-    return (source.name,) if isinstance(source, Turned) else (source,)
-
-
-def _value(source: Source, given: Mapping[str, Any]) -> Any:
-    if isinstance(source, Turned):
-        return source.turn(given[source.name])
-    if isinstance(source, Joined):
-        return source.join(*(given.get(name) for name in source.names))
-    return next(given[name] for name in _names(source) if name in given)
-
-
-@dataclass(frozen=True)
 class Row:
+    """One call of a tool of another server."""
+
     tool: str
     given: Mapping[str, Any]
-    calls: tuple[Native, ...] | Callable[[Done], Any]
-    """Mostly one; a row that does several things at once is as many calls, or a function that makes them."""
     check: Callable[[Done], Any]
     prepare: Callable[[Any], Any] | None = None
-    uses: frozenset[str] = frozenset()
-    """What a function of calls takes from the row."""
-    without: Mapping[str, str] = field(default_factory=dict)
-    """Parameters that have no counterpart, and why."""
     home: Callable[[Path], AbstractAsyncContextManager[Any]] | None = None
     """Where it is run, if not before a simulated cluster alone: gives something with a rig `quorate`. What is given may
     then be a function of that, and so may be what is prepared."""
-
-
-def row(
-    tool: str,
-    given: Mapping[str, Any],
-    call: Native | Sequence[Native] | Callable[[Done], Any],
-    check: Callable[[Done], Any],
-    *,
-    prepare: Callable[[Any], Any] | None = None,
-    uses: Sequence[str] = (),
-    without: Mapping[str, str] | None = None,
-    home: Callable[[Path], AbstractAsyncContextManager[Any]] | None = None,
-) -> Row:
-    calls = (call,) if isinstance(call, Native) else tuple(call) if isinstance(call, Sequence) else call
-    return Row(tool, given, calls, check, prepare, frozenset(uses), without or {}, home)
 
 
 @dataclass
@@ -162,7 +66,7 @@ class Done:
         return [dict(zip(self.facts["columns"], row, strict=True)) for row in self.facts["rows"]]
 
     def guest(self, parameter: str = "vmid") -> Guest:
-        """The guest that a parameter of the row speaks of."""
+        """The guest that a parameter of the row names."""
         return self.world.guests[int(self.given[parameter])]
 
     def volume(self, volid: str) -> Volume:
@@ -197,17 +101,6 @@ async def ask_all(sim: SimulatedCluster, *paths: str, **query: Any) -> dict[str,
                 assert answer.status == 200, await answer.text()
                 answers[path] = (await answer.json())["data"]
     return answers
-
-
-async def run(rig: Rig, chosen: Row, home: Any = None) -> None:
-    """Prepare the world, make the native call and look at what it did."""
-    done = await prepared(rig, chosen, home)
-    if callable(chosen.calls):
-        await chosen.calls(done)
-    else:
-        for call in chosen.calls:
-            await done.call(call.tool, **call.arguments(done.given))
-    await looked_at(chosen, done)
 
 
 async def prepared(rig: Rig, chosen: Row, home: Any = None) -> Done:

@@ -7,24 +7,16 @@ from typing import Any
 
 from tests.coverage import homes
 from tests.coverage.homes import PASSWORD, Home, this_machine
-from tests.coverage.rows import Done, Joined, Turned, native, row
-from tests.ssh_server import HOST
+from tests.coverage.rows import Done, Row
+from tests.rigs.ssh_server import HOST
 
 ACCOUNT = "mcp_admin"
-BY_REFERENCE = "a registered host, or user@address:port"
 
 
-def at(hostname: str, username: str | None = None, port: int | None = None) -> str:
-    return f"{username}@{hostname}:{port}" if username else f"{hostname}:{port}"
-
-
-LOGIN = Joined(("hostname", "username", "port"), at)
-WITH_PASSWORD = {"password": "password", "key": "key_path"}
 PI = {"hostname": HOST, "username": "tester", "password": PASSWORD, "port": lambda home: home.port("pi")}
 NAS = {"hostname": HOST, "username": "tester", "key_path": lambda home: str(home.hosts["nas"].key_file),
        "port": lambda home: home.port("nas")}  # fmt: skip
 OP = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": lambda home: home.box.port}
-BY_NAME = {"credential_id": "hosts are known by their names"}
 
 
 def secret_stays(done: Done) -> None:
@@ -77,11 +69,6 @@ def account_is_in_groups(done: Done) -> None:
     secret_stays(done)
 
 
-async def groups_by_registered_login(done: Done) -> None:
-    """The native tool takes the login that is registered."""
-    await done.call("host_admin_groups", host="box", account=ACCOUNT)
-
-
 def invited(done: Done) -> Any:
     link = done.facts.get("link") or done.facts["url"]
     page, _, token = link.partition("#")
@@ -98,76 +85,26 @@ def terminal_is_offered(done: Done) -> None:
 
 
 SSH = [
-    row(
-        "ssh_discover",
-        PI,
-        native("host_discover", {"host": LOGIN, **WITH_PASSWORD}),
-        machine_is_told,
-        home=homes.machines,
-    ),
-    row(
-        "setup_mcp_admin",
-        {**OP, "force_update_key": True},
-        native("host_admin_setup", {"host": LOGIN, "password": "password"}, account=ACCOUNT),
-        account_is_there,
-        without={"force_update_key": "its key is let in wherever it is missing, and those of others stay"},
-        home=homes.accounts,
-    ),
-    row(
+    Row("ssh_discover", PI, machine_is_told, home=homes.machines),
+    Row("setup_mcp_admin", {**OP, "force_update_key": True}, account_is_there, home=homes.accounts),
+    Row(
         "verify_mcp_admin",
         {"hostname": HOST, "port": lambda home: home.box.port},
-        native(
-            "host_admin_verify", {"host": Joined(("hostname", "port"), lambda h, p: at(h, None, p))}, account=ACCOUNT
-        ),
         account_is_tried,
         prepare=set_up,
         home=homes.accounts,
     ),
-    row(
+    Row(
         "ssh_execute_command",
         {**PI, "command": lambda home: f"echo so it is > {home.folder}/mark; echo and said so", "sudo": False},
-        native("host_exec", {"host": LOGIN, "password": "password", "command": "command", "sudo": "sudo"}),
         command_has_run,
         home=homes.machines,
     ),
-    row(
-        "start_interactive_shell",
-        {**PI, "initial_command": "uptime"},
-        native(
-            "host_shell_open", {"host": LOGIN, "command": Turned("initial_command", lambda line: ["sh", "-c", line])}
-        ),
-        terminal_is_offered,
-        without={"password": BY_REFERENCE},
-        home=homes.machines,
-    ),
-    row(
-        "update_mcp_admin_groups",
-        OP,
-        groups_by_registered_login,
-        account_is_in_groups,
-        without=dict.fromkeys(("hostname", "username", "password", "port"), BY_REFERENCE),
-        prepare=set_up_without_groups,
-        home=homes.accounts,
-    ),
+    Row("start_interactive_shell", {**PI, "initial_command": "uptime"}, terminal_is_offered, home=homes.machines),
+    Row("update_mcp_admin_groups", OP, account_is_in_groups, prepare=set_up_without_groups, home=homes.accounts),
 ]
 
 # -- network -----------------------------------------------------------------------------------------------------------
-
-
-async def discover(done: Done, *targets: Any) -> None:
-    """Who is to be looked into with a login of their own is registered first."""
-    for number, one in enumerate(targets):
-        given = {"address": one["hostname"], "port": one["port"], "user": one["username"], "key": one["key_path"]}
-        await done.call("host_register", host=f"new{number}", **given)
-    await done.call("network_discover", hosts=[f"new{number}" for number, _ in enumerate(targets)])
-
-
-async def discover_one(done: Done) -> None:
-    await discover(done, done.given)
-
-
-async def discover_several(done: Done) -> None:
-    await discover(done, *done.given["targets"])
 
 
 async def device_is_kept(done: Done) -> None:
@@ -190,16 +127,10 @@ def topology_is_told(done: Done) -> None:
     assert '"looked_into": 1' in text
 
 
-async def suggest_every_kind(done: Done) -> None:
-    for kind in ("service", "docker", "database", "backup", "monitoring", "vm"):
-        await done.call("network_suggest", kind=kind)
-    done.answers.append({"suggestions": done.answers[:]})
-
-
 def places_are_suggested(done: Done) -> None:
     text = json.dumps(done.facts)
     assert all(f"demo/{name}" in text for name in done.world.nodes)
-    assert "memory are free" in text
+    assert "memory free" in text
     assert "a database" in text.lower()
 
 
@@ -213,30 +144,19 @@ async def device_number(home: Home) -> None:
 
 
 NETWORK = [
-    row(
-        "discover_and_map",
-        NAS,
-        discover_one,
-        device_is_kept,
-        uses=("hostname", "username", "key_path", "port"),
-        without={"password": BY_REFERENCE},
-        home=homes.machines,
-    ),
-    row(
+    Row("discover_and_map", NAS, device_is_kept, home=homes.machines),
+    Row(
         "bulk_discover_and_map",
         {"targets": lambda home: [{name: value(home) if callable(value) else value for name, value in NAS.items()}]},
-        discover_several,
         device_is_kept,
-        uses=("targets",),
         home=homes.machines,
     ),
-    row("get_network_sitemap", {}, native("network_map"), map_is_told, home=homes.registered),
-    row("analyze_network_topology", {}, native("network_analyze"), topology_is_told, home=homes.registered),
-    row("suggest_deployments", {}, suggest_every_kind, places_are_suggested, home=homes.registered),
-    row(
+    Row("get_network_sitemap", {}, map_is_told, home=homes.registered),
+    Row("analyze_network_topology", {}, topology_is_told, home=homes.registered),
+    Row("suggest_deployments", {}, places_are_suggested, home=homes.registered),
+    Row(
         "get_device_changes",
         {"device_id": 1, "limit": 5},
-        native("network_changes", {"device": "device_id", "limit": "limit"}),
         history_is_told,
         prepare=device_number,
         home=homes.registered,
@@ -269,52 +189,27 @@ async def server_is_forgotten(done: Done) -> None:
 
 
 SERVERS = [
-    row(
+    Row(
         "register_server",
         {**NAS, "display_name": "The NAS", "verify_connection": True},
-        native(
-            "host_register",
-            {
-                "address": "hostname", "user": "username", "key": "key_path", "port": "port",
-                "display_name": "display_name", "verify": "verify_connection",
-            },
-            host="nas",
-        ),
         server_is_kept,
         home=homes.machines,
     ),
-    row(
-        "list_registered_servers",
-        {"active_only": True},
-        native("host_list", {"inactive": Turned("active_only", lambda only: not only)}, clusters=False),
-        server_is_listed,
-        home=homes.registered,
-    ),
-    row(
+    Row("list_registered_servers", {"active_only": True}, server_is_listed, home=homes.registered),
+    Row(
         "update_server_credentials",
         {
-            "hostname": "nas", "username": "root", "key_path": "/keys/other", "port": 2200, "display_name": "Cellar",
+            "hostname": "nas",
+            "username": "root",
+            "key_path": "/keys/other",
+            "port": 2200,
+            "display_name": "Cellar",
             "is_active": False,
         },
-        native(
-            "host_update",
-            {
-                "host": "hostname", "user": "username", "key": "key_path", "port": "port",
-                "display_name": "display_name", "active": "is_active",
-            },
-        ),
         server_was_changed,
-        without=BY_NAME,
         home=homes.registered,
     ),
-    row(
-        "remove_server",
-        {"hostname": "nas"},
-        native("host_remove", {"host": "hostname"}),
-        server_is_forgotten,
-        without=BY_NAME,
-        home=homes.registered,
-    ),
-]  # fmt: skip
+    Row("remove_server", {"hostname": "nas"}, server_is_forgotten, home=homes.registered),
+]
 
 ROWS = [*SSH, *NETWORK, *SERVERS]

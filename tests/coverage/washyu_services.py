@@ -9,17 +9,13 @@ from quorate.homelab.scripts.index import packaged as scripts
 from quorate.homelab.services.catalogue import packaged as services
 from tests.coverage import homes
 from tests.coverage.homes import Home
-from tests.coverage.rows import Done, native, row
-from tests.coverage.washyu_hosts import BY_REFERENCE
-
-FROM_REGISTRY = dict.fromkeys(("username", "password", "port"), BY_REFERENCE)
+from tests.coverage.rows import Done, Row
 
 # -- services ----------------------------------------------------------------------------------------------------------
 
 PAGE = {"service_name": "page", "hostname": "box"}
 RECORDS = {"service_name": "records", "hostname": "box"}
 MARK = {"service_name": "mark", "hostname": "box"}
-OF_HOST = {"service": "service_name", "host": "hostname"}
 
 
 def services_are_listed(done: Done) -> None:
@@ -94,49 +90,32 @@ def play_has_run(done: Done) -> None:
 
 
 SERVICES = [
-    row("list_available_services", {}, native("service_list"), services_are_listed, home=homes.composed),
-    row(
-        "get_service_info",
-        {"service_name": "pihole"},
-        native("service_info", {"service": "service_name"}),
-        service_is_explained,
-        home=homes.composed,
-    ),
-    row("check_service_requirements", PAGE, native("service_check", OF_HOST), host_fits, without=FROM_REGISTRY,
-        home=homes.composed),
-    row(
+    Row("list_available_services", {}, services_are_listed, home=homes.composed),
+    Row("get_service_info", {"service_name": "pihole"}, service_is_explained, home=homes.composed),
+    Row("check_service_requirements", PAGE, host_fits, home=homes.composed),
+    Row(
         "install_service",
         {**PAGE, "config_override": lambda home: {"web_port": home.page}},
-        native("service_install", {**OF_HOST, "settings": "config_override"}),
         service_runs,
-        without=FROM_REGISTRY,
         home=homes.composed,
     ),
-    row("get_service_status", PAGE, native("service_status", OF_HOST), service_is_well, without=FROM_REGISTRY,
-        prepare=install_page, home=homes.composed),
-    row(
+    Row("get_service_status", PAGE, service_is_well, prepare=install_page, home=homes.composed),
+    Row(
         "plan_terraform_service",
         {**RECORDS, "config_override": {"colour": "blue"}},
-        native("terraform_plan", {**OF_HOST, "settings": "config_override"}),
         plan_is_told,
-        without=FROM_REGISTRY,
         home=homes.with_terraform,
     ),
-    row("destroy_terraform_service", RECORDS, native("terraform_destroy", OF_HOST), records_are_gone,
-        without=FROM_REGISTRY, prepare=make_records, home=homes.with_terraform),
-    row("refresh_terraform_service", RECORDS, native("terraform_refresh", OF_HOST), nothing_has_drifted,
-        without=FROM_REGISTRY, prepare=make_records, home=homes.with_terraform),
-    row("check_ansible_service", MARK, native("ansible_check", OF_HOST), play_was_tried, without=FROM_REGISTRY,
-        home=homes.with_ansible),
-    row(
+    Row("destroy_terraform_service", RECORDS, records_are_gone, prepare=make_records, home=homes.with_terraform),
+    Row("refresh_terraform_service", RECORDS, nothing_has_drifted, prepare=make_records, home=homes.with_terraform),
+    Row("check_ansible_service", MARK, play_was_tried, home=homes.with_ansible),
+    Row(
         "run_ansible_playbook",
         {**MARK, "tags": ["mark"], "extra_vars": {"word": "blue"}, "check_mode": False},
-        native("ansible_run", {**OF_HOST, "tags": "tags", "extra_vars": "extra_vars"}),
         play_has_run,
-        without={**FROM_REGISTRY, "check_mode": "ansible_check tries it"},
         home=homes.with_ansible,
     ),
-]  # fmt: skip
+]
 
 # -- scripts -----------------------------------------------------------------------------------------------------------
 
@@ -153,25 +132,17 @@ def script_is_told(done: Done) -> None:
 
 
 def _jellyfin() -> Any:
-    return scripts().named("jellyfin", "ct")
+    return scripts().get("jellyfin", "ct")
 
 
 SCRIPTS = [
-    row(
+    Row(
         "search_proxmox_scripts",
         {"query": "jellyfin", "category": "ct", "include_metadata": True},
-        native("script_search", {"words": "query", "category": "category"}),
         script_is_found,
-        without={"include_metadata": "they are there in any case"},
         home=homes.online,
     ),
-    row(
-        "get_proxmox_script_info",
-        {"script_name": "jellyfin", "category": "ct"},
-        native("script_info", {"script": "script_name", "category": "category"}),
-        script_is_told,
-        home=homes.online,
-    ),
+    Row("get_proxmox_script_info", {"script_name": "jellyfin", "category": "ct"}, script_is_told, home=homes.online),
 ]
 
 ROWS = [*SERVICES, *SCRIPTS]

@@ -12,9 +12,9 @@ import pytest
 
 from quorate.config import Approval
 from quorate.ssh.settings import Login, SshSettings
-from tests.driving import Rig
-from tests.homelab.house import house
-from tests.homelab.own_system import OwnSystem, own_system
+from tests.rigs.homelab import house
+from tests.rigs.mcp_session import Rig
+from tests.rigs.own_system import OwnSystem, own_system
 
 pytestmark = pytest.mark.anyio
 PASSWORD = "correct horse"
@@ -111,8 +111,8 @@ async def test_an_account_of_somebody_else_gets_no_rights(tmp_path):
     async with standing(tmp_path) as (quorate, box):
         box.add_account("alice", 1500)
         for tool in ("host_admin_setup", "host_admin_groups", "host_admin_remove"):
-            assert "did not make" in await quorate.refusal(tool, host="box", account="alice")
-        assert "no name for an administration account" in await quorate.refusal(
+            assert "did not create" in await quorate.refusal(tool, host="box", account="alice")
+        assert "is not a valid name for an administration account" in await quorate.refusal(
             "host_admin_setup", host="box", account="x; reboot"
         )
 
@@ -169,7 +169,7 @@ async def test_a_login_that_needs_its_password_for_sudo_will_do(tmp_path):
 @pytest.mark.thorough
 async def test_groups_are_added_where_they_exist(tmp_path):
     async with standing(tmp_path) as (quorate, box):
-        assert "host_admin_setup makes it" in await quorate.refusal("host_admin_groups", host="box")
+        assert "Create it: host_admin_setup" in await quorate.refusal("host_admin_groups", host="box")
         await quorate.facts("host_admin_setup", host="box", groups=[])
         assert "There is no group nosuch" in await quorate.refusal("host_admin_groups", host="box", groups=["nosuch"])
         await quorate.facts("host_admin_groups", host="box", groups=["docker"])

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from quorate.homelab.devices import store as kept_in
 from quorate.homelab.devices.device import Device, Sighting
-from quorate.homelab.devices.folding import folded
 from quorate.homelab.devices.identity import parse_fingerprint
+from quorate.homelab.devices.merge import merge
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.devices.view import differences, view
-from quorate.homelab.discovery.facts import (
+from quorate.inside.facts.model import (
     Container,
     Facts,
     Filesystem,
@@ -32,8 +32,8 @@ from quorate.homelab.discovery.facts import (
 )
 from quorate.problems import NotFound
 from quorate.state.store import Store, open_store
-from tests.state.hand_clock import HandClock
-from tests.state.postgres import postgres, postgres_server
+from tests.rigs.manual_clock import HandClock
+from tests.rigs.postgres import postgres, postgres_server
 
 __all__ = ["postgres", "postgres_server"]
 
@@ -88,10 +88,11 @@ async def history(devices: Devices) -> list[tuple[str, Any, Any]]:
 # -- which is which ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_a_new_address_is_a_change_and_no_new_device(store):
     devices = Devices(store)
-    (first,) = await devices.saw([sighting()], 100.0)
-    (second,) = await devices.saw([sighting(found=facts("192.168.1.77/24"))], 200.0)
+    (first,) = await devices.record_sightings([sighting()], 100.0)
+    (second,) = await devices.record_sightings([sighting(found=facts("192.168.1.77/24"))], 200.0)
     assert second.id == first.id == 1
     assert second.address == "192.168.1.77"
     assert await history(devices) == [("network.eth0.addresses", "192.168.1.5/24", "192.168.1.77/24")]
@@ -101,16 +102,16 @@ async def test_a_new_address_is_a_change_and_no_new_device(store):
 
 
 async def test_a_scan_finds_the_machine_that_was_looked_into_by_its_mac(devices):
-    (first,) = await devices.saw([sighting()], 1.0)
-    (again,) = await devices.saw([Sighting(address="192.168.1.5", macs=(MAC,), open_ports=(22,))], 2.0)
+    (first,) = await devices.record_sightings([sighting()], 1.0)
+    (again,) = await devices.record_sightings([Sighting(address="192.168.1.5", macs=(MAC,), open_ports=(22,))], 2.0)
     assert again.id == first.id
     assert (again.kind, again.name) == ("host", "nas")
     assert await history(devices) == []
 
 
 async def test_a_device_that_only_a_scan_knows_gets_a_new_address_and_a_new_neighbour_takes_the_old_one(devices):
-    (printer,) = await devices.saw([Sighting(address="10.0.0.5", macs=(MAC,))], 1.0)
-    moved, newcomer = await devices.saw(
+    (printer,) = await devices.record_sightings([Sighting(address="10.0.0.5", macs=(MAC,))], 1.0)
+    moved, newcomer = await devices.record_sightings(
         [Sighting(address="10.0.0.9", macs=(MAC,)), Sighting(address="10.0.0.5", macs=(OTHER_MAC,))], 2.0
     )
     assert moved.id == printer.id
@@ -119,26 +120,30 @@ async def test_a_device_that_only_a_scan_knows_gets_a_new_address_and_a_new_neig
 
 
 async def test_an_address_alone_becomes_a_machine_once_it_is_looked_into(devices):
-    (unknown,) = await devices.saw([Sighting(address="192.168.1.5", open_ports=(22,))], 1.0)
-    (known,) = await devices.saw([sighting(address="192.168.1.5")], 2.0)
+    (unknown,) = await devices.record_sightings([Sighting(address="192.168.1.5", open_ports=(22,))], 1.0)
+    (known,) = await devices.record_sightings([sighting(address="192.168.1.5")], 2.0)
     assert known.id == unknown.id
     assert known.facts is not None
     assert await history(devices) == []  # it has become known, it has not changed
 
 
 async def test_clones_that_share_a_machine_id_are_two_devices(devices):
-    one, two = await devices.saw([sighting("web1"), sighting("web2", found=facts("192.168.1.6/24", OTHER_MAC))], 1.0)
+    one, two = await devices.record_sightings(
+        [sighting("web1"), sighting("web2", found=facts("192.168.1.6/24", OTHER_MAC))], 1.0
+    )
     assert one.id != two.id
     for now in (2.0, 3.0):
-        again = await devices.saw([sighting("web2", found=facts("192.168.1.6/24", OTHER_MAC)), sighting("web1")], now)
+        again = await devices.record_sightings(
+            [sighting("web2", found=facts("192.168.1.6/24", OTHER_MAC)), sighting("web1")], now
+        )
         assert [device.id for device in again] == [two.id, one.id]
     assert await history(devices) == []
 
 
 async def test_a_new_network_card_and_a_new_installation_are_changes_of_the_same_device(devices):
-    (first,) = await devices.saw([sighting()], 1.0)
-    (card,) = await devices.saw([sighting(found=facts(mac=OTHER_MAC))], 2.0)
-    (anew,) = await devices.saw([sighting(machine_id="m2", found=facts(mac=OTHER_MAC))], 3.0)
+    (first,) = await devices.record_sightings([sighting()], 1.0)
+    (card,) = await devices.record_sightings([sighting(found=facts(mac=OTHER_MAC))], 2.0)
+    (anew,) = await devices.record_sightings([sighting(machine_id="m2", found=facts(mac=OTHER_MAC))], 3.0)
     assert first.id == card.id == anew.id
     assert await history(devices) == [("network.eth0.mac", MAC, OTHER_MAC), ("machine_id", "m1", "m2")]
 
@@ -146,13 +151,13 @@ async def test_a_new_network_card_and_a_new_installation_are_changes_of_the_same
 async def test_a_container_that_shows_the_serial_number_of_its_host_is_not_its_host(devices):
     host = sighting("pve", "m1", serial="SN-1234-AB")
     inside = sighting("ct", "m2", facts("192.168.1.9/24", OTHER_MAC), serial="SN-1234-AB")
-    one, two = await devices.saw([host, inside], 1.0)
+    one, two = await devices.record_sightings([host, inside], 1.0)
     assert one.id != two.id
 
 
 async def test_two_names_for_one_machine_are_one_device_with_a_steady_name(devices):
     for now in (1.0, 2.0):
-        one, two = await devices.saw([sighting("nas"), sighting("nas-admin")], now)
+        one, two = await devices.record_sightings([sighting("nas"), sighting("nas-admin")], now)
         assert one.id == two.id
         assert two.name == "nas"
     assert two.refs == ("nas", "nas-admin")
@@ -161,9 +166,9 @@ async def test_two_names_for_one_machine_are_one_device_with_a_steady_name(devic
 
 @pytest.mark.parametrize("place", ["192.168.1.5", "192.168.1.5:22", "[fd00::5]:2222"])
 async def test_a_machine_that_nobody_has_registered_is_called_as_it_calls_itself(devices, place):
-    (found,) = await devices.saw([sighting(place, address="192.168.1.5")], 1.0)
+    (found,) = await devices.record_sightings([sighting(place, address="192.168.1.5")], 1.0)
     assert (found.name, found.refs) == ("nas", (place,))
-    (named,) = await devices.saw([sighting("store", address="192.168.1.5")], 2.0)
+    (named,) = await devices.record_sightings([sighting("store", address="192.168.1.5")], 2.0)
     assert (named.name, named.id) == ("store", found.id)
 
 
@@ -174,7 +179,7 @@ async def test_a_router_stands_where_it_was_reached_and_not_where_its_default_ro
     )
     network = Network(interfaces=cards, gateways=("203.0.113.1 dev wan",))
     seen = sighting("router", found=facts(network=network), address="192.168.1.1")
-    (router,) = await devices.saw([seen], 1.0)
+    (router,) = await devices.record_sightings([seen], 1.0)
     assert router.addresses == ("192.168.1.1/24", "203.0.113.7/24")
 
 
@@ -186,9 +191,9 @@ async def test_a_machine_that_claims_to_be_another_stays_apart_from_it(devices):
             sighting("liar", **claims, address="192.168.1.66"),
         ]
 
-    victim, liar = await devices.saw(seen(), 1.0)
+    victim, liar = await devices.record_sightings(seen(), 1.0)
     assert victim.id != liar.id
-    again = await devices.saw(seen(), 2.0)
+    again = await devices.record_sightings(seen(), 2.0)
     assert [one.id for one in again] == [victim.id, liar.id]
     assert again[0].refs == ("nas",)
     assert await history(devices) == []
@@ -198,9 +203,9 @@ async def test_guests_are_known_by_their_place_in_the_cluster(devices):
     def guest(vmid: int, **more: Any) -> Sighting:
         return sighting(f"home/{vmid}", kind="vm", place=f"home/{vmid}", **{"node": "pve1", **more})
 
-    one, two = await devices.saw([guest(100), guest(101)], 1.0)
+    one, two = await devices.record_sightings([guest(100), guest(101)], 1.0)
     assert one.id != two.id  # although machine id and MAC are the same
-    (moved,) = await devices.saw([guest(100, node="pve2")], 2.0)
+    (moved,) = await devices.record_sightings([guest(100, node="pve2")], 2.0)
     assert moved.id == one.id
     assert await history(devices) == [("node", "pve1", "pve2")]
 
@@ -220,7 +225,7 @@ def test_serial_numbers_that_number_nothing_are_no_identity(printed, expected):
 
 
 async def test_a_device_is_found_by_id_name_and_address(devices):
-    await devices.saw([sighting()], 1.0)
+    await devices.record_sightings([sighting()], 1.0)
     for ref in (1, "1", "nas", "192.168.1.5", MAC):
         assert (await devices.find(ref)).id == 1
     with pytest.raises(NotFound, match="no device 'nix'"):
@@ -231,10 +236,10 @@ async def test_a_device_is_found_by_id_name_and_address(devices):
 
 
 async def test_going_away_and_coming_back_are_changes_once_each(devices):
-    (device,) = await devices.saw([sighting()], 1.0)
-    await devices.missed([device.id], 2.0)
-    await devices.missed([device.id], 3.0)
-    await devices.saw([sighting()], 4.0)
+    (device,) = await devices.record_sightings([sighting()], 1.0)
+    await devices.mark_absent([device.id], 2.0)
+    await devices.mark_absent([device.id], 3.0)
+    await devices.record_sightings([sighting()], 4.0)
     assert await history(devices) == [("state", "up", "away"), ("state", "away", "up")]
 
 
@@ -244,7 +249,7 @@ async def test_a_disk_that_fills_slowly_is_told_once_it_has_moved_ten_points(dev
         return sighting(found=facts(filesystems=(disk,)))
 
     for now, used in enumerate((400, 430, 460, 490, 510, 505, 540)):
-        await devices.saw([filled(used)], float(now))
+        await devices.record_sightings([filled(used)], float(now))
     assert await history(devices) == [("filesystems./srv.used%", 40, 51)]
 
 
@@ -270,30 +275,30 @@ async def test_what_moves_by_itself_is_no_change(devices):
             )
         ),
     )
-    await devices.saw([sighting()], 1.0)
-    await devices.saw([sighting(found=busy)], 2.0)
+    await devices.record_sightings([sighting()], 1.0)
+    await devices.record_sightings([sighting(found=busy)], 2.0)
     assert await history(devices) == []
 
 
 async def test_a_section_that_could_not_be_read_is_as_it_was(devices):
-    await devices.saw([sighting()], 1.0)
-    (blind,) = await devices.saw([sighting(found=facts(ports=None, filesystems=None))], 2.0)
+    await devices.record_sightings([sighting()], 1.0)
+    (blind,) = await devices.record_sightings([sighting(found=facts(ports=None, filesystems=None))], 2.0)
     assert blind.facts is not None
     assert blind.facts.ports
-    await devices.saw([sighting()], 3.0)
+    await devices.record_sightings([sighting()], 3.0)
     assert await history(devices) == []
 
 
 async def test_a_section_that_was_told_in_part_takes_nothing_away(devices):
     share = Filesystem(mount="/mnt", device="nas:/srv", type="nfs4", size=1000, used=100)
     local = facts().filesystems or ()
-    await devices.saw([sighting(found=facts(filesystems=(*local, share)))], 1.0)
+    await devices.record_sightings([sighting(found=facts(filesystems=(*local, share)))], 1.0)
     hanging = facts(
         filesystems=local,
         network=Network(gateways=("192.168.1.1 dev eth0",)),
         not_known={"filesystems": "df did not end", "network": "its interfaces are not told"},
     )
-    await devices.saw([sighting(found=hanging, macs=(MAC,))], 2.0)
+    await devices.record_sightings([sighting(found=hanging, macs=(MAC,))], 2.0)
     assert await history(devices) == []
 
 
@@ -302,9 +307,9 @@ async def test_a_port_that_opens_a_container_that_stops_and_a_unit_that_fails_ar
         box = Container(engine="docker", name="web", state=state, image="nginx")
         return sighting(found=facts(containers=(box,), **more))
 
-    await devices.saw([found("running")], 1.0)
+    await devices.record_sightings([found("running")], 1.0)
     ports = (*(facts().ports or ()), Port(protocol="tcp", address="*", port=8080))
-    await devices.saw(
+    await devices.record_sightings(
         [found("exited", ports=ports, services=Services(manager="systemd", failed=("nut.service",)))], 2.0
     )
     assert sorted(await history(devices)) == [
@@ -315,10 +320,10 @@ async def test_a_port_that_opens_a_container_that_stops_and_a_unit_that_fails_ar
 
 
 async def test_a_scan_that_looks_at_other_ports_finds_no_changes_but_a_port_that_opens_is_one(devices):
-    await devices.saw([Sighting(address="10.0.0.5", open_ports=(80,), closed_ports=(443,))], 1.0)
-    await devices.saw([Sighting(address="10.0.0.5", open_ports=(22,))], 2.0)
+    await devices.record_sightings([Sighting(address="10.0.0.5", open_ports=(80,), closed_ports=(443,))], 1.0)
+    await devices.record_sightings([Sighting(address="10.0.0.5", open_ports=(22,))], 2.0)
     assert await history(devices) == []
-    await devices.saw([Sighting(address="10.0.0.5", open_ports=(443,), closed_ports=(80,))], 3.0)
+    await devices.record_sightings([Sighting(address="10.0.0.5", open_ports=(443,), closed_ports=(80,))], 3.0)
     assert sorted(await history(devices)) == [("open_ports.443", None, "open"), ("open_ports.80", "open", None)]
 
 
@@ -356,15 +361,16 @@ anything = st.builds(
 )
 
 
+@pytest.mark.thorough
 @given(anything, anything)
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_looking_twice_at_anything_makes_no_change_and_what_is_kept_can_be_read_again(before, found):
-    device = folded(Device(), Sighting(kind="host", name="x", facts=before), 1.0)
+    device = merge(Device(), Sighting(kind="host", name="x", facts=before), 1.0)
     device = msgspec.structs.replace(device, told=view(device))
-    once = folded(device, Sighting(kind="host", name="x", facts=found), 2.0)
+    once = merge(device, Sighting(kind="host", name="x", facts=found), 2.0)
     _, told = differences(device.told, view(once))
     once = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(once, told=told)), type=Device)
-    twice = folded(once, Sighting(kind="host", name="x", facts=found), 3.0)
+    twice = merge(once, Sighting(kind="host", name="x", facts=found), 3.0)
     assert differences(once.told, view(twice))[0] == []
 
 
@@ -373,7 +379,7 @@ def test_looking_twice_at_anything_makes_no_change_and_what_is_kept_can_be_read_
 
 async def test_servers_that_see_the_same_at_once_make_one_device_and_one_entry(store):
     async def look(found: Facts) -> list[Device]:
-        return await Devices(store).saw([sighting(found=found)], 5.0)
+        return await Devices(store).record_sightings([sighting(found=found)], 5.0)
 
     first = await asyncio.gather(*(look(facts()) for _ in range(8)))
     assert {device.id for (device,) in first} == {1}
@@ -387,21 +393,23 @@ async def test_servers_that_see_the_same_at_once_make_one_device_and_one_entry(s
 async def test_the_same_change_may_happen_again(store):
     devices = Devices(store)
     for now, address in enumerate(("192.168.1.5/24", "192.168.1.9/24", "192.168.1.5/24", "192.168.1.9/24")):
-        await devices.saw([sighting(found=facts(address))], float(now))
+        await devices.record_sightings([sighting(found=facts(address))], float(now))
     assert len(await history(devices)) == 3
 
 
 async def test_old_history_and_devices_unseen_for_long_are_forgotten(store, monkeypatch):
     devices = Devices(store)
-    await devices.saw([sighting("old", "m1")], 1.0)
-    await devices.saw([sighting("new", "m2", facts("192.168.1.9/24", OTHER_MAC))], 2.0 + kept_in.KEPT_SECONDS)
+    await devices.record_sightings([sighting("old", "m1")], 1.0)
+    await devices.record_sightings(
+        [sighting("new", "m2", facts("192.168.1.9/24", OTHER_MAC))], 2.0 + kept_in.KEPT_SECONDS
+    )
     (left,) = await devices.all()
     assert left.name == "new"
     assert [one.name for one in await devices.changes()] == ["new"]
     assert left.id == 2
     monkeypatch.setattr(kept_in, "MOST_CHANGES", 3)
     for number in range(10):
-        await devices.saw(
+        await devices.record_sightings(
             [sighting("new", "m2", facts(f"192.168.1.{number}/24", OTHER_MAC))], 9.0 + number + kept_in.KEPT_SECONDS
         )
     assert len(await devices.changes(limit=100)) == 3

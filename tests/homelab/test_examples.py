@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.examples import pairs
-from quorate.cli.key_values import key_values
+from quorate.cli.arguments import example_pairs
 from quorate.operations.registry import operations
-from tests.driving import text_of
-from tests.homelab.house import house
+from quorate.surfaces.argument_pairs import parse_pairs
+from tests.rigs.homelab import house
+from tests.rigs.mcp_session import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -25,12 +25,13 @@ ACCOUNTS = "host_admin_"
 """What these answer depends on the accounts and on the sudo of the machine that the test runs on."""
 
 
+@pytest.mark.thorough
 async def test_every_example_runs_as_it_stands_in_a_house_with_a_nas(tmp_path: Path) -> None:
     loopback = {"networks": (ipaddress.ip_network("127.0.0.0/8"),)}
-    wanted = [one for one in operations({"hosts", "map"}).values() if not one.name.startswith(ACCOUNTS)]
+    wanted = [one for one in operations({"hosts", "host_admin", "map"}).values() if not one.name.startswith(ACCOUNTS)]
     async with house(tmp_path, homelab=loopback) as built:
         for operation in wanted:
-            given = key_values(pairs(operation), operation.schema())
+            given = parse_pairs(example_pairs(operation), operation.schema())
             given |= {"dry_run": True} if operation.changes and "dry_run" in operation.schema()["properties"] else {}
             answer = await built.quorate.call(operation.name, **given)
             expected = ELSEWHERE.get(operation.name, "")

@@ -13,18 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quorate.homelab.discovery import asking
-from quorate.homelab.discovery.asking import Told, question, taken_apart
-from quorate.homelab.discovery.discover import facts_of
-from quorate.homelab.discovery.facts import SECTIONS, Facts
-from quorate.operations.hosts.discovering import Section
-from quorate.operations.hosts.summary import summary
-from tests.homelab.house import house
-from tests.homelab.real_sudo import PASSWORD, needs_sudo, plain_login
-from tests.homelab.test_host_exec import Silent
+from quorate.inside.facts import script
+from quorate.inside.facts.collector import read_facts
+from quorate.inside.facts.model import SECTIONS, Facts
+from quorate.inside.facts.script import Answers, build_script, split_answers
+from quorate.operations.host_admin.discover import Section
+from quorate.operations.host_admin.summary import summary
+from tests import paths
+from tests.rigs.homelab import house
+from tests.rigs.sudo import PASSWORD, needs_sudo, plain_login
+from tests.rigs.tcp_server import hang, tcp_server
 
-RECORDED = Path(__file__).parents[1] / "data" / "discovery"
-SOURCES = sorted({name for section in SECTIONS for name in asking.asked_for(section)})
+RECORDED = paths.DATA / "discovery"
+SOURCES = sorted({name for section in SECTIONS for name in script.sources_of(section)})
 
 
 def recorded(system: str) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def recorded(system: str) -> dict[str, Any]:
         name, _, words = part.partition("\n")
         assert name in SOURCES, f"nobody asks for {name}"
         answers[name] = words.rstrip("\n") if name != "dmi" else words
-    return facts_of(Told(answers)).to_builtins()
+    return read_facts(Answers(answers)).to_builtins()
 
 
 # -- recorded systems --------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ def test_an_alpine_on_a_raspberry_pi_is_read_by_what_busybox_has():
     assert facts["hardware"] == {"model": "Raspberry Pi 4 Model B Rev 1.4"}
     assert (facts["system"]["id"], facts["system"]["version"]) == ("alpine", "3.20.3")
     assert facts["cpu"] == {"threads": 2}
-    assert facts["memory"] == {"total": 1894312 * 1024}
+    assert facts["memory"] == {"total": 1894312 * 1024, "available": 1500000 * 1024}
     assert facts["disks"] == [{"name": "mmcblk0", "size": 62333952 * 512, "rotational": False}]
     eth0, wlan0 = facts["network"]["interfaces"]
     assert eth0["addresses"] == ["192.168.1.53/24", "fe80::dea6:32ff:fe01:203/64"]
@@ -107,7 +108,7 @@ def test_an_alpine_on_a_raspberry_pi_is_read_by_what_busybox_has():
     assert facts["time"] == {"zone": "Europe/Vienna", "synchronised": True}
     assert facts["users"] == [{"name": "root", "origin": "192.168.1.20"}]
     assert facts["usb"] == [{"id": "2109:3431"}]
-    assert facts["not_known"] == dict.fromkeys(("pci", "gpus"), "No program or file there tells it")
+    assert facts["not_known"] == dict.fromkeys(("pci", "gpus"), "No program or file there provides it")
 
 
 def test_an_older_rocky_falls_back_and_tells_why_its_containers_are_not_known():
@@ -122,7 +123,7 @@ def test_an_older_rocky_falls_back_and_tells_why_its_containers_are_not_known():
 
 def test_a_name_that_sounds_like_a_complaint_is_none_and_podman_is_not_counted_twice():
     podman = "failed-error|Up 2 hours|cannot:1"
-    facts = facts_of(Told({"podman": podman, "docker": f"Emulate Docker CLI using podman.\n{podman}"}))
+    facts = read_facts(Answers({"podman": podman, "docker": f"Emulate Docker CLI using podman.\n{podman}"}))
     assert [(one.engine, one.name) for one in facts.containers or ()] == [("podman", "failed-error")]
     assert "containers" not in facts.not_known
 
@@ -214,31 +215,34 @@ _SIGNS = st.sampled_from(["\t", " : ", "=", "|", "%", '"', "[{", "\0"])
 GARBAGE = st.lists(st.one_of(_PIECES, st.text(max_size=30), _SIGNS), max_size=8)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(SOURCES), st.builds(lambda lines: "\n".join(lines), GARBAGE), max_size=12))
 def test_no_answer_whatever_makes_reading_fail(answers):
-    facts = facts_of(Told(answers, frozenset(list(answers)[:1])))
+    facts = read_facts(Answers(answers, frozenset(list(answers)[:1])))
     summary(facts)
     assert facts.to_builtins() is not None
 
 
 @given(st.text(), st.text(min_size=1, max_size=8))
 def test_no_answer_whatever_makes_taking_apart_fail(text, mark):
-    taken_apart(text, mark)
+    split_answers(text, mark)
 
 
 def test_what_a_host_makes_endless_is_bounded():
     ports = "\n".join(f"tcp LISTEN 0 0 *:{port} *:*" for port in range(1, 3000))
-    facts = facts_of(Told({"ss": ports, "sys_net": f"{'x' * 9000}\t02:00:00:00:00:01\tup\t", "docker": "a|Up|" * 9000}))
+    facts = read_facts(
+        Answers({"ss": ports, "sys_net": f"{'x' * 9000}\t02:00:00:00:00:01\tup\t", "docker": "a|Up|" * 9000})
+    )
     assert len(facts.ports or ()) == 500
     assert len(facts.network.interfaces[0].name if facts.network else "") == 1000
     assert len(summary(facts)["ports"]) == 61
 
 
 def test_what_is_said_before_the_first_mark_or_looks_like_another_mark_is_no_answer():
-    told = taken_apart("Welcome!\nM0 uname\nx\n\nM1 uname\nLinux\nM0 who\n\nM1 late\n\nM1 end\nbye", "M1")
-    assert told == Told({"uname": "Linux\nM0 who"}, frozenset({"uname"}))
-    assert taken_apart("no such shell", "M1") is None
+    told = split_answers("Welcome!\nM0 uname\nx\n\nM1 uname\nLinux\nM0 who\n\nM1 late\n\nM1 end\nbye", "M1")
+    assert told == Answers({"uname": "Linux\nM0 who"}, frozenset({"uname"}))
+    assert split_answers("no such shell", "M1") is None
 
 
 # -- the script --------------------------------------------------------------------------------------------------------
@@ -247,6 +251,7 @@ SHELLS = [one for one in (["dash"], ["bash", "--posix"], ["busybox", "sh"], ["mk
           if shutil.which(one[0])]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 def test_every_shell_asks_alike_and_nothing_that_hangs_or_floods_keeps_the_rest(tmp_path, shell):
     nap = f"sleep {4800 + SHELLS.index(shell)}"
@@ -258,21 +263,21 @@ def test_every_shell_asks_alike_and_nothing_that_hangs_or_floods_keeps_the_rest(
         "lscpu": "exit 127",
         "who": "echo ada pts/0 2026-01-01 10:00",
     }
-    for name, script in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+    for name, lines in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}\n")
         (tmp_path / name).chmod(0o755)
     sections = ("system", "cpu", "users", "pci", "network", "containers", "filesystems")
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([*shell, "-c", question(sections), "sh", "1"], input=b"M1\n", capture_output=True, env=env, check=False)  # fmt: skip # noqa: E501
-    told = taken_apart(done.stdout.decode(), "M1")
+    done = subprocess.run([*shell, "-c", build_script(sections), "sh", "1"], input=b"M1\n", capture_output=True, env=env, check=False)  # fmt: skip # noqa: E501
+    told = split_answers(done.stdout.decode(), "M1")
     assert told is not None
     assert told.complete
     if shell[0] == "busybox":  # it may take its own df, ip and lspci for those that are in the way
         assert "docker" in told.late
         return
     assert {"df", "df_local", "docker"} <= told.late
-    assert all(len(words) <= asking.MOST_BYTES for words in told.answers.values())
-    facts = facts_of(told, sections)
+    assert all(len(words) <= script.MAX_BYTES for words in told.texts.values())
+    facts = read_facts(told, sections)
     assert [user.name for user in facts.users or ()] == ["ada"]
     assert facts.cpu is not None
     assert facts.network is not None
@@ -284,7 +289,7 @@ def test_every_shell_asks_alike_and_nothing_that_hangs_or_floods_keeps_the_rest(
 
 def test_the_sections_that_callers_can_name_are_those_that_there_are():
     assert get_args(Section) == SECTIONS
-    assert all(asking.asked_for(section) for section in SECTIONS)
+    assert all(script.sources_of(section) for section in SECTIONS)
 
 
 # -- from the front door -----------------------------------------------------------------------------------------------
@@ -306,7 +311,7 @@ async def test_a_host_is_discovered_in_one_round_trip(tmp_path):
 
 @pytest.mark.anyio
 async def test_what_was_said_until_the_time_was_up_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("quorate.homelab.discovery.discover.SHARE", 0.001)
+    monkeypatch.setattr("quorate.inside.facts.collector.SHARE", 0.001)
     (tmp_path / "bin").mkdir()
     stuck = tmp_path / "bin" / "df"
     stuck.write_text("#!/bin/sh\nexec sleep 4722\n")
@@ -315,15 +320,15 @@ async def test_what_was_said_until_the_time_was_up_is_told(tmp_path, monkeypatch
     async with house(tmp_path, {"nas": {"environment": environment}}) as built:
         facts = await built.quorate.facts("host_discover", host="nas", seconds=5, sections=["system", "filesystems"])
         assert facts["system"]["hostname"] == os.uname().nodename
-        assert facts["not_known"] == {"filesystems": "The answer broke off before it"}
+        assert facts["not_known"] == {"filesystems": "The output ended before this section"}
 
 
 @pytest.mark.anyio
 async def test_hosts_that_cannot_be_asked_are_told_as_such(tmp_path):
     async with house(tmp_path) as built:
-        async with Silent() as port:
+        async with tcp_server(hang) as port:
             words = await built.quorate.refusal("host_discover", host=f"tester@127.0.0.1:{port}", seconds=5)
-        assert "did not take a command within 5 s" in words
+        assert "did not start a command within 5 s" in words
         words = await built.quorate.refusal("host_discover", host="tester@127.0.0.1:1", seconds=5)
         assert "cannot be reached" in words
 

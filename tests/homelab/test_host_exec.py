@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
+import signal
 import tomllib
-from asyncio.subprocess import PIPE
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 import pytest
 
+from quorate.cli.options import STILL_RUNNING
 from quorate.command_rules import CommandRules
 from quorate.config import Access
-from quorate.config.given import Rank, Source
 from quorate.config.policy import read_policy
+from quorate.config.raw import Rank, Source
 from quorate.config.rules import Policy
 from quorate.homelab.host import Host
 from quorate.homelab.registry import Hosts
+from quorate.pipeline.caller import Caller, Exchange
+from quorate.problems import NotFound
 from quorate.pve.clock import SystemClock
 from quorate.state.store import open_store
-from tests.homelab.house import house
-from tests.homelab.real_sudo import PASSWORD, needs_sudo, plain_login
-from tests.ssh_server import serving
-from tests.test_ssh import NASTY, sleeping, until
+from tests.inside.test_ssh import NASTY, sleeping, until
+from tests.rigs.homelab import house
+from tests.rigs.processes import completed
+from tests.rigs.ssh_server import kept_jobs, serving
+from tests.rigs.sudo import PASSWORD, needs_sudo, plain_login
+from tests.rigs.tcp_server import hang, tcp_server
 
 pytestmark = pytest.mark.anyio
 
 CANARY = "never-in-a-process-list"
+NAP = f"{os.getpid()}471"
+"""Seconds that no other run sleeps: commands outlive a run that is killed, and runs share the machine."""
 
 
 def command_lines() -> str:
@@ -97,26 +104,11 @@ def new_key() -> str:
 
 
 async def test_a_host_that_takes_the_connection_and_stays_silent_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("quorate.inside.over_ssh.START_SECONDS", 0.3)
+    monkeypatch.setattr("quorate.ssh.connection.CONNECT_SECONDS", 0.3)
     async with house(tmp_path) as built:
-        async with Silent() as port:
+        async with tcp_server(hang) as port:
             words = await built.quorate.refusal("host_exec", host=f"tester@127.0.0.1:{port}", command="true")
-        assert "could not be started within" in words
-
-
-class Silent:
-    """Takes every connection and says nothing."""
-
-    async def __aenter__(self) -> int:
-        self._taken: list[asyncio.StreamWriter] = []
-        self._server = await asyncio.start_server(lambda _, writer: self._taken.append(writer), "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for writer in self._taken:
-            writer.transport.abort()
-        await self._server.wait_closed()
+        assert "did not answer SSH within" in words
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -151,17 +143,17 @@ async def test_who_may_only_read_runs_nothing(tmp_path):
 async def test_a_long_command_goes_on_is_listed_polled_and_stopped_with_all_it_started(tmp_path):
     async with house(tmp_path) as built:
         quorate = built.quorate
-        facts = await quorate.facts("host_exec", host="nas", command="echo one; sleep 4711 & sleep 4711", wait=0.5)
+        facts = await quorate.facts("host_exec", host="nas", command=f"echo one; sleep {NAP}1 & sleep {NAP}1", wait=0.5)
         job = facts["job"]
         assert facts["result"] == "running"
         assert f"host_job action=poll job={job}" in facts["next"]
         (row,) = await quorate.rows("host_job")
-        assert (row["job"], row["host"], row["state"]) == (job, "host nas", "begun")
+        assert (row["job"], row["host"], row["state"]) == (job, "host nas", "started")
         told = await quorate.facts("host_job", action="poll", job=job)
         assert (told["state"], told["host"], told["stdout"]) == ("running", "host nas", "one\n")
         stopped = await quorate.facts("host_job", action="stop", job=job)
         assert stopped["signal"] == "TERM"
-        assert sleeping("4711") == []
+        assert sleeping(f"{NAP}1") == []
         assert (await quorate.facts("host_job", action="poll", job=job))["state"] == "ended"
         assert "no job 'ssh:1'" in await quorate.refusal("host_job", action="poll", job="ssh:1")
         assert "needs the job" in await quorate.refusal("host_job", action="stop")
@@ -195,31 +187,32 @@ async def test_sudo_gets_its_password_and_nobody_else_does(tmp_path, monkeypatch
         root = await quorate.facts("host_exec", host="nas", command=script, sudo=True, env={"A": "a b"}, stdin="in\n")
         assert (root["stdout"], root.get("stderr")) == ("root\n/\na b\nin\n", None)
         env = {"A": CANARY}
-        facts = await quorate.facts("host_exec", host="nas", command="sleep 4712", sudo=True, env=env, wait=0.5)
-        await until(lambda: sleeping("4712"))
+        facts = await quorate.facts("host_exec", host="nas", command=f"sleep {NAP}2", sudo=True, env=env, wait=0.5)
+        await until(lambda: sleeping(f"{NAP}2"))
         shown = command_lines()
-        assert "sleep 4712" in shown
+        assert f"sleep {NAP}2" in shown
         assert CANARY not in shown
         assert PASSWORD not in shown
         assert (await quorate.facts("host_job", action="stop", job=facts["job"]))["signal"] == "TERM"
-        assert sleeping("4712") == []
+        assert sleeping(f"{NAP}2") == []
         for text in (quorate.audit_file.read_text(), (tmp_path / "state.sqlite").read_bytes().decode("latin-1")):
             assert PASSWORD not in text
             assert CANARY not in text
 
 
+@pytest.mark.thorough
 @needs_sudo
 async def test_what_ignores_a_polite_end_as_root_is_ended_by_force_and_by_its_time_limit(tmp_path):
     login = plain_login(tmp_path / "login", "Defaults use_pty\ntester ALL=(ALL:ALL) ALL")
     async with house(tmp_path, {"nas": {"noise": login}}) as built:
         quorate = built.quorate
-        stubborn = 'trap "" TERM; sleep 4713 & sleep 4713; sleep 4713'
+        stubborn = f'trap "" TERM; sleep {NAP}3 & sleep {NAP}3; sleep {NAP}3'
         given = {"host": "nas", "sudo": True, "password": PASSWORD, "key": str(built.hosts["nas"].key_file)}
         facts = await quorate.facts("host_exec", command=stubborn, wait=0.5, **given)
-        await until(lambda: len(sleeping("4713")) == 2)
+        await until(lambda: len(sleeping(f"{NAP}3")) == 2)
         assert (await quorate.facts("host_job", action="stop", job=facts["job"]))["signal"] == "KILL"
-        assert sleeping("4713") == []
-        limited = await quorate.facts("host_exec", command="sleep 4714", timeout=1, **given)
+        assert sleeping(f"{NAP}3") == []
+        limited = await quorate.facts("host_exec", command=f"sleep {NAP}4", timeout=1, **given)
         assert limited["signal"] == "TERM"
         assert PASSWORD not in quorate.audit_file.read_text()
 
@@ -259,7 +252,7 @@ async def test_a_login_that_is_root_needs_no_sudo_and_its_password_is_thrown_awa
         assert facts["stdout"] == "mine\n"
 
 
-async def test_a_command_that_outlasts_quorate_call_is_said_to_have_ended_with_it(tmp_path):
+async def test_a_command_that_outlasts_quorate_call_goes_on_and_the_next_call_follows_it(tmp_path):
     async with serving(tmp_path / "nas") as nas:
         state = tmp_path / "state.sqlite"
         async with open_store(str(state), clock=SystemClock()) as store:
@@ -270,9 +263,50 @@ async def test_a_command_that_outlasts_quorate_call_is_said_to_have_ended_with_i
             "QUORATE_STATE": str(state),
             "QUORATE_HOMELAB_KNOWN_HOSTS": str(nas.known_hosts),
         }
-        call = ("call", "host_exec", "host=nas", "command=sleep 600", "wait=0", "--access", "operate")
-        running = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "quorate", *call, env=environ, stdout=PIPE, stderr=PIPE
-        )
-        _, said = await running.communicate()
-    assert (running.returncode, b"it was ended" in said) == (1, True)
+
+        async def call(*words: str) -> tuple[int | None, str]:
+            done = await asyncio.to_thread(completed, "call", *words, "--access", "operate", environ=environ)
+            return done.returncode, done.stdout
+
+        code, said = await call("host_exec", "host=nas", "command=echo begun; sleep 600", "wait=0")
+        assert code == STILL_RUNNING, said
+        job = next(word for word in said.split() if word.startswith("kept:"))
+        code, said = await call("host_job", "action=poll", f"job={job}")
+        assert (code, "begun" in said, "running" in said) == (0, True, True), said
+        _, said = await call("host_job", "action=stop", f"job={job}")
+        assert "signal: TERM" in said
+
+
+async def test_a_job_belongs_to_the_caller_who_started_it(tmp_path):
+    async with house(tmp_path) as built:
+        alice, bob = (Exchange(Caller(subject=name)) for name in ("alice", "bob"))
+
+        async def run(who: Exchange, tool: str, **given: Any) -> Any:
+            return (await built.quorate.app.pipeline.run(tool, given, who)).data
+
+        job = (await run(alice, "host_exec", host="nas", command=f"sleep {NAP}6", wait=0.5))["job"]
+        assert [len((await run(who, "host_job")).rows) for who in (alice, bob, Exchange())] == [1, 0, 1]
+        for action in ("poll", "stop"):
+            with pytest.raises(NotFound, match="There is no job"):
+                await run(bob, "host_job", action=action, job=job)
+        assert (await run(alice, "host_job", action="stop", job=job))["signal"] == "TERM"
+
+
+@pytest.mark.thorough
+async def test_what_a_command_left_on_its_machine_goes_an_hour_after_its_end(tmp_path):
+    async with house(tmp_path) as built:
+        quorate, nas = built.quorate, built.hosts["nas"]
+        begun = {}
+        for name, command in (("ended", "true"), ("lost", f"sleep {NAP}7"), ("running", f"sleep {NAP}8")):
+            job = (await quorate.facts("host_exec", host="nas", command=f"sleep 0.2; {command}", wait=0))["job"]
+            begun[name] = next(one for one in kept_jobs(nas) if one.name.endswith(job.removeprefix("kept:")))
+            if name == "ended":
+                await quorate.facts("host_job", action="poll", job=job, seconds=10)
+        for file in ("supervisor", "pid"):  # as if the power had failed
+            os.killpg(int((begun["lost"] / file).read_text().split()[0]), signal.SIGKILL)
+        await quorate.facts("host_exec", host="nas", command=["true"])
+        assert all(folder.exists() for folder in begun.values())
+        for folder in (*begun.values(), begun["ended"] / "code"):
+            os.utime(folder, (0, 0))
+        await quorate.facts("host_exec", host="nas", command=["true"])
+        assert [name for name, folder in begun.items() if folder.exists()] == ["running"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from tests.homelab.house import house
+from tests.rigs.homelab import house
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ async def register(quorate, host, address, **more):
 
 async def test_hosts_are_exported_with_their_way_in_and_without_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("QUORATE_HOST_NAS", "very secret indeed")
-    async with house(tmp_path, {}, toolsets=("hosts",)) as built:
+    async with house(tmp_path, {}, toolsets=("hosts", "host_admin")) as built:
         quorate = built.quorate
         await register(quorate, "gate", "192.0.2.1", user="me", port=2200, labels=["edge"])
         await register(
@@ -42,7 +42,7 @@ async def test_hosts_are_exported_with_their_way_in_and_without_secrets(tmp_path
 
 
 async def test_what_ansible_would_act_on_is_left_out_and_told(tmp_path):
-    async with house(tmp_path, {}, toolsets=("hosts",)) as built:
+    async with house(tmp_path, {}, toolsets=("hosts", "host_admin")) as built:
         quorate = built.quorate
         await register(quorate, "sly", "192.0.2.9", user="{{ lookup('pipe', 'id') }}")
         told = await quorate.facts("host_export", format="ini")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import anyio
 import anyio.lowlevel
 import pytest
 
 from quorate.config import Access
 from quorate.homelab.infra.document import examined
-from tests.homelab.infra_lab import InfraLab, infra_lab
+from tests import paths
+from tests.rigs.infra_hosts import InfraLab, infra_lab
 
 pytestmark = pytest.mark.anyio
 
@@ -73,19 +72,19 @@ async def test_yaml_is_read_as_well_as_an_object(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"name": "no good"}, "name: every document has a name"),
-        ({"things": {}}, "things: is not known here"),
+        ({"name": "no good"}, "name: must consist of letters"),
+        ({"things": {}}, "things: is unknown"),
         ({"workloads": {"web": {"host": "one"}}}, "workloads.web: Object missing required field `image`"),
         ({"workloads": {"web": {"host": "one", "image": "x", "prots": []}}}, "unknown field `prots`"),
-        ({"workloads": {"web": {"host": "one", "image": "x", "ports": ["80;x"]}}}, "workloads.web: '80;x' is no port"),
+        ({"workloads": {"web": {"host": "one", "image": "x", "ports": ["80;x"]}}}, "web: '80;x' is not a port"),
         ({"workloads": {"web": {"host": "one", "image": "x", "cpus": "many"}}}, "workloads.web.cpus: Expected `float"),
-        ({"workloads": {"web": {"host": "one", "image": "x", "needs": ["nobody"]}}}, "nothing called 'nobody'"),
+        ({"workloads": {"web": {"host": "one", "image": "x", "needs": ["nobody"]}}}, "no item 'nobody'"),
         ({"workloads": {"a": {"host": "one", "image": "x", "needs": ["b"]},
                         "b": {"host": "one", "image": "x", "needs": ["a"]}}}, "a -> b -> a"),
         ({"workloads": {"a": {"host": "one", "image": "x", "ports": ["80:80"]},
-                        "b": {"host": "one", "image": "x", "ports": ["80:81"]}}}, "port 80/tcp is that of workload a"),
+                        "b": {"host": "one", "image": "x", "ports": ["80:81"]}}}, "80/tcp also belongs to workload a"),
         ({"workloads": {"a": {"host": "one", "image": "x", "replicas": 2},
-                        "a-2": {"host": "one", "image": "x"}}}, "a copy of workload a is called a-2, too"),
+                        "a-2": {"host": "one", "image": "x"}}}, "a copy of workload a is also named a-2"),
         ({"workloads": {"one": {"host": "one", "image": "x"}}}, "host one has the same name"),
         ({"workloads": {"a": {"host": "one", "image": "x", "env": {"DB_PASSWORD": "hunter2"}}}}, "under secrets"),
         ({"guests": {"g": {"type": "ct"}}}, "a container needs a template"),
@@ -149,6 +148,7 @@ async def test_another_value_of_a_secret_is_noticed_although_nobody_can_read_it_
         assert b"first-secret" not in everything
 
 
+@pytest.mark.thorough
 async def test_what_is_wanted_no_more_is_left_unless_pruning_is_asked_for(tmp_path):
     async with infra_lab(tmp_path) as lab:
         await lab.quorate.facts("infra_apply", document=wanted(lab))
@@ -163,6 +163,7 @@ async def test_what_is_wanted_no_more_is_left_unless_pruning_is_asked_for(tmp_pa
         assert "left_over" not in await lab.quorate.facts("infra_plan", document=less)
 
 
+@pytest.mark.thorough
 async def test_validation_measures_the_hosts(tmp_path):
     async with infra_lab(tmp_path) as lab:
         document = wanted(lab)
@@ -177,6 +178,7 @@ async def test_validation_measures_the_hosts(tmp_path):
         assert lab.engines["one"].changes == []
 
 
+@pytest.mark.thorough
 async def test_copies_get_ports_one_after_the_other_and_fewer_of_them_remove_the_last(tmp_path):
     async with infra_lab(tmp_path) as lab:
         await lab.quorate.facts("infra_apply", document=wanted(lab))
@@ -193,6 +195,7 @@ async def test_copies_get_ports_one_after_the_other_and_fewer_of_them_remove_the
         assert "No document that was applied" in await lab.quorate.refusal("infra_scale", name="wep", replicas=2)
 
 
+@pytest.mark.thorough
 async def test_a_step_that_outlasts_the_call_goes_on_and_the_rest_is_done_by_the_next(tmp_path):
     async with infra_lab(tmp_path, register=True) as lab:
         document = wanted(lab, hosts={})
@@ -212,7 +215,7 @@ async def test_a_step_that_outlasts_the_call_goes_on_and_the_rest_is_done_by_the
 
 
 def test_the_document_of_the_manual_is_right():
-    text = (Path(__file__).parents[2] / "docs/homelab/infra.md").read_text()
+    text = (paths.DOCS / "homelab/infra.md").read_text()
     document, faults = examined(text.split("```yaml\n")[1].split("```")[0])
     assert faults == []
     assert [str(one) for one in document.order()] == [

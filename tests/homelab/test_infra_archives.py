@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from quorate.homelab.infra.taking import taken_from
+from quorate.homelab.infra.device_backup import taken_from
 
 ASKED = ["/etc/hostname", "/etc/cron.d/*"]
 

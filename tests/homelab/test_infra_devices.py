@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from quorate.homelab.infra.dependants import connected
+from quorate.homelab.infra.dependants import connected, still_running
+from quorate.inside.facts.model import Facts, Port, Services
 from quorate.ssh.settings import Login, SshSettings
-from tests.driving import Rig, text_of
-from tests.homelab.house import house
-from tests.homelab.infra_lab import InfraLab, infra_lab
-from tests.homelab.own_system import OwnSystem, own_system
+from tests.rigs.homelab import house
+from tests.rigs.infra_hosts import InfraLab, infra_lab
+from tests.rigs.mcp_session import Rig, text_of
+from tests.rigs.own_system import OwnSystem, own_system
 
 pytestmark = pytest.mark.anyio
 
@@ -32,12 +33,13 @@ async def test_a_device_that_is_needed_is_not_taken_away(tmp_path):
         told = await lab.quorate.refusal("device_decommission", device="one")
         assert "docker web (running, nginx:1) runs there" in told
         assert "host two is reached through it" in told
-        assert "the infrastructure document lab speaks of it" in told
+        assert "the infrastructure document lab mentions it" in told
         assert "force=true" in told
         assert {"web", "db"} == set(lab.running("one"))
         assert {"one", "two"} == {row["name"] for row in await lab.quorate.rows("host_list", clusters=False)}
 
 
+@pytest.mark.thorough
 async def test_its_containers_are_moved_and_then_it_is_forgotten_and_marked(tmp_path):
     async with infra_lab(tmp_path, register=True) as lab:
         await furnish(lab)
@@ -55,6 +57,7 @@ async def test_its_containers_are_moved_and_then_it_is_forgotten_and_marked(tmp_
         assert "retired" in str(await lab.quorate.facts("network_changes"))
 
 
+@pytest.mark.thorough
 async def test_what_is_in_volumes_moves_before_the_start_and_only_if_asked_for(tmp_path):
     async with infra_lab(tmp_path, register=True) as lab:
         await furnish(lab, volumes=["pages:/srv/pages"])
@@ -72,7 +75,7 @@ async def test_a_move_that_fails_leaves_it_running_where_it_was(tmp_path):
         lab.engines["one"].add("web", "broken:1")
         answer = await lab.quorate.call("device_decommission", device="one", move_to="two")
         assert answer.is_error
-        assert "runs where it was" in text_of(answer)
+        assert "runs on its old host again" in text_of(answer)
         assert "web" in lab.engines["one"].containers
         assert lab.engines["two"].containers == {}
         assert {"one", "two"} == {row["name"] for row in await lab.quorate.rows("host_list", clusters=False)}
@@ -94,6 +97,26 @@ def test_users_of_what_listens_there_are_found_by_their_connections():
     assert connected(text) == ["port 5432 is in use by 10.0.0.9", "port 8080 is in use by ::ffff:10.0.0.8"]
 
 
+def test_what_listens_or_runs_on_a_machine_is_named_without_the_system_itself():
+    facts = Facts(
+        ports=(
+            Port("tcp", "*", 22, "sshd"),
+            Port("tcp", "*", 5432, "postgres"),
+            Port("tcp", "127.0.0.1", 631, "cupsd"),
+            Port("udp", "10.0.0.5", 53, "dnsmasq"),
+            Port("tcp", "*", 9),
+        ),
+        services=Services("systemd", ("borgmatic", "cron", "ssh", "systemd-logind", "user@0")),
+    )
+    assert still_running(facts) == [
+        "dnsmasq listens on port 53",
+        "postgres listens on port 5432",
+        "something listens on port 9",
+        "the service borgmatic is running",
+    ]
+
+
+@pytest.mark.thorough
 async def test_containers_are_changed_and_switched_after_a_backup(tmp_path):
     async with infra_lab(tmp_path, "one", register=True, homelab={"services_folder": str(tmp_path / "srv")}) as lab:
         await furnish(lab)
@@ -117,10 +140,10 @@ async def test_what_a_device_cannot_do_is_said_and_nothing_is_done(tmp_path):
             "device_update", device="one", changes={"resources": {"cores": 4}}
         )
         assert "cannot be read" in await refused("device_update", device="one", changes={"firewall": {}})
-        assert "is no host name" in await refused(
+        assert "is not a valid hostname" in await refused(
             "device_update", device="one", changes={"network": {"hostname": "a; b"}}
         )
-        assert "Nothing to change" in await refused("device_update", device="one", changes={})
+        assert "nothing to change" in await refused("device_update", device="one", changes={})
         assert lab.engines["one"].changes == []
 
 
@@ -165,16 +188,16 @@ async def test_settings_that_sshd_does_not_take_are_taken_back(tmp_path):
     async with standing(tmp_path, "PasswordAuthentication yes\n") as (quorate, box):
         changes = {"security": {"ssh_password_login": False}}
         told = await quorate.refusal("device_update", device="box", changes=changes, backup=False)
-        assert "all is as before" in told
+        assert "the old settings were restored" in told
         assert not list((box.folder / "etc/ssh/sshd_config.d").iterdir())
         locked_out = {"security": {"ssh_root_login": "no"}}
-        assert "root's" in await quorate.refusal("device_update", device="box", changes=locked_out)
+        assert "is root" in await quorate.refusal("device_update", device="box", changes=locked_out)
 
 
 async def test_a_dead_device_is_taken_away_by_force_only(tmp_path):
     async with infra_lab(tmp_path, "one", register=True) as lab:
         await lab.quorate.facts("host_register", host="dead", verify=False, **(lab.host("one") | {"port": 1}))
-        assert "is not known" in await lab.quorate.refusal("device_decommission", device="dead")
+        assert "is unknown" in await lab.quorate.refusal("device_decommission", device="dead")
         done = await lab.quorate.facts("device_decommission", device="dead", force=True)
-        assert "is not known" in str(done["warnings"])
+        assert "is unknown" in str(done["warnings"])
         assert [row["name"] for row in await lab.quorate.rows("host_list", clusters=False)] == ["one"]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from quorate.command_rules import CommandRules
 from quorate.config.rules import Policy, Rule
-from tests.homelab.infra_lab import infra_lab
-from tests.ssh_server import HOST
+from tests.rigs.infra_hosts import infra_lab
+from tests.rigs.ssh_server import HOST
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +57,20 @@ async def test_a_guest_that_nobody_made_here_is_never_removed(tmp_path):
         assert "web" not in await guests(lab)
 
 
+async def test_patterns_for_commands_hold_for_what_a_new_container_runs(tmp_path):
+    async with infra_lab(tmp_path, "one", register=True) as lab:
+        cluster = lab.quorate.app.cluster
+        assert cluster is not None
+        cluster.command_rules = CommandRules(allow=("/sbin/init",))
+
+        def document(**options: str) -> dict[str, Any]:
+            return {"name": "farm", "guests": {"web": {**WEB, "settings": {"options": options}}}}
+
+        for runs in (document(entrypoint="/bin/sh -c reboot"), document(env="LD_PRELOAD=/srv/x.so")):
+            assert "is refused" in await lab.quorate.refusal("infra_apply", document=runs)
+        await lab.quorate.facts("infra_apply", document=document(entrypoint="/sbin/init"), dry_run=True)
+
+
 async def test_rules_of_the_cluster_and_of_hosts_hold_for_every_step_of_a_document(tmp_path):
     rules = (Rule("no-node", False, "change", nodes=("pve1",)), Rule("no-host", False, "change", hosts=("one",)))
     async with infra_lab(tmp_path, "one", register=True) as lab:
@@ -82,7 +97,7 @@ async def test_what_needs_a_guest_waits_until_it_is_made(tmp_path):
         }
         plan = await lab.quorate.facts("infra_plan", document=document)
         assert plan["changes"][1] == {
-            "what": "workload page", "on": "web", "action": "create", "why": "web is made first"
+            "what": "workload page", "on": "web", "action": "create", "why": "web is created first"
         }  # fmt: skip
         answer = await lab.quorate.call("infra_apply", document=document)
         steps = answer.structured_content["steps"]
@@ -105,3 +120,21 @@ async def test_a_host_of_a_document_that_turns_out_to_be_a_protected_node_is_not
         steps = answer.structured_content["steps"]
         assert [step["state"] for step in steps] == ["done", "failed"]
         assert "plain is not what it was taken for: it is node pve1" in steps[1]["why"]
+
+
+@pytest.mark.parametrize(
+    ("guest", "said"),
+    [
+        ({**WEB, "settings": {"disks": ["4G"]}}, "settings of web has no 'disks'"),
+        ({**WEB, "settings": {"dry_run": True}}, "settings of web has no 'dry_run'"),
+        ({**WEB, "settings": {"hostname": "other"}}, "settings.hostname comes from the document itself"),
+        ({**WEB, "settings": {"cores": 4}}, "settings.cores comes from the document itself"),
+        ({"type": "vm", "settings": {"networks": 7}}, "settings of web cannot be used"),
+        ({"type": "vm", "clone": "debian-13-cloud", "settings": {"options": {}}}, "settings of web has no 'options'"),
+    ],
+)
+async def test_settings_that_the_tool_would_refuse_are_refused_in_words(tmp_path, guest, said):
+    async with infra_lab(tmp_path, "one", register=True) as lab:
+        text = await lab.quorate.refusal("infra_apply", document={"name": "farm", "guests": {"web": guest}})
+        assert said in text
+        assert "web" not in await guests(lab)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.homelab.compose_host import ComposeHost
-from tests.homelab.house import house
+from tests.rigs.compose_host import ComposeHost
+from tests.rigs.homelab import house
 
 pytestmark = pytest.mark.anyio
 

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorate.config.rules import Policy, Rule
-from quorate.homelab.devices.analysis import findings
+from quorate.homelab.devices.analysis import end_of_life, findings
 from quorate.homelab.devices.device import Device
-from quorate.homelab.devices.releases import end_of_life
-from quorate.homelab.devices.sitemap import Sitemap, Spot, sitemap
+from quorate.homelab.devices.sitemap import Segment, Sitemap, Spot, sitemap
 from quorate.homelab.devices.suggestions import NEEDS, ranked, rooms
-from quorate.homelab.discovery.facts import (
+from quorate.homelab.host import Host
+from quorate.homelab.map_drawing import drawn, fitted, mermaid, svg
+from quorate.inside.facts.model import (
     Container,
     Cpu,
     Disk,
@@ -31,11 +32,9 @@ from quorate.homelab.discovery.facts import (
     Uptime,
     Vm,
 )
-from quorate.homelab.host import Host
-from quorate.homelab.picture import drawn, fitted, mermaid, svg
-from tests.driving import text_of
-from tests.homelab.house import house
-from tests.homelab.paper_machines import paper_machines
+from tests.rigs.homelab import house
+from tests.rigs.mcp_session import text_of
+from tests.rigs.recorded_machines import paper_machines
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +98,7 @@ async def test_the_map_has_segments_hosts_and_hypervisors_with_their_guests(tmp_
                 assert on[guest["name"]] == guest["node"]
         only = await quorate.rows("network_map", segment="192.168.1.0/24")
         assert {row["segment"] for row in only} == {"192.168.1.0/24"}
-        assert "There are" in await quorate.refusal("network_map", segment="10.9.9.0/24")
+        assert "Available: " in await quorate.refusal("network_map", segment="10.9.9.0/24")
 
 
 async def test_the_map_comes_as_picture_and_as_text(tmp_path):
@@ -125,7 +124,19 @@ def test_a_router_in_two_networks_stands_in_one_and_is_shown_in_both():
     assert [spot.name for spot in lanes["192.168.1.0/24"].spots] == ["opnsense"]
     assert [spot.name for spot in lanes["10.20.0.0/24"].visitors] == ["opnsense"]
     assert lanes["192.168.1.0/24"].spots[0].role == "router"
-    assert "10.20.0.1" in svg(drawn(map_, "t", "s"))
+    picture = svg(drawn(map_, "t", "s"))
+    assert "10.20.0.1" in picture
+    assert "also 192.168.1.1" in picture
+
+
+def test_a_guest_in_another_network_than_its_node_is_counted_there_and_has_one_address():
+    guest = Spot("guest", "k3s", addresses=("10.20.0.41",), cores=4)
+    node = Spot("hypervisor", "pve1", addresses=("192.168.1.11",), guests=[guest, Spot("guest", "web")])
+    lanes = [Segment("192.168.1.0/24", spots=[node]), Segment("10.20.0.0/24", visitors=[guest])]
+    picture = svg(drawn(Sitemap(lanes, [], {}), "t", "s"))
+    assert "also" not in picture
+    assert "2 devices" in picture
+    assert "1 device " in picture
 
 
 def test_a_machine_with_virtual_machines_of_its_own_is_a_hypervisor():
@@ -160,6 +171,7 @@ def test_long_names_are_cut_to_the_room_there_is():
     assert fitted("two\nlines\x07", 200, 12) == "two lines"
 
 
+@pytest.mark.thorough
 async def test_what_rules_hide_is_hidden_on_the_map_and_in_the_history(tmp_path):
     paper = paper_machines(tmp_path, "nas", "pi")
     async with house(tmp_path, {name: one.options for name, one in paper.items()}) as built:
@@ -261,8 +273,8 @@ def test_a_suggestion_goes_where_most_is_free_and_tells_the_numbers():
     small = machine(4, "small", memory=Memory(total=GIB, available=GIB // 4))
     order = ranked(rooms([busy, idle, small]), NEEDS["service"])
     assert [one.name for one in order] == ["idle", "busy", "small"]
-    assert "7.0 GiB of 8.0 GiB memory are free" in order[0].reasons
-    assert order[2].objections == ["needs 1.0 GiB memory, 0.2 GiB are free"]
+    assert "7.0 GiB of 8.0 GiB memory free" in order[0].reasons
+    assert order[2].objections == ["needs 1.0 GiB memory, 0.2 GiB free"]
 
 
 def test_the_kind_of_thing_decides_what_counts():
@@ -281,7 +293,7 @@ def test_the_kind_of_thing_decides_what_counts():
     assert best("database") == "quick"
     assert best("backup") == "wide"
     (unknown,) = ranked(rooms([machine(6, "unknown", filesystems=None)]), NEEDS["service"])
-    assert unknown.objections == ["its free disk space is not known"]
+    assert unknown.objections == ["its free disk space is unknown"]
 
 
 async def test_a_virtual_machine_is_suggested_for_a_node_by_what_the_cluster_measures(tmp_path):
@@ -292,7 +304,7 @@ async def test_a_virtual_machine_is_suggested_for_a_node_by_what_the_cluster_mea
         assert {one["where"] for one in facts["fits"]} <= {
             f"{cluster}/{node}" for node in built.quorate.sim.world.nodes
         }
-        assert "memory are free" in facts["fits"][0]["because"]
+        assert "memory free" in facts["fits"][0]["because"]
         none = await built.quorate.facts("network_suggest", kind="vm", memory="900T")
         assert "fits" not in none
         assert "needs" in next(iter(none["does_not_fit"].values()))

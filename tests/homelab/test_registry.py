@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.command import quorate
-from tests.homelab.house import house
+from tests.rigs.cli import quorate
+from tests.rigs.homelab import house
 
 pytestmark = pytest.mark.anyio
 
@@ -47,9 +47,11 @@ async def test_addresses_of_both_families_and_names_are_taken_and_nonsense_is_no
         listed = {row["at"] for row in await built.quorate.rows("host_list", clusters=False)}
         assert listed == {"2001:db8::7", "::1", "fe80::1%eth0", "nas.example.com", "10.0.0.7"}
         for address in ("nas:2222", "[::1]", "-oProxyCommand=x", "a b", "", "nas;id"):
-            assert "is no address" in await built.quorate.refusal("host_register", host="x", address=address)
+            assert "is not an address" in await built.quorate.refusal("host_register", host="x", address=address)
         for name in ("", "a b", "-x", "x/y", "x" * 65):
-            assert "no name for a host" in await built.quorate.refusal("host_register", host=name, address="10.0.0.8")
+            assert "is not a valid host name" in await built.quorate.refusal(
+                "host_register", host=name, address="10.0.0.8"
+            )
 
 
 async def test_two_names_for_one_machine_are_warned_about(tmp_path):
@@ -91,7 +93,7 @@ async def test_verification_names_what_failed(tmp_path):
         at, why = await verdict(password="", key=str(nas.folder / "missing"))
         assert (at, "cannot be read" in why) == ("settings", True)
         at, why = await verdict(address="name.invalid", key=str(nas.key_file))
-        assert (at, "is not known to this machine" in why) == ("connection", True)
+        assert (at, "cannot be resolved on this machine" in why) == ("connection", True)
         at, why = await verdict(address="127.0.0.1", port=1)
         assert (at, "nothing listens" in why) == ("connection", True)
         nas.known_hosts.write_text("")

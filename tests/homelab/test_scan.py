@@ -1,4 +1,4 @@
-"""Scanning the network: what is found, what may not be scanned, and what is told when time is up."""
+"""Scanning the network: what is found, what may not be scanned, and what is reported when time is up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorate.config.settings import PRIVATE_NETWORKS
 from quorate.homelab.network import neighbours, nmap, targets
-from quorate.homelab.network.probing import Answer, probe
-from quorate.homelab.settings import PRIVATE
+from quorate.homelab.network.probe import PortState, probe
 from quorate.problems import Problem
-from tests.homelab.house import House, house
-from tests.homelab.silence import listening, silent
+from tests.rigs.homelab import House, house
+from tests.rigs.silent_host import listening, silent
 
 pytestmark = pytest.mark.anyio
 
@@ -109,9 +109,9 @@ async def test_when_time_is_up_the_answer_says_what_was_not_scanned(tmp_path):
         ({"targets": ["10.0.0.0/8"]}, "Narrow it to 4096"),
         ({"targets": ["nas.lan"]}, "a subnet (192.168.1.0/24)"),
         ({"targets": ["10.0.0.9-10.0.0.1"]}, "ends before it begins"),
-        ({"targets": []}, "Nothing to scan"),
+        ({"targets": []}, "nothing to scan"),
         ({"targets": ["10.0.0.1"], "ports": ["ssh"]}, "22 or 8000-8010"),
-        ({"targets": ["10.0.0.1"], "ports": ["1-65535"]}, "256 at most"),
+        ({"targets": ["10.0.0.1"], "ports": ["1-65535"]}, "up to 256"),
         ({"targets": ["10.0.0.1"], "ports": [0]}, "1 to 65535"),
     ],
 )
@@ -140,17 +140,17 @@ addresses = st.lists(
 
 @given(addresses)
 def test_addresses_told_as_ranges_mean_the_same_addresses(found):
-    assert targets.addresses(targets.told(found), PRIVATE) == sorted(set(found))
+    assert targets.addresses(targets.as_ranges(found), PRIVATE_NETWORKS) == sorted(set(found))
 
 
 @given(st.lists(st.text("0123456789./-:abcf ", max_size=20), max_size=3))
 def test_whatever_is_given_as_target_is_read_or_refused_with_a_problem(texts):
     try:
-        found = targets.addresses(texts, PRIVATE)
+        found = targets.addresses(texts, PRIVATE_NETWORKS)
     except Problem:
         return
     assert found
-    assert all(any(one in network for network in PRIVATE) for one in found)
+    assert all(any(one in network for network in PRIVATE_NETWORKS) for one in found)
 
 
 def test_neighbours_are_read_from_every_kind_of_table():
@@ -190,7 +190,7 @@ def test_what_nmap_prints_is_read():
         <address addr="192.168.1.6" addrtype="ipv4"/></host></nmaprun>"""
     (seen,) = nmap.parse(printed)
     assert (str(seen.address), seen.mac, seen.open) == ("192.168.1.5", "bc:24:11:00:00:01", {22})
-    with pytest.raises(Problem, match="cannot be read"):
+    with pytest.raises(Problem, match="cannot be parsed"):
         list(nmap.parse("Starting Nmap"))
 
 
@@ -217,7 +217,7 @@ async def test_where_this_machine_has_no_room_for_a_connection_nobody_is_taken_f
             arguments = {"targets": ["127.0.9.9"], "ports": [port]}
             await built.quorate.facts("network_scan", **arguments)
             with no_file_handles_left():
-                assert await probe(ipaddress.ip_address("127.0.9.9"), port, 1) is Answer.NOT_TRIED
+                assert await probe(ipaddress.ip_address("127.0.9.9"), port, 1) is PortState.NOT_TRIED
 
 
 @contextmanager

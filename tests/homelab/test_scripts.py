@@ -7,7 +7,6 @@ import hashlib
 import io
 import os
 import subprocess
-import sys
 import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,17 +22,18 @@ from hypothesis import strategies as st
 
 from quorate.app import simulated_cluster
 from quorate.config import Approval, ConfigError, load
+from quorate.config.settings import SCRIPTS_URL
 from quorate.homelab.scripts.index import Index, current, packaged
-from quorate.homelab.scripts.refreshing import archive_of
+from quorate.homelab.scripts.index_refresh import archive_of
 from quorate.homelab.scripts.script import PATH, described
-from quorate.homelab.scripts.unattended import environment
-from quorate.homelab.settings import SCRIPTS_URL
+from quorate.homelab.scripts.unattended_run import environment
 from quorate.problems import Problem
-from quorate.sim.cluster import SimulatedCluster
+from quorate.sim.simulator import SimulatedCluster
 from quorate.ssh.settings import Login
-from tests.driving import Rig
-from tests.homelab.house import house
-from tests.ssh_server import Host, serving
+from tests.rigs.homelab import house
+from tests.rigs.mcp_session import Rig
+from tests.rigs.processes import completed
+from tests.rigs.ssh_server import Host, serving
 
 pytestmark = pytest.mark.anyio
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
@@ -41,7 +41,7 @@ NODE = "pve1"
 TOOLSETS = ("scripts", "hosts", "guests", "provision")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="scripts are run as root, and only root can become that here")
 
-# In the manner of the project's own, as they stand today and as they stood before.
+# In the manner of the project's own, current and former.
 DEBIAN = """#!/usr/bin/env bash
 source "$_cs_boot" 2>/dev/null || source <(curl -fsSL "${CORE_URL:-https://example.org/core}/core/build.func")
 # Source: https://www.debian.org/
@@ -137,7 +137,7 @@ async def standing(tmp_path: Path, source: Source, monkeypatch: Any, **options: 
             )
             return replace(settings, ssh=ssh)
 
-        monkeypatch.setattr("tests.driving.simulated_cluster", with_real_node)
+        monkeypatch.setattr("tests.rigs.mcp_session.simulated_cluster", with_real_node)
         homelab = {"scripts_url": source.url, "scripts_index": tmp_path / "scripts.json"}
         async with house(tmp_path / "house", {}, homelab=homelab, toolsets=TOOLSETS, **options) as built:
             yield built.quorate, node
@@ -174,7 +174,7 @@ async def test_scripts_are_found_without_a_network(tmp_path):
         assert (await quorate.facts("script_search", words="no such thing at all"))["rows"] == []
         info = await quorate.facts("script_info", script="Vaultwarden")
         assert (info["script"], info["ram_mb"], info["unprivileged"]) == ("ct/vaultwarden.sh", 6144, True)
-        assert "Close to it are jellyfin" in await quorate.refusal("script_info", script="jelyfin")
+        assert "Similar names are jellyfin" in await quorate.refusal("script_info", script="jelyfin")
         assert "no script 'jellyfin' of the category vm" in await quorate.refusal(
             "script_info", script="jellyfin", category="vm"
         )
@@ -218,9 +218,7 @@ def run(source: Source, state: Path, *arguments: str) -> subprocess.CompletedPro
         "XDG_STATE_HOME": str(state),
         "QUORATE_HOMELAB_SCRIPTS_URL": source.url,
     }
-    return subprocess.run(
-        [sys.executable, "-m", "quorate", "scripts", *arguments], env=env, cwd=state, capture_output=True, text=True
-    )
+    return completed("scripts", *arguments, environ=env, cwd=state)
 
 
 async def test_the_operator_fetches_todays_index(tmp_path, source):
@@ -234,14 +232,14 @@ async def test_the_operator_fetches_todays_index(tmp_path, source):
     }
     source.archive()
     first = await asyncio.to_thread(run, source, tmp_path, "show")
-    assert "index of the package" in first.stdout
+    assert "packaged index" in first.stdout
     done = await asyncio.to_thread(run, source, tmp_path, "refresh")
     assert (done.returncode, done.stdout.partition(",")[0]) == (0, "3 scripts at c0ffeec0ffee")
     file = tmp_path / "quorate/scripts.json"
     assert file.stat().st_mode & 0o777 == 0o600
     index = current(file)
     assert [one.path for one in index.scripts] == ["ct/brandnew.sh", "ct/debian.sh", "tools/pve/host-backup.sh"]
-    assert (index.named("brandnew").name, index.named("debian").about) == ("Wiki", "Plain Debian container")
+    assert (index.get("brandnew").name, index.get("debian").about) == ("Wiki", "Plain Debian container")
     assert "3 scripts, fetched" in (await asyncio.to_thread(run, source, tmp_path, "show")).stdout
     homelab = {"scripts_index": file}
     (tmp_path / "house").mkdir()
@@ -250,7 +248,7 @@ async def test_the_operator_fetches_todays_index(tmp_path, source):
         assert found["index"].startswith("fetched ")
     source.files["archive.tar.gz"] = b"<html>"
     broken = await asyncio.to_thread(run, source, tmp_path, "refresh")
-    assert (broken.returncode, "holds no archive" in broken.stderr) == (1, True)
+    assert (broken.returncode, "is not an archive" in broken.stderr) == (1, True)
     assert current(file) == index
     assert sorted(one.name for one in file.parent.iterdir()) == ["scripts.json"]
     await asyncio.to_thread(run, source, tmp_path, "forget")
@@ -379,16 +377,16 @@ async def test_what_cannot_be_run_safely_is_refused(tmp_path, source, monkeypatc
             return await quorate.refusal("script_run", **{"script": "debian", "node": NODE, **more})
 
         assert "asks questions at a terminal" in await refusal(script="haos-vm")
-        assert "no text that begins with #!" in await refusal(script="ubuntu")
-        assert "no text that begins with #!" in await refusal(script="alpine")
-        assert "There is nothing at" in await refusal(script="jellyfin")
+        assert "not a text that starts with #!" in await refusal(script="ubuntu")
+        assert "not a text that starts with #!" in await refusal(script="alpine")
+        assert "does not exist" in await refusal(script="jellyfin")
         assert "answered 302" in await refusal(script="plex")
         assert "longer than" in await refusal(script="gitea")
-        assert "is no node of a cluster" in await refusal(node="docker01")
+        assert "is not a node of a configured cluster" in await refusal(node="docker01")
         assert "belongs to" in await refusal(ctid=100)
-        assert "no setting of a script" in await refusal(settings={"LD_PRELOAD": "/x"})
-        assert "ctid is an argument" in await refusal(settings={"var_ctid": "1"})
-        assert "Passwords are not given" in await refusal(settings={"pw": "hunter2hunter2"})
+        assert "not a script setting" in await refusal(settings={"LD_PRELOAD": "/x"})
+        assert "ctid is a separate argument" in await refusal(settings={"var_ctid": "1"})
+        assert "Passwords cannot be passed" in await refusal(settings={"pw": "hunter2hunter2"})
         assert "cannot be used" in await refusal(settings={"hostname": "a$(reboot)"})
         assert "cannot be used" in await refusal(settings={"hostname": "a -hookscript local:snippets/mine.sh"})
         assert "cannot be used" in await refusal(settings={"brg": "-rootfs"})

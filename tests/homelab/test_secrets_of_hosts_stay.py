@@ -11,9 +11,9 @@ import pytest
 
 from quorate.homelab.vault import Vault
 from quorate.secret import Secret
-from tests.driving import text_of
-from tests.homelab.house import house
 from tests.homelab.test_secrets import SystemKeyring
+from tests.rigs.homelab import house
+from tests.rigs.mcp_session import text_of
 
 pytestmark = pytest.mark.anyio
 

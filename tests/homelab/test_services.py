@@ -11,14 +11,15 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from quorate.config import Access
 from quorate.config.rules import Policy, Rule
 from quorate.homelab.services.catalogue import packaged
-from quorate.homelab.services.installed import STALE_SECONDS, Ledger
-from tests.homelab.compose_host import ComposeHost
-from tests.homelab.house import House, house
+from quorate.homelab.services.installations import STALE_SECONDS, Installed, Ledger
+from tests.rigs.compose_host import ComposeHost
+from tests.rigs.homelab import House, house
 
 pytestmark = pytest.mark.anyio
 
@@ -130,13 +131,14 @@ async def test_what_was_changed_by_hand_is_told_as_drift(tmp_path):
         assert told["drift"] == ["compose.yaml was changed", "page has no container"]
 
 
+@pytest.mark.thorough
 async def test_an_upgrade_that_does_not_get_healthy_is_taken_back(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
         quorate = built.quorate
         await quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
         before = {file.name: file.read_bytes() for file in (host.services / "page").iterdir()}
         refusal = await quorate.refusal("service_upgrade", service="page", host="box", to="2.0-broken")
-        assert "does not get healthy" in refusal
+        assert "does not become healthy" in refusal
         assert "it answers 503" in refusal
         assert "runs again" in refusal
         assert "the last words" in refusal
@@ -144,7 +146,7 @@ async def test_an_upgrade_that_does_not_get_healthy_is_taken_back(tmp_path):
         assert {file.name: file.read_bytes() for file in (host.services / "page").iterdir()} == before
         assert "tag sha256:feed example/page:1.0" in host.calls
         kept = await quorate.facts("service_status", service="page", host="box")
-        assert (kept["kept"], kept["version"], kept["why"]) == ("installed", "1.0", "The page does not get healthy.")
+        assert (kept["kept"], kept["version"], kept["why"]) == ("installed", "1.0", "The page does not become healthy.")
         upgraded = await quorate.facts("service_upgrade", service="page", host="box", to="2.0")
         assert host.version == "2.0"
         assert "2.0" in str(upgraded)
@@ -152,6 +154,7 @@ async def test_an_upgrade_that_does_not_get_healthy_is_taken_back(tmp_path):
         assert (told["version"], told["catalogue_has"], told["drift"]) == ("2.0", "1.0", "none")
 
 
+@pytest.mark.thorough
 async def test_a_failure_says_what_was_done_what_was_not_and_how_to_go_on(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
         host.say("no-pull")
@@ -167,6 +170,7 @@ async def test_a_failure_says_what_was_done_what_was_not_and_how_to_go_on(tmp_pa
         assert (await built.quorate.facts("service_status", service="page", host="box"))["kept"] == "installed"
 
 
+@pytest.mark.thorough
 async def test_settings_and_secrets_are_kept_to_the_letter_by_what_is_done_later(tmp_path, monkeypatch):
     monkeypatch.setenv("HOMELAB_PAGE_PASSWORD", '"quoted" $HOME "twice"')
     async with with_service(tmp_path) as (built, host, port):
@@ -183,6 +187,7 @@ async def test_settings_and_secrets_are_kept_to_the_letter_by_what_is_done_later
         assert (host.services / "page/.env").read_text() == written.replace("VERSION='1.0'", "VERSION='2.0'")
 
 
+@pytest.mark.thorough
 async def test_a_service_whose_files_are_gone_is_not_called_removed_while_its_containers_run(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
         given = {"service": "page", "host": "box"}
@@ -204,9 +209,9 @@ async def test_settings_that_do_not_fit_are_refused_before_anything_is_done(tmp_
 
         assert "'colour'" in await refused(colour="green")
         assert "no setting 'color'" in await refused(color="red")
-        assert "does not fit" in await refused(web_port="80; id")
-        assert "does not fit" in await refused(version="1.0 $(id)")
-        assert "by reference" in await refused(password="hunter2-hunter2")
+        assert "is not valid for" in await refused(web_port="80; id")
+        assert "is not valid for" in await refused(version="1.0 $(id)")
+        assert "must be a reference" in await refused(password="hunter2-hunter2")
         wrong = {"color": "red"}
         assert "no setting 'color'" in await built.quorate.refusal(
             "service_check", service="page", host="box", settings=wrong
@@ -236,23 +241,84 @@ async def test_a_host_without_compose_is_told_what_helps(tmp_path):
         assert "docker=true" in refusal
 
 
+@pytest.mark.thorough
 async def test_an_installation_that_outlasts_the_call_goes_on_and_can_be_asked_for(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
         given = {"service": "page", "host": "box"}
         host.say("slow")
         begun = await built.quorate.facts("service_install", **given, settings={"web_port": port}, wait=0)
         assert "service_status host=box service=page" in begun["next"]
-        assert "Somebody works on page" in await built.quorate.refusal("service_install", **given)
+        assert "page on box is being changed" in await built.quorate.refusal("service_install", **given)
         assert (await built.quorate.facts("service_status", **given))["underway"] == {"state": "going on"}
-        await built.quorate.clock.advance(STALE_SECONDS + 1)  # and no server has said meanwhile that it works on it
-        assert (await built.quorate.facts("service_status", **given))["underway"]["state"] == "broken off"
+        await built.quorate.clock.advance(STALE_SECONDS + 1)  # and no server has claimed it since
+        told = await built.quorate.facts("service_status", **given)  # so the host itself is asked how far it came
+        assert (told["kept"], "underway" in told) == ("failed", False)
+        assert "The server died while it was installing it" in told["why"]
         host.unsay("slow")
         with anyio.fail_after(60):
-            while (told := await built.quorate.facts("service_status", **given))["kept"] == "installing":
+            while (told := await built.quorate.facts("service_status", **given))["kept"] != "installed":
                 await anyio.lowlevel.checkpoint()
         assert (told["kept"], told["state"], host.version) == ("installed", "running", "1.0")
 
 
+async def test_no_record_outlives_its_host_or_its_template_in_silence(tmp_path):
+    async with with_service(tmp_path) as (built, host, port):
+        quorate = built.quorate
+        await quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
+        row = next(one for one in await quorate.rows("service_list") if one["service"] == "page")
+        assert row["installed_on"] == "box"
+        await quorate.facts("host_update", host="box", address="127.0.0.2")
+        row = next(one for one in await quorate.rows("service_list") if one["service"] == "page")
+        assert row["installed_on"] == "box (its host is another machine now)"
+        await quorate.facts("host_update", host="box", address="127.0.0.1")
+        for file in built.settings.catalogue.glob("page*"):
+            file.rename(file.with_suffix(".away"))
+        row = next(one for one in await quorate.rows("service_list") if one["service"] == "page")
+        assert "its template is no longer in the catalog" in row["about"]
+        assert row["installed_on"] == "box"
+        shown = await quorate.facts("host_remove", host="box", dry_run=True)
+        assert "page on it keep running" in shown["warnings"][0]
+        done = await quorate.facts("host_remove", host="box")
+        assert done["records_forgotten"] == ["page"]
+        assert "page" not in {row["service"] for row in await quorate.rows("service_list")}
+        del host
+
+
+async def test_a_record_says_that_its_guest_its_cluster_or_its_host_is_gone(tmp_path):
+    async with with_service(tmp_path, toolsets=("homelab", "provision")) as (built, _, _):
+        quorate, ledger = built.quorate, Ledger(built.quorate.app.store)
+        for place in ("demo/108", "lost/100", "forgotten"):
+            await ledger.keep(Installed("page", place, "compose", "installed"))
+        info = await quorate.facts("service_info", service="page")
+        gone = "forgotten (its host is no longer registered), lost/100 (its cluster is gone)"
+        assert info["installed_on"] == f"demo/108, {gone}"
+        await quorate.facts("guest_delete", guest=108)
+        info = await quorate.facts("service_info", service="page")
+        assert info["installed_on"] == f"demo/108 (its guest is gone), {gone}"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("state", ["installing", "upgrading"])
+async def test_work_whose_server_died_is_resolved_from_what_the_host_shows(tmp_path, state):
+    async with with_service(tmp_path) as (built, host, port):
+        quorate, ledger = built.quorate, Ledger(built.quorate.app.store)
+        await quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
+        done = await ledger.find("box", "page")
+        assert done is not None
+        await ledger.keep(msgspec.structs.replace(done, state=state, version="0.9"))
+        [told] = (await quorate.facts("service_status", host="box"))["services"]
+        assert (told["kept"], told["state"], told["version"]) == ("installed", "running", "1.0")
+        await ledger.keep(msgspec.structs.replace(done, state=state))
+        (host.folder / "containers").unlink()
+        [told] = (await quorate.facts("service_status", host="box"))["services"]
+        assert told["kept"] == "failed"
+        assert told["why"] == f"The server died while it was {state} it; on the host: stopped, its data is there"
+        found = await ledger.find("box", "page")
+        assert found is not None
+        assert found.state == "failed"
+
+
+@pytest.mark.thorough
 async def test_work_that_a_server_died_over_is_free_again_and_work_that_goes_on_is_not(tmp_path):
     async with with_service(tmp_path) as (built, _, port):
         quorate, ledger = built.quorate, Ledger(built.quorate.app.store)
@@ -261,12 +327,12 @@ async def test_work_that_a_server_died_over_is_free_again_and_work_that_goes_on_
         await quorate.clock.advance(STALE_SECONDS - 1)
         await ledger.renew_work(claim)
         await quorate.clock.advance(STALE_SECONDS - 1)
-        assert "Somebody works on page on box" in await quorate.refusal("service_install", **given)
+        assert "page on box is being changed" in await quorate.refusal("service_install", **given)
         await quorate.clock.advance(2)
         await quorate.facts("service_install", **given)
         taken = await ledger.begin_work("box", "page")
         await ledger.end_work(claim)  # the other one wakes up: it ends nobody else's work
-        assert "Somebody works on page on box" in await quorate.refusal("service_install", **given)
+        assert "page on box is being changed" in await quorate.refusal("service_install", **given)
         await ledger.end_work(taken)
         await quorate.facts("service_install", **given)
 

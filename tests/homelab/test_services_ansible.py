@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from quorate.homelab.services.catalogue import packaged
-from tests.homelab.house import House, house
+from tests.rigs.homelab import House, house
 
 pytestmark = [
     pytest.mark.anyio,
@@ -101,6 +101,7 @@ async def test_check_mode_shows_the_difference_and_changes_nothing(tmp_path, the
         assert list((tmp_path / "work/ansible").iterdir()) == [], "nothing of the run is left"
 
 
+@pytest.mark.thorough
 async def test_a_playbook_is_run_with_its_events_as_progress_and_leaves_no_secret_here(tmp_path, there):
     async with lab(tmp_path) as built:
         quorate = built.quorate
@@ -149,7 +150,7 @@ async def test_what_was_never_installed_is_not_upgraded(tmp_path, there):
 
 async def test_what_is_no_tag_and_no_setting_is_refused(tmp_path, there):
     async with lab(tmp_path) as built:
-        assert "is no tag" in await built.quorate.refusal("ansible_check", **given(there), tags=["a --extra-vars x"])
+        assert "is not a tag" in await built.quorate.refusal("ansible_check", **given(there), tags=["a --extra-vars x"])
         assert "no setting" in await built.quorate.refusal("ansible_check", **given(there, ansible_host="10.0.0.1"))
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from quorate.config import Access
 from quorate.config.rules import Policy, Rule
-from quorate.sim.guest_os import running
-from quorate.sim.guest_os.running import Io
-from tests.homelab.house import house
+from quorate.sim.guest_os import execution
+from quorate.sim.guest_os.execution import Io
+from tests.rigs.homelab import house
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ def docker(io: Io, args: list[str]) -> int:
 
 
 async def test_the_guest_is_made_entered_and_gets_the_service(tmp_path, catalogue, monkeypatch):
-    monkeypatch.setitem(running._commands, "docker", docker)
+    monkeypatch.setitem(execution._commands, "docker", docker)
     settings = {"catalogue": catalogue, "services_folder": "/srv/quorate"}
     async with house(tmp_path, {}, homelab=settings) as built:
         quorate = built.quorate
@@ -68,7 +68,7 @@ async def test_the_guest_is_made_entered_and_gets_the_service(tmp_path, catalogu
 
 
 async def test_what_outlasts_the_call_goes_on_by_itself_from_the_guest_to_the_service(tmp_path, catalogue, monkeypatch):
-    monkeypatch.setitem(running._commands, "docker", docker)
+    monkeypatch.setitem(execution._commands, "docker", docker)
     settings = {"catalogue": catalogue, "services_folder": "/srv/quorate"}
     async with house(tmp_path, {}, homelab=settings) as built:
         quorate = built.quorate
@@ -76,7 +76,7 @@ async def test_what_outlasts_the_call_goes_on_by_itself_from_the_guest_to_the_se
         where = f"demo/{begun['vmid']}"
         assert [step["state"] for step in begun["steps"]] == ["running", "not tried"]
         assert f"service_status host={where} service=page" in begun["next"]
-        assert "follows by itself" in begun["next"]
+        assert "follows automatically" in begun["next"]
         with anyio.fail_after(60):
             while (await quorate.rows("service_list", words="page tests"))[0].get("installed_on", "") != where:
                 await anyio.lowlevel.checkpoint()
@@ -91,7 +91,7 @@ async def test_if_the_service_cannot_be_installed_the_guest_stays_and_it_is_told
         steps = answer.structured_content["steps"]
         assert [step["state"] for step in steps] == ["done", "failed"]
         vmid = answer.structured_content["vmid"]
-        assert "Docker cannot be installed" in steps[1]["why"]
+        assert "Docker could not be installed" in steps[1]["why"]
         assert f"host=demo/{vmid} docker=true" in steps[1]["why"]
         assert f"guest_delete guest={vmid}" in steps[1]["why"]
         assert vmid in built.quorate.sim.world.guests
@@ -102,6 +102,9 @@ async def test_if_the_guest_cannot_be_made_nothing_is_installed(tmp_path, catalo
         quorate = built.quorate
         assert "place has no 'corse'" in await quorate.refusal(
             "service_install", service="page", place={**PLACE, "corse": 2}
+        )
+        assert "place has no 'dry_run'" in await quorate.refusal(
+            "service_install", service="page", place={**PLACE, "dry_run": True}
         )
         wrong = {**PLACE, "template": "no-such-system"}
         assert "no-such-system" in await quorate.refusal("service_install", service="page", place=wrong)

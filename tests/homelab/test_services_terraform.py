@@ -12,7 +12,7 @@ import pytest
 
 from quorate.config import Access, Approval
 from quorate.homelab.services.catalogue import packaged
-from tests.homelab.house import house
+from tests.rigs.homelab import house
 
 pytestmark = [
     pytest.mark.anyio,
@@ -100,9 +100,10 @@ async def test_exactly_the_plan_that_was_shown_is_applied_and_only_once(tmp_path
         assert "There is no plan" in await quorate.refusal("terraform_apply", **given, plan=plan["plan"])
         assert "There is no plan" in await quorate.refusal("terraform_apply", **given, plan="../../../etc/passwd")
         again = await quorate.facts("terraform_plan", **given)
-        assert again["next"] == "Nothing is to be done", "settings and secrets are those that were applied"
+        assert again["next"] == "Nothing to do", "settings and secrets are those that were applied"
 
 
+@pytest.mark.thorough
 async def test_a_plan_that_replaces_something_is_destroy_and_needs_the_operator(tmp_path):
     async with house(
         tmp_path, homelab={"catalogue": catalogue(tmp_path)}, access=Access.ADMIN, approval=Approval.ASK
@@ -118,6 +119,7 @@ async def test_a_plan_that_replaces_something_is_destroy_and_needs_the_operator(
         assert quorate.audit()[-1]["risk"] == "destroy"
 
 
+@pytest.mark.thorough
 async def test_operate_access_may_create_but_not_replace(tmp_path):
     async with house(tmp_path, homelab={"catalogue": catalogue(tmp_path)}, access=Access.OPERATE) as built:
         quorate = built.quorate
@@ -127,6 +129,7 @@ async def test_operate_access_may_create_but_not_replace(tmp_path):
         assert "admin" in refusal
 
 
+@pytest.mark.thorough
 async def test_drift_is_seen_and_everything_is_destroyed_in_the_end(tmp_path):
     async with house(tmp_path, homelab={"catalogue": catalogue(tmp_path)}) as built:
         quorate = built.quorate
@@ -144,6 +147,7 @@ async def test_drift_is_seen_and_everything_is_destroyed_in_the_end(tmp_path):
         assert (await quorate.facts("service_status", host="nas"))["services"] == "none"
 
 
+@pytest.mark.thorough
 async def test_a_failure_halfway_says_what_was_done_and_the_rest_can_be_planned(tmp_path):
     folder = catalogue(tmp_path, TEMPLATE + FAILING)
     async with house(tmp_path, homelab={"catalogue": folder}) as built:
@@ -158,6 +162,7 @@ async def test_a_failure_halfway_says_what_was_done_and_the_rest_can_be_planned(
         assert plan["counts"] == {"destroy": 1}, "what failed halfway is taken away"
 
 
+@pytest.mark.thorough
 async def test_what_was_made_halfway_keeps_its_settings_and_secrets_and_can_be_taken_away(tmp_path):
     required = TEMPLATE.replace("colour: {default: red, about: Colour}", "colour: {about: Colour}")
     folder = catalogue(tmp_path, required + FAILING)

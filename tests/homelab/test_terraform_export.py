@@ -17,15 +17,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from quorate.homelab.handover.container import container
-from quorate.homelab.handover.hcl import Block, Names, written
-from quorate.homelab.handover.virtual_machine import virtual_machine
+from quorate.homelab.terraform_export.container import container
+from quorate.homelab.terraform_export.hcl import Block, Names, written
+from quorate.homelab.terraform_export.virtual_machine import virtual_machine
 from quorate.pve.inventory import Resource
-from tests.homelab.house import house
+from tests.rigs.homelab import house
 
 pytestmark = pytest.mark.anyio
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
-TOOLSETS = ("infra", "guests", "configure", "provision")
+TOOLSETS = ("terraform", "guests", "configure", "provision")
 VM, CT = "proxmox_virtual_environment_vm", "proxmox_virtual_environment_container"
 BINARY = shutil.which("tofu") or shutil.which("terraform")
 needs_terraform = pytest.mark.skipif(BINARY is None, reason="neither tofu nor terraform is installed")
@@ -133,7 +133,7 @@ async def test_what_was_set_is_what_is_exported(tmp_path):
 
 async def test_an_unknown_cluster_and_a_guest_that_is_not_there_are_told(tmp_path):
     async with house(tmp_path, {}, toolsets=TOOLSETS) as built:
-        assert "There are demo" in await built.quorate.refusal("terraform_export", cluster="other")
+        assert "Available: demo" in await built.quorate.refusal("terraform_export", cluster="other")
         assert "99999" in await built.quorate.refusal("terraform_export", guests=99999)
 
 
@@ -309,6 +309,7 @@ ATTRIBUTES = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @patient
 @given(CONFIGS, st.booleans(), TEXTS)
 @example({"description": EVIL, "scsi0": EVIL, "net0": EVIL, "x": EVIL}, True, EVIL)

@@ -1,4 +1,4 @@
-"""What a hostile caller or a hostile host tries, and what stands there."""
+"""What a hostile caller or a hostile host tries, and what prevents it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import pytest
 
 from quorate.config import Access, Approval
 from quorate.config.rules import Limits, Policy, Rule
-from quorate.homelab import picture
+from quorate.homelab import map_drawing
 from quorate.homelab.devices.device import Device, Sighting
-from quorate.homelab.devices.folding import folded
+from quorate.homelab.devices.merge import merge
 from quorate.homelab.devices.sitemap import sitemap
-from quorate.homelab.discovery.asking import Told
-from quorate.homelab.discovery.discover import facts_of
 from quorate.homelab.host import Host
 from quorate.homelab.registry import Hosts
+from quorate.inside.facts.collector import read_facts
+from quorate.inside.facts.script import Answers
 from quorate.problems import Conflict
 from quorate.state.store import open_store
-from tests.homelab.house import House, house
-from tests.inside_guests import reach_by_ssh
-from tests.ssh_server import HOST
-from tests.state.hand_clock import HandClock
-from tests.test_ssh import until
+from tests.inside.test_ssh import until
+from tests.rigs.homelab import House, house
+from tests.rigs.manual_clock import HandClock
+from tests.rigs.simulated_guests import reach_by_ssh
+from tests.rigs.ssh_server import HOST
 
 pytestmark = pytest.mark.anyio
 
@@ -122,7 +122,7 @@ async def test_an_address_is_never_the_name_of_a_guest(tmp_path):
     async with house(tmp_path) as built:
         quorate, nas = built.quorate, built.hosts["nas"]
         quorate.sim.world.guests[102].config["name"] = HOST
-        plan = await quorate.facts("host_exec", host=HOST, port=nas.port, command=["true"], dry_run=True)
+        plan = await quorate.facts("host_exec", host=f"{HOST}:{nas.port}", command=["true"], dry_run=True)
         assert plan["host"] == "host nas"
 
 
@@ -145,32 +145,36 @@ async def test_changes_of_a_host_at_the_same_time_are_all_kept(tmp_path):
             "jump": "pi",
         }
         await asyncio.gather(*(hosts.change("nas", **{name: value}) for name, value in changes.items()))
-        kept = await hosts.named("nas")
+        kept = await hosts.get("nas")
         assert {name: getattr(kept, name) for name in changes} == changes
-        with pytest.raises(Conflict, match="changed meanwhile"):
+        with pytest.raises(Conflict, match="changed in the meantime"):
             await hosts.change("nas", Host("nas", "192.168.1.5"), port=22)
 
 
 @pytest.mark.parametrize("zone", ["$(reboot)", ";reboot;", "a b", "`id`", '"]', "x" * 16, ""])
-async def test_an_address_holds_nothing_that_a_shell_would_run(tmp_path, zone):
-    """It stands in the command by which the operator trusts a host."""
+async def test_an_address_holds_nothing_that_a_shell_would_run(tmp_path, zone, monkeypatch):
+    """It is part of the command with which the operator trusts a host."""
+    monkeypatch.setattr("quorate.ssh.connection.CONNECT_SECONDS", 0.2)
     async with house(tmp_path, {}) as built:
         for tool, given in (
             ("host_exec", {"host": f"fe80::1%{zone}", "command": ["true"]}),
             ("host_exec", {"host": f"root@[fe80::1%{zone}]:22", "command": ["true"]}),
             ("host_register", {"host": "new", "address": f"fe80::1%{zone}"}),
         ):
-            assert "is no address" in await built.quorate.refusal(tool, **given)
+            assert "address" in await built.quorate.refusal(tool, **given)
         await built.quorate.facts("host_exec", host="fe80::1%eth0", command=["true"], dry_run=True)
 
 
 @pytest.mark.parametrize("told", ['fd00::1%"]\nclick n1 href "javascript:alert(1)"', "fd00::1%</text><script>"])
 def test_an_address_that_a_host_tells_of_itself_draws_nothing(told):
     cards = [{"ifname": "eth0", "addr_info": [{"local": told, "prefixlen": 64}]}]
-    found = facts_of(Told({"ip_json": json.dumps(cards)}), ["network"])
-    seen = folded(Device(changed=1.0), Sighting(ref="nas", name="nas", facts=found), 2.0)
+    found = read_facts(Answers({"ip_json": json.dumps(cards)}), ["network"])
+    seen = merge(Device(changed=1.0), Sighting(ref="nas", name="nas", facts=found), 2.0)
     assert seen.addresses == ("fd00::1/64",)
-    for drawn in (picture.mermaid(sitemap([seen], [])), picture.svg(picture.drawn(sitemap([seen], []), "x", "y"))):
+    for drawn in (
+        map_drawing.mermaid(sitemap([seen], [])),
+        map_drawing.svg(map_drawing.drawn(sitemap([seen], []), "x", "y")),
+    ):
         assert "fd00::1" in drawn
         assert "click" not in drawn
         assert "script" not in drawn
@@ -183,4 +187,4 @@ async def test_a_login_adds_nothing_to_the_command_line_of_ssh_in_an_inventory(t
         await built.quorate.facts("host_update", host="pi", user=user)
         told = await built.quorate.facts("host_export", hosts=["nas"])
         assert told["hosts"] == 0
-        assert "cannot stand in an inventory" in told["left_out"]["nas"]
+        assert "cannot be written to an inventory" in told["left_out"]["nas"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.homelab.house import house
-from tests.homelab.plain_tools import plain_tools
+from tests.rigs.homelab import house
+from tests.rigs.host_tools import plain_tools
 
 pytestmark = pytest.mark.anyio
-TOOLSETS = ("hosts", "workloads")
+TOOLSETS = ("hosts", "host_admin", "workloads")
 
 # It notes every call, an argument a line, and knows one container once it was created.
 DOCKER = r"""#!/bin/sh
@@ -69,5 +69,5 @@ async def test_docker_is_driven_by_its_command_and_secrets_stay_off_it(tmp_path,
 async def test_what_the_command_would_read_otherwise_is_refused(tmp_path, path, wrong):
     async with house(tmp_path / "house", {"box": {"environment": {"PATH": path}}}, toolsets=TOOLSETS) as built:
         refusal = await built.quorate.refusal("workload_deploy", host="box", name="web", image="nginx", **wrong)
-        assert "Its command takes no" in refusal
+        assert "Its command does not accept" in refusal
         assert "create" not in (tmp_path / "calls").read_text()

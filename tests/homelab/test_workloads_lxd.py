@@ -1,4 +1,4 @@
-"""Instances of LXD and Incus: everything they do goes on after the answer and is followed to its end."""
+"""Instances of LXD and Incus: everything they do continues after the response and is followed to its end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.homelab.house import house
-from tests.homelab.lxd_server import LxdServer, lxd_server
-from tests.homelab.plain_tools import plain_tools
+from tests.rigs.homelab import house
+from tests.rigs.host_tools import plain_tools
+from tests.rigs.lxd_server import LxdServer, lxd_server
 
 pytestmark = pytest.mark.anyio
-TOOLSETS = ("hosts", "workloads")
+TOOLSETS = ("hosts", "host_admin", "workloads")
 
 
 @asynccontextmanager
@@ -66,9 +66,9 @@ async def test_an_instance_that_does_not_listen_is_stopped_by_force(tmp_path):
     ("wrong", "says"),
     [
         ({"command": ["sh"]}, "starts its own init"),
-        ({"name": "under_score"}, "begin with a letter"),
-        ({"ports": ["80"]}, "It chooses no ports"),
-        ({"restart": "on-failure"}, "no restart on failure"),
+        ({"name": "under_score"}, "start with a letter"),
+        ({"ports": ["80"]}, "It does not choose ports"),
+        ({"restart": "on-failure"}, "not support restart on failure"),
         ({"image": "elsewhere:debian"}, "no image server"),
         ({"image": "absent", "pull": "never"}, "has no image"),
     ],

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.homelab.workloads import asking
+from quorate.homelab.workloads import request
 from quorate.homelab.workloads.docker_shapes import Pulling, inspected, log_text
-from quorate.homelab.workloads.http_reading import Response
-from quorate.homelab.workloads.lxd_shapes import source, told, wanted
+from quorate.homelab.workloads.lxd_shapes import create_request, parse_instance, source
 from quorate.homelab.workloads.model import Mount, Port, Spec
+from quorate.homelab.workloads.unix_http import Exchange
 from quorate.problems import BadArgument, Problem, ServerFailed
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -27,7 +27,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 @given(st.lists(st.binary(min_size=1, max_size=40)), st.lists(st.integers(min_value=0)))
 def test_a_chunked_body_is_the_same_however_it_is_cut(parts, at):
     data = CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
-    response = Response(10_000)
+    response = Exchange("GET", "/", max_body=10_000)
     came = b"".join(response.feed(piece) for piece in cut(data, at))
     assert (response.status, response.done, bytes(response.body)) == (200, True, b"".join(parts))
     assert came == b"".join(parts)
@@ -36,17 +36,17 @@ def test_a_chunked_body_is_the_same_however_it_is_cut(parts, at):
 @given(st.binary(max_size=100), st.lists(st.integers(min_value=0)))
 def test_a_body_of_known_length_ends_there(body, at):
     data = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-    response = Response(10_000)
+    response = Exchange("GET", "/", max_body=10_000)
     for piece in cut(data, at):
         response.feed(piece)
     assert (response.status, response.done, bytes(response.body)) == (404, True, body)
 
 
 def test_a_body_without_length_ends_when_the_other_side_hangs_up():
-    response = Response(10_000)
+    response = Exchange("GET", "/", max_body=10_000)
     response.feed(b"HTTP/1.0 200 OK\r\n\r\nall of it")
     assert not response.done
-    response.hang_up()
+    response.close()
     assert (response.done, bytes(response.body)) == (True, b"all of it")
 
 
@@ -54,19 +54,19 @@ def test_a_body_without_length_ends_when_the_other_side_hangs_up():
     "data", [b"", CHUNKED, CHUNKED + b"5\r\nab", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"]
 )
 def test_an_answer_that_breaks_off_is_no_answer(data):
-    response = Response(10_000)
+    response = Exchange("GET", "/", max_body=10_000)
     response.feed(data)
     with pytest.raises(ServerFailed):
-        response.hang_up()
+        response.close()
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(min_value=0)))
 def test_nonsense_is_refused_or_waited_for_but_never_breaks(data, at):
-    response = Response(100)
+    response = Exchange("GET", "/", max_body=100)
     try:
         for piece in cut(data, at):
             response.feed(piece)
-        response.hang_up()
+        response.close()
     except Problem:
         return
     assert response.done
@@ -75,11 +75,11 @@ def test_nonsense_is_refused_or_waited_for_but_never_breaks(data, at):
 @pytest.mark.parametrize("length", [b"-5", b"0x5", b"1_0", b"", b"z"])
 def test_a_chunk_says_its_length_in_plain_digits(length):
     with pytest.raises(ServerFailed):
-        Response(100).feed(CHUNKED + length + b";\r\nabcdefghijklmnopqrstuvwxyz\r\n")
+        Exchange("GET", "/", max_body=100).feed(CHUNKED + length + b";\r\nabcdefghijklmnopqrstuvwxyz\r\n")
 
 
 def test_of_a_long_body_the_first_bytes_are_kept():
-    response = Response(5)
+    response = Exchange("GET", "/", max_body=5)
     response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789")
     assert (bytes(response.body), response.cut, response.done) == (b"01234", True, True)
 
@@ -92,11 +92,11 @@ def test_of_a_long_body_the_first_bytes_are_kept():
 )
 def test_a_port_is_read_as_it_is_written(inside, outside, protocol, address):
     port = Port(inside, outside, protocol, address)
-    assert asking.ports([str(port)]) == (port,)
+    assert request.ports([str(port)]) == (port,)
 
 
 def test_volumes_are_paths_or_names():
-    assert asking.mounts(["data:/data", "/srv//media/:/media/:ro"]) == (
+    assert request.mounts(["data:/data", "/srv//media/:/media/:ro"]) == (
         Mount("data", "/data"),
         Mount("/srv/media", "/media", read_only=True),
     )
@@ -104,12 +104,12 @@ def test_volumes_are_paths_or_names():
 
 def test_volumes_that_hand_the_host_over_are_warned_of():
     def warned(*volumes):
-        return asking.warnings(asking.mounts(volumes))
+        return request.warnings(request.mounts(volumes))
 
-    hold = "gives the container a hold on the host itself"
+    hold = "gives the container control of the host"
     assert warned("data:/a", "/srv:/b", "/etc/localtime:/c:ro", "/var/lib/plex:/d") == ()
     for path in ("/", "//", "/etc/cron.d", "//root/.ssh/", "/usr/../etc", "/home", "/var/lib", "/proc/sys/kernel"):
-        assert warned(f"{path}:/x") == (f"{asking.mounts([f'{path}:/x'])[0].source} {hold}",)
+        assert warned(f"{path}:/x") == (f"{request.mounts([f'{path}:/x'])[0].source} {hold}",)
     for path in ("/", "/run", "/x/docker.sock"):  # read-only or not: what listens there listens
         assert warned(f"{path}:/x:ro") == (f"{path} {hold}",)
     assert warned("/etc:/x:ro") == ("/etc shows the container secrets of the host, such as its keys",)
@@ -117,7 +117,7 @@ def test_volumes_that_hand_the_host_over_are_warned_of():
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_port_and_a_volume_or_is_refused(text):
-    for read in (asking.ports, asking.mounts):
+    for read in (request.ports, request.mounts):
         try:
             assert len(read([text])) == 1
         except BadArgument:
@@ -170,10 +170,12 @@ def test_an_instance_is_told_as_it_was_wanted():
         (Mount("data", "/data"), Mount("/srv", "/srv", read_only=True)), {"A": "b"}, memory=512 * 1024**2, cpus=1.5,
         restart="always", labels={"role": "web"},
     )  # fmt: skip
-    body = wanted(spec, "incus", "default")
+    body = create_request(spec, "incus", "default")
     assert body["source"]["server"] == "https://images.linuxcontainers.org"
     assert body["devices"]["volume0"]["pool"] == "default"
-    back = told("incus", {"name": "web", "status": "Running", "config": body["config"], "devices": body["devices"]})
+    back = parse_instance(
+        "incus", {"name": "web", "status": "Running", "config": body["config"], "devices": body["devices"]}
+    )
     assert (back.ports, back.mounts) == (spec.ports, spec.mounts)
     assert (back.memory, back.cpus, back.restart) == (512 * 1024**2, 1.5, "always")
     assert (back.env, back.labels, back.running) == (("A",), {"role": "web"}, True)

@@ -13,7 +13,7 @@ import aiohttp
 Era = Literal["2025-11-25", "2026-07-28"]
 HANDSHAKE: Era = "2025-11-25"
 STATELESS: Era = "2026-07-28"
-KEEP_ALIVE_SECONDS = 2.0  # well below the server's: a connection that it closes meanwhile would look like a lost call
+KEEP_ALIVE_SECONDS = 2.0  # well below the server's: a connection that it closes in between would look like a lost call
 _BASE = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 _WHO = {"name": "load", "version": "1"}
 _META = {

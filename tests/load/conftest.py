@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.state.postgres import postgres, postgres_server
+from tests.rigs.postgres import postgres, postgres_server
 
 __all__ = ["postgres", "postgres_server"]
 

@@ -1,4 +1,4 @@
-"""A client that owns some guests: it reads and changes, and remembers what it was told about every change."""
+"""A client that owns some guests: it reads and changes, and remembers the result of every change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE_SECONDS = 0.5
 
 @dataclass
 class Told:
-    """What all clients were told together."""
+    """The results of all clients."""
 
     fates: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Of changes, by tool and fate."""
@@ -36,7 +36,7 @@ class Told:
 
 
 class Possible:
-    """The values that a fact of the cluster may have, after all that was told."""
+    """The values that a fact of the cluster may have, after all results."""
 
     def __init__(self, value: Any) -> None:
         self.values = {value}
@@ -64,7 +64,7 @@ class OwnGuest:
         return [name for name, possible in self.snapshots.items() if possible.values == {True}]
 
     def surprises(self, facts: dict[str, Any]) -> list[str]:
-        """Where the cluster is not as this client was told."""
+        """Where the cluster differs from what this client was given."""
         found = []
         if facts["tags"] not in self.tags.values:
             found.append(f"{self.vmid} has the tags {facts['tags']!r} instead of {self.tags.values}")

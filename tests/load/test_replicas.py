@@ -1,4 +1,4 @@
-"""Two replicas on one PostgreSQL: what is made, given or revoked on one counts on both, and one is enough to go on."""
+"""Two replicas on one PostgreSQL: what is made, given or revoked on one counts on both, and one suffices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quorate.state.tokens import CACHE_SECONDS, Tokens
 from quorate.state.trail import open_trail
 from tests.load.clients import HANDSHAKE, STATELESS, Answer, HttpRefused, McpClient, http_session
 from tests.load.processes import ClusterProcess, ServerProcess, cluster, command, serving
-from tests.state.postgres import PostgresServer
+from tests.rigs.postgres import PostgresServer
 
 pytestmark = pytest.mark.anyio
 
@@ -198,7 +198,7 @@ def _approval_in(answer: Answer) -> str:
 
 def _why_not(answer: Answer) -> str:
     """In a word, for the numbers."""
-    reasons = ("it was used already", "waits for an operator", "is gone meanwhile")
+    reasons = ("it was used already", "waits for an operator", "no longer exists")
     return answer.fate if not answer.error else next((one for one in reasons if one in answer.text), answer.text)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ import pytest
 from quorate.pve.clock import SystemClock
 from quorate.state.store import open_store
 from quorate.state.tokens import Tokens
+from quorate.state.trail import open_trail
 from tests.load.clients import HANDSHAKE, STATELESS, McpClient, http_session
 from tests.load.processes import ServerProcess, cluster, command, serving
 from tests.load.tenant import OwnGuest, Tenant, Told
@@ -32,7 +32,7 @@ FAULTS = ("drop:after;p=0.01", "596:after;p=0.005", "500:out of luck;p=0.005")
 REST_SECONDS = 60.0
 """In which a server without work has to come to rest."""
 MEMORY_GROWTH = 24.0
-"""MiB that a server may grow by after it was warm: the allocator's slack, not a leak that goes on."""
+"""MiB that a server may grow by after it was warm: the allocator's slack, not a continuing leak."""
 FILE_GROWTH = 5
 TASK_GROWTH = 5
 
@@ -62,7 +62,7 @@ async def test_two_hundred_clients(
         left = await _at_rest(server, keys[-1], say, "with all clients gone")
 
         after = await pve.heal()
-        entries = [json.loads(line) for line in await asyncio.to_thread(_lines, tmp_path / "audit.jsonl")]
+        entries = await _changes(state["QUORATE_STATE"], tmp_path / "audit.jsonl")
         _say_numbers(say, told, calls, seconds, after["requests"])
         verified = await command(state, "audit", "--verify")
         ended = await server.ended()
@@ -86,8 +86,10 @@ async def test_two_hundred_clients(
     assert left["tasks"] - new["tasks"] < TASK_GROWTH
 
 
-def _lines(file: Path) -> list[str]:
-    return file.read_text().splitlines()
+async def _changes(location: str, file: Path) -> list[dict[str, Any]]:
+    """The audit trail, an entry for each change."""
+    async with open_store(location, clock=SystemClock()) as store:
+        return await open_trail(store, file).entries(limit=100_000)
 
 
 async def _tokens(location: str, count: int) -> list[str]:
@@ -125,7 +127,7 @@ async def _at_rest(server: ServerProcess, token: str, say: Callable[[str], None]
 
 
 def _assert_sent_once(entries: list[dict[str, Any]], writes: list[str]) -> None:
-    """Whatever came in was planned, and not more often; whatever is told as done came in."""
+    """Whatever came in was planned, and not more often; whatever is reported as done came in."""
     planned: Counter[str] = Counter()
     done: Counter[str] = Counter()
     for entry in entries:
@@ -141,7 +143,7 @@ def _assert_sent_once(entries: list[dict[str, Any]], writes: list[str]) -> None:
 def _assert_tasks_are_known(
     entries: list[dict[str, Any]], tasks: dict[str, str], old: dict[str, str], tenants: list[Tenant]
 ) -> None:
-    """Each task belongs to one change; one that belongs to none comes from a change whose fate is told as unknown."""
+    """Each task belongs to one change; one that belongs to none comes from a change reported as unknown."""
     claimed = Counter(upid for entry in entries for upid in entry["tasks"])
     assert not [upid for upid, count in claimed.items() if count > 1]
     assert not claimed.keys() - tasks.keys()

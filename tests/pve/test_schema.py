@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from quorate.pve.formats import perl_regex
 from quorate.pve.schema import Endpoint, Facts, facts
+from tests import paths
+from tests.rigs.mcp_session import rig
 
-CASES = Path(__file__).parent.parent / "data" / "validation-cases.jsonl.gz"
+CASES = paths.DATA / "validation-cases.jsonl.gz"
 VERSIONS = ("9.2", "8.4")
 
 CONFIG = "/nodes/{node}/qemu/{vmid}/config"
@@ -49,9 +51,10 @@ def config_errors(**params: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("asked", "given"),
     [
-        ("9.1.8", "9.2"),
+        ("9.1.8", "9.1"),
+        ("9.0", "9.1"),
         ("9.2", "9.2"),
-        ("9", "9.2"),
+        ("9", "9.1"),
         ("8.4.1", "8.4"),
         ("8.0", "8.4"),
         ("7.4-3", "8.4"),
@@ -65,11 +68,20 @@ def test_a_version_gets_the_nearest_table(asked: str, given: str) -> None:
 
 
 def test_the_same_table_is_read_once() -> None:
-    assert facts("9.1.8") is facts("9.2")
+    assert facts("9.1.8") is facts("9.0.3")
 
 
 def test_both_tables_are_complete() -> None:
     assert [sum(1 for _ in facts(version).endpoints()) for version in VERSIONS] == [675, 605]
+
+
+def test_what_came_with_9_2_is_not_in_9_1() -> None:
+    token = "/access/users/{userid}/token/{tokenid}"
+    for version, there in (("9.1.8", False), ("9.2.3", True)):
+        table = facts(version)
+        assert (table.find("GET", "/cluster/qemu/custom-cpu-models") is not None) is there
+        assert ("regenerate" in table.endpoint("PUT", token).parameters) is there
+        assert "comment" in table.endpoint("PUT", token).parameters
 
 
 # Paths
@@ -379,3 +391,14 @@ def test_no_garbage_makes_the_check_fail_itself(data: st.DataObject) -> None:
 @given(text=st.text(alphabet="abvirto=,01:;/. \n\0-"), name=st.sampled_from(["net0", "scsi0", "boot", "agent"]))
 def test_no_property_string_makes_the_check_fail_itself(text: str, name: str) -> None:
     assert set(config_errors(**{name: text})) <= {name}
+
+
+@pytest.mark.anyio
+async def test_an_upgraded_cluster_is_soon_judged_by_its_new_version(tmp_path: Path) -> None:
+    async with rig(tmp_path, version="8.4.1") as quorate:
+        assert quorate.app.cluster is not None
+        before = await quorate.app.cluster.facts()
+        quorate.sim.world.version = "9.1.8"
+        await quorate.clock.advance(3600)
+        assert (await quorate.app.cluster.facts()) is not before
+        assert (await quorate.app.cluster.version())["version"] == "9.1.8"

@@ -14,10 +14,11 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.real import homelab_images, images, needs
-from tests.real.waiting import until
+from tests.real.polling import wait_until
 
 IMAGES = "REAL_LAB_IMAGES"
 """Set inside the laboratory, to the folder with the guests' systems."""
@@ -48,8 +49,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"The tests with real machines cannot run: {problem}.\n")
         return 1
     if problem is None:
-        os.environ[IMAGES] = str(images.build())
-        os.environ[HOSTS] = str(homelab_images.build())
+        os.environ.setdefault("TMPDIR", tempfile.gettempdir())
         os.execvp("unshare", ["unshare", "--mount", "--", *_this("keep"), *arguments])
     return subprocess.run(_pytest(arguments)).returncode  # all skipped, with the reason
 
@@ -61,14 +61,19 @@ def _this(part: str) -> list[str]:
 def _pytest(arguments: list[str]) -> list[str]:
     chosen = any(Path(each.partition("::")[0]).exists() for each in arguments)
     folder = [] if chosen else [str(Path(__file__).parent)]
-    return [sys.executable, "-m", "pytest", "-rs", *folder, *arguments]
+    cache = ["-o", "cache_dir=.pytest_cache/real"]  # its own, as .ci/run runs other tests beside them
+    every_case = ["-m", ""]  # of long tables, too
+    return [sys.executable, "-m", "pytest", "-rs", *cache, *every_case, *folder, *arguments]
 
 
 def _keep(options: list[str]) -> int:
-    """Make the laboratory's control group, wait until the laboratory is gone, and remove the group."""
+    """Make the guests' systems and the control group, wait until the laboratory is gone, and remove the group."""
     signal.signal(signal.SIGINT, _leave_to_pytest)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the laboratory ends with us
     _run("mount -t tmpfs none /run")
+    _reserve_ids()
+    os.environ[IMAGES] = str(images.build())
+    os.environ[HOSTS] = str(homelab_images.build())
     _GROUPS.mkdir()
     _run(f"mount -t cgroup2 none {_GROUPS}")
     for old in _GROUPS.glob(f"{_PREFIX}*"):
@@ -80,7 +85,7 @@ def _keep(options: list[str]) -> int:
         return subprocess.run(["sh", "-c", _ENTER, "sh", str(own), *_this("inside"), *options]).returncode
     finally:
         (own / "cgroup.kill").write_text("1")
-        until(lambda: _is_empty(own), "the laboratory to end")
+        wait_until(lambda: _is_empty(own), "the laboratory to end")
         _remove(own)
 
 
@@ -97,8 +102,15 @@ def _first_process(options: list[str]) -> int:
             return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1
 
 
+def _reserve_ids() -> None:
+    """Where newuidmap is installed, LXC asks it, and it grants even root only what these files list."""
+    for file in ("subuid", "subgid"):
+        Path("/run", file).write_text(f"root:{images.FIRST_ID}:{images.IDS}\n")
+        _run(f"mount --bind /run/{file} /etc/{file}")
+
+
 def _leave_to_pytest(*_: object) -> None:
-    """Whoever interrupts us interrupts pytest as well; it winds up and ends, and that is what we wait for."""
+    """An interrupt also reaches pytest; it winds up and ends, and that is what we wait for."""
 
 
 def _run(command: str) -> None:

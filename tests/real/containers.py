@@ -13,7 +13,7 @@ from tests.real.images import FIRST_ID, IDS
 from tests.real.keys import known_hosts, make_key, public
 from tests.real.network import run
 from tests.real.nodes import Node
-from tests.real.waiting import until
+from tests.real.polling import wait_until
 
 _CONFIGURATION = f"""\
 lxc.rootfs.path = dir:{{rootfs}}
@@ -83,7 +83,7 @@ class Container:
         log = self._folder / "lxc.log"
         started = subprocess.run([*self._tool("lxc-start"), "-l", "INFO", "-o", str(log)], capture_output=True)
         assert started.returncode == 0, log.read_text()
-        until(self._is_up, f"container {self.vmid} to come up")
+        wait_until(self._is_up, f"container {self.vmid} to come up")
 
     def stop(self) -> None:
         run(*self._tool("lxc-stop"), "-k")

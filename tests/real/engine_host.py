@@ -26,14 +26,14 @@ from mcp import Client
 
 from quorate.app import build
 from quorate.config import Access, Approval, Settings
-from quorate.homelab.settings import HomelabSettings
+from quorate.config.settings import HomelabSettings
 from quorate.ssh.settings import Login, SshSettings
-from tests.driving import Rig
 from tests.real.keys import make_key
 from tests.real.needs import engines_problem
 from tests.real.network import run
 from tests.real.nodes import Node
-from tests.real.waiting import until
+from tests.real.polling import wait_until
+from tests.rigs.mcp_session import Rig
 
 IMAGE = "quorate/tiny:1"
 PULLED = "127.0.0.1:5000/tiny:1"
@@ -80,11 +80,11 @@ class EngineHost(Node):
             "--pidfile", str(self.folder / "docker.pid"), "--host", "unix:///run/docker.sock", "--iptables=false",
             "--ip6tables=false", "--storage-driver", "vfs",
         )  # fmt: skip
-        until(lambda: "API listen on" in self._said("dockerd"), "dockerd", 60.0)
+        wait_until(lambda: "API listen on" in self._said("dockerd"), "dockerd", 60.0)
         self.docker("import", "--change", 'CMD ["sleep","1000"]', str(self.folder / "tiny.tar"), IMAGE)
         (self.folder / "registry.yml").write_text(_REGISTRY.format(self.folder / "registry"))
         self._start("registry", "docker-registry", "serve", str(self.folder / "registry.yml"))
-        until(lambda: "listening on" in self._said("registry"), "the registry", 30.0)
+        wait_until(lambda: "listening on" in self._said("registry"), "the registry", 30.0)
         self.docker("tag", IMAGE, PULLED)
         self.docker("push", PULLED)
         self.docker("rmi", PULLED)
@@ -102,15 +102,15 @@ class EngineHost(Node):
         self.podman("import", "--change", 'CMD ["sleep","1000"]', str(self.folder / "tiny.tar"), IMAGE)
 
     def serve_podman(self) -> None:
-        """Its API, which listens only where somebody wants it to."""
+        """Its API, which listens only on request."""
         Path("/run/podman").mkdir(exist_ok=True)
         socket = Path("/run/podman/podman.sock")
         self._start("podman-api", "podman", "system", "service", "--time", "0", f"unix://{socket}")
-        until(socket.is_socket, "Podman's API", 30.0)
+        wait_until(socket.is_socket, "Podman's API", 30.0)
 
     def start_lxd(self) -> None:
         self._start("lxd", "lxd", "--group", "root")
-        until(lambda: Path("/var/lib/lxd/unix.socket").is_socket(), "LXD", 60.0)
+        wait_until(lambda: Path("/var/lib/lxd/unix.socket").is_socket(), "LXD", 60.0)
         run(*self.inside(), "lxd", "waitready", "--timeout", "60")
         subprocess.run([*self.inside(), "lxd", "init", "--preseed"], input=_LXD_PRESEED.encode(), check=True)
         (self.folder / "tiny-instance.tar").write_bytes(_instance())
@@ -225,7 +225,7 @@ async def serving(host: EngineHost, folder: Path, *toolsets: str, **homelab: Any
     settings = Settings(
         clusters=(),
         access=Access.ADMIN,
-        toolsets=("hosts", *toolsets),
+        toolsets=("hosts", "host_admin", *toolsets),
         approval=Approval.NONE,
         audit_file=folder / "audit.jsonl",
         state=str(folder / "state.sqlite"),

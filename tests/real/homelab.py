@@ -14,7 +14,7 @@
     with host.away():         it is switched off; `with host.other_key():` it shows another host key
     with host.walled():       its firewall lets nothing in
     with host.running(...):   a service of the host
-    with silent(LAN, "10.78.1.66"):   somebody there takes connections and says nothing
+    with silent(LAN, "10.78.1.66"):   a host there accepts connections and says nothing
     with lost(LAN, "10.78.1.77"):     what is sent there is lost, and nobody says so
 
 What changes something puts it back, so that tests do not care for their order.
@@ -33,13 +33,13 @@ from mcp import Client
 
 from quorate.app import build
 from quorate.config import Access, Approval, Settings
-from quorate.homelab.settings import HomelabSettings
+from quorate.config.settings import HomelabSettings
 from quorate.ssh.settings import Login as Usual
 from quorate.ssh.settings import SshSettings
-from tests.driving import Rig
 from tests.real.homelab_hosts import Login, RealHost, Segment
 from tests.real.keys import make_key
 from tests.real.network import run
+from tests.rigs.mcp_session import Rig
 
 PASSWORD = "correct horse battery"
 OURS = "10.78.1.254"
@@ -129,7 +129,7 @@ async def serving(
     usual = {
         "clusters": (),
         "access": Access.ADMIN,
-        "toolsets": ("hosts", "map"),
+        "toolsets": ("hosts", "host_admin", "map", "workloads", "services"),
         "approval": Approval.NONE,
         "audit_file": folder / "audit.jsonl",
         "state": str(folder / "state.sqlite"),

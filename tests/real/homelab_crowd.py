@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.real.homelab_hosts import Segment
 from tests.real.keys import known_hosts, make_key, public
 from tests.real.network import run
-from tests.real.waiting import until
+from tests.real.polling import wait_until
 
 COUNT = 70
 OURS = "10.79.0.254"
@@ -52,7 +52,7 @@ class Crowd:
         with log.open("wb") as file:
             for address, name in self.names.items():
                 self._servers.append(self._start(name, address, root, file.fileno()))
-        until(lambda: log.read_text().count("Server listening on 0.0.0.0") == COUNT, "the crowd to listen")
+        wait_until(lambda: log.read_text().count("Server listening on 0.0.0.0") == COUNT, "the crowd to listen")
 
     def close(self) -> None:
         for server in self._servers:

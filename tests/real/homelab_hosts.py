@@ -14,7 +14,7 @@ from typing import Literal
 
 from tests.real.keys import known_hosts, make_key, public
 from tests.real.network import run
-from tests.real.waiting import until
+from tests.real.polling import wait_until
 
 _CONFIGURATION = """\
 HostKey /etc/ssh/host_key
@@ -137,7 +137,7 @@ class RealHost:
                 stderr=log,
                 env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
             )
-        until(lambda: "Server listening" in self.log or self._ended(), f"the SSH server of {self.name}")
+        wait_until(lambda: "Server listening" in self.log or self._ended(), f"the SSH server of {self.name}")
         assert not self._ended(), self.log
 
     def stop(self) -> None:
@@ -170,9 +170,9 @@ class RealHost:
 
     @contextmanager
     def other_key(self) -> Iterator[None]:
-        """The server shows another host key, as one that somebody has put in its place would."""
+        """The server shows another host key, as an impostor would."""
         mine = self.rootfs / "etc/ssh/host_key"
-        kept = mine.read_bytes()
+        saved = mine.read_bytes()
         self.stop()
         mine.write_bytes(make_key(self._folder / "other_key").read_bytes())
         self.start()
@@ -180,7 +180,7 @@ class RealHost:
             yield
         finally:
             self.stop()
-            mine.write_bytes(kept)
+            mine.write_bytes(saved)
             self.start()
 
     def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -199,7 +199,7 @@ class RealHost:
         inside = ["nsenter", "--target", str(self._first_process()), "--all", "--root", "--wd", "--"]
         service = subprocess.Popen([*inside, *argv], stdin=subprocess.DEVNULL)
         try:
-            until(lambda: self.processes(" ".join(argv)), f"{argv[0]} on {self.name}")
+            wait_until(lambda: self.processes(" ".join(argv)), f"{argv[0]} on {self.name}")
             yield
         finally:
             for child in _children(service.pid):
@@ -239,7 +239,7 @@ class RealHost:
         run("ip", "-n", self.name, "link", "set", "eth0", "up")
         if self._routed and self.segment.gateway not in (None, self.address):
             run("ip", "-n", self.name, "route", "replace", "default", "via", self.segment.gateway)
-        until(self._carries, f"the cable of {self.name}")
+        wait_until(self._carries, f"the cable of {self.name}")
 
     def _carries(self) -> bool:
         [card] = json.loads(run("ip", "-n", self.name, "-j", "link", "show", "eth0"))

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.real.kept import kept, suite
+from tests.real.image_cache import cached_build, suite
 
 _DEBIAN = "openssh-server sudo iproute2 procps busybox-static"
 _PROGRAMS = (
@@ -34,7 +34,7 @@ _FILES = {
 
 def build() -> Path:
     """The folder with both."""
-    return kept("quorate-real-hosts", __file__, "the hosts' systems", _make)
+    return cached_build("quorate-real-hosts", __file__, "the hosts' systems", _make)
 
 
 def _make(work: Path) -> None:

@@ -10,14 +10,16 @@ initrd       just enough to mount that disk and to set an address
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from tests.real.kept import kept, suite
+from tests.real.image_cache import cached_build, suite
 
 FIRST_ID = 100_000
 """The user outside who is root inside an unprivileged container, as on PVE."""
@@ -28,10 +30,7 @@ VM_GATEWAY = "10.0.2.2"
 _DEBIAN = "systemd systemd-sysv udev dbus openssh-server iproute2 procps cron qemu-guest-agent"
 _OPENRC = "busybox-static openrc"
 _KERNEL = "linux-image-cloud-amd64 busybox-static"
-_MODULES = (
-    "virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk",
-    "virtio_console", "failover", "net_failover", "virtio_net",
-)  # fmt: skip
+_MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_net")
 
 _SMALLER = ["--dpkgopt=force-unsafe-io", '--aptopt=Acquire::Languages "none"'] + [
     f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale", "info")
@@ -82,7 +81,7 @@ _OPENRC_FILES = {
 
 def build() -> Path:
     """The folder with all of it."""
-    return kept("quorate-real", __file__, "the guests' systems", _make)
+    return cached_build("quorate-real", __file__, "the guests' systems", _make)
 
 
 def _make(work: Path) -> None:
@@ -168,10 +167,11 @@ def _kernel(work: Path) -> None:
     for name in ("bin", "modules", "dev", "root"):
         (initrd / name).mkdir(parents=True)
     shutil.copy(tree / "bin/busybox", initrd / "bin/busybox")
-    for name in _MODULES:
-        shutil.copy(next((tree / "lib/modules").rglob(f"{name}.ko")), initrd / "modules")
+    modules = _with_dependencies(tree / "lib/modules", _MODULES)
+    for module in modules:
+        shutil.copy(module, initrd / "modules")
     start = initrd / "init"
-    start.write_text(_first_steps())
+    start.write_text(_first_steps(modules))
     start.chmod(0o755)
     names = "\n".join(str(path.relative_to(initrd)) for path in sorted(initrd.rglob("*")))
     pack = [str(tree / "bin/busybox"), "cpio", "-o", "-H", "newc"]
@@ -179,9 +179,19 @@ def _kernel(work: Path) -> None:
     (work / "done" / "initrd").write_bytes(packed)
 
 
-def _first_steps() -> str:
+def _with_dependencies(folder: Path, names: Iterable[str]) -> list[Path]:
+    """The kernel's modules in the order they load: each says what it needs, which differs from kernel to kernel."""
+    found: list[Path] = []
+    for name in names:
+        module = next(path for path in folder.rglob("*.ko") if path.stem.replace("-", "_") == name)
+        needed = re.search(rb"\0depends=([^\0]+)\0", module.read_bytes())
+        found += [*_with_dependencies(folder, needed[1].decode().split(",") if needed else []), module]
+    return list(dict.fromkeys(found))
+
+
+def _first_steps(modules: Iterable[Path]) -> str:
     lines = ["#!/bin/busybox sh", "busybox=/bin/busybox", "$busybox mount -t devtmpfs dev /dev"]
-    lines += [f"$busybox insmod /modules/{name}.ko" for name in _MODULES]
+    lines += [f"$busybox insmod /modules/{module.name}" for module in modules]
     lines += [
         f"$busybox ip address add {VM_ADDRESS}/24 dev eth0",
         "$busybox ip link set eth0 up",

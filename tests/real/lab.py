@@ -10,6 +10,9 @@
                    the real agent, the nodes have their real addresses (async context manager). Beside it stands
                    VM 110, whose agent is simulated, to compare the two. With `vm=False` both are, and none boots
 
+`backups.Backups` adds a storage with backups of VM 100 to such a cluster: they are really unpacked, and what is
+restored from them is booted by QEMU, with its own agent and screen.
+
 A node: `.name .host .port .user .key .known_hosts`; pve1 listens on port 22, pve2 on 2222; OpenSSH's default limits
 hold, 10 sessions on one connection for one. `.log`, `.connections()`, `.processes(text)` look at it. To break it:
 `.drop_connections()` (all at once, with what runs in them), `with .unplugged():` (packets get lost, nobody says so),
@@ -36,10 +39,10 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 
-from quorate.sim.building import Builder
-from quorate.sim.cluster import SimulatedCluster
+from quorate.sim.builder import Builder
 from quorate.sim.guest_os.agent_socket import SocketAgent
 from quorate.sim.guest_os.agents import Agents
+from quorate.sim.simulator import SimulatedCluster
 from quorate.sim.world import World
 from tests.real.containers import Container
 from tests.real.images import VM_ADDRESS
@@ -53,7 +56,7 @@ class Lab:
 
     def __init__(self, folder: Path, images: Path) -> None:
         self._folder = folder
-        self._images = images
+        self.images = images
         self._booted: list[Machine] = []
         self.key = make_key(folder / "key")
         self.strange_key = make_key(folder / "strange_key")
@@ -76,7 +79,7 @@ class Lab:
 
     @cached_property
     def vm(self) -> Machine:
-        machine = Machine(100, "vm", self._folder, self._images)
+        machine = Machine(100, "vm", self._folder, self.images)
         self._booted.append(machine)
         machine.set_up()
         return machine

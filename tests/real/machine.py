@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.real.waiting import until
+from tests.real.polling import wait_until
 
 _PORT = "org.qemu.guest_agent.0"
 
@@ -18,12 +19,16 @@ _PORT = "org.qemu.guest_agent.0"
 class Machine:
     """`agent_socket` is where PVE, or the simulator in its place, finds the agent."""
 
+    _words = "console=ttyS0 quiet panic=-1"
+
     def __init__(self, vmid: int, name: str, folder: Path, images: Path) -> None:
         self.vmid = vmid
         self.name = name
         self._folder = folder / f"vm-{vmid}"
         self._images = images
         self._qemu: subprocess.Popen[bytes] | None = None
+        self.boot_seconds = 0.0
+        """How long it took to start."""
 
     @property
     def agent_socket(self) -> Path:
@@ -35,13 +40,18 @@ class Machine:
 
     def start(self) -> None:
         """Boot it from its image, without whatever it had changed, and wait for its agent."""
+        begun = time.monotonic()
+        self.power_on()
+        wait_until(self._agent_listens, f"the agent of the VM; {self._folder}", 180.0)
+        self.boot_seconds = time.monotonic() - begun
+
+    def power_on(self) -> None:
         for name in ("agent", "monitor", "backdoor"):
             (self._folder / name).unlink(missing_ok=True)
         with (self._folder / "qemu.log").open("ab") as log:
             self._qemu = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"TMPDIR": str(self._folder)}
             )
-        until(self._agent_listens, f"the agent of the VM; {self._folder}", 180.0)
 
     def stop(self) -> None:
         """Pull the plug."""
@@ -54,12 +64,12 @@ class Machine:
     def agent_stopped(self) -> Iterator[None]:
         """The machine runs, its agent does not."""
         self.outside("systemctl stop qemu-guest-agent")
-        until(lambda: not self._agent_listens(), "the agent to stop")
+        wait_until(lambda: not self._agent_listens(), "the agent to stop")
         try:
             yield
         finally:
             self.outside("systemctl start qemu-guest-agent")
-            until(self._agent_listens, "the agent to start")
+            wait_until(self._agent_listens, "the agent to start")
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -84,9 +94,13 @@ class Machine:
         if self._qemu is not None:
             self.stop()
 
+    @property
+    def _drive(self) -> str:
+        return f"file={self._images / 'vm.ext4'},snapshot=on"
+
     def _command(self) -> list[str]:
         images, folder = self._images, self._folder
-        words = "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 systemd.show_status=false"
+        words = f"{self._words} mitigations=off net.ifnames=0 systemd.show_status=false"
         options = {
             "accel": "tcg,thread=multi",
             "machine": "pc",
@@ -97,8 +111,8 @@ class Machine:
             "kernel": str(images / "vmlinuz"),
             "initrd": str(images / "initrd"),
             "append": words,
-            "drive": f"file={images / 'vm.ext4'},if=virtio,format=raw,snapshot=on",
-            "nic": "user,restrict=on,model=virtio-net-pci",
+            "drive": f"{self._drive},if=virtio,format=raw",
+            "nic": "user,restrict=on,model=virtio-net-pci,id=net0",
             "qmp": f"unix:{folder / 'monitor'},server=on,wait=off",
         }
         command = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot"]
@@ -111,23 +125,25 @@ class Machine:
         return command
 
     def _agent_listens(self) -> bool:
-        """Whether somebody inside has opened the agent's port."""
+        """Whether a program inside has opened the agent's port."""
         assert self._qemu is not None
-        assert self._qemu.poll() is None, (self._folder / "qemu.log").read_text()
+        assert self._qemu.poll() is None, "".join(
+            (self._folder / log).read_text() for log in ("qemu.log", "console.log")
+        )
         try:
             devices = self._monitor("query-chardev")
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         return any(each["label"] == "agent" and each["frontend-open"] for each in devices)
 
-    def _monitor(self, command: str) -> Any:
-        """QEMU's own answer to a command without arguments."""
+    def _monitor(self, command: str, **arguments: Any) -> Any:
+        """QEMU's own answer to a command."""
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(30)
             line.connect(str(self._folder / "monitor"))
             with line.makefile("rw") as text:
-                for each in ("qmp_capabilities", command):
-                    text.write(json.dumps({"execute": each, "id": each}) + "\n")
+                for each, given in (("qmp_capabilities", {}), (command, arguments)):
+                    text.write(json.dumps({"execute": each, "arguments": given, "id": each}) + "\n")
                 text.flush()
                 for answer in map(json.loads, text):
                     if answer.get("id") == command:

@@ -19,6 +19,7 @@ PACKAGES = {
     "qemu-system-x86": "qemu-system-x86_64",
     "sudo": "visudo",
     "util-linux": "unshare",
+    "zstd": "zstd",
 }
 
 # What the tests of container engines need beside that.

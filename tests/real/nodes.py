@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.real.keys import known_hosts, make_key, public
 from tests.real.network import Cable
-from tests.real.waiting import until
+from tests.real.polling import wait_until
 
 _CONFIGURATION = """\
 Port {port}
@@ -98,7 +98,7 @@ class Node:
                 stderr=log,
                 env={"PATH": os.environ["PATH"]},
             )
-        until(lambda: "Server listening" in self.log[heard:], f"the SSH server of {self.name}")
+        wait_until(lambda: "Server listening" in self.log[heard:], f"the SSH server of {self.name}")
 
     def inside(self) -> list[str]:
         """What to put before a command to run it on the node."""
@@ -137,7 +137,7 @@ class Node:
         for process in self.connections():
             for each in (*_descendants(process), process):
                 _kill(each)
-        until(lambda: not self.connections(), f"the connections of {self.name} to end")
+        wait_until(lambda: not self.connections(), f"the connections of {self.name} to end")
 
     @contextmanager
     def unplugged(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """`pct` on the laboratory's nodes: PVE's container tool in its own words, with LXC's own tools behind it.
 
 The file is copied to the node as its command, with the node's name and folder put in; it uses nothing but Python's
-own library. As on PVE, what fails in the copying itself is told on stderr while the exit code stays 0.
+own library. As on PVE, what fails in the copying itself is reported on stderr while the exit code stays 0.
 """
 
 import ctypes

@@ -129,8 +129,8 @@ BINARY = base64.b64encode("é€".encode() + b"\xff\x00\n").decode()
     "questions",
     [
         [("exec", ["/no/such"])],
-        [("exec", ["echo", "é"])],
-        [("exec", ["echo", "€"])],
+        [("result", ["true", "é"])],
+        [("result", ["true", "€"])],
         [("exec", ["echo a b"])],
         [("exec-status", {"pid": 99999})],
         [("file-read", {"file": "/nope"})],

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.real.lab import Lab
-from tests.real.ways import EVERY_WAY, WAYS, logins, reached, serving
+from tests.real.transports import EVERY_TRANSPORT, TRANSPORTS, logins, reached, serving
 
 pytestmark = pytest.mark.anyio
 
 
-@EVERY_WAY
+@EVERY_TRANSPORT
 async def test_a_guest_describes_its_system_and_its_network(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         info = await inside.facts("guest_info")
-        assert info["way"] == WAYS[way]
+        assert info["way"] == TRANSPORTS[way]
         assert info["hostname"] == (await inside.look("cat", "/proc/sys/kernel/hostname")).strip()
         assert info["os"] == ("BusyBox with OpenRC" if inside.is_busybox else "Debian GNU/Linux 12 (bookworm)")
         assert info["memory"]
@@ -45,7 +45,7 @@ async def test_a_container_that_comes_up_is_waited_for_over_ssh(lab: Lab, tmp_pa
         waiting = asyncio.ensure_future(inside.facts("guest_wait", until="ssh", wait=45))
         await asyncio.to_thread(lab.debian.start)
         waited = await waiting
-        assert (waited["reached"], waited["way"]) == (True, WAYS["ssh"])
+        assert (waited["reached"], waited["way"]) == (True, TRANSPORTS["ssh"])
 
 
 @pytest.mark.parametrize("way", ["ssh", "jump"])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.inside_guests import HOSTILE_NAMES
 from tests.real.lab import Lab
-from tests.real.ways import CONTAINERS, EVERY_WAY, WAYS, reached
+from tests.real.transports import CONTAINERS, EVERY_TRANSPORT, TRANSPORTS, reached
+from tests.rigs.simulated_guests import HOSTILE_NAMES
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ MIXED = "-e $(touch owned) `touch owned`; 'q\"uo te' && |\n\t*?[a]\\%s é日本 
 """All of it in one name, where each call takes its time."""
 
 
-@EVERY_WAY
+@EVERY_TRANSPORT
 async def test_a_file_of_every_byte_is_written_read_and_kept_as_it_is(lab: Lab, tmp_path: Path, way: str):
     data = bytes(range(256)) * 240  # more than the agent takes at once
     path = f"/srv/new/deep/{MIXED}"
@@ -31,7 +31,7 @@ async def test_a_file_of_every_byte_is_written_read_and_kept_as_it_is(lab: Lab, 
             "guest_file_write", path=path, content=sent, encoding="base64", parents=True, mode="0640",
             owner="worker:worker",
         )  # fmt: skip
-        assert (done["result"], done["file"], done["way"]) == ("done", "made", WAYS[way])
+        assert (done["result"], done["file"], done["way"]) == ("done", "made", TRANSPORTS[way])
         looked = await inside.look("sh", "-c", "cd /srv/new/deep; cat ./* | sha256sum; stat -c '%a %U %G' ./*")
         assert looked.split() == [hashlib.sha256(data).hexdigest(), "-", "640", "worker", "worker"]
         found = b""
@@ -97,11 +97,11 @@ async def test_links_pipes_folders_and_what_is_not_there(lab: Lab, tmp_path: Pat
         assert done["behind_link"] == "/srv/k/real"
         assert await inside.look("cat", "/srv/k/real") == "new"
         assert (await inside.facts("guest_path_stat", path="/srv/k/link"))["target"] == "real"
-        assert "leads nowhere" in await inside.refusal("guest_file_write", path="/srv/k/lost", content="x")
-        assert "is a pipe and no file" in await inside.refusal("guest_file_read", path="/srv/k/pipe")
-        assert "is no file but a fifo" in await inside.refusal("guest_file_write", path="/srv/k/pipe", content="x")
+        assert "a dangling link" in await inside.refusal("guest_file_write", path="/srv/k/lost", content="x")
+        assert "is a pipe, not a file" in await inside.refusal("guest_file_read", path="/srv/k/pipe")
+        assert "is a fifo, not a file" in await inside.refusal("guest_file_write", path="/srv/k/pipe", content="x")
         assert "is a device" in await inside.refusal("guest_file_read", path="/dev/zero")
-        assert "it is not there" in await inside.refusal("guest_dir_list", path="/srv/nope")
+        assert "it does not exist" in await inside.refusal("guest_dir_list", path="/srv/nope")
         assert "parents=true" in await inside.refusal("guest_file_write", path="/srv/no/where", content="x")
         assert "user" in await inside.refusal("guest_file_write", path="/srv/k/f", content="x", owner="nobody9")
         rows = await inside.quorate.rows("guest_dir_list", guest=inside.vmid, path="/srv/k")
@@ -114,6 +114,6 @@ async def test_links_pipes_folders_and_what_is_not_there(lab: Lab, tmp_path: Pat
 
 async def test_what_the_agent_cannot_read_is_told(lab: Lab, tmp_path: Path):
     async with reached(lab, "agent", tmp_path) as inside:
-        assert "it is not there" in await inside.refusal("guest_file_read", path="/srv/nope")
+        assert "it does not exist" in await inside.refusal("guest_file_read", path="/srv/nope")
         assert "parents=true" in await inside.refusal("guest_file_write", path="/srv/no/where", content="x")
         assert (await inside.facts("guest_file_read", path="/proc/loadavg"))["content"].count(".") == 3

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.driving import Rig
 from tests.real.homelab import DMZ, LAN, HomelabLab, serving
+from tests.rigs.mcp_session import Rig
 
 pytestmark = pytest.mark.anyio
 
-NOTHING_TELLS = "No program or file there tells it"
+NOTHING_TELLS = "No program or file there provides it"
 
 
 async def history(quorate: Rig, since: int) -> list[tuple[str, str, Any, Any]]:
-    """Name, what, old, new of all entries but the first so many."""
+    """Name, what, old, new of all entries after the given number."""
     rows = await quorate.rows("network_changes", limit=500)
     newer = rows[: len(rows) - since]
     return sorted((row["name"], row["what"], row.get("old"), row.get("new")) for row in newer)

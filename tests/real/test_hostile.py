@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.driving import text_of
 from tests.real.lab import Lab
-from tests.real.ways import Inside, reached
+from tests.real.transports import Inside, reached
+from tests.rigs.mcp_session import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -57,15 +57,15 @@ async def test_arguments_environment_input_and_folder_are_data(lab: Lab, tmp_pat
 async def test_names_that_are_none_are_refused_and_run_nothing(lab: Lab, tmp_path: Path):
     async with reached(lab, "pct", tmp_path) as inside:
         for text in filter(None, INJECTIONS):
-            assert "is no name of a user" in await inside.refusal("guest_exec", command=["id"], user=text)
+            assert "is not a user name" in await inside.refusal("guest_exec", command=["id"], user=text)
             assert "environment variable" in await inside.refusal("guest_exec", command=["id"], env={text: "x"})
             for tool, more in (("guest_service", {}), ("guest_service_control", {"action": "stop"})):
-                assert "is no name of a service" in await inside.refusal(tool, service=text, **more)
+                assert "is not a service name" in await inside.refusal(tool, service=text, **more)
             for wrong in ({"owner": text}, {"mode": text}):
                 assert "is no" in await inside.refusal("guest_file_write", path="/srv/x", content="", **wrong)
             for tool, more in (("guest_file_read", {}), ("guest_file_write", {"content": "x"}), ("guest_dir_list", {})):
-                assert "is no absolute path" in await inside.refusal(tool, path=text, **more)
-                assert "goes up with .." in await inside.refusal(tool, path=f"/srv/{text}/../../etc/passwd", **more)
+                assert "is not an absolute path" in await inside.refusal(tool, path=text, **more)
+                assert "contains .." in await inside.refusal(tool, path=f"/srv/{text}/../../etc/passwd", **more)
         await nothing_was_injected(inside)
 
 
@@ -126,7 +126,7 @@ async def test_bytes_that_are_no_text_come_as_base64_or_with_a_remark(lab: Lab, 
         ran = await inside.exec(f"printf %b {octal.replace(chr(92) * 2, chr(92) * 2 + '0')}; printf 'caf\\351' >&2")
         assert base64.b64decode(ran["stdout_base64"]) == bytes(range(256))
         assert ran["stderr"] == "caf\ufffd"
-        assert "not all UTF-8" in ran["stderr_note"]
+        assert "not valid UTF-8" in ran["stderr_note"]
 
 
 INSTRUCTIONS = (
@@ -176,7 +176,7 @@ async def test_links_of_a_container_lead_nowhere_outside_it(lab: Lab, tmp_path: 
     async with reached(lab, "pct", tmp_path) as inside:
         await inside.look("ln", "-s", "/tmp/secret", "/srv/link")
         await inside.look("ln", "-s", "/proc/1/root/../../../tmp/secret", "/srv/deep")
-        assert "it is not there" in await inside.refusal("guest_file_read", path="/srv/link")
+        assert "it does not exist" in await inside.refusal("guest_file_read", path="/srv/link")
         await inside.look("sh", "-c", "echo inner > /tmp/secret")
         for link in ("/srv/link", "/srv/deep"):
             assert (await inside.facts("guest_file_read", path=link))["content"] == "inner\n"

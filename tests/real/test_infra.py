@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from quorate.secret import Secret
-from tests.driving import Rig, text_of
 from tests.real.engine_host import IMAGE, PULLED, EngineHost, engine_host, serving
+from tests.rigs.mcp_session import Rig, text_of
 
 pytestmark = pytest.mark.anyio
 STAY = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]

@@ -1,4 +1,4 @@
-"""The laboratory itself: what stands in it works, and can be broken and mended."""
+"""The laboratory itself: its parts work, and can be broken and mended."""
 
 from __future__ import annotations
 

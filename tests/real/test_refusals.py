@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from quorate.ssh import connecting
+from quorate.ssh import connection
 from quorate.ssh.settings import Login
-from tests.driving import text_of
 from tests.real.keys import known_hosts, make_key
 from tests.real.lab import Lab
 from tests.real.network import run
-from tests.real.ways import logins, reached, serving
+from tests.real.transports import logins, reached, serving
+from tests.rigs.mcp_session import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ async def test_a_vm_that_stands_still_is_told_and_its_command_is_found_again(lab
             assert "stopped answering" in words
             assert f"guest_job action=poll job={begun['job']}" in words
             calls = [inside.refusal("guest_exec", command=TOUCH) for _ in range(4)]
-            async with asyncio.timeout(20):  # each of them alone is told after three seconds
+            async with asyncio.timeout(20):  # each of them alone is reported after three seconds
                 for words in await asyncio.gather(*calls):
                     assert "does not answer" in words
         told = await inside.quorate.facts("guest_job", action="poll", job=begun["job"], seconds=40)
@@ -66,7 +66,7 @@ async def test_a_stopped_container_is_told_by_pct_where_the_cluster_does_not_kno
         with lab.debian.stopped():
             words = await inside.refusal("guest_exec", command=TOUCH)
             assert "ct 101 web is not running" in words
-            assert "guest_power action=start" in words
+            assert "action=start" in words
         assert (await inside.exec(["echo", "back"]))["stdout"] == "back\n"
 
 
@@ -137,7 +137,7 @@ async def test_a_node_whose_ssh_server_is_down_is_told(lab: Lab, tmp_path: Path)
         with lab.nodes["pve2"].stopped():
             words = await inside.refusal("guest_exec", command=TOUCH)
             assert "10.77.2.2:2222 cannot be reached over SSH" in words
-            assert "nothing listens at that port" in words
+            assert "nothing listens on that port" in words
         assert (await inside.exec(["true"]))["exit_code"] == 0
 
 
@@ -154,14 +154,14 @@ async def test_a_container_is_never_entered_on_another_node(lab: Lab, tmp_path: 
 
 async def test_a_host_that_is_no_node_is_told(lab: Lab, tmp_path: Path):
     words = await refused(lab, tmp_path, ssh={"node_hosts": {"pve1": lab.debian.address}})
-    assert "has no command pct, so it is no Proxmox VE node" in words
+    assert "has no command pct, so it is not a Proxmox VE node" in words
 
 
 async def test_a_container_that_has_moved_is_looked_for_again(lab: Lab, tmp_path: Path):
     async with serving(lab, tmp_path) as quorate:
         guest = quorate.sim.world.guests[102]
         guest.node = "pve1"
-        assert "is not on node pve1 any more" in await quorate.refusal("guest_exec", guest=102, command=["true"])
+        assert "is no longer on node pve1" in await quorate.refusal("guest_exec", guest=102, command=["true"])
         guest.node = "pve2"
         assert (await quorate.facts("guest_exec", guest=102, command=["true"]))["exit_code"] == 0
 
@@ -170,8 +170,8 @@ async def test_a_cable_that_is_out_is_told_in_bounded_time_and_forgotten_when_it
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Commands that run notice by silence, new connections are given up; both while packets vanish without a word."""
-    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 4.0)  # somewhat less patient than usual
-    monkeypatch.setattr(connecting, "KEEPALIVE_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 4.0)  # somewhat less patient than usual
+    monkeypatch.setattr(connection, "KEEPALIVE_SECONDS", 1.0)
     async with reached(lab, "pct", tmp_path) as inside, serving(lab, tmp_path, guests=logins(lab, "ssh")) as direct:
         running = asyncio.ensure_future(inside.quorate.call("guest_exec", guest=101, command="sleep 4722"))
         await inside.there("sleep 4722")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.real.lab import Lab
-from tests.real.ways import ALL_BUT_JUMP, CONTAINERS, WAYS, Inside, reached
+from tests.real.transports import ALL_BUT_JUMP, CONTAINERS, TRANSPORTS, Inside, reached
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ async def test_a_service_is_started_and_stopped(lab: Lab, tmp_path: Path, way: s
         assert (began["before"].split()[0], began["now"].split()[0]) == ("inactive", "active")
         assert await inside.running(asleep)
         seen = await inside.facts("guest_service", service="napping")
-        assert (seen["state"], seen["enabled"], seen["way"]) == (began["now"], "disabled", WAYS[way])
+        assert (seen["state"], seen["enabled"], seen["way"]) == (began["now"], "disabled", TRANSPORTS[way])
         assert (await control(inside, "stop"))["now"].startswith("inactive")
         assert not await inside.running(asleep)
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from quorate.config.settings import HomelabSettings
 from quorate.homelab.secrets import Secrets
 from quorate.homelab.services.catalogue import packaged
-from quorate.homelab.services.choosing import choose
 from quorate.homelab.services.compose import environment_text
-from quorate.homelab.settings import HomelabSettings
-from tests.driving import Rig
+from quorate.homelab.services.settings import choose
 from tests.real.engine_host import EngineHost, engine_host, serving
 from tests.real.network import run
+from tests.rigs.mcp_session import Rig
 
 pytestmark = pytest.mark.anyio
 PAGE = "127.0.0.1:5000/page"
@@ -102,7 +102,7 @@ async def test_a_compose_service_is_installed_healthy_upgraded_taken_back_and_re
         host.docker("exec", name, "sh", "-c", "echo kept > /data/file")
 
         refusal = await quorate.refusal("service_upgrade", **given, to="broken", wait=50)
-        assert "does not get healthy" in refusal
+        assert "does not become healthy" in refusal
         assert "no disk" in refusal
         assert "runs again" in refusal
         assert host.docker("ps", "--format", "{{.Image}}").strip() == f"{PAGE}:1"

@@ -10,7 +10,7 @@ import pytest
 from tests.real.engine_host import IMAGE, PULLED, EngineHost, engine_host, serving
 
 pytestmark = pytest.mark.anyio
-# A web server that ends when it is told to, as those of real images do.
+# A web server that ends on request, as those of real images do.
 SERVE = ["sh", "-c", "trap 'exit 0' TERM; httpd -f -v -p 80 -h /bin & wait"]
 
 
@@ -72,7 +72,7 @@ async def test_docker_keeps_the_old_one_until_the_new_one_runs(host, tmp_path):
         before = host.docker("inspect", "--format", "{{.Id}}", "site")
         broken = await quorate.refusal("workload_deploy", **wanted, command=["ls", "/nowhere"], replace=True)
         assert "did not stay up" in broken
-        assert "The old site is back as it was" in broken
+        assert "The old site is restored" in broken
         assert "No such file" in broken
         assert host.docker("inspect", "--format", "{{.Id}}", "site") == before
         assert fetched(host, 8081) > 100_000

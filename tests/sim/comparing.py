@@ -40,7 +40,7 @@ Translate = Callable[[str], str]
 
 
 @dataclass(slots=True)
-class Answer:
+class Response:
     """One HTTP answer, recorded or given."""
 
     status: int
@@ -70,14 +70,14 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentRequest:
     """What was asked: the endpoint's path with its placeholders, and the section of the recordings."""
 
     template: str
     section: str
 
 
-def differences(asked: Asked, recorded: Answer, given: Answer, translate: Translate) -> list[str]:
+def differences(asked: SentRequest, recorded: Response, given: Response, translate: Translate) -> list[str]:
     """Everything in which the given answer is not what the recorded one says, in words."""
     found = list(_status_differences(recorded, given, translate))
     if found:
@@ -93,14 +93,14 @@ def differences(asked: Asked, recorded: Answer, given: Answer, translate: Transl
     return found
 
 
-def _status_differences(recorded: Answer, given: Answer, translate: Translate) -> Iterator[str]:
+def _status_differences(recorded: Response, given: Response, translate: Translate) -> Iterator[str]:
     if recorded.status != given.status:
         yield f"status {recorded.status} -> {given.status} ({recorded.reason!r} -> {given.reason!r})"
     elif _plain(translate(recorded.reason)) != _plain(given.reason):
         yield f"reason {translate(recorded.reason)!r} -> {given.reason!r}"
 
 
-def _header_differences(recorded: Answer, given: Answer) -> Iterator[str]:
+def _header_differences(recorded: Response, given: Response) -> Iterator[str]:
     if not recorded.headers:
         return
     for name in _HEADERS:
@@ -127,7 +127,7 @@ def _shape(value: Any) -> Shape:
     return shape
 
 
-def _shape_differences(asked: Asked, place: str, recorded: Shape, given: Shape) -> Iterator[str]:
+def _shape_differences(asked: SentRequest, place: str, recorded: Shape, given: Shape) -> Iterator[str]:
     if is_host_specific(asked.template, asked.section, place):
         return
     if recorded.kinds != given.kinds:
@@ -144,7 +144,7 @@ def _shape_differences(asked: Asked, place: str, recorded: Shape, given: Shape) 
 
 
 def _task_differences(template: str, recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
-    """Types and outcomes of tasks: the one part of the values that belongs to the behaviour, not to the world."""
+    """Types and outcomes of tasks: the one part of the values that belongs to the behavior, not to the world."""
     if not isinstance(recorded, dict) or not isinstance(given, dict):
         return
     expected, actual = recorded.get("data"), given.get("data")
@@ -193,7 +193,7 @@ def _members(body: Any, identity: str, translate: Translate) -> set[str] | None:
 
 
 def _config_differences(template: str, recorded: Any, given: Any) -> Iterator[str]:
-    """How a guest's configuration was completed and stored: here the values are behaviour."""
+    """How a guest's configuration was completed and stored: here the values are behavior."""
     if not template.endswith(("/qemu/{vmid}/config", "/lxc/{vmid}/config", "/snapshot/{snapname}/config")):
         return
     expected, actual = recorded.get("data"), given.get("data")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from quorate.sim.guests import Guest, Value, volume_of_drive
-from quorate.sim.storages import Volume
+from quorate.sim.guests.guest import Guest, Value, volume_of_drive
+from quorate.sim.storage.storages import Volume
 from quorate.sim.world import World
 
 _HOLDS_VOLUME = re.compile(r"(?:ide|sata|scsi|virtio|mp|unused)\d+|efidisk0|tpmstate0|rootfs|vmstate")

@@ -1,8 +1,9 @@
-"""The figures of the replay and the list of known disagreements, as docs/simulator.md shows them.
+"""The figures of the replay and of the scenarios with the known differences, as docs/simulator.md shows them.
 
-    python -m tests.sim.fidelity        replay, then bring the list and the document up to date
+    python -m tests.sim.fidelity        replay, then bring the lists and the document up to date
 
-Reasons are written by hand into known_disagreements.json; a new disagreement has none, and the tests ask for it.
+Reasons are written by hand into known_disagreements.json and known_scenario_differences.json; a new difference has
+none, and the tests ask for it.
 """
 
 from __future__ import annotations
@@ -13,21 +14,34 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from quorate.pve.schema import facts
-from quorate.sim.routing import all_routes
+from quorate.pve.schema import NEWEST, facts
+from quorate.sim.http.routing import all_routes
+from tests import paths
+from tests.sim import scenarios
 from tests.sim.host_specific import PLACES
 from tests.sim.replay import Outcome, by_section, replay
 
 KNOWN = Path(__file__).with_name("known_disagreements.json")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "simulator.md"
+KNOWN_IN_SCENARIOS = Path(__file__).with_name("known_scenario_differences.json")
+DOCUMENT = paths.DOCS / "simulator.md"
+
+_LEFT_OUT = {
+    "/cluster/config/nodes/": "called by `pvecm` on the command line, not by the web pages",
+    "/cluster/sdn/prefix-lists": "new in PVE 9.2",
+    "/cluster/sdn/route-maps": "new in PVE 9.2",
+    "mtunnelwebsocket": "carries the migration between two clusters, which no client reads",
+    "/identity": "new in PVE 9.2",
+}
 
 _BEGIN = "<!-- from here on written by `python -m tests.sim.fidelity` -->"
 _END = "<!-- up to here -->"
+_BEGIN_SCENARIOS = "<!-- scenarios: from here on written by `python -m tests.sim.fidelity` -->"
+_END_SCENARIOS = "<!-- scenarios: up to here -->"
 
 
-def known_disagreements() -> dict[int, dict[str, str]]:
+def known_disagreements(path: Path = KNOWN) -> dict[int, dict[str, str]]:
     """By number of the recording: the request, in what its answer differs, and why that is so."""
-    return {entry["number"]: entry for entry in json.loads(KNOWN.read_text())} if KNOWN.exists() else {}
+    return {entry["number"]: entry for entry in json.loads(path.read_text())} if path.exists() else {}
 
 
 def disagreements(outcomes: Sequence[Outcome]) -> dict[int, str]:
@@ -35,16 +49,37 @@ def disagreements(outcomes: Sequence[Outcome]) -> dict[int, str]:
     return {outcome.recording.number: "; ".join(outcome.differences) for outcome in outcomes if not outcome.agrees}
 
 
+def scenario_differences(outcomes: Sequence[scenarios.Outcome]) -> dict[int, str]:
+    """By number of the step: in what the simulator goes another way today."""
+    return {
+        outcome.recorded.number: "; ".join(f"{aspect}: {told}" for aspect, told in outcome.differences.items())
+        for outcome in outcomes
+        if not outcome.agrees
+    }
+
+
 def generated_part(outcomes: Sequence[Outcome]) -> str:
     """The part of the document that follows from a replay."""
-    parts = (_figures(outcomes), _disagreements(), _host_specific(), _left_out())
+    parts = (_figures(outcomes), _disagreements(KNOWN), _host_specific(), _left_out())
     return "\n".join([_BEGIN, "", *(line for part in parts for line in (*part, "")), _END])
 
 
-def document_part() -> str:
+def scenarios_part(outcomes: Sequence[scenarios.Outcome]) -> str:
+    """The part of the document that follows from the scenarios."""
+    rows = ["| compared | steps | the same |", "|---|---:|---:|"]
+    for aspect, (agreed, count) in scenarios.agreement(outcomes).items():
+        rows.append(f"| {aspect} | {count} | {agreed} ({agreed / count:.1%}) |")
+    return "\n".join([_BEGIN_SCENARIOS, "", *rows, "", *_disagreements(KNOWN_IN_SCENARIOS), "", _END_SCENARIOS])
+
+
+def document_part(begin: str = _BEGIN, end: str = _END) -> str:
     """The same part as the document has it."""
     text = DOCUMENT.read_text()
-    return text[text.index(_BEGIN) : text.index(_END) + len(_END)]
+    return text[text.index(begin) : text.index(end) + len(end)]
+
+
+def scenarios_in_document() -> str:
+    return document_part(_BEGIN_SCENARIOS, _END_SCENARIOS)
 
 
 def _figures(outcomes: Sequence[Outcome]) -> list[str]:
@@ -56,13 +91,14 @@ def _figures(outcomes: Sequence[Outcome]) -> list[str]:
     return rows
 
 
-def _disagreements() -> list[str]:
-    known = known_disagreements().values()
-    rows = ["### Disagreements left", "", "| request | the simulator's answer | why |", "|---|---|---|"]
+def _disagreements(path: Path) -> list[str]:
+    known = known_disagreements(path).values()
+    title = "### Disagreements left" if path == KNOWN else "### Differences left"
+    rows = [title, "", "| request | the simulator's answer | why |", "|---|---|---|"]
     rows += [
         f"| {_cell(entry['request'])} | {_cell(entry['differences'])} | {_cell(entry['reason'])} |" for entry in known
     ]
-    return rows if known else ["### Disagreements left", "", "None."]
+    return rows if known else [title, "", "None."]
 
 
 def _host_specific() -> list[str]:
@@ -73,14 +109,22 @@ def _host_specific() -> list[str]:
 
 def _left_out() -> list[str]:
     known = all_routes()
-    endpoints = list(facts("9.1.8").endpoints())
+    endpoints = list(facts(NEWEST).endpoints())
     missing = [endpoint for endpoint in endpoints if (endpoint.method, endpoint.template) not in known]
     count = f"{len(endpoints) - len(missing)} of the {len(endpoints)} methods in PVE's API are there."
     rows = ["### Endpoints left out", "", f"{count} These answer 501, as PVE does for a path it does not know:", ""]
+    rows += ["| endpoint | methods | why |", "|---|---|---|"]
     by_path: dict[str, list[str]] = {}
     for endpoint in missing:
         by_path.setdefault(endpoint.template, []).append(endpoint.method)
-    return rows + [f"- {', '.join(sorted(methods))} `{path}`" for path, methods in sorted(by_path.items())]
+    return rows + [
+        f"| `{path}` | {', '.join(sorted(methods))} | {reason_for_leaving_out(path)} |"
+        for path, methods in sorted(by_path.items())
+    ]
+
+
+def reason_for_leaving_out(path: str) -> str:
+    return next(reason for part, reason in _LEFT_OUT.items() if part in path)
 
 
 def _cell(text: str) -> str:
@@ -104,12 +148,28 @@ def _write_known(outcomes: Sequence[Outcome]) -> None:
     KNOWN.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
 
 
+def _write_known_in_scenarios(outcomes: Sequence[scenarios.Outcome]) -> None:
+    known, told = known_disagreements(KNOWN_IN_SCENARIOS), scenario_differences(outcomes)
+    entries = [
+        {
+            "number": outcome.recorded.number,
+            "request": outcome.recorded.title,
+            "differences": told[outcome.recorded.number],
+            "reason": known.get(outcome.recorded.number, {}).get("reason", ""),
+        }
+        for outcome in outcomes
+        if not outcome.agrees
+    ]
+    KNOWN_IN_SCENARIOS.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
+
+
 def main() -> None:
-    outcomes = asyncio.run(replay())
+    outcomes, played = asyncio.run(replay()), scenarios.play()
     _write_known(outcomes)
-    if DOCUMENT.exists() and _BEGIN in DOCUMENT.read_text():
-        DOCUMENT.write_text(DOCUMENT.read_text().replace(document_part(), generated_part(outcomes)))
-    for entry in known_disagreements().values():
+    _write_known_in_scenarios(played)
+    text = DOCUMENT.read_text().replace(document_part(), generated_part(outcomes))
+    DOCUMENT.write_text(text.replace(scenarios_in_document(), scenarios_part(played)))
+    for entry in (*known_disagreements().values(), *known_disagreements(KNOWN_IN_SCENARIOS).values()):
         if not entry["reason"]:
             sys.stdout.write(f"needs a reason: #{entry['number']} {entry['request']}\n")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorate.sim.access import Token, User
-from quorate.sim.guests import GIB
-from quorate.sim.storages import Volume
+from quorate.sim.access.directory import Token, User
+from quorate.sim.guests.guest import GIB
+from quorate.sim.storage.storages import Volume
 from tests.sim.talking import Api, Reply
 
 VM = "/nodes/pve1/qemu"

@@ -55,7 +55,7 @@ PLACES: tuple[HostSpecific, ...] = (
     HostSpecific(
         "/nodes/{node}/apt/versions",
         "data.[].RunningKernel",
-        "the recorded host ran a kernel that is no package; PVE marks only a packaged one",
+        "the recorded host ran an unpackaged kernel; PVE marks only a packaged one",
     ),
     HostSpecific(
         "/nodes/{node}/apt/versions",
@@ -82,6 +82,16 @@ PLACES: tuple[HostSpecific, ...] = (
         "/nodes/{node}/lxc/{vmid}/rrddata",
         "data.[].*",
         "the recorded container was too young to have measurements",
+    ),
+    HostSpecific(
+        "/nodes/{node}/qemu/{vmid}/status/current",
+        "data.blockstat.*zone_append*",
+        "the recorded host ran an older QEMU, which does not count them",
+    ),
+    HostSpecific(
+        "/nodes/{node}/qemu/{vmid}/status/current",
+        "data.proxmox-support.backup-*",
+        "the recorded host ran an older QEMU, which could do less",
     ),
     HostSpecific(
         "/cluster/tasks",

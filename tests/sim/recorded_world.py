@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from quorate.sim.access import Pool, Token
+from quorate.sim.access.directory import Pool, Token
 from quorate.sim.clock import ManualClock
-from quorate.sim.cluster import SimulatedCluster
-from quorate.sim.guests import OperatingSystem
-from quorate.sim.networks import Interface, Networks
-from quorate.sim.node_disks import Disks
-from quorate.sim.storages import Place, Storage, Volume
+from quorate.sim.guests.guest import OperatingSystem
+from quorate.sim.nodes.disks import Disks
+from quorate.sim.nodes.network_routes import Interface, Networks
+from quorate.sim.nodes.status_daemon import StatusDaemon
+from quorate.sim.simulator import SimulatedCluster
+from quorate.sim.storage.storages import Storage, StorageSpace, Volume
 from quorate.sim.world import Node, World
 
 # The recorded machine's clock when the first request came in, and how long it had been up.
 STARTED_AT = 1794773880.0
 _UP_SECONDS = 3500.0
+# When its status daemon looked: the node's uptime in /cluster/resources is 3527 in one answer and 3557 in another.
+_REPORTS_AT = 7.0
 
 NODE = "pve1"
 ROOT_PASSWORD = "rigpass1234"
@@ -51,7 +54,7 @@ def _build(world: World) -> None:
         ("vztmpl", "backup", "iso", "rootdir", "images", "snippets"),
         config={"path": "/var/lib/vz", "prune-backups": "keep-all=1", "priority": 0},
     )
-    local.places = {NODE: Place(_TOTAL, _USED)}
+    local.places = {NODE: StorageSpace(_TOTAL, _USED)}
     for name, content, form, size in (
         ("iso/rig-guest.iso", "iso", "iso", 18794496),
         ("iso/tiny.iso", "iso", "iso", 1404928),
@@ -64,10 +67,11 @@ def _build(world: World) -> None:
     root.tokens["rig"] = Token(TOKEN_SECRET, privsep=False)
     world.access.changed()
     world.part(Disks).of(NODE).disks.clear()
-    world.part(Networks).of(NODE)._active = _interfaces()
+    world.part(Networks).of(NODE)._active = interfaces()
+    world.part(StatusDaemon).first = now + _REPORTS_AT
 
 
-def _interfaces() -> dict[str, Interface]:
+def interfaces() -> dict[str, Interface]:
     """A bridge to nowhere, without a gateway."""
     card: Interface = {"type": "unknown", "method": "manual", "method6": "manual", "families": ["inet"]}
     bridge: Interface = {

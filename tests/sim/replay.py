@@ -18,7 +18,6 @@ import ssl
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -27,11 +26,12 @@ from yarl import URL
 
 from quorate.pve.schema import facts
 from quorate.sim.clock import ManualClock
-from quorate.sim.cluster import SimulatedCluster
-from tests.sim.comparing import Answer, Asked, differences
+from quorate.sim.simulator import SimulatedCluster
+from tests import paths
+from tests.sim.comparing import Response, SentRequest, differences
 from tests.sim.recorded_world import INTERLUDES, STARTED_AT, TOKEN_SECRET, recorded_cluster
 
-RECORDINGS = Path(__file__).parents[1] / "data" / "recordings.jsonl.gz"
+RECORDINGS = paths.DATA / "recordings.jsonl.gz"
 
 _UPID = re.compile(r"UPID:[^:]+:[0-9A-F]{8}:[0-9A-F]{8,9}:([0-9A-F]{8}):[^:]+:[^:]*:[^:]+:")
 _BACKUP = re.compile(r"vzdump-(qemu|lxc)-(\d+)-(\d{4}_\d\d_\d\d-\d\d_\d\d_\d\d)")
@@ -66,7 +66,7 @@ class Recording:
     path: str
     params: Any
     auth: str | None
-    answer: Answer
+    answer: Response
 
     @property
     def template(self) -> str:
@@ -97,7 +97,7 @@ class Outcome:
     """What the simulator made of one recorded request."""
 
     recording: Recording
-    answer: Answer
+    answer: Response
     differences: list[str]
 
     @property
@@ -133,7 +133,7 @@ def recordings() -> list[Recording]:
     with gzip.open(RECORDINGS, "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             row = json.loads(line)
-            answer = Answer(row["status"], row["reason"], row["body"], row.get("headers", {}))
+            answer = Response(row["status"], row["reason"], row["body"], row.get("headers", {}))
             found.append(
                 Recording(
                     number, row["section"], row["label"], row["method"], row["path"], row["params"], row["auth"], answer
@@ -166,7 +166,7 @@ class Replay:
         self._learn_backups()
         answer = await self._ask(recording)
         self._learn(recording, answer)
-        asked = Asked(recording.template, recording.section)
+        asked = SentRequest(recording.template, recording.section)
         found = differences(asked, recording.answer, answer, self._names.translate)
         return Outcome(recording, answer, found)
 
@@ -190,19 +190,19 @@ class Replay:
 
     async def _do(self, method: str, path: str, params: dict[str, Any]) -> Any:
         """Something that was not recorded but has to happen, up to its end."""
-        unrecorded = Recording(-1, "", path, method, path, params, "token root@pam!rig", Answer(200, "OK", None))
+        unrecorded = Recording(-1, "", path, method, path, params, "token root@pam!rig", Response(200, "OK", None))
         answer = await self._ask(unrecorded)
         assert answer.status == 200, f"{method} {path} {params}: {answer.status} {answer.reason}"
         await self._finish_tasks()
         return answer.body["data"]
 
-    async def _ask(self, recording: Recording) -> Answer:
+    async def _ask(self, recording: Recording) -> Response:
         request = asyncio.ensure_future(self._send(recording))
         while not (await asyncio.wait({request}, timeout=_STUCK_SECONDS))[0]:
             await self._clock.advance(0.5)
         return request.result()
 
-    async def _send(self, recording: Recording) -> Answer:
+    async def _send(self, recording: Recording) -> Response:
         fmt = _FORMATS.get(recording.label, "json")
         url = f"{self._cluster.url}/api2/{fmt}{self._names.translate(recording.path)}"
         headers = self._credentials(recording)
@@ -221,7 +221,7 @@ class Replay:
         async with self._session.request(
             recording.method, URL(url, encoded=True), data=body, headers=headers
         ) as response:
-            return Answer(response.status, response.reason or "", _body(await response.text()), response.headers)
+            return Response(response.status, response.reason or "", _body(await response.text()), response.headers)
 
     def _pairs(self, recording: Recording) -> Iterator[tuple[str, str]]:
         params = recording.params or []
@@ -247,7 +247,7 @@ class Replay:
             return {"Authorization": f"PVEAPIToken=alice@pve!t1={self._alice}"}
         return {"Authorization": auth.replace("<secret>", "00000000-0000-4000-8000-000000000000")}
 
-    def _learn(self, recording: Recording, answer: Answer) -> None:
+    def _learn(self, recording: Recording, answer: Response) -> None:
         """Remember how this world calls what the recorded answer names."""
         if not isinstance(recording.answer.body, dict) or not isinstance(answer.body, dict):
             return

@@ -15,7 +15,7 @@ import aiohttp
 from yarl import URL
 
 from quorate.sim.clock import ManualClock
-from quorate.sim.cluster import SimulatedCluster
+from quorate.sim.simulator import SimulatedCluster
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quorate.pve.schema import facts
-from quorate.sim.access import Access, Pool, Token, User
-from quorate.sim.permission_check import check_permission
-from quorate.sim.refusals import Refusal
+from quorate.sim.access.directory import Access, Pool, Token, User
+from quorate.sim.http.permission_check import check_permission
+from quorate.sim.http.refusals import Refusal
 from tests.sim.talking import run, talking
 
 

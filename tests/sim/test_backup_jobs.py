@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from quorate.sim.calendar_events import calendar_error, parse_calendar_event
+from quorate.sim.cluster.calendar_events import calendar_errors, parse_calendar_event
 from tests.sim.talking import run, talking
 
 
@@ -34,7 +34,8 @@ def test_a_job_is_made_shown_changed_and_removed() -> None:
             assert not {"vmid", "comment", "next-run"} & set(changed)
             assert (await api.delete(path)).data is None
             assert (await api.get(path)).errors == {"id": f"No such job '{job['id']}'"}
-            assert (await api.delete(path)).errors == {"id": f"No such job '{job['id']}'"}
+            again = await api.delete(path)
+            assert (again.status, again.body["message"].splitlines()[1]) == (500, f"id: No such job '{job['id']}'")
 
     run(scenario())
 
@@ -43,13 +44,11 @@ def test_a_job_is_made_shown_changed_and_removed() -> None:
     ("params", "errors"),
     [
         ({"vmid": "101"}, {"schedule": "neither 'starttime' nor 'schedule' were set"}),
-        ({"schedule": "02:00"}, {"vmid": "property is missing"}),
-        ({"schedule": "02:00", "vmid": "101", "all": "1"}, {"all": "option conflicts with option 'vmid'"}),
         (
             {"schedule": "02:00", "starttime": "03:00", "vmid": "101"},
             {"starttime": "'starttime' and 'schedule' cannot both be set"},
         ),
-        ({"schedule": "whenever", "vmid": "101"}, {"schedule": calendar_error("whenever")}),
+        ({"schedule": "whenever", "vmid": "101"}, calendar_errors("whenever")),
     ],
 )
 def test_jobs_that_pve_refuses(params: dict[str, str], errors: dict[str, str]) -> None:
@@ -90,6 +89,23 @@ def test_the_old_way_of_saying_when_still_works() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"schedule": "02:00"}, "vmid: property is missing"),
+        ({"schedule": "02:00", "vmid": "101", "all": "1"}, "all: option conflicts with option 'vmid'"),
+    ],
+)
+def test_what_is_refused_while_the_file_is_locked_loses_its_form(params: dict[str, str], told: str) -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            reply = await api.post("/cluster/backup", storage="nas", **params)
+            assert (reply.status, reply.reason) == (500, "400 Parameter verification failed.")
+            assert reply.body["message"] == f"400 Parameter verification failed.\n{told}\n"
+
+    run(scenario())
+
+
 def test_included_volumes_tell_what_comes_along_and_why() -> None:
     async def scenario() -> None:
         async with talking() as api:
@@ -97,9 +113,9 @@ def test_included_volumes_tell_what_comes_along_and_why() -> None:
             tree = (await api.get("/cluster/backup/nightly/included_volumes")).data
             guests = {guest["id"]: guest for guest in tree["children"]}
             disks = {disk["id"]: disk for disk in guests[202]["children"]}
-            assert (disks["rootfs"]["included"], disks["rootfs"]["reason"]) == (1, "rootfs")
-            assert (disks["mp0"]["included"], disks["mp0"]["reason"]) == (0, "disabled")
-            assert [disk["id"] for disk in guests[9000]["children"]] == ["scsi0"]
+            assert (disks["202:rootfs"]["included"], disks["202:rootfs"]["reason"]) == (1, "rootfs")
+            assert (disks["202:mp0"]["included"], disks["202:mp0"]["reason"]) == (0, "disabled")
+            assert [disk["id"] for disk in guests[9000]["children"]] == ["9000:scsi0"]
             assert guests[777]["type"] == "unknown"
 
     run(scenario())
@@ -162,4 +178,4 @@ def test_when_a_schedule_comes_next(schedule: str, expected: str) -> None:
     "text", ["", "whenever", "25:00", "10:99", "fri..mon 10:00", "1:2:3:4", "*/0", "a b c", "13-1"]
 )
 def test_what_is_no_schedule(text: str) -> None:
-    assert calendar_error(text) is not None
+    assert calendar_errors(text)

@@ -24,7 +24,7 @@ def test_a_template_is_cloned_linked_by_default() -> None:
             config = (await api.get("/nodes/pve1/qemu/300/config")).data
             source = (await api.get(f"{TEMPLATE}/config")).data
             assert config["scsi0"] == "local-lvm:vm-300-disk-0,size=3G"
-            assert config["ide2"] == "local-lvm:vm-300-cloudinit,media=cdrom"
+            assert config["ide2"] == "local-lvm:vm-300-cloudinit,media=cdrom,size=4M"
             assert config["name"] == "web"
             assert config["description"].strip() == "a web server"
             assert "template" not in config
@@ -134,7 +134,7 @@ def test_a_full_storage_fails_the_clone_and_leaves_nothing() -> None:
             {"newid": 300, "full": 0},
             "Linked clone feature is not supported for 'tank:vm-103-disk-0' (scsi0)",
         ),
-        ("/nodes/pve1/qemu/999", {"newid": 300}, "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist"),
+        ("/nodes/pve1/qemu/999", {"newid": 300}, "unable to find configuration file for VM 999 on node 'pve1'"),
         (CT, {"newid": 100}, "VM 100 already exists on node 'pve1'"),
         (CT, {"newid": 300, "full": 0}, "Linked clone feature for 'local-lvm:vm-206-disk-0' is not available"),
         ("/nodes/pve1/lxc/200", {"newid": 300}, "Full clone of a running container is only possible from a snapshot"),
@@ -182,7 +182,7 @@ def test_a_container_clone_locks_both_and_takes_a_hostname() -> None:
             assert config["net0"] != (await api.get(f"{CT}/config")).data["net0"]
             assert "name" not in config
             assert await clone(api, CT, 301) == "OK"
-            assert (await api.get("/nodes/pve3/lxc/301/config")).data["hostname"] == "Copy-of-CT-dev-sandbox"
+            assert (await api.get("/nodes/pve3/lxc/301/config")).data["hostname"] == "dev-sandbox"
             assert not list(at_rest(api.cluster.world))
 
     run(scenario())

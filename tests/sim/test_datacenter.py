@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.sim.calendar_events import calendar_error, parse_calendar_event
 from quorate.sim.clock import MANUAL_EPOCH
+from quorate.sim.cluster.calendar_events import calendar_errors, parse_calendar_event
 from tests.sim.talking import run, talking
 
 NOTIFICATIONS = "/cluster/notifications"
@@ -179,14 +179,14 @@ def test_calendar_events_come_at_their_time(schedule: str, hours: float):
 
 @pytest.mark.parametrize("schedule", ["", "x", "25:00", "mon..foo", "*/0", "1-2-3-4", "8:00 8:00", "5..2"])
 def test_what_is_no_calendar_event_is_refused(schedule: str):
-    assert calendar_error(schedule) is not None
+    assert calendar_errors(schedule)
 
 
 def test_realm_sync_jobs_are_for_directory_realms():
     async def scenario() -> None:
         async with talking() as api:
             one = "/cluster/jobs/realm-sync/nightly"
-            refused = await api.post(one, realm="pve", schedule="daily")
+            refused = await api.post(one, realm="pve", schedule="daily", scope="users")
             assert "Only LDAP/AD realms can be synced." in refused.body["message"]
             await api.post("/access/domains", realm="corp", type="ad", server1="10.0.0.9", domain="corp.lan")
             assert (await api.post(one, realm="corp", schedule="daily", scope="users")).data is None

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from quorate.sim.appliances import APPLIANCES
-from quorate.sim.downloads import CATALOGUE
+from quorate.sim.storage.appliance_routes import APPLIANCES
+from quorate.sim.storage.download_routes import CATALOGUE
 from tests.sim.talking import run, talking
 
 _URL = "https://cloud.debian.org/images/cloud/trixie/latest/debian-13-genericcloud-amd64.qcow2"

@@ -59,7 +59,7 @@ def test_rules_that_make_no_sense_are_refused_by_name():
             assert list(await errors(rules, type="forward")) == ["type"]
             await api.post("/cluster/firewall/groups", group="web")
             inside = await errors("/cluster/firewall/groups/web", type="group", action="web")
-            assert inside == {"type": "security groups not allowed"}
+            assert inside == {"type": "invalid rule type 'group' for rule_env 'group'"}
             mixed = await api.post(rules, type="in", action="DROP", source="10.0.0.1", dest="fd00::1")
             assert mixed.reason == "detected mixed ipv4/ipv6 addresses in rule"
             await api.post(rules, type="in", action="ACCEPT", macro="ssh")

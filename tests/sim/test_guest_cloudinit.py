@@ -40,7 +40,7 @@ def test_the_files_of_the_drive_can_be_read() -> None:
             assert f"ssh_authorized_keys:\n  - {_KEY}\n" in user_data
             assert "user: admin\n" in user_data
             assert "mac_address: 'bc:24:11:00:00:07'" in network
-            assert "address: '10.0.0.5/24'\n        gateway: '10.0.0.1'" in network
+            assert "address: '10.0.0.5'\n        netmask: '255.255.255.0'\n        gateway: '10.0.0.1'" in network
             assert meta.startswith("instance-id: ")
 
     run(scenario())

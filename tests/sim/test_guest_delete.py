@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.sim.backup_jobs import BackupJobs
+from quorate.sim.storage.backup_jobs import BackupJobs
 from quorate.sim.world import HaResource
 from tests.sim.consistency import at_rest
 from tests.sim.guest_work import CT, VM, create_container, create_vm, log_of, put, volume

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from quorate.sim.datacenter import Datacenter
-from quorate.sim.guests import Guest
-from quorate.sim.replication import Replication, ReplicationJob
+from quorate.sim.cluster.option_routes import Datacenter
+from quorate.sim.cluster.replication_routes import Replication, ReplicationJob
+from quorate.sim.guests.guest import Guest
 from tests.sim.consistency import at_rest
 from tests.sim.guest_work import CT, VM, config, create_container, create_vm, pending, put, role, user, volume
 from tests.sim.talking import Api, Reply, run, talking
@@ -338,7 +338,7 @@ def test_a_removed_mount_point_leaves_its_volume_unused() -> None:
         ({"unprivileged": "0"}, "unable to modify read-only option: 'unprivileged'"),
         ({"memory": "512", "digest": "0" * 40},
          "detected modified configuration - file changed by other user? Try again."),
-        ({"mp0": "local:1,mp=/x"}, "content type 'rootdir' is not available on storage 'local'"),
+        ({"mp0": "local:1,mp=/x"}, "storage 'local' does not allow content type 'rootdir' (Container)"),
         ({"dev0": "/dev/ttyUSB0"},
          "Permission check failed (configuring device passthrough is only allowed for root@pam)"),
     ],

@@ -1,4 +1,4 @@
-"""High availability: resources, rules, and a manager that carries out what is wished for."""
+"""High availability: resources, rules, and a manager that carries out requested states."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_ignored_resources_are_left_alone() -> None:
     ("sid", "text"),
     [
         ("vm:999", "resource 'vm:999' does not exist in cluster"),
-        ("ct:100", "resource 'ct:100' does not exist in cluster"),
+        ("ct:100", "resource 'ct:100' - guest with ID 100 is not a container"),
         ("vm:101", "create resource failed: resource ID 'vm:101' already defined"),
     ],
 )
@@ -147,7 +147,7 @@ def test_unknown_resources() -> None:
             assert (await api.get(f"{RESOURCES}/vm:999")).reason == "no such resource 'vm:999'"
             assert (await api.delete(f"{RESOURCES}/vm:100")).reason == "cannot delete service 'vm:100', not HA managed!"
             assert (await api.put(f"{RESOURCES}/vm:100", comment="x")).reason == (
-                "update resource failed: no such resource 'vm:100'"
+                "update resources config failed: no such resource 'vm:100'"
             )
 
     run(scenario())
@@ -170,12 +170,12 @@ def test_a_node_rule_brings_a_resource_to_its_node() -> None:
             options = {"rule": "home", "type": "node-affinity", "resources": "vm:101", "nodes": "pve3:2,pve2:1"}
             assert (await api.post(RULES, **options)).data is None
             rule = (await api.get(f"{RULES}/home")).data
-            assert (rule["nodes"], rule["strict"], rule["order"]) == ("pve2:1,pve3:2", 0, 1)
+            assert (rule["nodes"], rule["order"]) == ("pve2:1,pve3:2", 1)
             await api.clock.advance(90)
             assert api.cluster.world.guests[101].node == "pve3"
             twice = await api.post(RULES, rule="home2", type="node-affinity", resources="vm:101", nodes="pve1")
-            assert (twice.status, twice.reason) == (400, "Rule 'home2' is invalid.")
-            assert twice.errors == {"resources": "resource 'vm:101' is already used in another node affinity rule"}
+            assert (twice.status, twice.reason) == (500, "create ha rule failed: 400 Rule 'home2' is invalid.")
+            assert "resource 'vm:101' is already used in another node affinity rule" in twice.body["message"]
             assert (await api.delete(f"{RULES}/home")).data is None
             assert (await api.get(RULES)).data == []
 
@@ -209,7 +209,7 @@ def test_resources_that_must_be_apart_block_each_other() -> None:
         ),
         (
             {"type": "node-affinity", "resources": "vm:101", "nodes": "pve1,moon"},
-            "create ha rule failed: cannot use non-existant node(s) moon.",
+            "create ha rule failed: cannot use non-existent node(s) moon.",
         ),
     ],
 )

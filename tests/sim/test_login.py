@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b32encode
 from urllib.parse import quote
 
 import pytest
 
+from quorate.sim.access.login_routes import _code
 from quorate.sim.clock import ManualClock
 from tests.sim.talking import run, talking
 
@@ -165,5 +167,48 @@ def test_realms_can_be_read_without_login() -> None:
         async with talking() as api:
             realms = (await api.as_nobody().get("/access/domains")).data
             assert [realm["realm"] for realm in realms] == ["pam", "pve"]
+
+    run(scenario())
+
+
+def test_a_second_factor_makes_a_login_two_steps() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            root = await api.as_user("root@pam", "simulated-root")
+            keys = (await root.post("/access/tfa/alice@pve", type="recovery")).data["recovery"]
+            assert (await root.post("/access/tfa/alice@pve", type="recovery")).status == 500
+            nobody, alice = api.as_nobody(), {"username": "alice@pve"}
+            first = (await nobody.post("/access/ticket", **alice, password="alice-in-the-lab")).data
+            assert first["NeedTFA"] == 1
+            half = nobody.as_nobody(Cookie=f"PVEAuthCookie={quote(first['ticket'], safe='')}")
+            assert (await half.get("/version")).status == 401  # half a ticket opens nothing
+            second = {**alice, "tfa-challenge": first["ticket"], "password": f"recovery:{keys[0]}"}
+            assert "NeedTFA" not in (await nobody.post("/access/ticket", **second)).data
+            assert (await nobody.post("/access/ticket", **second)).status == 401  # each key works once
+            wrong = {**second, "username": "bob@pve"}
+            assert (await nobody.post("/access/ticket", **wrong)).status == 401
+            assert [row["userid"] for row in (await root.get("/access/tfa")).data] == ["alice@pve"]
+            assert (await root.delete("/access/tfa/alice@pve/recovery")).status == 200
+            assert (await api.as_user("alice@pve", "alice-in-the-lab")).headers["CSRFPreventionToken"]
+
+    run(scenario())
+
+
+def test_a_totp_is_only_added_with_its_current_code() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            bob = await api.as_user("bob@pve", "bob-looks-around")
+            totp = {"type": "totp", "totp": f"otpauth://totp/x?secret={b32encode(b'k' * 20).decode()}"}
+            own = {**totp, "description": "phone", "password": "bob-looks-around"}
+            assert (await bob.post("/access/tfa/bob@pve", **totp, description="phone")).errors == {
+                "password": "password is required to modify TFA data"
+            }
+            assert "verify" in (await bob.post("/access/tfa/bob@pve", **own, value="000000")).reason
+            code = _code(b"k" * 20, int(api.clock.now()) // 30)
+            added = (await bob.post("/access/tfa/bob@pve", **own, value=code)).data
+            assert (await bob.get(f"/access/tfa/bob@pve/{added['id']}")).data["description"] == "phone"
+            first = (await api.as_nobody().post("/access/ticket", username="bob@pve", password="bob-looks-around")).data
+            answer = {"username": "bob@pve", "tfa-challenge": first["ticket"], "password": f"totp:{code}"}
+            assert (await api.as_nobody().post("/access/ticket", **answer)).data["ticket"].startswith("PVE:bob@pve:")
 
     run(scenario())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from quorate.pve.schema import Endpoint, facts
-from quorate.sim.routing import all_routes
+import pytest
+
+from quorate.pve.schema import NEWEST, Endpoint, facts
+from quorate.sim.http.routing import all_routes
 from tests.sim.talking import run, talking
 
 
@@ -62,7 +64,7 @@ def test_login_comes_before_routing() -> None:
 
 def _not_simulated() -> Endpoint:
     """An endpoint of PVE that could be called without any parameter, if the simulator had it."""
-    for endpoint in facts("9.1.8").endpoints():
+    for endpoint in facts(NEWEST).endpoints():
         open_to_all = endpoint.permission is not None and "{" not in endpoint.template
         if open_to_all and (endpoint.method, endpoint.template) not in all_routes() and not endpoint.check({}):
             return endpoint
@@ -151,6 +153,34 @@ def test_bodies_are_refused_where_pve_refuses_them() -> None:
             broken = await api.request("POST", "/pools", data=b"{", headers={"Content-Type": "application/json"})
             assert broken.status == 500
             assert not broken.text.startswith("{")
+
+    run(scenario())
+
+
+_PLACE = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line "
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "malformed JSON string, neither tag, array, object, number, string or atom, at character offset 0"),
+        (b"{", """'"' expected, at character offset 1 (before "(end of string)") """ + _PLACE),
+        (b"{a: 1}", """'"' expected, at character offset 1 (before "a: 1}") """ + _PLACE),
+        (b'{"a" 1}', """':' expected, at character offset 5 (before "1}") """ + _PLACE),
+        (b'{"a": 1} x', """garbage after JSON object, at character offset 9 (before "x") """ + _PLACE),
+        (b'{"a": [1 2]}', """, or ] expected while parsing array, at character offset 9 (before "2]}") """ + _PLACE),
+        (b"not json", """'null' expected, at character offset 0 (before "not json") """ + _PLACE),
+        (b"[]", f"Not a HASH reference {_PLACE}"),
+        (b'"x"', f"""Can't use string ("x") as a HASH ref while "strict refs" in use {_PLACE}"""),
+    ],
+)
+def test_what_perl_says_about_bodies_that_are_no_object(body: bytes, told: str) -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            reply = await api.request("POST", "/pools", data=body, headers={"Content-Type": "application/json"})
+            assert reply.status == 500
+            assert reply.reason.startswith(told)
+            assert reply.text == reply.reason
 
     run(scenario())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.sim.tasks import TaskContext
+from quorate.sim.nodes.tasks import TaskContext
 from tests.sim.talking import run, talking
 
 VM = "/nodes/pve1/qemu/108/status"  # stopped

@@ -15,7 +15,7 @@ from proxmoxer import AuthenticationError, ProxmoxAPI, ResourceException  # type
 from proxmoxer.tools import Files, Tasks  # type: ignore[import-untyped]
 
 from quorate.sim.clock import ManualClock
-from quorate.sim.cluster import SimulatedCluster
+from quorate.sim.simulator import SimulatedCluster
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 
 
 class Cluster:
-    """A simulated cluster whose time goes on while the blocking client waits in its thread."""
+    """A simulated cluster whose time advances while the blocking client waits in its thread."""
 
     def __init__(self, sim: SimulatedCluster, clock: ManualClock) -> None:
         self.sim = sim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from quorate.sim.guests import Guest
+from quorate.sim.guests.guest import Guest
 from tests.sim.talking import Reply, run, talking
 
 
@@ -148,8 +148,11 @@ def test_snapshots_end_with_where_you_are() -> None:
 def test_storages_are_where_they_are_meant_to_be() -> None:
     async def scenario() -> None:
         async with talking() as api:
-            on_pve3 = {row["storage"] for row in (await api.get("/nodes/pve3/storage")).data}
-            assert on_pve3 == {"local", "local-lvm", "nas", "pbs"}
+            rows = {row["storage"]: row for row in (await api.get("/nodes/pve3/storage")).data}
+            assert {name for name, row in rows.items() if row["enabled"]} == {"local", "local-lvm", "nas", "pbs"}
+            elsewhere = (await api.get("/nodes/pve3/storage/tank/status")).data
+            assert (rows["tank"]["active"], elsewhere["enabled"]) == (0, 0)
+            assert "tank" not in {row["storage"] for row in (await api.get("/nodes/pve3/storage", enabled=1)).data}
             status = await api.get("/nodes/pve1/storage/nope/status")
             assert status.errors == {"storage": "No such storage."}
             content = await api.get("/nodes/pve1/storage/nope/content")

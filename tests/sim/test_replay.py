@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from tests.sim.comparing import Answer, Asked, differences
+from tests.sim.comparing import Response, SentRequest, differences
 from tests.sim.fidelity import disagreements, document_part, generated_part, known_disagreements
 from tests.sim.host_specific import PLACES
 from tests.sim.replay import Outcome, recordings, replay
 
 WANTED = 0.95
-VERSION = Asked("/version", "")
+VERSION = SentRequest("/version", "")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,9 @@ def test_the_document_shows_the_figures_of_today(outcomes: list[Outcome]):
 
 
 def compared(recorded: object, given: object, *, template: str = "/version") -> list[str]:
-    return differences(Asked(template, ""), Answer(200, "OK", recorded), Answer(200, "OK", given), lambda text: text)
+    return differences(
+        SentRequest(template, ""), Response(200, "OK", recorded), Response(200, "OK", given), lambda text: text
+    )
 
 
 def test_equal_shapes_agree_whatever_the_values():
@@ -69,9 +71,9 @@ def test_a_difference_is_told(recorded: object, given: object, told: str):
 
 
 def test_another_status_or_reason_is_told():
-    recorded, given = Answer(500, "no such user ('x')", None), Answer(500, "who?", None)
+    recorded, given = Response(500, "no such user ('x')", None), Response(500, "who?", None)
     assert differences(VERSION, recorded, given, str) == ["reason \"no such user ('x')\" -> 'who?'"]
-    assert differences(VERSION, Answer(200, "OK", None), given, str)[0].startswith("status 200 -> 500")
+    assert differences(VERSION, Response(200, "OK", None), given, str)[0].startswith("status 200 -> 500")
 
 
 def test_another_type_or_outcome_of_a_task_is_told():

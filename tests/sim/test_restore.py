@@ -219,7 +219,7 @@ def test_a_template_comes_back_as_one() -> None:
     run(scenario())
 
 
-def test_restoring_over_a_guest_needs_only_the_right_to_back_it_up() -> None:
+def test_restoring_over_a_guest_needs_only_the_rights_to_back_it_up_and_to_use_its_bridges() -> None:
     async def scenario() -> None:
         async with talking() as api:
             await _back_up_vm(api)
@@ -231,6 +231,10 @@ def test_restoring_over_a_guest_needs_only_the_right_to_back_it_up() -> None:
             bob = await api.as_user("bob@pve", "bob-looks-around")
             refused = await bob.post("/nodes/pve1/qemu", vmid=130, archive=_VM)
             assert (refused.status, refused.reason) == (403, "Permission check failed")
+            begun = await bob.post("/nodes/pve1/qemu", vmid=108, archive=_VM, force=1)
+            missing = "403 Permission check failed (/sdn/zones/localnetwork/vmbr0, SDN.Use)"
+            assert await api.finished(begun) == missing
+            access.grant("/sdn/zones/localnetwork", "PVESDNUser", "bob@pve")
             allowed = await bob.post("/nodes/pve1/qemu", vmid=108, archive=_VM, force=1)
             assert await api.finished(allowed) == "OK"
 

@@ -55,6 +55,6 @@ def test_files_in_a_backup_can_be_listed() -> None:
                 volume="nas:backup/vzdump-qemu-109-2025_12_31-02_00_01.vma.zst",
                 filepath="/",
             )
-            assert other.status == 500
+            assert other.errors == {"storage": "Only PBS storages supported for file-restore."}
 
     run(scenario())

@@ -73,7 +73,7 @@ def test_zones_and_vnets_follow_the_rules_of_their_type():
             same = await api.post(VNETS, vnet="green", zone="lab", tag=10)
             assert "tag 10 already exist in vnet blue" in same.body["message"]
             used = await api.delete(f"{ZONES}/lab")
-            assert used.reason == "delete sdn zone object failed: zone lab is used by vnet blue"
+            assert used.reason.startswith("delete sdn zone object failed: zone lab is used by vnet blue at ")
             assert (await api.get(f"{ZONES}/nope")).reason == "sdn 'nope' does not exist"
             dns = await api.post(ZONES, zone="named", type="simple", dns="none")
             assert "dns: none don't exist" in dns.body["message"]
@@ -156,7 +156,7 @@ def test_rights_on_a_zone_decide_what_is_seen_of_it():
             assert [row["zone"] for row in (await alice.get(ZONES)).data] == ["lab"]
             assert [row["vnet"] for row in (await alice.get(VNETS)).data] == ["netlab"]
             missing = await alice.get(f"{VNETS}/nope")
-            assert missing.reason == "sdn 'nope' does not exist"
+            assert missing.reason == "sdn vnet 'nope' does not exist"
             denied = await alice.get(f"{VNETS}/network")
             assert denied.reason == "Permission check failed (/sdn/zones/work/network, SDN.Audit|SDN.Allocate)"
 

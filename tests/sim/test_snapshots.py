@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.sim.disks import disks
 from quorate.sim.guest_os.machine import Machines
+from quorate.sim.guests.drives import disks
 from tests.sim.consistency import at_rest
 from tests.sim.talking import Api, run, talking
 
@@ -106,7 +106,7 @@ def test_an_interrupted_snapshot_leaves_nothing_behind() -> None:
     [
         (VM, "clean", "snapshot name 'clean' already used"),
         ("/nodes/pve1/qemu/9000", "x1", "you can't take a snapshot if it's a template"),
-        ("/nodes/pve1/qemu/999", "x1", "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist"),
+        ("/nodes/pve1/lxc/999", "x1", "Configuration file 'nodes/pve1/lxc/999.conf' does not exist"),
         ("/nodes/pve2/lxc/202", "x1", "snapshot feature is not available"),
     ],
 )

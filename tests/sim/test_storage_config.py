@@ -37,10 +37,18 @@ _FAILED = "create storage failed: "
             {"storage": "new", "type": "zfspool", "pool": "nope"},
             f"{_FAILED}could not activate storage 'new', zfs error: cannot import 'nope': no such pool available",
         ),
-        ({**_DIR, "content": "none,iso"}, f"{_FAILED}unable to combine 'none' with other content types"),
+        ({**_DIR, "content": "none,iso"}, "unable to combine 'none' with other content types"),
         (
             {"storage": "new", "type": "iscsi", "portal": "10.0.0.1", "target": "iqn.x"},
             f"{_FAILED}storage 'new' is not online",
+        ),
+        (
+            {"storage": "new", "type": "nfs", "server": "10.9.9.9", "export": "/x"},
+            f"{_FAILED}storage 'new' is not online",
+        ),
+        (
+            {"storage": "new", "type": "btrfs", "path": "/mnt/pool"},
+            f"{_FAILED}'/mnt/pool' is not a btrfs file system",
         ),
     ],
 )
@@ -58,7 +66,6 @@ def test_what_pve_refuses_to_create_is_refused_in_its_words(params: dict[str, st
     "params",
     [
         {"type": "lvm", "vgname": "pve"},
-        {"type": "btrfs", "path": "/mnt/pool"},
         {"type": "cifs", "server": "192.168.10.5", "share": "media", "username": "u", "password": "secret-word"},
         {"type": "nfs", "server": "192.168.10.5", "export": "/x"},
         {"type": "pbs", "server": "192.168.10.6", "datastore": "d", "username": "u@pbs", "password": "secret-word"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from quorate.sim.guests import GIB
+from quorate.sim.guests.guest import GIB
 from tests.sim.talking import Api, Reply, run, talking
 
 _BACKUP = "nas:backup/vzdump-qemu-109-2025_12_31-02_00_01.vma.zst"

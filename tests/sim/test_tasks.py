@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from quorate.sim.tasks import TaskContext
-from quorate.sim.upid import parse_upid
+from quorate.sim.nodes.tasks import TaskContext, parse_upid
 from tests.sim.talking import run, talking
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 
-from quorate.sim.uploads import BadUpload, Upload, boundary_of
+from quorate.sim.storage.upload_routes import BadUpload, Upload, boundary_of
 from tests.sim.talking import Api, Reply, run, talking
 
 _BOUNDARY = "a-boundary"
@@ -82,6 +85,34 @@ def test_the_ending_must_fit_the_content(content: str, name: str, error: str) ->
             assert reply.errors == {"filename": error}
 
     run(scenario())
+
+
+def test_an_upload_that_breaks_off_was_never_begun(caplog: pytest.LogCaptureFixture) -> None:
+    whole = _field("content", "iso") + _file("cut.iso") + _END
+
+    async def half() -> AsyncIterator[bytes]:
+        yield whole[: len(whole) // 2]
+        raise ConnectionAbortedError
+
+    async def scenario() -> None:
+        async with talking() as api:
+            with pytest.raises((aiohttp.ClientError, ConnectionAbortedError)):
+                await api.request(
+                    "POST",
+                    "/nodes/pve1/storage/local/upload",
+                    data=half(),
+                    headers={
+                        "Content-Type": f"multipart/form-data; boundary={_BOUNDARY}",
+                        "Content-Length": str(len(whole)),
+                    },
+                )
+            names = [row["volid"] for row in (await api.get("/nodes/pve1/storage/local/content")).data]
+            assert "local:iso/cut.iso" not in names
+            assert not [one for one in api.cluster.requests if one[0] == "POST"]
+
+    with caplog.at_level(logging.ERROR):
+        run(scenario())
+    assert not caplog.records
 
 
 def test_storages_refuse_what_they_cannot_hold() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from quorate.pve.schema import facts
-from quorate.sim import volumes
-from quorate.sim.access import Access
+from quorate.sim.access.directory import Access
 from quorate.sim.clock import ManualClock
 from quorate.sim.demo_world import build_demo_world
-from quorate.sim.guests import GIB, MIB, Kind
-from quorate.sim.tasks import TaskError
+from quorate.sim.guests.guest import GIB, MIB, Kind
+from quorate.sim.nodes.tasks import TaskError
+from quorate.sim.storage import volumes
 from quorate.sim.world import World
 
 

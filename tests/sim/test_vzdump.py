@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from quorate.sim import retention
-from quorate.sim.storages import Place, Storage, Volume
+from quorate.sim.storage import retention
+from quorate.sim.storage.storages import Storage, StorageSpace, Volume
 from tests.sim.talking import Api, run, talking
 
 _VZDUMP = "/nodes/pve1/vzdump"
@@ -152,7 +152,7 @@ def test_a_storage_without_backups_fails_in_the_task(storage: str, ending: str) 
     async def scenario() -> None:
         async with talking() as api:
             reply = await api.post(_VZDUMP, vmid=100, storage=storage)
-            assert await api.finished(reply) == f"could not get storage information for '{storage}': {ending}"
+            assert (await api.finished(reply)).endswith(f"could not get storage information for '{storage}': {ending}")
 
     run(scenario())
 
@@ -272,7 +272,7 @@ def test_defaults_follow_the_storage() -> None:
 
 
 def _storage_with_backups(*stamps: str) -> Storage:
-    storage = Storage("s", "dir", ("backup",), places={"n": Place(10**12, 0)})
+    storage = Storage("s", "dir", ("backup",), places={"n": StorageSpace(10**12, 0)})
     for stamp in stamps:
         storage.add("n", Volume(f"s:backup/vzdump-qemu-100-{stamp}.vma.zst", "backup", "vma.zst", 1, 1, 0, vmid=100))
     return storage

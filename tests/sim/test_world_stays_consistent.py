@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from quorate.sim.guests import Guest
+from quorate.sim.guests.guest import Guest
 from quorate.sim.world import World
-from tests.sim.asking import Asker, asking
+from tests.rigs.sim_client import Asker, asking
 from tests.sim.consistency import always, at_rest
 
 _STORAGES = ("local-lvm", "tank", "nas")
@@ -275,7 +275,7 @@ def test_the_demo_world_is_consistent_from_the_start():
     assert asyncio.run(look()) == []
 
 
-@pytest.mark.parametrize("sequences", [20, pytest.param(200, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("sequences", [10, pytest.param(200, marks=pytest.mark.thorough)])
 def test_any_sequence_of_calls_leaves_a_consistent_world(sequences: int):
     @settings(
         max_examples=sequences,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorate.state.store import Store, open_store
-from tests.state.hand_clock import HandClock
-from tests.state.postgres import postgres, postgres_server
+from tests.rigs.manual_clock import HandClock
+from tests.rigs.postgres import postgres, postgres_server
 
 __all__ = ["postgres", "postgres_server"]
 

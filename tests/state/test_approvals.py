@@ -6,15 +6,15 @@ import asyncio
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 
 import pytest
 
-from quorate.pve.errors import Conflict, NotFound, Refused
+from quorate.problems import Conflict, NotFound, Refused
 from quorate.state.approvals import MOST_PENDING, Approvals, Request, State, Use, request_digest
 from quorate.state.store import Store
-from tests.state import racing
-from tests.state.hand_clock import HandClock
+from tests.rigs import races
+from tests.rigs.manual_clock import HandClock
+from tests.rigs.processes import FORKED
 
 pytestmark = pytest.mark.anyio
 
@@ -184,11 +184,11 @@ async def test_of_fifty_uses_in_several_processes_exactly_one_succeeds(approvals
     asked = await approvals.ask(DELETE)
     await approvals.answer(asked.id, True, "operator")
     loop = asyncio.get_running_loop()
-    with ProcessPoolExecutor(5, mp_context=get_context("spawn")) as processes:
+    with ProcessPoolExecutor(5, mp_context=FORKED) as processes:
         outcomes = await asyncio.gather(
             *(
                 loop.run_in_executor(
-                    processes, racing.use, location, asked.id, DELETE.caller, DELETE.digest, DELETE.identity, 10
+                    processes, races.use, location, asked.id, DELETE.caller, DELETE.digest, DELETE.identity, 10
                 )
                 for _ in range(5)
             )

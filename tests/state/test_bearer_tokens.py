@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from quorate.pve.errors import BadArgument, Conflict
-from quorate.state.database import StateUnavailable
-from quorate.state.store import Store, open_store
+from quorate.problems import BadArgument, Conflict
+from quorate.state.store import StateUnavailable, Store, open_store
 from quorate.state.tokens import AWAY_SECONDS, CACHE_SECONDS, NEWCOMER_SECONDS, Tokens
-from tests.state.hand_clock import HandClock
+from tests.rigs.manual_clock import HandClock
 
 pytestmark = pytest.mark.anyio
 
@@ -113,7 +112,7 @@ async def test_a_new_token_works_elsewhere_almost_at_once(tokens: Tokens, elsewh
 
 
 async def test_many_clients_do_not_hammer_the_store_and_known_tokens_outlive_it_for_a_while(tmp_path, clock: HandClock):
-    """Changes stop without a store, reads go on: so what was read last is believed, but not for ever."""
+    """Changes stop without a store, reads continue: so what was read last is trusted, but not for ever."""
     file = tmp_path / "state" / "quorate.db"
     async with open_store(str(file), clock=clock) as store:
         tokens = Tokens(store)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
 
-from quorate.pve.errors import BadArgument, Conflict
+from quorate.problems import BadArgument, Conflict
 from quorate.state import passphrase as hashing
 from quorate.state.passphrase import (
     LOCK_SECONDS,
@@ -20,8 +19,9 @@ from quorate.state.passphrase import (
     PassphraseWrong,
 )
 from quorate.state.store import Store
-from tests.state import racing
-from tests.state.hand_clock import HandClock
+from tests.rigs import races
+from tests.rigs.manual_clock import HandClock
+from tests.rigs.processes import FORKED
 
 pytestmark = pytest.mark.anyio
 
@@ -29,10 +29,12 @@ WORDS = "correct horse battery"
 OTHER = "tin foil umbrella"
 
 
+DEAR = hashing.COST
+"""What it costs outside of tests."""
+
+
 @pytest.fixture
-def passphrase(store: Store, monkeypatch: pytest.MonkeyPatch) -> Passphrase:
-    """One that is hashed at little cost: that a guess is dear is seen where the hash is looked at."""
-    monkeypatch.setattr(hashing, "COST", 2**8)
+def passphrase(store: Store) -> Passphrase:
     return Passphrase(store)
 
 
@@ -46,9 +48,12 @@ async def test_it_is_right_or_wrong_once_it_is_set(passphrase: Passphrase):
     assert not await passphrase.verify(OTHER)
 
 
-async def test_only_a_hash_is_kept_and_a_guess_is_dear(store: Store):
-    passphrase = Passphrase(store)
-    await passphrase.set(WORDS)
+async def test_only_a_hash_is_kept_and_a_guess_is_dear(
+    store: Store, passphrase: Passphrase, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(hashing, "COST", DEAR)
+        await passphrase.set(WORDS)
     kept = (await store.fetch("SELECT * FROM quorate_operator"))[0]
     assert kept["passphrase"].startswith("scrypt$32768$8$3$")
     assert not [word for word in WORDS.split() if word in str(kept)]
@@ -127,10 +132,10 @@ async def test_a_right_try_ends_the_count(passphrase: Passphrase):
 async def test_guessing_from_many_processes_at_once_gets_no_further(passphrase: Passphrase, location: str):
     await passphrase.set(WORDS)
     loop = asyncio.get_running_loop()
-    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as processes:
+    with ProcessPoolExecutor(3, mp_context=FORKED) as processes:
         outcomes = await asyncio.gather(
             *(
-                loop.run_in_executor(processes, racing.guess, location, [f"guess {n} {m}" for m in range(10)])
+                loop.run_in_executor(processes, races.guess, location, [f"guess {n} {m}" for m in range(10)])
                 for n in range(3)
             )
         )

@@ -7,16 +7,16 @@ import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from multiprocessing import get_context
 
 import pytest
 
-from quorate.state.database import StateUnavailable
-from quorate.state.postgres import shown
-from quorate.state.store import Store, open_store
-from tests.state import racing
-from tests.state.hand_clock import HandClock
-from tests.state.postgres import PostgresServer
+from quorate.state.postgres import safe_address
+from quorate.state.runs import RunStore
+from quorate.state.store import StateUnavailable, Store, open_store
+from tests.rigs import races
+from tests.rigs.manual_clock import HandClock
+from tests.rigs.postgres import PostgresServer
+from tests.rigs.processes import FORKED
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +56,12 @@ async def test_a_file_that_others_could_read_is_closed_to_them(tmp_path, clock):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+async def test_a_place_that_cannot_even_be_looked_at_is_not_taken_for_an_empty_one(tmp_path, clock):
+    async with open_store(str(tmp_path / ("x" * 300) / "quorate.db"), clock=clock) as store:
+        with pytest.raises(StateUnavailable, match="cannot be used"):
+            await RunStore(store).list()
+
+
 async def test_a_tilde_is_the_home_folder(tmp_path, clock, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     async with open_store("~/quorate.db", clock=clock) as store:
@@ -80,10 +86,9 @@ async def test_text_that_databases_refuse_can_be_stored(store: Store):
 
 
 async def test_the_tables_are_made_once_when_many_processes_start_together(location: str):
-    context = get_context("spawn")
-    with ProcessPoolExecutor(4, mp_context=context) as processes:
+    with ProcessPoolExecutor(4, mp_context=FORKED) as processes:
         loop = asyncio.get_running_loop()
-        started = [loop.run_in_executor(processes, racing.start, location, 5) for _ in range(4)]
+        started = [loop.run_in_executor(processes, races.start, location, 5) for _ in range(4)]
         assert await asyncio.gather(*started) == [[1] * 5] * 4
 
 
@@ -171,7 +176,7 @@ async def test_a_connection_that_the_server_ends_is_replaced(postgres: str, cloc
     ],
 )
 def test_the_place_is_shown_without_user_and_password(location, place, clock):
-    assert shown(location) == place
+    assert safe_address(location) == place
     assert open_store(location, clock=clock).place == place
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import fcntl
 import io
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
-from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import anyio
@@ -22,8 +23,9 @@ from hypothesis import strategies as st
 from quorate.state.chain import Link, first_link, linked, verify
 from quorate.state.store import Store, open_store
 from quorate.state.trail import AuditTrail, AuditUnwritable, Filters, open_trail
-from tests.state import racing
-from tests.state.hand_clock import HandClock
+from tests.rigs import races
+from tests.rigs.manual_clock import HandClock
+from tests.rigs.processes import FORKED
 
 pytestmark = pytest.mark.anyio
 
@@ -91,8 +93,8 @@ async def test_another_server_goes_on_with_the_same_chain(trail: AuditTrail, rep
 
 async def test_many_processes_append_to_one_chain(trail: AuditTrail, location: str, file):
     loop = asyncio.get_running_loop()
-    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as processes:
-        done = [loop.run_in_executor(processes, racing.record, location, file, f"p{n}", 25) for n in range(4)]
+    with ProcessPoolExecutor(4, mp_context=FORKED) as processes:
+        done = [loop.run_in_executor(processes, races.record, location, file, f"p{n}", 25) for n in range(4)]
         await asyncio.gather(*done)
     checked = await trail.verify()
     assert checked.intact, checked.broken
@@ -186,9 +188,9 @@ async def test_an_entry_that_the_disk_has_no_room_for_leaves_nothing_behind(
 ):
     await fill(file_trail, 5)
     before = file.read_bytes()
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
+    with ProcessPoolExecutor(1, mp_context=FORKED) as processes:
         told = await asyncio.get_running_loop().run_in_executor(
-            processes, racing.record_with_little_room, str(tmp_path / "other.db"), file, len(before) + 200
+            processes, races.record_with_little_room, str(tmp_path / "other.db"), file, len(before) + 200
         )
     assert "guest_power is not recorded" in told
     assert "The disk is full" in told
@@ -264,25 +266,25 @@ async def test_a_file_that_was_taken_away_is_missed(file_trail: AuditTrail, file
     file.unlink()
     checked = await file_trail.verify()
     assert checked.broken is not None
-    assert (checked.broken.how, checked.broken.says) == ("cut", "Entries 1 to 3 were cut off at the end")
+    assert (checked.broken.how, checked.broken.says) == ("cut", "Records 1 to 3 were cut off at the end")
     await fill(file_trail, 10)
     checked = await file_trail.verify()
     assert checked.broken is not None
-    assert (checked.broken.how, checked.broken.says) == ("removed", "Entries 1 to 3 were removed")
+    assert (checked.broken.how, checked.broken.says) == ("removed", "Records 1 to 3 were removed")
 
 
 async def test_a_forged_entry_at_the_end_is_remarked(file_trail: AuditTrail, file):
-    """Whoever may write the file can append to the chain as we do; but the store did not hear of it."""
+    """Anyone who may write the file can append to the chain as we do; but the store did not hear of it."""
     await fill(file_trail, 2)
     last = json.loads(file.read_bytes().splitlines()[-1])
     with file.open("ab") as opened:
         opened.write(linked(entry(tool="forged"), Link(2, last["hash"]))[0])
-    assert (await file_trail.verify()).remarks == ("Entry 3 is newer than the store's record",)
+    assert (await file_trail.verify()).remarks == ("Record 3 is newer than what the store knows",)
     await file_trail.record(entry(4))
     checked = await file_trail.verify()
     assert checked.intact
     assert len(checked.remarks) == 1
-    assert "Entry 3 was not in the store's record when entry 4 was written" in checked.remarks[0]
+    assert "Record 3 was unknown to the store when record 4 was written" in checked.remarks[0]
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,7 @@ async def test_an_unfinished_last_line_is_named_and_the_chain_goes_on(file_trail
         opened.write(b'{"seq":3,"time":"2025-06-15 15:0')  # the server died here
     checked = await file_trail.verify()
     assert checked.intact
-    assert checked.remarks == ("Line 3 is unfinished: a crash cut the writing of an entry short",)
+    assert checked.remarks == ("Line 3 is incomplete: a crash interrupted the writing of a record",)
     await file_trail.record(entry(3))
     with file.open("ab") as opened:
         opened.write(b'{"seq":4,"ti')
@@ -327,8 +329,8 @@ async def test_an_unfinished_last_line_is_named_and_the_chain_goes_on(file_trail
     assert checked.intact, checked.broken
     assert checked.entries == 4
     assert checked.remarks == (
-        "Line 3 is unfinished: a crash cut it short, as entry 3 says",
-        "Line 5 is unfinished: a crash cut it short, as entry 4 says",
+        "Line 3 is incomplete: a crash interrupted it, as record 3 says",
+        "Line 5 is incomplete: a crash interrupted it, as record 4 says",
     )
     assert [one["seq"] for one in await file_trail.entries()] == [1, 2, 3, 4]
 
@@ -364,7 +366,7 @@ async def test_a_file_from_before_the_chain_is_taken_as_it_is(file_trail: AuditT
     checked = await file_trail.verify()
     assert checked.intact
     assert (checked.entries, checked.older) == (2, 2)
-    assert checked.remarks == ("2 lines without a hash, from before the chain: what they say is covered by entry 1",)
+    assert checked.remarks == ("2 lines without a hash, from before the chain: record 1 covers their content",)
     assert [one["tool"] for one in await file_trail.entries()] == [
         "guest_power",
         "guest_stop",
@@ -394,7 +396,7 @@ async def test_without_the_stores_record_the_file_is_believed_and_that_is_said(
         trail = open_trail(store, file)
         checked = await trail.verify()
         assert checked.intact
-        assert "cut off at the end go unnoticed" in checked.remarks[0]
+        assert "a cut-off end would go unnoticed" in checked.remarks[0]
         await trail.record(entry(3))
         checked = await trail.verify()
         assert (checked.intact, checked.entries, checked.remarks) == (True, 3, ())
@@ -462,9 +464,9 @@ async def test_entries_are_found_by_what_they_say(trail: AuditTrail, filters: Fi
 async def test_a_long_trail_is_read_from_its_end(trail: AuditTrail):
     """Lines that are longer than a block, and more of them than a batch, come back whole and in order."""
     for number in range(12):
-        await trail.record(entry(number, plan="ü" * 7_000 * number))
+        await trail.record(entry(number, calls=["ü" + "x" * 4_000] * number * 2))
     found = await trail.entries(limit=1000)
-    assert [len(one["plan"]) for one in found] == [7_000 * number for number in range(12)]
+    assert [len("".join(one["calls"])) for one in found] == [8_002 * number for number in range(12)]
     assert (await trail.verify()).entries == 12
 
 
@@ -486,3 +488,42 @@ async def test_an_export_can_be_verified_and_opened_in_a_spreadsheet(trail: Audi
     assert (rows[0]["error"], rows[0]["rule"]) == ('a "quoted", line\nand another', "quiet hours")
     assert json.loads(rows[0]["caller"]) == {"client": "some-client", "transport": "stdio"}
     assert json.loads(rows[1]["more"]) == {"novelty": "unheard of"}
+
+
+async def test_a_canceled_reader_is_canceled_even_if_a_thread_is_still_reading_for_it(
+    tmp_path: Path, file: Path, clock: HandClock
+):
+    begun, released = threading.Event(), threading.Event()
+
+    class SlowFile(PosixPath):
+        def open(self, *given: Any, **more: Any) -> Any:
+            begun.set()
+            released.wait()
+            return super().open(*given, **more)
+
+    async with open_store(str(tmp_path / "quorate.db"), clock=clock) as store:
+        trail = open_trail(store, SlowFile(file))
+        await fill(trail)
+        reading = asyncio.create_task(trail.entries(Filters(), 5))
+        assert await asyncio.to_thread(begun.wait, 10)
+        reading.cancel()
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        finally:
+            released.set()
+
+
+async def test_a_canceled_verification_does_not_keep_the_trail_locked(file_trail: AuditTrail, file: Path):
+    await fill(file_trail)
+    with file.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        verifying = asyncio.create_task(file_trail.verify())
+        for _ in range(5):  # a thread waits for the lock by then
+            await asyncio.sleep(0)
+        verifying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await verifying
+    async with asyncio.timeout(10):
+        await file_trail.record(entry(6))
+    assert (await file_trail.verify()).entries == 6

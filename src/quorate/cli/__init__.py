@@ -1,96 +1,131 @@
-"""The `quorate` command; each of its commands is a module of this package."""
+"""The `quorate` command. Each module adds one or two of its commands."""
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from quorate import __version__
-from quorate.cli import (
-    approvals,
-    audit,
-    call,
-    completion,
-    demo,
-    doctor,
-    init,
-    policy,
-    scripts,
-    secrets,
-    serve,
-    sim,
-    smoke,
-    tokens,
-    tools,
-    trust,
-)
-from quorate.cli.options import FAILED, USAGE
-from quorate.config import ConfigError
 
-COMMANDS = (
-    init,
-    doctor,
-    serve,
-    call,
-    tools,
-    approvals,
-    policy,
-    audit,
-    tokens,
-    secrets,
-    scripts,
-    trust,
-    sim,
-    smoke,
-    demo,
-    completion,
-)
+INTERRUPTED = 130
+COMMANDS = {
+    "init": "init",
+    "doctor": "doctor",
+    "serve": "serve",
+    "call": "call",
+    "tools": "tools",
+    "approvals": "approvals",
+    "console": "console",
+    "runs": "runs",
+    "freeze": "freeze",
+    "unfreeze": "freeze",
+    "watch": "watch",
+    "policy": "policy",
+    "audit": "audit",
+    "tokens": "tokens",
+    "certificate": "certificate",
+    "secrets": "secrets",
+    "scripts": "scripts",
+    "trust": "trust",
+    "sim": "sim",
+    "demo": "sim",
+    "smoke": "smoke",
+    "completion": "completion",
+}
+"""Command -> its module here. Only the module of the command that runs is imported."""
+ALLOCATIONS_BEFORE_COLLECTION = 50_000
+"""Python's default of 700 spends a tenth of the start on looking for garbage among modules that stay."""
 
+DESCRIPTION = "An MCP server for Proxmox VE and homelabs, and all of its tools at the shell."
 BEGIN = """\
-to begin:
-  quorate demo                      see it at work, on a simulated cluster
-  quorate init                      set up your own cluster and your client
-  quorate doctor                    find out what is missing
-  quorate call guest_list           use a tool; --demo for the simulated cluster
-  quorate call guest_power --help   what a tool does and takes"""
+get started:
+  quorate demo                      take a tour on a simulated cluster
+  quorate init                      set up your cluster and your client
+  quorate doctor                    check the setup
+  quorate call guest_list           call a tool; add --demo for the simulated cluster
+  quorate call guest_power --help   explain a tool"""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    options = _parse(parser_of_all(), arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments[:1]) == ["call"]:
+        gc.disable()  # it ends before there is garbage worth looking for
+    gc.set_threshold(ALLOCATIONS_BEFORE_COLLECTION)
+    atexit.register(gc.freeze)  # or Python looks through everything once more as it ends
+    if list(arguments[:1]) == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if arguments:
+        _refuse_unknown(arguments[0])
+    options = _parse(build_parser(arguments[0]), arguments) if arguments else argparse.Namespace(run=_print_short_help)
+    sys.exit(_run(options))
+
+
+def _print_short_help(_: argparse.Namespace) -> int:
+    print(f"{DESCRIPTION}\n\n{BEGIN}\n\n`quorate --help` lists all commands.")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from quorate.cli.options import FAILED, USAGE  # which every command has imported, but --version has not
+    from quorate.config import ConfigError
+
     try:
-        code = options.run(options)
+        code = int(options.run(options))
+        sys.stdout.flush()  # here, where a closed pipe can be handled
     except ConfigError as error:
         print(f"quorate: {error}", file=sys.stderr)
-        code = USAGE
+        return USAGE
     except KeyboardInterrupt:
-        code = 130
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # so that the shell's prompt does not follow ^C
+        return INTERRUPTED
     except BrokenPipeError:
-        code = FAILED
-    sys.exit(code)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        return FAILED
+    return code
 
 
-def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """As usual, but `key=value` pairs of a call may also stand after options."""
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Like `parse_args`, but `key=value` pairs of a call may also follow options."""
     options, rest = parser.parse_known_args(arguments)
     stray = [one for one in rest if one.startswith("-") or not hasattr(options, "arguments")]
     if stray:
-        parser.error(f"unrecognized arguments: {' '.join(stray)}")
+        parser.error(f"unrecognized arguments: {' '.join(stray)}; see `quorate {arguments[0]} --help`")
     if rest:
         options.arguments += rest
     return options
 
 
-def parser_of_all() -> argparse.ArgumentParser:
+def _refuse_unknown(command: str) -> None:
+    if command in COMMANDS or command.startswith("-"):
+        return
+    from quorate.operations.registry import operation_named
+    from quorate.suggestions import suggest
+
+    hint = suggest(command, COMMANDS, "`quorate --help` lists them all.")
+    if operation_named(command):
+        hint = f"It is a tool: quorate call {command}"
+    print(f"quorate: There is no command {command!r}. {hint}", file=sys.stderr)
+    sys.exit(2)
+
+
+def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """With the chosen command, or with all of them if it is none of them."""
     parser = argparse.ArgumentParser(
         prog="quorate",
-        description="An MCP server for Proxmox VE clusters, and every one of its tools at the shell.",
+        description=DESCRIPTION,
         epilog=BEGIN,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"quorate {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for one in COMMANDS:
-        one.add(commands)
+    commands = parser.add_subparsers(prog="quorate", title="commands", required=True, metavar="COMMAND")
+    modules = [COMMANDS[chosen]] if chosen in COMMANDS else dict.fromkeys(COMMANDS.values())
+    for name in () if chosen == "--version" else modules:
+        importlib.import_module(f"quorate.cli.{name}").add(commands)
     return parser

@@ -1,4 +1,4 @@
-"""quorate approvals: what callers wait for, and the operator's answers."""
+"""quorate approvals: list and answer requests for approval."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import getpass
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.operator import prove_operator, typed
-from quorate.cli.options import FAILED, OK, command
-from quorate.cli.state import with_store
+from quorate.cli.options import FAILED, OK, actions_of, command, config_option, with_store
+from quorate.cli.prompts import choose_passphrase, prove_operator
 
 if TYPE_CHECKING:
     from quorate.state.approvals import Approval
@@ -20,21 +18,20 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    approvals = command(commands, "approvals", _list, "see and answer what waits for your approval")
-    approvals.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
-    approvals.add_argument("--all", action="store_true", help="answered, used and expired ones as well")
+    approvals = command(commands, "approvals", _list, "list and answer requests for approval")
+    approvals.add_argument("--all", action="store_true", help="include answered, used and expired ones")
     approvals.add_argument("--json", action="store_true", help="print JSON")
-    actions = approvals.add_subparsers(title="actions", metavar="ACTION")
+    add_action = actions_of(approvals, config_option)
     for name, run, summary in (
-        ("show", _show, "the whole plan of one"),
-        ("approve", _approve, "let it be done, once; asks for the operator's passphrase"),
-        ("deny", _deny, "refuse it; asks for the operator's passphrase"),
+        ("show", _show, "show the whole plan of a request"),
+        ("approve", _approve, "approve a request, once; asks for the operator's passphrase"),
+        ("deny", _deny, "deny a request; asks for the operator's passphrase"),
     ):
-        action = command(actions, name, run, summary)
-        action.add_argument("id", metavar="ID", help="as the list shows it")
+        action = add_action(name, run, summary)
+        action.add_argument("id", metavar="ID", help="id of the request, as listed")
         if name == "deny":
-            action.add_argument("--reason", metavar="TEXT", help="is told to the caller")
-    command(actions, "passphrase", _passphrase, "set or change the operator's passphrase")
+            action.add_argument("--reason", metavar="TEXT", help="shown to the caller")
+    add_action("passphrase", _passphrase, "set or change the operator's passphrase")
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -47,18 +44,24 @@ def _list(options: argparse.Namespace) -> int:
 
         rows = await Approvals(store).list(states)
         if options.json:
-            from quorate.pipeline.sanitise import clean
-
-            print(json.dumps(clean([asdict(row) | {"standing": row.standing} for row in rows]), ensure_ascii=False))
+            print(json.dumps([_facts(row) for row in rows], ensure_ascii=False))
         elif not rows:
-            print("Nothing was asked for yet." if options.all else "Nothing waits for approval.")
+            print("There are no requests." if options.all else "No requests are waiting for approval.")
         else:
             _print_rows(rows)
         if rows and not (options.all or options.json):
-            await _say_if_unprovable(store)
+            await _warn_without_passphrase(store)
         return OK
 
     return with_store(options, run)
+
+
+def _facts(row: Approval) -> dict[str, Any]:
+    from quorate.operations.units import iso_times
+    from quorate.pipeline.sanitization import clean
+
+    facts: dict[str, Any] = clean(asdict(row) | {"standing": row.standing})
+    return iso_times(facts, ("created", "expires", "answered_at"))
 
 
 def _print_rows(rows: list[Approval]) -> None:
@@ -66,11 +69,11 @@ def _print_rows(rows: list[Approval]) -> None:
 
     width = max(len(row.standing) for row in rows)
     for row in rows:
-        asked = f"asked by {_line(row.caller)}, {moment(row.created)}"
+        asked = f"requested by {_line(row.caller)}, {moment(row.created)}"
         print(f"{row.id}  {row.standing:<{width}}  {row.cluster}  {_line(row.summary)}  ({asked})")
 
 
-async def _say_if_unprovable(store: Store) -> None:
+async def _warn_without_passphrase(store: Store) -> None:
     from quorate.state.passphrase import Passphrase, PassphraseNotSet
 
     try:
@@ -81,7 +84,7 @@ async def _say_if_unprovable(store: Store) -> None:
 
 def _show(options: argparse.Namespace) -> int:
     async def run(store: Store) -> int:
-        print(_described(await _wanted(store, options.id)))
+        print(_describe(await _find(store, options.id)))
         return OK
 
     return with_store(options, run)
@@ -98,51 +101,41 @@ def _deny(options: argparse.Namespace) -> int:
 async def _answer(store: Store, id: str, *, approve: bool, reason: str | None) -> int:
     from quorate.state.approvals import Approvals
 
-    print(_described(await _wanted(store, id)))
+    print(_describe(await _find(store, id)))
     await prove_operator(store)
     row = await Approvals(store).answer(id, approve, f"{getpass.getuser()} at a terminal", reason)
-    print(f"{row.id}: {row.standing}." + (" The caller now has to make the same call again." if approve else ""))
+    print(f"{row.id}: {row.standing}." + (" The caller must now repeat the same call." if approve else ""))
     return OK
 
 
 def _passphrase(options: argparse.Namespace) -> int:
     async def run(store: Store) -> int:
-        from quorate.state.passphrase import SHORTEST, Passphrase
-
-        passphrase = Passphrase(store)
-        old = typed("Present passphrase: ") if await passphrase.is_set() else None
-        new = typed(f"New passphrase (at least {SHORTEST} characters): ")
-        if typed("Once more: ") != new:
-            print("quorate: they differ; nothing is changed", file=sys.stderr)
-            return FAILED
-        await passphrase.set(new, old)
-        print("The passphrase is set. Only its hash is kept.")
-        return OK
+        return OK if await choose_passphrase(store) else FAILED
 
     return with_store(options, run)
 
 
-async def _wanted(store: Store, id: str) -> Approval:
-    from quorate.pve.errors import NotFound
+async def _find(store: Store, id: str) -> Approval:
+    from quorate.problems import NotFound
     from quorate.state.approvals import Approvals
 
     row = await Approvals(store).get(id)
     if row is None:
-        raise NotFound(f"There is no approval {id}", next_step="`quorate approvals` lists those that are pending")
+        raise NotFound(f"There is no approval {id}", next_step="`quorate approvals` lists the pending ones")
     return row
 
 
-def _described(row: Approval) -> str:
+def _describe(row: Approval) -> str:
     from quorate.operations.units import moment
 
     lines = [
         f"approval   {row.id}: {row.standing}",
-        f"wanted     {_line(row.summary)}",
+        f"request    {_line(row.summary)}",
         f"tool       {row.tool} ({row.risk}) on cluster {row.cluster}",
-        f"asked by   {_line(row.caller)}, {moment(row.created)}",
+        f"caller     {_line(row.caller)}, {moment(row.created)}",
         f"expires    {moment(row.expires)}",
         f"target     {_line(row.identity)}",
-        *(f"to know    {_line(remark)}" for remark in row.remarks),
+        *(f"           - {_line(remark)}" for remark in row.remarks),
         *(f"step       {_line(step)}" for step in row.plan),
     ]
     if row.answered_by:
@@ -151,7 +144,7 @@ def _described(row: Approval) -> str:
 
 
 def _line(text: str) -> str:
-    """Names and arguments are a stranger's words: they must not draw on the operator's terminal."""
-    from quorate.pipeline.sanitise import one_line
+    """Without control characters: names and arguments are untrusted text."""
+    from quorate.pipeline.sanitization import one_line
 
     return one_line(text)

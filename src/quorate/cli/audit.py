@@ -1,4 +1,4 @@
-"""quorate audit: what was done, by whom, and whether the trail is whole."""
+"""quorate audit: show, export, verify and resolve the audit trail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorate.cli.options import FAILED, OK, command
-from quorate.config import ConfigError, load
+from quorate.config import ConfigError, Settings, load
 
 if TYPE_CHECKING:
     from quorate.state.trail import AuditTrail, Filters
@@ -23,15 +23,22 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def add(commands: Any) -> None:
-    audit = command(commands, "audit", _audit, "show the audit trail, export it, or prove that it is whole")
-    audit.add_argument("--verify", action="store_true", help="walk the whole chain; exit code 1 if it is broken")
-    audit.add_argument("--export", choices=("jsonl", "csv"), help="print all that fits the filters in this format")
-    audit.add_argument("--tail", metavar="N", type=int, default=20, help="how many of the newest to show (default 20)")
+    audit = command(commands, "audit", _audit, "show, export or verify the audit trail")
+    audit.add_argument("--verify", action="store_true", help="verify the hash chain; exit code 1 if it is broken")
+    audit.add_argument(
+        "--resolve",
+        action="store_true",
+        help="ask the clusters how unfinished changes ended, and record it; exit code 1 if some remain open",
+    )
+    audit.add_argument("--export", choices=("jsonl", "csv"), help="print all matching entries in this format")
+    audit.add_argument(
+        "--tail", metavar="N", type=int, default=20, help="how many entries to show, the latest (default 20)"
+    )
     audit.add_argument("--json", action="store_true", help="print JSON lines")
     for name, what in (("tool", "guest_*"), ("outcome", "failed"), ("caller", "claude*"), ("cluster", "prod")):
-        audit.add_argument(f"--{name}", metavar="PATTERN", help=f"only those, such as {what!r}")
+        audit.add_argument(f"--{name}", metavar="PATTERN", help=f"only entries with this {name}, such as {what!r}")
     audit.add_argument("--since", metavar="WHEN", help="a time (2026-01-31 or 2026-01-31T12:00) or an age (2h, 7d)")
-    audit.add_argument("--until", metavar="WHEN", help="the same")
+    audit.add_argument("--until", metavar="WHEN", help="as above")
     audit.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
 
 
@@ -47,6 +54,8 @@ async def _run(options: argparse.Namespace) -> int:
     from quorate.surfaces.rendering import problem_text
 
     settings = load(file=options.config, tolerate=True)
+    if options.resolve:
+        return await _resolve(settings)
     filters = Filters(
         tool=options.tool,
         outcome=options.outcome,
@@ -66,14 +75,44 @@ async def _run(options: argparse.Namespace) -> int:
             await trail.close()
 
 
+async def _resolve(settings: Settings) -> int:
+    """Close changes whose process died; those of a living process are left alone."""
+    from quorate.app import build
+    from quorate.problems import Problem
+    from quorate.surfaces.rendering import problem_text
+
+    app = build(settings)
+    try:
+        found = await app.pipeline.resolve_unfinished()
+    except Problem as problem:
+        print(f"quorate: {problem_text(problem)}", file=sys.stderr)
+        return FAILED
+    finally:
+        await app.close()
+    for one in found:
+        shown = {**one.entry, "outcome": one.outcome or "unfinished", "error": " ".join(one.says)}
+        print(_line(shown))
+    if not found:
+        print("There are no changes to resolve.")
+    return FAILED if any(one.outcome is None for one in found) else OK
+
+
 async def _verify(trail: AuditTrail) -> int:
     found = await trail.verify()
     for remark in found.remarks:
         print(remark)
     if found.broken is not None:
-        print(f"quorate: the trail {trail.place} is broken ({found.broken.how}): {found.broken.says}", file=sys.stderr)
+        print(
+            f"quorate: the audit trail {trail.place} is broken ({found.broken.how}): {found.broken.says}",
+            file=sys.stderr,
+        )
         return FAILED
-    print(f"The trail {trail.place} is whole: {found.entries} entries.")
+    for line in found.unfinished:
+        print(line)
+    unfinished = f", {len(found.unfinished)} unfinished (see --resolve)" if found.unfinished else ""
+    entries = "1 entry" if found.entries == 1 else f"{found.entries} entries"
+    records = "1 record" if found.records == 1 else f"{found.records} records"
+    print(f"The audit trail {trail.place} is intact: {entries} in {records}{unfinished}.")
     return OK
 
 
@@ -86,26 +125,28 @@ async def _show(trail: AuditTrail, filters: Filters, options: argparse.Namespace
     for entry in entries:
         print(json.dumps(entry, ensure_ascii=False) if options.json else _line(entry))
     if not entries and not options.json:
-        print("Nothing of that kind is recorded.")
+        print("No matching entries.")
     return OK
 
 
 def _line(entry: dict[str, Any]) -> str:
-    from quorate.pipeline.sanitise import clean_text
+    from quorate.pipeline.sanitization import clean_text
 
     who = entry.get("caller", {})
-    said = entry.get("plan") or f"{entry.get('tool')} {json.dumps(entry.get('arguments', {}), ensure_ascii=False)}"
-    doing = [
+    summary = entry.get("plan") or f"{entry.get('tool')} {json.dumps(entry.get('arguments', {}), ensure_ascii=False)}"
+    commands = [
         call for call in entry.get("calls", ()) if not call.startswith(_VERBS)
-    ]  # commands, files: not in the title
-    said = " ".join([said, *(f"({one})" for one in doing)])
+    ]  # commands and files are not in the plan
+    summary = " ".join([summary, *(f"({one})" for one in commands)])
     parts = (
         entry.get("time", ""),
         f"{entry.get('outcome', ''):<12}",
         entry.get("cluster", ""),
-        said,
+        summary,
         f"[{who.get('subject') or who.get('client', '')}; approval: {entry.get('approval', 'not recorded')}]",
+        f"change {entry['change']}" if entry.get("change") else "",
         entry.get("error", ""),
+        f"(outcome established afterwards: {' '.join(entry.get('found', ()))})" if entry.get("resolved") else "",
     )
     return clean_text("  ".join(str(part) for part in parts if part)).replace("\n", " ")
 
@@ -118,5 +159,5 @@ def _moment(text: str | None) -> float | None:
     try:
         given = dt.datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is no time: write 2026-01-31, 2026-01-31T12:00 or an age such as 2h.") from None
+        raise ConfigError(f"{text!r} is not a time: write 2026-01-31, 2026-01-31T12:00 or an age such as 2h.") from None
     return given.astimezone().timestamp()

@@ -1,4 +1,4 @@
-"""quorate call: one tool from the shell."""
+"""quorate call: run one tool from the shell."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.key_values import key_values
-from quorate.cli.operator import at_terminal, nobody_is_there
 from quorate.cli.options import (
-    EVERYTHING,
     FAILED,
     OK,
     STILL_RUNNING,
@@ -24,35 +21,53 @@ from quorate.cli.options import (
     command,
     gate_options,
     on_cluster,
+    reach_all_tools,
     settings_from,
     surface_option,
 )
-from quorate.cli.reference import LEAN, NATIVE, explained, explained_lean, explained_tool, found, lean_tool, tool_of
+from quorate.cli.prompts import ask_operator, decline_to_wait, report_wait
+from quorate.cli.tool_help import (
+    LEAN,
+    NATIVE,
+    explain_lean,
+    explain_native,
+    explain_of_system,
+    find_lean,
+    find_native,
+    find_of_system,
+)
 from quorate.config import ConfigError, Settings
+from quorate.surfaces.argument_pairs import parse_pairs
 
 if TYPE_CHECKING:
     from quorate.app import App
     from quorate.pipeline.caller import Exchange
 
 DEMO_APPROVAL = (
-    "Nothing was done. Every demo is a cluster of its own that ends with the command, so nobody can approve it later: "
-    "run it at a terminal, where you are asked, or add --approval none."
+    "Nothing was changed. Each demo cluster ends with its command, so nobody can approve the call later: run it at a "
+    "terminal, where you are asked, or add --approval none."
 )
 
 
 def add(commands: Any) -> None:
     call = command(commands, "call", _call, "run one tool from the shell", add_help=False)
-    call.add_argument("tool", metavar="TOOL", help="its name; `quorate tools` lists them")
-    call.add_argument("arguments", metavar="key=value", nargs="*", help="arguments; repeat a key for a list")
-    call.add_argument("--json", action="store_true", help="print the structured answer")
-    call.add_argument("--output", metavar="FILE", type=Path, help="where a picture goes (default: a new TOOL.png)")
-    call.add_argument("-h", "--help", action=_Help, nargs=0, help="show this, or after TOOL what that takes")
+    call.add_argument("tool", metavar="TOOL", help="name of the tool; `quorate tools` lists them")
+    call.add_argument(
+        "arguments",
+        metavar="key=value",
+        nargs="*",
+        default=[],
+        help="arguments; repeat a key for a list; obvious ones need no key",
+    )
+    call.add_argument("--json", action="store_true", help="print JSON with raw values (docs/output.md)")
+    call.add_argument("--output", metavar="FILE", type=Path, help="file for an image (default: a new TOOL.png)")
+    call.add_argument("-h", "--help", action=_Help, nargs=0, help="show this, or the arguments of TOOL")
     gate_options(call)
     surface_option(call)
     cluster_options(call)
     call.epilog = (
-        "Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings, 3 the task still runs, "
-        "4 waits for an operator's approval, 130 interrupted."
+        "Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings, 3 task still running, "
+        "4 waiting for an operator's approval, 130 interrupted."
     )
 
 
@@ -68,107 +83,137 @@ class _Help(argparse.Action):
 
 def _help_of(surface: str | None, tool: str) -> str:
     if surface in (None, NATIVE):
-        return explained(found(tool))
-    return explained_lean(tool) if surface == LEAN else explained_tool(str(surface), tool_of(str(surface), tool))
+        return explain_native(find_native(tool))
+    if surface == LEAN:
+        return explain_lean(tool)
+    return explain_of_system(str(surface), find_of_system(str(surface), tool))
 
 
 def _call(options: argparse.Namespace) -> int:
-    arguments = key_values(options.arguments, _schema(options.surface or NATIVE, options.tool))
-    settings = settings_from(options)
-    if settings.toolsets is None:
-        settings = replace(settings, toolsets=EVERYTHING)  # the default set spares a model's tokens, not a person's
+    schema = _schema(options.surface or NATIVE, options.tool)
+    arguments = {**_asking_for_picture(options.output, schema), **parse_pairs(options.arguments, schema)}
+    settings = reach_all_tools(settings_from(options))
     if "wait" not in arguments:
-        settings = replace(settings, wait_seconds=math.inf)  # a person at a shell wants the end of it
+        settings = replace(settings, wait_seconds=math.inf)  # a person at a shell waits for the end
     return asyncio.run(_call_once(settings, options, arguments))
 
 
 def _schema(surface: str, tool: str) -> Mapping[str, Any]:
-    """What the tool takes; a name that there is not is refused here, with what may be meant."""
+    """The tool's parameters. An unknown name is refused here, with a suggestion."""
     if surface == NATIVE:
-        return found(tool).schema()
-    return lean_tool(tool).schema() if surface == LEAN else tool_of(surface, tool).schema()
+        return find_native(tool).schema()
+    return find_lean(tool).schema() if surface == LEAN else find_of_system(surface, tool).schema()
+
+
+def _asking_for_picture(output: Path | None, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A file for an image asks for the image, in the format of its name."""
+    if output is None:
+        return {}
+    properties, ending = schema["properties"], output.suffix.lower().removeprefix(".")
+    if ending in properties.get("format", {}).get("enum", ()):
+        return {"format": ending}
+    return {"chart": ending if ending == "svg" else True} if "chart" in properties else {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _Outcome:
     facts: dict[str, Any]
     text: str
     pictures: Sequence[bytes]
     failed: bool
 
 
-async def _answered(app: App, surface: str | None, tool: str, arguments: dict[str, Any], exchange: Exchange) -> _Answer:
-    """Our own tools without the MCP SDK, whose import takes longer than the call; those of others as a client does."""
+async def _run_tool(
+    app: App, surface: str | None, tool: str, arguments: dict[str, Any], exchange: Exchange
+) -> _Outcome:
+    """Native tools run without the MCP SDK, whose import takes longer than the call; others as for a client."""
     if surface in (None, NATIVE):
         from quorate.surfaces import rendering, terminal
 
         result = await app.pipeline.run(tool, arguments, exchange)
         text = terminal.readable(result.data)
-        return _Answer(rendering.structured(result.data), text, result.pictures, result.failed)
+        return _Outcome(rendering.objects(result.data), text, result.pictures, result.failed)
     from quorate.surfaces.surface import pictures_of, text_of
 
     (only,) = app.surfaces()
     shown = await only.call(tool, arguments, exchange)
-    return _Answer(shown.structured_content or {}, text_of(shown), pictures_of(shown), bool(shown.is_error))
+    return _Outcome(shown.structured_content or {}, text_of(shown), pictures_of(shown), bool(shown.is_error))
 
 
 async def _call_once(settings: Settings, options: argparse.Namespace, arguments: dict[str, Any]) -> int:
     from quorate.app import build
     from quorate.pipeline.caller import Caller, Exchange
-    from quorate.pve.errors import Problem
+    from quorate.problems import Problem, ProblemCode
     from quorate.surfaces import rendering, terminal
 
     async with on_cluster(settings, options.demo) as ready:
         app = build(ready)
         bar = terminal.ProgressBar(sys.stderr)
         try:
-            ask = at_terminal(app.store) or (nobody_is_there if options.demo else None)
-            exchange = Exchange(Caller("quorate call", "cli"), bar.show, ask)
-            answer = await _answered(app, options.surface, options.tool, arguments, exchange)
+            ask = ask_operator(app.store) or (decline_to_wait if options.demo else None)
+            exchange = Exchange(Caller("quorate call", "cli"), bar.show, ask, on_wait=report_wait)
+            outcome = await _run_tool(app, options.surface, options.tool, arguments, exchange)
         except Problem as problem:
             bar.clear()
-            if options.demo and problem.kind == "approval":
+            if options.demo and problem.code is ProblemCode.APPROVAL:
                 problem.next_step = DEMO_APPROVAL
             if options.json:
-                print(json.dumps({"error": {"kind": problem.kind, "message": str(problem), **problem.facts}}))
+                print(json.dumps({"error": {"kind": problem.code, "message": str(problem), **problem.facts}}))
             else:
                 print(f"quorate: {rendering.problem_text(problem)}", file=sys.stderr)
-            return WAITS_FOR_APPROVAL if problem.kind == "approval" else FAILED
+            return WAITS_FOR_APPROVAL if problem.code is ProblemCode.APPROVAL else FAILED
         finally:
             await app.close()
     bar.clear()
-    print(json.dumps(answer.facts, ensure_ascii=False) if options.json else answer.text)
-    if not _save(answer.pictures, options.output, options.tool):
+    drawing = _svg(outcome, options.output)
+    if drawing is None or options.json:
+        print(json.dumps(outcome.facts, ensure_ascii=False) if options.json else outcome.text)
+    pictures = outcome.pictures if drawing is None else (drawing,)
+    if not _save(pictures, options.output, options.tool):
         return FAILED
-    if answer.failed:
+    if outcome.failed:
         return FAILED
-    if answer.facts.get("result") == "running":
-        return _left_behind(answer.facts)
-    return FAILED if answer.facts.get("exit_code") or answer.facts.get("signal") else OK  # of a command in a guest
+    if outcome.facts.get("result") == "running":
+        return _unfinished(outcome.facts)
+    return FAILED if outcome.facts.get("exit_code") or outcome.facts.get("signal") else OK  # of a command in a guest
 
 
-def _left_behind(facts: Mapping[str, Any]) -> int:
-    """A task of the cluster goes on without us; a command over our own connection has ended with it."""
-    from quorate.operations.running import DIES_WITH_US
+def _unfinished(facts: Mapping[str, Any]) -> int:
+    """A task of the cluster continues; a command over this process's connection ends with it."""
+    from quorate.operations.commands import DIES_WITH_US
 
     if facts.get("note") != DIES_WITH_US:
         return STILL_RUNNING
-    print("quorate: with this call it was ended; without wait= it is followed to its end", file=sys.stderr)
+    print("quorate: the command ended with this call; omit wait= to follow it to its end", file=sys.stderr)
     return FAILED
 
 
-def _save(pictures: Sequence[bytes], wanted: Path | None, tool: str) -> bool:
-    """Write pictures to files and say where; a file is only written over if its name was given."""
-    if wanted is not None and not pictures:
-        print(f"quorate: {tool} drew no picture; {wanted} is not written", file=sys.stderr)
+def _svg(outcome: _Outcome, output: Path | None) -> bytes | None:
+    """The drawing that the answer holds as text, if a file for it was named."""
+    drawing = outcome.facts.get("svg") if output is not None else None
+    return drawing.encode() if isinstance(drawing, str) else None
+
+
+def _save(pictures: Sequence[bytes], output: Path | None, tool: str) -> bool:
+    """Write images to files and say where. Only a file that was named is overwritten."""
+    if output is not None and not pictures:
+        print(f"quorate: {tool} returned no image; {output} was not written", file=sys.stderr)
+        return False
+    if output is not None and (output.suffix.lower() == ".svg") != pictures[0].startswith(b"<"):
+        made = "an SVG" if pictures[0].startswith(b"<") else "a PNG"
+        print(
+            f"quorate: {tool} drew {made}; {output} was not written. Give a name that ends in {made[-3:].lower()}.",
+            file=sys.stderr,
+        )
+        return False
     for number, picture in enumerate(pictures):
-        file = wanted.with_stem(f"{wanted.stem}-{number + 1}") if wanted and number else wanted or _unused(tool)
+        file = output.with_stem(f"{output.stem}-{number + 1}") if output and number else output or _unused(tool)
         try:
             file.write_bytes(picture)
         except OSError as error:
-            print(f"quorate: the picture cannot be written to {file}: {error.strerror}", file=sys.stderr)
+            print(f"quorate: cannot write the image to {file}: {error.strerror}", file=sys.stderr)
             return False
-        print(f"quorate: picture written to {file}", file=sys.stderr)
+        print(f"quorate: image written to {file}", file=sys.stderr)
     return True
 
 

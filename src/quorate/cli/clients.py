@@ -1,4 +1,4 @@
-"""MCP clients: what each wants to be told about Quorate, and where. No secret is ever part of it."""
+"""MCP clients: the entry that each needs, and the file it goes into. Entries never contain a secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.config import ConfigError
-from quorate.config.writing import backup_of, toml_text, write_whole
+from quorate.config.writer import backup_of, toml_text, write_atomically
 
 NAME = "quorate"
 Command = tuple[str, list[str]]
@@ -22,10 +22,10 @@ Command = tuple[str, list[str]]
 class Client:
     title: str
     file: Callable[[Path], Path] | None
-    """Where its settings are, by the home folder; None where they are not in a file."""
+    """Its settings file, given the home folder; None if it has none."""
     key: str = "mcpServers"
     extra: Mapping[str, str] | None = None
-    """What an entry holds besides program and arguments."""
+    """Further fields of an entry."""
     toml: bool = False
     hint: str = ""
 
@@ -41,21 +41,21 @@ class Client:
 
 
 def _application(name: str, *below: str) -> Callable[[Path], Path]:
-    """A file of a desktop application, where each system keeps them."""
+    """A settings file of a desktop application on each platform."""
 
-    def place(home: Path) -> Path:
+    def locate(home: Path) -> Path:
         if sys.platform == "darwin":
             return home.joinpath("Library", "Application Support", name, *below)
         if sys.platform == "win32":
             return Path(os.environ.get("APPDATA", home / "AppData" / "Roaming")).joinpath(name, *below)
         return home.joinpath(".config", name, *below)
 
-    return place
+    return locate
 
 
 _STDIO = {"type": "stdio"}
 OPEN_WEBUI = """\
-Open WebUI speaks to MCP servers over HTTP. Start one and make a token for it:
+Open WebUI connects to MCP servers over HTTP. Start one and create a token for it:
   quorate serve --http 127.0.0.1:8806{config}
   quorate tokens{config} create open-webui
 then add it under Admin Settings, External Tools: type MCP (Streamable HTTP), URL http://127.0.0.1:8806/mcp,
@@ -72,7 +72,7 @@ CLIENTS: Mapping[str, Client] = {
 
 
 def own_command(config: Path) -> Command:
-    """How a client starts us. Clients with windows have a poor PATH, so the program is named in full."""
+    """The command that starts the server, with its full path, because desktop clients have a minimal PATH."""
     program = Path(sys.argv[0])
     arguments = ["serve", "--config", str(config)]
     if program.stem == NAME and program.is_file():
@@ -81,21 +81,21 @@ def own_command(config: Path) -> Command:
 
 
 def write_entry(client: Client, command: Command, home: Path, *, replace: bool) -> list[str]:
-    """Add our entry to the client's file and leave all else as it is; what was done, in lines."""
+    """Add the entry to the client's file and preserve the rest; returns what was done, in lines."""
     assert client.file is not None
     file = client.file(home)
     old = _text(file)
-    new = (_merged_toml if client.toml else _merged_json)(client, command, old, file, replace)
+    new = (_merge_toml if client.toml else _merge_json)(client, command, old, file, replace)
     if new == old:
-        return [f"{file} has it already."]
+        return [f"{file} already has it."]
     done = []
     mode = 0o600
     if file.exists():
         mode = file.stat().st_mode & 0o777
-        done.append(f"The old file is kept as {backup_of(file)}.")
+        done.append(f"The old file was saved as {backup_of(file)}.")
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, new, mode)
-    return [*done, f"Written to {file}; start {client.title} anew."]
+    write_atomically(file, new, mode)
+    return [*done, f"Written to {file}; restart {client.title}."]
 
 
 def _text(file: Path) -> str:
@@ -105,41 +105,41 @@ def _text(file: Path) -> str:
         raise ConfigError(f"{file} cannot be read ({error}): add the lines above to it by hand.") from None
 
 
-def _merged_json(client: Client, command: Command, old: str, file: Path, replace: bool) -> str:
-    whole = _decoded(old, file)
+def _merge_json(client: Client, command: Command, old: str, file: Path, replace: bool) -> str:
+    whole = _decode(old, file)
     servers = whole.setdefault(client.key, {})
     if not isinstance(servers, dict):
-        raise ConfigError(f"{client.key} in {file} is no object: add the lines above by hand.")
+        raise ConfigError(f"{client.key} in {file} is not an object: add the lines above by hand.")
     entry = client.entry(command)
     present = servers.get(NAME)
     if present == entry:
         return old
     if present is not None and not replace:
-        raise ConfigError(f"{file} has another entry {NAME} already: --overwrite replaces it.")
-    # What else the present entry holds, such as variables or what may be done unasked, is the person's own.
+        raise ConfigError(f"{file} already has another entry {NAME}: --overwrite replaces it.")
+    # Other fields of the present entry, such as variables or permissions, belong to the user.
     servers[NAME] = {**present, **entry} if isinstance(present, dict) else entry
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
-def _decoded(old: str, file: Path) -> dict[str, Any]:
-    """Strictly: a file with comments or a key twice would lose something when it is written again."""
+def _decode(old: str, file: Path) -> dict[str, Any]:
+    """Strict, because rewriting a file with comments or duplicate keys would lose something."""
 
     def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({key for key, _ in pairs}) < len(pairs):
-            raise ValueError("a key stands twice in it")
+            raise ValueError("it has a duplicate key")
         return dict(pairs)
 
     try:
         whole = json.loads(old, object_pairs_hook=object_of) if old.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not plain JSON ({error}): add the lines above to it by hand.") from None
     if not isinstance(whole, dict):
-        raise ConfigError(f"{file} holds no object: add the lines above to it by hand.")
+        raise ConfigError(f"{file} does not contain an object: add the lines above to it by hand.")
     return whole
 
 
-def _merged_toml(client: Client, command: Command, old: str, file: Path, replace: bool) -> str:  # noqa: ARG001
-    """Our table is put at the end; comments and order of the rest stay. Another one of ours is never taken out."""
+def _merge_toml(client: Client, command: Command, old: str, file: Path, replace: bool) -> str:  # noqa: ARG001
+    """Append the table; comments and order of the rest are preserved, and an existing entry is never replaced."""
     import tomllib
 
     try:
@@ -148,7 +148,7 @@ def _merged_toml(client: Client, command: Command, old: str, file: Path, replace
         if present == client.entry(command):
             return old
         if present is not None:
-            raise ConfigError(f"{file} has another entry {NAME} already: change it by hand to the lines above.")
+            raise ConfigError(f"{file} already has another entry {NAME}: change it by hand to the lines above.")
         new = (old.rstrip("\n") + "\n\n" if old.strip() else "") + client.snippet(command) + "\n"
         tomllib.loads(new)
     except (tomllib.TOMLDecodeError, AttributeError) as error:

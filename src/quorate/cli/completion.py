@@ -1,4 +1,4 @@
-"""quorate completion: what may come next on the command line, for the shell."""
+"""quorate completion: candidates for the next word on the command line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from quorate.cli import known_names
+from quorate.cli import name_candidates
 from quorate.cli.options import OK, command
 
 SAFE = re.compile(r"[\w.@:/,+-]+(=[\w.@:/,+-]*)?", re.ASCII)
-"""Names come from strangers and end up on a command line: only what no shell takes for anything else is offered."""
+"""Names are untrusted and end up on a command line: only characters that no shell interprets are offered."""
 
 BASH = """\
 _quorate() {
@@ -75,18 +75,18 @@ complete -c quorate -f -a '(__quorate_complete)'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 FOR_SCRIPTS = ("words", "described")
-"""What the scripts ask for: the words that may come next; the same, each with a tab and what it is about."""
+"""Modes for the scripts: plain words, or words with a tab and a description."""
 SUMMARY = 70
-NAMED = {"quorate trust": lambda: known_names.names("host"), "quorate secrets remove": known_names.secret_names}
-"""Commands whose first argument is the name of something that is kept."""
-HOW = """put one of these into the start-up file of your shell:
+NAMED = {"quorate trust": lambda: name_candidates.names("host"), "quorate secrets remove": name_candidates.secret_names}
+"""Commands whose first argument is the name of a stored object."""
+HOW = """add one of these to the start-up file of your shell:
   bash   eval "$(quorate completion bash)"
   zsh    eval "$(quorate completion zsh)"      (after compinit)
   fish   quorate completion fish | source"""
 
 
 def add(commands: Any) -> None:
-    completion = command(commands, "completion", _completion, "print the script that completes commands in your shell")
+    completion = command(commands, "completion", _completion, "print the completion script for your shell")
     completion.add_argument("shell", metavar="{bash,zsh,fish}", choices=(*SCRIPTS, *FOR_SCRIPTS))
     completion.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     completion.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -97,54 +97,54 @@ def _completion(options: argparse.Namespace) -> int:
     if options.shell in SCRIPTS:
         print(SCRIPTS[options.shell], end="")
         return OK
-    with contextlib.suppress(Exception):  # a shell that waits for a word has no use for errors
+    with contextlib.suppress(Exception):  # errors are of no use to a shell that completes a word
         words = options.words[1:] if options.words[:1] == ["--"] else options.words
         *before, current = words or [""]
         for word, summary in _candidates(before, current).items():
             if word.startswith(current) and SAFE.fullmatch(word):
-                print(f"{word}\t{_shortened(summary)}" if options.shell == "described" else word)
+                print(f"{word}\t{_shorten(summary)}" if options.shell == "described" else word)
     return OK
 
 
-def _shortened(summary: str | None) -> str:
+def _shorten(summary: str | None) -> str:
     line = " ".join((summary or "").split())
     return line if len(line) <= SUMMARY else line[: SUMMARY - 1] + "…"
 
 
 def _candidates(before: list[str], current: str) -> Mapping[str, str | None]:
-    """The words that may stand where the current one is, and what each is about."""
-    from quorate.cli import parser_of_all
+    """Candidates for the current word, with descriptions."""
+    from quorate.cli import build_parser
 
-    parser, plain, waits = parser_of_all(), list[str](), None
+    parser, plain, waits = build_parser(), list[str](), None
     for word in before:
         if waits is not None:
             waits = None
         elif word.startswith("-"):
-            waits = _taking_value(parser, word)
-        elif (below := _below(parser)) and word in below.choices:
+            waits = _option_with_value(parser, word)
+        elif (below := _subcommands(parser)) and word in below.choices:
             parser, plain = below.choices[word], []
         else:
             plain.append(word)
     if waits is not None:
-        return dict.fromkeys(_chosen(waits, current))
+        return dict.fromkeys(_option_values(waits, current))
     if current.startswith("-"):
         return {name: action.help for action in parser._actions for name in action.option_strings}  # noqa: SLF001
-    return _plain(parser, plain, current)
+    return _positional(parser, plain, current)
 
 
-def _taking_value(parser: argparse.ArgumentParser, option: str) -> argparse.Action | None:
+def _option_with_value(parser: argparse.ArgumentParser, option: str) -> argparse.Action | None:
     action = parser._option_string_actions.get(option)  # noqa: SLF001
     return None if action is None or action.nargs == 0 else action
 
 
-def _below(parser: argparse.ArgumentParser) -> Any:
-    """The commands of a command, if it has any."""
+def _subcommands(parser: argparse.ArgumentParser) -> Any:
+    """The subcommands of a command, if any."""
     found = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
     return next(found, None)
 
 
-def _plain(parser: argparse.ArgumentParser, given: list[str], current: str) -> Mapping[str, str | None]:
-    if below := _below(parser):
+def _positional(parser: argparse.ArgumentParser, given: list[str], current: str) -> Mapping[str, str | None]:
+    if below := _subcommands(parser):
         about = {one.dest: one.help for one in below._choices_actions}  # noqa: SLF001
         return {} if given else {name: about.get(name) for name in below.choices}
     name = parser.prog.rpartition(" ")[2]
@@ -179,11 +179,11 @@ def _values(key: str, part: Mapping[str, Any]) -> Iterable[str]:
         return [str(one) for one in part["enum"]]
     if part.get("type") == "boolean":
         return ("true", "false")
-    return known_names.names(*known_names.kinds_of(key, part))
+    return name_candidates.names(*name_candidates.kinds_of(key, part))
 
 
-def _chosen(option: argparse.Action, current: str) -> Iterable[str]:
-    """What may follow an option; of a list with commas, what may follow the last comma."""
+def _option_values(option: argparse.Action, current: str) -> Iterable[str]:
+    """Values for an option; in a comma-separated list, those after the last comma."""
     from quorate.operations.registry import EVERY
     from quorate.surfaces.compat import SYSTEMS
 

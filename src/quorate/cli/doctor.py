@@ -1,4 +1,4 @@
-"""quorate doctor: whether everything is as it has to be, and what to do if not."""
+"""quorate doctor: check the setup and say how to fix it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quorate.cli.options import FAILED, OK, cluster_options, command, gate_optio
 from quorate.config import ConfigError, Settings, load
 
 if TYPE_CHECKING:
-    from quorate.checkup.findings import Finding
+    from quorate.doctor import Finding
 
 WORDS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL", "skip": "skip"}
 
@@ -24,10 +24,10 @@ def add(commands: Any) -> None:
         commands,
         "doctor",
         _doctor,
-        "check settings, connection, certificate, token, privileges and SSH, and say what to do",
+        "check settings, connection, certificate, token, privileges and SSH, and say how to fix problems",
     )
     doctor.add_argument("--json", action="store_true", help="print JSON")
-    doctor.epilog = "Exit code 0 if nothing failed (warnings may stand), 1 if something did."
+    doctor.epilog = "Exit code 0 if nothing failed (there may be warnings), otherwise 1."
     gate_options(doctor)
     cluster_options(doctor)
 
@@ -38,11 +38,11 @@ def _doctor(options: argparse.Namespace) -> int:
         failed = any(one.state == "fail" for one in findings)
         print(json.dumps({"ok": not failed, "findings": [asdict(one) for one in findings]}, ensure_ascii=False))
         return FAILED if failed else OK
-    return _told(findings)
+    return _print(findings)
 
 
 async def _findings(options: argparse.Namespace) -> list[Finding]:
-    from quorate.checkup.findings import HERE, Findings
+    from quorate.doctor import HERE, Findings
 
     try:
         settings = load(
@@ -55,21 +55,22 @@ async def _findings(options: argparse.Namespace) -> list[Finding]:
         settings = only_cluster(settings, None if options.demo else options.cluster)
     except ConfigError as error:
         found = Findings(HERE)
-        found.fail("settings", str(error), "Correct what is named; docs/configuration.md explains every setting")
+        found.fail("settings", str(error), "Correct that setting; docs/configuration.md explains all of them")
         return found
     async with on_cluster(settings, options.demo) as ready:
-        return await _examined(ready, options.demo)
+        return await _check(ready, options.demo)
 
 
-async def _examined(settings: Settings, demo: bool) -> list[Finding]:
-    from quorate.checkup.cluster import check_cluster
-    from quorate.checkup.home import check_settings, check_state
-    from quorate.checkup.hosts import check_hosts
-    from quorate.operations.registry import DEFAULT_TOOLSETS, TOOLSETS
+async def _check(settings: Settings, demo: bool) -> list[Finding]:
+    from quorate.doctor.cluster import check_cluster
+    from quorate.doctor.hosts import check_hosts
+    from quorate.doctor.local import check_settings, check_state
+    from quorate.operations.registry import TOOLSETS
+    from quorate.operations.toolsets import in_use
+    from quorate.pipeline.sites import chosen_toolsets
     from quorate.pve.clock import SystemClock
 
-    chosen = settings.toolsets or DEFAULT_TOOLSETS
-    toolsets = [name for name in TOOLSETS if name in chosen or "all" in chosen]
+    toolsets = [name for name in in_use(chosen_toolsets(settings)) if name in TOOLSETS]
     clock = SystemClock()
     parts = await asyncio.gather(
         check_state(settings, clock),
@@ -82,7 +83,7 @@ async def _examined(settings: Settings, demo: bool) -> list[Finding]:
     return [*check_settings(settings), *(finding for part in parts for finding in part)]
 
 
-def _told(findings: Sequence[Finding]) -> int:
+def _print(findings: Sequence[Finding]) -> int:
     place = ""
     for one in findings:
         if one.place != place:
@@ -96,12 +97,14 @@ def _told(findings: Sequence[Finding]) -> int:
         sys.stdout.flush()
     failed = sum(one.state == "fail" for one in findings)
     warned = sum(one.state == "warn" for one in findings)
-    print(f"{failed} failed, {warned} to look at." if failed or warned else "All is well.")
+    print(
+        f"{failed} failed, {warned} warning{'' if warned == 1 else 's'}." if failed or warned else "No problems found."
+    )
     return FAILED if failed else OK
 
 
 def _plain(text: str) -> str:
-    """A server's words must not draw on the terminal."""
-    from quorate.pipeline.sanitise import clean_text
+    """Without control characters: the text may come from a server."""
+    from quorate.pipeline.sanitization import clean_text
 
     return clean_text(text).replace("\n", " ").replace("\t", " ")

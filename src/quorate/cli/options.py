@@ -1,19 +1,23 @@
-"""Options that several commands share, and the settings they lead to."""
+"""Options that several commands share, and what they open: settings, a demo cluster, the state."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorate.config import ConfigError, Settings, load
 
-EVERYTHING = ("all", "homelab")
-"""Every toolset."""
+if TYPE_CHECKING:
+    from quorate.state.store import Store
+    from quorate.state.trail import AuditTrail
+
 OK, FAILED, USAGE, STILL_RUNNING, WAITS_FOR_APPROVAL = 0, 1, 2, 3, 4
 
 
@@ -25,21 +29,45 @@ def command(commands: Any, name: str, run: Any, summary: str, **how: Any) -> arg
     return made
 
 
+def actions_of(
+    parent: argparse.ArgumentParser, *options: Callable[[argparse.ArgumentParser], None]
+) -> Callable[..., argparse.ArgumentParser]:
+    """Adds actions to a command: name, what runs, summary. The options may stand before and after the action."""
+    # Without defaults there, so that what stands before the action keeps its value.
+    shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    for add in options:
+        add(parent)
+        add(shared)
+    return partial(command, parent.add_subparsers(title="actions", metavar="ACTION"), parents=[shared])
+
+
 def gate_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--access", choices=("read", "operate", "admin"), help="how much may be done (default: read)")
-    command.add_argument("--approval", choices=("ask", "token", "none"), help="how a person agrees (default: ask)")
-    command.add_argument("--toolsets", metavar="A,B", help="which groups of tools; all: those of clusters")
+    command.add_argument("--access", choices=("read", "operate", "admin"), help="access level (default: read)")
+    command.add_argument(
+        "--approval", choices=("ask", "token", "none"), help="how destructive calls are approved (default: ask)"
+    )
+    toolsets_option(command)
+
+
+def toolsets_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--toolsets", metavar="A,B", help="toolsets, +NAME to add to the default tools, all, homelab")
+
+
+def config_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
 
 
 def surface_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--surface", metavar="A,B", help="which tools are shown: native, lean, or those of other servers"
-    )
+    command.add_argument("--surface", metavar="A,B", help="tools to show: native, lean, or those of other servers")
 
 
 def cluster_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
-    command.add_argument("--cluster", metavar="NAME", help="only this one, where several are configured")
+    config_option(command)
+    choice_options(command)
+
+
+def choice_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--cluster", metavar="NAME", help="use only this cluster")
     command.add_argument("--demo", action="store_true", help="use a simulated cluster instead of a real one")
 
 
@@ -55,6 +83,8 @@ def settings_from(options: argparse.Namespace, http: Mapping[str, str | None] | 
     )
     if options.demo:
         return settings
+    for note in settings.notes:
+        print(f"quorate: {note}", file=sys.stderr)
     if settings.problem and not _is_about_homelab(options, settings):
         raise ConfigError(settings.problem)
     for warning in settings.warnings:
@@ -72,14 +102,22 @@ def _is_about_homelab(options: argparse.Namespace, settings: Settings) -> bool:
     return bool(chosen & {*HOMELAB, "homelab", "washyu"}) or (called is not None and called.about_homelab)
 
 
+def reach_all_tools(settings: Settings) -> Settings:
+    """The default tools save a model's tokens; a person at a shell reaches all, unless the operator chose some."""
+    from quorate.operations.toolsets import DEFAULT
+
+    chosen = settings.toolsets or (DEFAULT,)
+    return replace(settings, toolsets=("all", "homelab")) if DEFAULT in chosen else settings
+
+
 def only_cluster(settings: Settings, name: str | None) -> Settings:
-    """With the one cluster that was chosen, as if the others were not configured."""
+    """Settings with only the named cluster."""
     if name is None:
         return settings
     chosen = tuple(one for one in settings.clusters if one.name == name)
     if not chosen:
         there = ", ".join(one.name for one in settings.clusters) or "none"
-        raise ConfigError(f"There is no cluster {name!r} in the configuration: there are {there}.")
+        raise ConfigError(f"There is no cluster {name!r} in the configuration. Configured: {there}.")
     return replace(settings, clusters=chosen)
 
 
@@ -92,3 +130,41 @@ async def on_cluster(settings: Settings, demo: bool) -> AsyncIterator[Settings]:
 
     async with demo_settings(settings) as ready:
         yield ready
+
+
+def with_store(options: argparse.Namespace, run: Callable[[Store], Awaitable[int]]) -> int:
+    """Run it with the configured state; a problem becomes one line on standard error."""
+    return _with_state(options, lambda _, store: run(store))
+
+
+def with_trail(options: argparse.Namespace, run: Callable[[Store, AuditTrail], Awaitable[int]]) -> int:
+    """The same with the audit trail."""
+
+    async def recorded(settings: Settings, store: Store) -> int:
+        from quorate.state.trail import open_trail
+
+        trail = open_trail(store, settings.audit_file)
+        try:
+            return await run(store, trail)
+        finally:
+            await trail.close()
+
+    return _with_state(options, recorded)
+
+
+def _with_state(options: argparse.Namespace, run: Callable[[Settings, Store], Awaitable[int]]) -> int:
+    from quorate.problems import Problem
+    from quorate.pve.clock import SystemClock
+    from quorate.state.store import open_store
+    from quorate.surfaces.rendering import problem_text
+
+    async def main() -> int:
+        settings = load(file=options.config, tolerate=True)
+        async with open_store(settings.state, clock=SystemClock()) as store:
+            return await run(settings, store)
+
+    try:
+        return asyncio.run(main())
+    except Problem as problem:
+        print(f"quorate: {problem_text(problem)}", file=sys.stderr)
+        return FAILED

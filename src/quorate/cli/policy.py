@@ -1,46 +1,45 @@
-"""quorate policy: the rules in force, and what they make of a call."""
+"""quorate policy: the rules in effect, and how they apply to a call."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
-from quorate.cli.key_values import key_values
 from quorate.cli.options import (
-    EVERYTHING,
     FAILED,
     OK,
-    cluster_options,
+    actions_of,
+    choice_options,
     command,
+    config_option,
     gate_options,
     on_cluster,
+    reach_all_tools,
     settings_from,
 )
-from quorate.cli.reference import found
+from quorate.cli.tool_help import find_native
 from quorate.config import Settings, load
 from quorate.config.rules import Limits, Policy, Rule
+from quorate.surfaces.argument_pairs import parse_pairs
 
 
 def add(commands: Any) -> None:
-    policy = command(commands, "policy", _show, "the rules in force, and what they make of a call")
+    policy = command(commands, "policy", _show, "show the rules in effect, and how they apply to a call")
     policy.epilog = (
         "`quorate policy explain TOOL key=value ...` takes --access, --approval, --toolsets, --cluster, --demo and "
-        "--json, as `quorate call` does; `quorate policy explain --help` has them all."
+        "--json, as `quorate call` does; `quorate policy explain --help` lists them all."
     )
-    actions = policy.add_subparsers(title="actions", metavar="ACTION")
-    show = command(actions, "show", _show, "access levels, rules and limits (also without an action)")
-    for one in (policy, show):
-        one.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
-    explain = command(actions, "explain", _explain, "what would become of a call, and why; nothing is done")
-    explain.add_argument("tool", metavar="TOOL", help="its name; `quorate tools` lists them")
+    add_action = actions_of(policy, config_option)
+    add_action("show", _show, "show access levels, rules and limits (the default action)")
+    explain = add_action("explain", _explain, "show what would happen to a call, and why; nothing is changed")
+    explain.add_argument("tool", metavar="TOOL", help="name of the tool; `quorate tools` lists them")
     explain.add_argument("arguments", metavar="key=value", nargs="*", help="arguments; repeat a key for a list")
     explain.add_argument("--json", action="store_true", help="print JSON")
     gate_options(explain)
-    cluster_options(explain)
+    choice_options(explain)
 
 
 # -- show --------------------------------------------------------------------------------------------------------------
@@ -59,19 +58,19 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _refuse_mistakes(settings: Settings) -> None:
-    from quorate.pipeline.governing import refuse_mistakes
+    from quorate.pipeline.sites import refuse_mistakes
 
     refuse_mistakes([*settings.policy.rules, *(rule for one in settings.clusters for rule in one.policy.rules)])
 
 
 def _print_policy(policy: Policy) -> None:
     for rule in policy.rules:
-        print(f"  {_described(rule)}")
+        print(f"  {_describe(rule)}")
     for limit in _limits(policy.limits):
         print(f"  limit {limit}")
 
 
-def _described(rule: Rule) -> str:
+def _describe(rule: Rule) -> str:
     return f"{rule.name}: {rule}" + (f" ({rule.because})" if rule.because else "")
 
 
@@ -84,28 +83,26 @@ def _limits(limits: Limits) -> list[str]:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    arguments = key_values(options.arguments, found(options.tool).schema())
-    settings = settings_from(options)
-    if settings.toolsets is None:
-        settings = replace(settings, toolsets=EVERYTHING)  # the question is about rules, not about what is listed
-    return asyncio.run(_explained(settings, options, arguments))
+    arguments = parse_pairs(options.arguments, find_native(options.tool).schema())
+    settings = reach_all_tools(settings_from(options))
+    return asyncio.run(_print_explanation(settings, options, arguments))
 
 
-async def _explained(settings: Settings, options: argparse.Namespace, arguments: dict[str, Any]) -> int:
+async def _print_explanation(settings: Settings, options: argparse.Namespace, arguments: dict[str, Any]) -> int:
     from quorate.app import build
     from quorate.pipeline.caller import Caller
-    from quorate.pipeline.explaining import explain
-    from quorate.pve.errors import Problem
+    from quorate.pipeline.explanation import explain
+    from quorate.problems import Problem
     from quorate.surfaces import rendering, terminal
 
     async with on_cluster(settings, options.demo) as ready:
         app = build(ready)
         try:
-            told = await explain(app.pipeline, options.tool, arguments, Caller("quorate policy", "cli"))
+            explanation = await explain(app.pipeline, options.tool, arguments, Caller("quorate policy", "cli"))
         except Problem as problem:
             print(f"quorate: {rendering.problem_text(problem)}")
             return FAILED
         finally:
             await app.close()
-    print(json.dumps(told, ensure_ascii=False) if options.json else terminal.readable(told))
+    print(json.dumps(explanation, ensure_ascii=False) if options.json else terminal.readable(explanation))
     return OK

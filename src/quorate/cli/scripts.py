@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from pathlib import Path
 from typing import Any
 
-from quorate.cli.options import FAILED, OK, command
+from quorate.cli.options import FAILED, OK, actions_of, command, config_option
 from quorate.config import load
 
 
 def add(commands: Any) -> None:
-    scripts = command(commands, "scripts", _show, "the index of community scripts: what it is, fetch a new one")
-    scripts.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
-    actions = scripts.add_subparsers(title="actions", metavar="ACTION")
-    command(actions, "show", _show, "tell which index is used")
-    command(actions, "refresh", _refresh, "fetch today's index from the project's repository")
-    command(actions, "forget", _forget, "go back to the index of the package")
+    scripts = command(commands, "scripts", _show, "show or refresh the index of community scripts")
+    add_action = actions_of(scripts, config_option)
+    add_action("show", _show, "show which index is in use")
+    add_action("refresh", _refresh, "fetch the current index from the project's repository")
+    add_action("forget", _forget, "return to the index in the package")
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -35,7 +33,7 @@ def _show(options: argparse.Namespace) -> int:
         print(f"quorate: {problem}", file=sys.stderr)
         return FAILED
     if index.taken is None:
-        print(f"{len(index.scripts)} scripts, in the index of the package")
+        print(f"{len(index.scripts)} scripts in the packaged index")
     else:
         age = duration(max(0.0, time.time() - index.taken))
         print(f"{len(index.scripts)} scripts, fetched {age} ago from {index.source}")
@@ -43,7 +41,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _refresh(options: argparse.Namespace) -> int:
-    from quorate.homelab.scripts.refreshing import refresh
+    from quorate.homelab.scripts.index_refresh import refresh
     from quorate.problems import Problem
 
     settings = load(file=options.config, tolerate=True).homelab
@@ -53,12 +51,12 @@ def _refresh(options: argparse.Namespace) -> int:
         print(f"quorate: {problem}", file=sys.stderr)
         return FAILED
     at = f" at {index.commit[:12]}" if index.commit else ""
-    print(f"{len(index.scripts)} scripts{at}, kept in {settings.scripts_index}")
+    print(f"{len(index.scripts)} scripts{at}, stored in {settings.scripts_index}")
     return OK
 
 
 def _forget(options: argparse.Namespace) -> int:
     settings = load(file=options.config, tolerate=True).homelab
     settings.scripts_index.unlink(missing_ok=True)
-    print("The index of the package is used.")
+    print("The packaged index is in use.")
     return OK

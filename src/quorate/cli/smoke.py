@@ -1,4 +1,4 @@
-"""quorate smoke: a smoke test of a real cluster."""
+"""quorate smoke: run a smoke test on a real cluster."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from quorate.cli.operator import at_terminal
 from quorate.cli.options import FAILED, OK, cluster_options, command, gate_options, on_cluster, settings_from
+from quorate.cli.prompts import ask_operator
 from quorate.config import Settings
 
 SHOWN = ("vmid", "node", "count", "version", "pool", "upid", "result", "ok", "ipv4", "volid", "not_verified", "error")
 
 
 def add(commands: Any) -> None:
-    smoke = command(commands, "smoke", _smoke, "test a real cluster, as PROXMOX_SMOKE_* variables say")
-    smoke.add_argument("--setup", action="store_true", help="print the commands that make a user and pool for it")
-    smoke.add_argument("--json", action="store_true", help="print every step as a line of JSON")
+    smoke = command(
+        commands, "smoke", _smoke, "run a smoke test on a real cluster, as configured by PROXMOX_SMOKE_* variables"
+    )
+    smoke.add_argument("--setup", action="store_true", help="print the commands that create a user and a pool for it")
+    smoke.add_argument("--json", action="store_true", help="print each step as a line of JSON")
     gate_options(smoke)
     cluster_options(smoke)
 
 
 def _smoke(options: argparse.Namespace) -> int:
-    from quorate.config.smoke import read_smoke, smoke_wishes
+    from quorate.config.smoke import read_smoke, smoke_settings
 
     if options.setup:
-        from quorate.smoke import setting_up
+        from quorate.smoke import setup_commands
 
-        print("\n".join(setting_up(smoke_wishes())))
+        print("\n".join(setup_commands(smoke_settings())))
         return OK
-    wanted = read_smoke()
+    chosen = read_smoke()
     settings = replace(settings_from(options), surfaces=("solomonneas",))
-    return asyncio.run(_run(settings, wanted, options))
+    return asyncio.run(_run(settings, chosen, options))
 
 
-async def _run(settings: Settings, wanted: Any, options: argparse.Namespace) -> int:
+async def _run(settings: Settings, chosen: Any, options: argparse.Namespace) -> int:
     from quorate.app import build
     from quorate.smoke import Smoke
     from quorate.surfaces.compat.surface import CompatSurface
@@ -49,7 +51,7 @@ async def _run(settings: Settings, wanted: Any, options: argparse.Namespace) -> 
         assert app.cluster is not None
         try:
             say = _say_json if options.json else _say
-            smoke = Smoke(tools, wanted, clock=app.cluster.clock, say=say, ask=at_terminal(app.store))
+            smoke = Smoke(tools, chosen, clock=app.cluster.clock, say=say, ask=ask_operator(app.store))
             return OK if await smoke.run() else FAILED
         finally:
             await app.close()
@@ -60,7 +62,9 @@ def _say_json(step: str, well: bool, facts: dict[str, Any]) -> None:
 
 
 def _say(step: str, well: bool, facts: dict[str, Any]) -> None:
-    told = "  ".join(f"{key}={facts[key]}" for key in SHOWN if key in facts)
+    shown = "  ".join(f"{key}={facts[key]}" for key in SHOWN if key in facts)
     print(
-        f"{'ok  ' if well else 'FAIL'}  {step:<18} {told}".rstrip(), file=sys.stdout if well else sys.stderr, flush=True
+        f"{'ok  ' if well else 'FAIL'}  {step:<18} {shown}".rstrip(),
+        file=sys.stdout if well else sys.stderr,
+        flush=True,
     )

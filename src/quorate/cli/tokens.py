@@ -1,4 +1,4 @@
-"""quorate tokens: who may use the HTTP server, and how far they may go."""
+"""quorate tokens: bearer tokens of the HTTP server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import json
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import FAILED, OK, command
-from quorate.cli.state import with_store
+from quorate.cli.options import FAILED, OK, actions_of, command, config_option, with_store
 from quorate.config import ConfigError
 
 if TYPE_CHECKING:
@@ -23,33 +21,31 @@ DAY_SECONDS = 86400
 
 
 def add(commands: Any) -> None:
-    tokens = command(commands, "tokens", _list, "make, list and revoke bearer tokens of the HTTP server")
-    tokens.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
+    tokens = command(commands, "tokens", _list, "create, list and revoke bearer tokens of the HTTP server")
     tokens.set_defaults(all=False, json=False)
-    actions = tokens.add_subparsers(title="actions", metavar="ACTION")
-    create = command(actions, "create", _create, "make a token and print it, once")
-    create.add_argument("name", metavar="NAME", help="whose it is; shown in the audit trail")
+    add_action = actions_of(tokens, config_option)
+    create = add_action("create", _create, "create a token and print it once")
+    create.add_argument("name", metavar="NAME", help="name of the caller, for the audit trail")
     create.add_argument(
-        "--access", choices=("read", "operate", "admin"), default="read", help="at most (default: read)"
+        "--access", choices=("read", "operate", "admin"), default="read", help="highest access level (default: read)"
     )
-    create.add_argument("--toolsets", metavar="A,B", help="only these groups of tools, or none")
+    create.add_argument("--toolsets", metavar="A,B", help="only these toolsets, or none")
     create.add_argument("--clusters", metavar="A,B", help="only these clusters")
-    create.add_argument("--days", metavar="N", type=float, help="how long it lives (default: until it is revoked)")
+    create.add_argument("--days", metavar="N", type=float, help="days until it expires (default: never)")
     create.add_argument(
-        "--approver", action="store_true", help="for a person who answers approvals over HTTP; it can call no tool"
+        "--approver", action="store_true", help="for a person who answers approvals over HTTP; cannot call tools"
     )
-    listed = command(actions, "list", _list, "show them, without their secrets")
-    listed.add_argument("--all", action="store_true", help="revoked and expired ones as well")
+    listed = add_action("list", _list, "list tokens without their secrets")
+    listed.add_argument("--all", action="store_true", help="include revoked and expired ones")
     listed.add_argument("--json", action="store_true", help="print JSON")
-    revoke = command(actions, "revoke", _revoke, "end a token for good")
-    revoke.add_argument("name", metavar="NAME", help="its name or id")
+    revoke = add_action("revoke", _revoke, "revoke a token permanently")
+    revoke.add_argument("name", metavar="NAME", help="name or id of the token")
 
 
 def _create(options: argparse.Namespace) -> int:
-    toolsets, clusters = _names(options.toolsets), _names(options.clusters)
-    _ensure_known(toolsets)
+    toolsets, clusters = _toolsets(options.toolsets), _names(options.clusters)
     if options.approver and (options.toolsets or options.access != "read"):
-        raise ConfigError("--approver decides access and toolsets by itself: leave --access and --toolsets out.")
+        raise ConfigError("--approver sets access and toolsets: omit --access and --toolsets.")
     if options.approver:
         options.access, toolsets = "admin", []
     expires = None if options.days is None else time.time() + options.days * DAY_SECONDS
@@ -60,7 +56,7 @@ def _create(options: argparse.Namespace) -> int:
         made = await Tokens(store).create(
             options.name, options.access, toolsets=toolsets, clusters=clusters, expires=expires
         )
-        print(f"quorate: the token of {_described(made.grant)}. It is shown this once:", file=sys.stderr)
+        print(f"quorate: token of {_describe(made.grant)}. It is shown only once:", file=sys.stderr)
         print(made.plain)
         return OK
 
@@ -76,9 +72,9 @@ def _list(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps([_facts(grant) for grant in grants], ensure_ascii=False))
         elif not grants:
-            print("There are no tokens; `quorate tokens create NAME` makes one.")
+            print("There are no tokens; `quorate tokens create NAME` creates one.")
         for grant in grants if not options.json else ():
-            print(f"{grant.id}  {_state(grant, now):<8}{_described(grant)}{_used(grant)}")
+            print(f"{grant.id}  {_state(grant, now):<8}{_describe(grant)}{_used(grant)}")
         return OK
 
     return with_store(options, run)
@@ -98,22 +94,28 @@ def _revoke(options: argparse.Namespace) -> int:
 
 
 def _names(text: str | None) -> list[str] | None:
-    """None is no limit; the word none is an empty list."""
+    """None means no limit; the word none means an empty list."""
     if text is None:
         return None
     names = [name.strip() for name in text.split(",") if name.strip()]
     return [] if names == [NOTHING] else names
 
 
-def _ensure_known(toolsets: list[str] | None) -> None:
-    from quorate.operations.registry import EVERY
+def _toolsets(text: str | None) -> list[str] | None:
+    """Written as for `quorate serve`."""
+    from quorate.config.values import toolset_names
+    from quorate.operations.toolsets import expand, valid_names
 
-    for name in toolsets or ():
-        if name not in EVERY:
-            raise ConfigError(f"There is no toolset {name!r}: choose from {', '.join(EVERY)} or none.")
+    names = _names(text)
+    if not names:
+        return names
+    try:
+        return sorted(expand(toolset_names(names)))
+    except KeyError as unknown:
+        raise ConfigError(f"There is no toolset {unknown.args[0]!r}: choose from {valid_names()}, or none.") from None
 
 
-def _described(grant: TokenGrant) -> str:
+def _describe(grant: TokenGrant) -> str:
     from quorate.operations.units import moment
 
     limits = [
@@ -138,4 +140,7 @@ def _state(grant: TokenGrant, now: float) -> str:
 
 
 def _facts(grant: TokenGrant) -> dict[str, Any]:
-    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(grant).items()}
+    from quorate.operations.units import iso_times
+
+    facts = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(grant).items()}
+    return iso_times(facts, ("created", "expires", "last_used", "revoked"))

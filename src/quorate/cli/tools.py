@@ -1,4 +1,4 @@
-"""quorate tools: what would be listed, and what one of them takes."""
+"""quorate tools: list the tools, or explain one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorate.cli.options import OK, command, gate_options, surface_option
-from quorate.cli.reference import (
+from quorate.cli.tool_help import (
     LEAN,
     NATIVE,
     access_for,
-    explained,
-    explained_lean,
-    explained_tool,
-    found,
-    lean_tool,
-    tool_of,
+    explain_lean,
+    explain_native,
+    explain_of_system,
+    find_lean,
+    find_native,
+    find_of_system,
 )
 from quorate.config import load
 
@@ -28,14 +28,12 @@ if TYPE_CHECKING:
     from quorate.app import App
 
 Row = tuple[str, str, str, str, str]
-"""Group, name, risk, the access level that it needs, summary."""
+"""Group, name, risk, required access level, summary."""
 
 
 def add(commands: Any) -> None:
-    tools = command(commands, "tools", _tools, "show the tools that would be listed; needs no cluster")
-    tools.add_argument(
-        "arguments", metavar="NAME", nargs="*", help="explain these, whether they would be listed or not"
-    )
+    tools = command(commands, "tools", _tools, "list the tools; needs no cluster")
+    tools.add_argument("arguments", metavar="NAME", nargs="*", help="explain these tools, listed or not")
     tools.add_argument("--json", action="store_true", help="print the MCP `tools` array")
     gate_options(tools)
     surface_option(tools)
@@ -65,7 +63,7 @@ def _tools(options: argparse.Namespace) -> int:
         print(json.dumps(as_json(listed), ensure_ascii=False))
     else:
         _print_table([row for name in settings.surfaces for row in _rows(app, name)])
-        print(f"\n{_how_to_go_on(settings.surfaces)}", file=sys.stderr)
+        print(f"\n{_legend(settings.surfaces)}", file=sys.stderr)
     return OK
 
 
@@ -78,34 +76,34 @@ def _explain(names: list[str], surface: str, *, as_json: bool) -> None:
 
         print(json.dumps(native.as_json([_listed(surface, name) for name in names]), ensure_ascii=False))
     else:
-        print("\n\n".join(_explained(surface, name) for name in names))
+        print("\n\n".join(_explain_one(surface, name) for name in names))
 
 
-def _explained(surface: str, name: str) -> str:
+def _explain_one(surface: str, name: str) -> str:
     if surface == NATIVE:
-        return explained(found(name))
-    return explained_lean(name) if surface == LEAN else explained_tool(surface, tool_of(surface, name))
+        return explain_native(find_native(name))
+    return explain_lean(name) if surface == LEAN else explain_of_system(surface, find_of_system(surface, name))
 
 
 def _listed(surface: str, name: str) -> ListedTool:
     if surface == NATIVE:
         from quorate.surfaces.native import describe
 
-        return describe(found(name))
+        return describe(find_native(name))
     if surface == LEAN:
         from quorate.surfaces.lean import listed as lean_listed
 
-        return lean_listed(lean_tool(name))
+        return lean_listed(find_lean(name))
     from quorate.surfaces.compat.surface import listed
 
-    return listed(tool_of(surface, name))
+    return listed(find_of_system(surface, name))
 
 
 # -- all ---------------------------------------------------------------------------------------------------------------
 
 
 def _rows(app: App, surface: str) -> list[Row]:
-    """Without the MCP SDK, whose import takes longer than the rest."""
+    """Without the MCP SDK, whose import takes longer than everything else."""
     if surface == NATIVE:
         from quorate.operations.registry import EVERY
 
@@ -140,8 +138,8 @@ def _print_table(rows: list[Row]) -> None:
         print(f"  {name:<{width}}  {risk:<11}  {access:<7}  {summary}")
 
 
-def _how_to_go_on(surfaces: tuple[str, ...]) -> str:
-    columns = "After the name: its risk, and the access level that it needs."
+def _legend(surfaces: tuple[str, ...]) -> str:
+    columns = "Columns: name, risk, required access level, summary."
     if surfaces == (NATIVE,):
         return f"{columns} `quorate tools NAME` explains one; --access admin and --toolsets all,homelab show more."
     return f"{columns} `quorate tools --surface {surfaces[0]} NAME` explains one."

@@ -1,4 +1,4 @@
-"""quorate trust: agree to the SSH key of a host."""
+"""quorate trust: trust the SSH key of a host."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ CONNECT_SECONDS = 15
 
 
 def add(commands: Any) -> None:
-    trust = command(
-        commands, "trust", _trust, "agree to the SSH key of a host, after you have compared its fingerprint"
-    )
+    trust = command(commands, "trust", _trust, "trust the SSH key of a host, after you have compared its fingerprint")
     trust.add_argument(
         "host",
         metavar="HOST[:PORT]",
         nargs="?",
-        help="a node or a guest, as the configuration names it, or the name of a registered host",
+        help="address of a node or guest, or name of a registered host",
     )
     trust.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
     what = trust.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="show the keys that were agreed to")
-    what.add_argument("--remove", action="store_true", help="agree no longer to the key of this host")
+    what.add_argument("--list", action="store_true", help="list the trusted keys")
+    what.add_argument("--remove", action="store_true", help="remove the key of this host")
 
 
 def _trust(options: argparse.Namespace) -> int:
@@ -42,18 +40,18 @@ def _trust(options: argparse.Namespace) -> int:
     if options.list:
         return _list(pins)
     if not options.host:
-        raise ConfigError("Name the host whose key is meant: quorate trust HOST[:PORT].")
+        raise ConfigError("Name a host: quorate trust HOST[:PORT].")
     host, port = _registered(options) or _address(options.host)
     if options.remove:
         return _remove(pins, host, port)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("quorate trust asks a person and needs a terminal: run it in one.")
-    return _agree(pins, host, port)
+        raise ConfigError("quorate trust asks a person: run it at a terminal.")
+    return _trust_key(pins, host, port)
 
 
 def _registered(options: argparse.Namespace) -> tuple[str, int] | None:
-    """Where the host of that name is, if one was registered."""
-    from quorate.cli.state import with_store
+    """The address of the registered host of that name, if any."""
+    from quorate.cli.options import with_store
     from quorate.homelab.registry import Hosts
 
     found: list[tuple[str, int]] = []
@@ -62,7 +60,7 @@ def _registered(options: argparse.Namespace) -> tuple[str, int] | None:
         host = await Hosts(store).find(options.host)
         if host is not None and host.jump:
             raise ConfigError(
-                f"{host} is behind the jump host {host.jump}: log in once with `ssh -J`, which asks in the same way."
+                f"{host} is behind the jump host {host.jump}: log in once with `ssh -J`, which asks the same question."
             )
         found.extend([(host.address, host.port)] if host else [])
         return OK
@@ -85,7 +83,7 @@ def _address(text: str) -> tuple[str, int]:
     except NotConfigured:
         host, port = "", None
     if not host or host.startswith("-") or any(character.isspace() or character in ",*?!|#@" for character in host):
-        raise ConfigError(f"{text!r} is no host: write HOST, HOST:PORT or [ADDRESS]:PORT.")
+        raise ConfigError(f"{text!r} is not a host: write HOST, HOST:PORT or [ADDRESS]:PORT.")
     return host, port or SSH_PORT
 
 
@@ -96,7 +94,7 @@ def _list(pins: Path) -> int:
     for pin in found:
         print(f"{pin.name}  {pin.kind}  {pin.fingerprint}")
     if not found:
-        print(f"No key was agreed to yet ({pins}).")
+        print(f"There are no trusted keys ({pins}).")
     return OK
 
 
@@ -104,38 +102,38 @@ def _remove(pins: Path, host: str, port: int) -> int:
     from quorate.ssh.host_keys import entry_name, unpin
 
     if not unpin(pins, host, port):
-        print(f"quorate: no key of {entry_name(host, port)} was agreed to", file=sys.stderr)
+        print(f"quorate: no key of {entry_name(host, port)} is trusted", file=sys.stderr)
         return FAILED
     print(f"The key of {entry_name(host, port)} is no longer trusted.")
     return OK
 
 
-def _agree(pins: Path, host: str, port: int) -> int:
+def _trust_key(pins: Path, host: str, port: int) -> int:
     from quorate.ssh.host_keys import entry_name, how_to_see, kind_of, pin, pinned
 
     key = asyncio.run(_key_of(host, port))
     name = entry_name(host, port)
     if key is None:
-        print(f"quorate: {name} shows no SSH key; check the address and that an SSH server runs there", file=sys.stderr)
+        print(f"quorate: no SSH key from {name}; check the address and that an SSH server runs there", file=sys.stderr)
         return FAILED
     fingerprint = key.get_fingerprint()
     old = next((one for one in pinned(pins) if one.name == name), None)
     if old is not None and old.fingerprint == fingerprint:
-        print(f"The key of {name} is trusted already: {old.kind} {fingerprint}")
+        print(f"The key of {name} is already trusted: {old.kind} {fingerprint}")
         return OK
     if old is not None:
-        print(f"WARNING: ANOTHER KEY OF {name} WAS AGREED TO: {old.kind} {old.fingerprint}")
-    print(f"{name} shows this key:\n  {kind_of(key)} {fingerprint}")
-    print(f"Compare it with what the host itself says: {how_to_see(key)}")
-    if _typed() != "yes":
+        print(f"WARNING: ANOTHER KEY OF {name} IS TRUSTED: {old.kind} {old.fingerprint}")
+    print(f"{name} has this key:\n  {kind_of(key)} {fingerprint}")
+    print(f"Compare it with the output of this command on the host: {how_to_see(key)}")
+    if _confirmation() != "yes":
         print("Nothing was changed.")
         return FAILED
     pin(pins, host, port, key)
-    print(f"Trusted; kept in {pins}.")
+    print(f"Trusted; stored in {pins}.")
     return OK
 
 
-def _typed() -> str:
+def _confirmation() -> str:
     try:
         return input("Type yes to trust it: ").strip().lower()
     except EOFError:

@@ -1,6 +1,6 @@
-"""Where the settings come from: arguments, environment, `.env` and a TOML file, strongest first."""
+"""Settings from arguments, environment, a TOML file and `.env`, in order of precedence."""
 
-from quorate.config.loading import load
+from quorate.config.loader import load
 from quorate.config.settings import Access, Approval, ClusterSettings, ConfigError, Settings
 
 __all__ = ["Access", "Approval", "ClusterSettings", "ConfigError", "Settings", "load"]

@@ -1,4 +1,4 @@
-"""The clusters: one described by variables, or those in the tables of the TOML file."""
+"""Clusters: one described by variables, or the tables of the TOML file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from dataclasses import replace
 
 from quorate.config.credentials import read_credentials
 from quorate.config.endpoints import read_endpoints
-from quorate.config.given import Found, Source
+from quorate.config.names import CLUSTER
 from quorate.config.policy import read_policy
-from quorate.config.settings import ClusterSettings, ConfigError
+from quorate.config.raw import Found, Given, Source
+from quorate.config.settings import HOMELAB, SERVER, ClusterSettings, ConfigError
 from quorate.config.sources import found_in_table
-from quorate.config.spellings import CLUSTER
 from quorate.config.trust import read_trust
-from quorate.config.values import as_access, as_connections, as_text, as_time_limit, read
-from quorate.homelab.settings import NAME
+from quorate.config.values import (
+    as_access,
+    as_answer_size,
+    as_connections,
+    as_text,
+    as_time_limit,
+    read,
+    whole_number,
+)
 from quorate.pve.connection import Connection, Limits
 
 
@@ -27,32 +34,31 @@ def read_clusters(
     for name in tables:
         if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII):
             raise ConfigError(f'Cluster name "{name}"{toml.suffix} must be letters, digits, "-" and "_" only.')
-    if NAME in tables:
-        raise ConfigError(
-            f'No cluster can be called "{NAME}"{toml.suffix}: that is what the hosts around it are called.'
-        )
-    own = _of_a_cluster(by_variables, _lent_variables(tables))
+    for taken, means in ((HOMELAB, "everything outside the clusters"), (SERVER, "this server itself")):
+        if taken in tables:
+            raise ConfigError(f'A cluster cannot be called "{taken}"{toml.suffix}: that name means {means}.')
+    own = _cluster_settings(by_variables, _referenced_variables(tables))
     if tables and own:
         variable = next(iter(own.values()))[0].label
         raise ConfigError(
-            f"{variable} describes a cluster and so does {toml.file}: choose one, by removing the PROXMOX_ "
-            "variables or the [clusters] tables."
+            f"{variable} describes a cluster and so does {toml.file}: remove either the PROXMOX_ variables or the "
+            "[clusters] tables."
         )
     if own:
         return (_cluster("default", own, warnings),)
     return tuple(_cluster_from_table(name, table, toml, warnings) for name, table in tables.items())
 
 
-def _lent_variables(tables: Mapping[str, Mapping[str, object]]) -> list[object]:
-    """Variables that the TOML file reads a secret from: they describe no cluster of their own."""
+def _referenced_variables(tables: Mapping[str, Mapping[str, object]]) -> list[object]:
+    """Variables that the TOML file reads secrets from: they do not describe a cluster."""
     values = [value for table in tables.values() for value in table.values()]
     return [value["env"] for value in values if isinstance(value, dict) and "env" in value]
 
 
-def _of_a_cluster(by_variables: Found, lent: list[object]) -> Found:
+def _cluster_settings(by_variables: Found, referenced: list[object]) -> Found:
     found: Found = {}
     for setting, givens in by_variables.items():
-        own = [given for given in givens if given.spelling not in lent]
+        own = [given for given in givens if given.spelling not in referenced]
         if own and setting in CLUSTER:
             found[setting] = own
     return found
@@ -62,7 +68,7 @@ def _cluster_from_table(name: str, table: Mapping[str, object], toml: Source, wa
     source = replace(toml, suffix=f" in [clusters.{name}]")
     found = found_in_table(table, CLUSTER, source, also=("policy", "rules", "ssh"))
     if not found:
-        raise ConfigError(f"[clusters.{name}] is empty: give it url, token_id and token_secret.")
+        raise ConfigError(f"[clusters.{name}] is empty: add url, token_id and token_secret.")
     return replace(_cluster(name, found, warnings), policy=read_policy(table, toml, name))
 
 
@@ -78,7 +84,7 @@ def _cluster(name: str, found: Found, warnings: list[str]) -> ClusterSettings:
     if trust.fingerprint and len(endpoints) > 1:
         warnings.append(
             f'Cluster "{name}" has several addresses but one fingerprint, and each node has its own '
-            "certificate: give the cluster's CA file instead, or only one node will be trusted."
+            "certificate: use the cluster's CA file instead, or only one node will be trusted."
         )
     return ClusterSettings(
         name=name,
@@ -91,9 +97,18 @@ def _cluster(name: str, found: Found, warnings: list[str]) -> ClusterSettings:
 
 
 def _limits(found: Found) -> Limits:
-    usual = Limits()
+    default = Limits()
+    request = read(found, "request_seconds", _request_seconds, default.request_seconds)
     return Limits(
-        request_seconds=read(found, "request_seconds", as_time_limit, usual.request_seconds),
-        total_seconds=read(found, "total_seconds", as_time_limit, usual.total_seconds),
-        connections=read(found, "connections", as_connections, usual.connections),
+        request_seconds=request,
+        total_seconds=read(found, "total_seconds", as_time_limit, max(default.total_seconds, request)),
+        connections=read(found, "connections", as_connections, default.connections),
+        answer_bytes=read(found, "answer_bytes", as_answer_size, default.answer_bytes),
     )
+
+
+def _request_seconds(given: Given) -> float:
+    """brynnjocelyn's variable and file use milliseconds."""
+    if given.spelling not in ("PROXMOX_TIMEOUT", "timeout"):
+        return as_time_limit(given)
+    return whole_number(given, 1000, 3_600_000) / 1000

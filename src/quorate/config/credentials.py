@@ -1,4 +1,4 @@
-"""Who we are to a cluster: an API token, or a user with a password."""
+"""Credentials for a cluster: an API token, or a user with a password."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from quorate.config.given import Found, Given, highest_rank, strongest
+from quorate.config.raw import Found, Given, highest_rank, strongest
 from quorate.config.settings import ConfigError
 from quorate.config.sources import text_of
 from quorate.config.values import agreed, as_text, contradiction
@@ -14,6 +14,7 @@ from quorate.pve.connection import Password, Secret, Token
 
 _USER = re.compile(r"[^\s:/@!]+(?:@[^\s:/@!]+)*@[A-Za-z][\w.-]+", re.ASCII)
 _TOKEN_NAME = re.compile(r"[A-Za-z][\w.-]+", re.ASCII)
+TOKEN_NAME_RULE = "The name has two or more characters in Proxmox VE: a letter, then letters, digits, '.', '-' or '_'."  # noqa: S105
 
 
 def read_credentials(found: Found, warnings: list[str]) -> Token | Password:
@@ -23,7 +24,7 @@ def read_credentials(found: Found, warnings: list[str]) -> Token | Password:
         raise _no_login(found)
     if highest_rank(token) == highest_rank(password):
         contradiction(strongest(token)[0], password[0], "use a token or a password")
-    # The stronger source chose the kind of login; what the weaker one says about the other kind is void.
+    # The source with precedence chooses the kind of login; the other kind in a weaker source is ignored.
     return _token(found, warnings) if highest_rank(token) > highest_rank(password) else _login(found, warnings)
 
 
@@ -32,37 +33,40 @@ def _no_login(found: Found) -> ConfigError:
     needed = f"{some.neighbour('token')} and {some.neighbour('token_secret')}"
     if "user" in found:
         return ConfigError(f"{some.neighbour('password')} is missing: set it, or set {needed}.")
-    return ConfigError(f"{needed} are missing: set them to an API token of the cluster (user@realm!name, secret).")
+    return ConfigError(f"{needed} are missing: set them to an API token (user@realm!name and its secret).")
 
 
 def _token(found: Found, warnings: list[str]) -> Token:
     if "token" not in found:
         given = found["token_secret"][0]
-        raise ConfigError(f"{given.neighbour('token')} is missing: {given.label} needs a token it belongs to.")
+        raise ConfigError(f"{given.neighbour('token')} is missing: {given.label} needs the token it belongs to.")
     if "token_secret" not in found:
         given = found["token"][0]
         raise ConfigError(f"{given.neighbour('token_secret')} is missing: {given.label} needs its secret.")
     user = found["user"][0] if "user" in found else None
-    token_id = agreed(found["token"], lambda given: _token_id(given, user))
+    realm = found["realm"][0] if "realm" in found else None
+    if len(found.get("user", ())) > 1:
+        agreed(found["user"], lambda given: _user(given, realm))
+    token_id = agreed(found["token"], lambda given: _token_id(given, user, realm))
     secret = read_secret(found["token_secret"], warnings)
     if not secret.reveal().isprintable():  # it goes into a header
-        raise ConfigError(f"{found['token_secret'][0].label} holds a line break: put only the secret there.")
+        raise ConfigError(f"{found['token_secret'][0].label} contains a line break: it must be the secret alone.")
     return Token(token_id, secret)
 
 
-def _token_id(given: Given, user: Given | None) -> str:
+def _token_id(given: Given, user: Given | None, realm: Given | None) -> str:
     owner, is_full, name = as_text(given).rpartition("!")
     if not _TOKEN_NAME.fullmatch(name):
-        raise ConfigError(f"{given.label} must look like user@realm!name, as Proxmox VE shows the token's id.")
+        raise ConfigError(f"{given.label} must look like user@realm!name, as Proxmox VE shows it. {TOKEN_NAME_RULE}")
     if not is_full:
         if user is None:
             raise ConfigError(
                 f"{given.neighbour('user')} is missing: {given.label} gives only the token's name, so set "
                 "the user (user@realm) or write the name as user@realm!name."
             )
-        return f"{_user(user)}!{name}"
-    full_owner = _with_realm(owner, given.label)
-    if user is not None and user.rank == given.rank and _user(user) != full_owner:
+        return f"{_user(user, realm)}!{name}"
+    full_owner = _with_realm(owner, given, realm)
+    if user is not None and user.rank == given.rank and _user(user, realm) != full_owner:
         contradiction(user, given)
     return f"{full_owner}!{name}"
 
@@ -71,17 +75,22 @@ def _login(found: Found, warnings: list[str]) -> Password:
     if "user" not in found:
         given = found["password"][0]
         raise ConfigError(f"{given.neighbour('user')} is missing: {given.label} needs the user (user@realm).")
-    return Password(agreed(found["user"], _user), read_secret(found["password"], warnings))
+    realm = found["realm"][0] if "realm" in found else None
+    return Password(agreed(found["user"], lambda given: _user(given, realm)), read_secret(found["password"], warnings))
 
 
-def _user(given: Given) -> str:
-    return _with_realm(as_text(given), given.label)
+def _user(given: Given, realm: Given | None) -> str:
+    return _with_realm(as_text(given), given, realm)
 
 
-def _with_realm(user: str, label: str) -> str:
-    full = user if "@" in user else f"{user}@pam"
+def _with_realm(user: str, given: Given, realm: Given | None) -> str:
+    """Add the realm: its own, the one set separately, or pam."""
+    apart = as_text(realm) if realm is not None else "pam"
+    full = user if "@" in user else f"{user}@{apart}"
     if not _USER.fullmatch(full):
-        raise ConfigError(f"{label} must name the user as user@realm, such as root@pam.")
+        raise ConfigError(f"{given.label} must name the user as user@realm, such as root@pam.")
+    if realm is not None and realm.rank == given.rank and full.rpartition("@")[2] != apart:
+        contradiction(given, realm)
     return full
 
 
@@ -89,7 +98,7 @@ def read_secret(givens: list[Given], warnings: list[str]) -> Secret:
     secret = agreed(givens, lambda given: Secret(_secret_text(given)))
     holder = next((given.source.file for given in givens if isinstance(given.value, str)), None)
     if holder and _is_open_to_others(holder):
-        warnings.append(f"{holder} holds a secret and other users can read it: run `chmod 600 {holder}`.")
+        warnings.append(f"{holder} contains a secret and other users can read it: run `chmod 600 {holder}`.")
     return secret
 
 
@@ -104,12 +113,12 @@ def _secret_text(given: Given) -> str:
                 raise ConfigError(f"{given.label} refers to the variable {name}, which is not set: set it.")
             text = given.source.variables[name]
         case _:
-            raise ConfigError(f'{given.label} must be a text, {{ file = "PATH" }} or {{ env = "NAME" }}.')
+            raise ConfigError(f'{given.label} must be a string, {{ file = "PATH" }} or {{ env = "NAME" }}.')
     if not text.strip():
-        raise ConfigError(f"{given.label} is empty: put the secret there.")
+        raise ConfigError(f"{given.label} is empty: set it to the secret.")
     return text
 
 
 def _is_open_to_others(file: Path) -> bool:
-    # Windows keeps its rights elsewhere and always reports these bits.
+    # Windows stores permissions elsewhere and always reports these bits.
     return os.name == "posix" and bool(file.stat().st_mode & 0o044)

@@ -1,4 +1,4 @@
-"""Where a cluster is: its addresses, in every usual way to write them."""
+"""Addresses of a cluster, in every common spelling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
-from quorate.config.given import Found, Given
+from quorate.config.raw import Found, Given
 from quorate.config.settings import ConfigError
 from quorate.config.values import agreed, as_port, as_texts, contradiction
 
@@ -23,10 +23,10 @@ def read_endpoints(found: Found) -> tuple[str, ...]:
 
 def _endpoints(given: Given, port: Given | None) -> tuple[str, ...]:
     addresses = (_split_address(text, given.label) for text in as_texts(given))
-    return tuple(dict.fromkeys(f"https://{host}:{_settled_port(given, own, port)}" for host, own in addresses))
+    return tuple(dict.fromkeys(f"https://{host}:{_resolve_port(given, own, port)}" for host, own in addresses))
 
 
-def _settled_port(address: Given, own_port: int | None, port: Given | None) -> int:
+def _resolve_port(address: Given, own_port: int | None, port: Given | None) -> int:
     if port is None:
         return own_port or PVE_PORT
     number = as_port(port)
@@ -39,7 +39,7 @@ def _settled_port(address: Given, own_port: int | None, port: Given | None) -> i
 
 def _split_address(text: str, label: str) -> tuple[str, int | None]:
     """Host and port of `host`, `host:port`, an IPv6 address or a URL."""
-    # No message repeats the text, because it may hold a login.
+    # No message repeats the text, because it may contain a login.
     scheme, has_scheme, rest = text.partition("://")
     if has_scheme and scheme.lower() == "http":
         raise ConfigError(f"{label} starts with http://, but Proxmox VE speaks https only: write https:// instead.")
@@ -54,7 +54,7 @@ def _split_address(text: str, label: str) -> tuple[str, int | None]:
     except ValueError:
         raise ConfigError(f"{label} has a host or port that is not valid: write it as https://host:8006.") from None
     if "@" in parts.netloc:
-        raise ConfigError(f"{label} must not hold a login: set user and password or token apart from the address.")
+        raise ConfigError(f"{label} must not contain a login: set user and password or token separately.")
     if parts.path.strip("/") not in ("", "api2", "api2/json"):
         raise ConfigError(f"{label} has a path that is not Proxmox VE's: write only https://host:port.")
     if port == 0 or not (_is_ipv6(host) or re.fullmatch(r"[\w.-]+", host)):

@@ -1,4 +1,4 @@
-"""Where our own files stand unless the operator says otherwise."""
+"""Default locations of Quorate's own files."""
 
 from __future__ import annotations
 
@@ -19,23 +19,28 @@ def usual_state(variables: Mapping[str, str] = os.environ) -> str:
     return str(_standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "state.sqlite")
 
 
+def usual_cache(variables: Mapping[str, str] = os.environ) -> Path:
+    """What only saves time and may be deleted."""
+    return _standard_folder(variables, "XDG_CACHE_HOME", ".cache")
+
+
 def usual_pins(variables: Mapping[str, str] = os.environ) -> Path:
-    """The SSH host keys that the operator has agreed to."""
+    """Trusted SSH host keys."""
     return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "known_hosts"
 
 
 def usual_vault(variables: Mapping[str, str] = os.environ) -> Path:
-    """Hosts' secrets, encrypted."""
+    """Encrypted host secrets."""
     return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "secrets.json"
 
 
 def usual_work(variables: Mapping[str, str] = os.environ) -> Path:
-    """What Terraform and Ansible keep while and after they work."""
+    """Work folders of Terraform and Ansible."""
     return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "work"
 
 
 def usual_scripts_index(variables: Mapping[str, str] = os.environ) -> Path:
-    """The index of community scripts that was fetched."""
+    """The fetched index of community scripts."""
     return _standard_folder(variables, "XDG_STATE_HOME", ".local/state") / "scripts.json"
 
 
@@ -53,6 +58,6 @@ def home(variables: Mapping[str, str]) -> Path:
 
 
 def _standard_folder(variables: Mapping[str, str], variable: str, fallback: str) -> Path:
-    """Our folder by the XDG rules, which tell us to ignore a path that is not absolute."""
+    """Our folder by the XDG rules, which ignore relative paths."""
     base = Path(variables.get(variable, ""))
     return (base if base.is_absolute() else home(variables) / fallback) / "quorate"

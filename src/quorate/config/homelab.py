@@ -1,4 +1,4 @@
-"""The hosts around the clusters: `[homelab]` and its variables."""
+"""Read `[homelab]` and its variables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from quorate.config.folders import (
     usual_vault,
     usual_work,
 )
-from quorate.config.given import Found, Given, Rank, Source, merged
-from quorate.config.settings import ConfigError
+from quorate.config.names import HOMELAB
+from quorate.config.raw import Found, Given, Rank, Source, merged
+from quorate.config.settings import PRIVATE_NETWORKS, SCRIPTS_URL, SERVICES_FOLDER, ConfigError, HomelabSettings
 from quorate.config.sources import found_in_table
-from quorate.config.spellings import HOMELAB
 from quorate.config.ssh import as_bytes, as_networks, read_known_hosts, read_login
 from quorate.config.values import as_path, as_text, read
-from quorate.homelab.settings import PRIVATE, SCRIPTS_URL, SERVICES_FOLDER, HomelabSettings
 from quorate.secret import Secret
 from quorate.ssh.settings import MOST_OUTPUT, SshSettings
 
@@ -42,20 +41,20 @@ def read_homelab(
             max_output=read(found, "home_max_output", as_bytes, MOST_OUTPUT),
             variables=live,
         ),
-        networks=read(found, "home_networks", as_networks, PRIVATE),
+        networks=read(found, "home_networks", as_networks, PRIVATE_NETWORKS),
         secrets_folder=read(found, "home_secrets_folder", as_path, None) or usual_secrets_folder(variables),
         secrets_file=read(found, "home_secrets_file", as_path, None) or usual_vault(variables),
         passphrase=_passphrase(found.get("home_passphrase", []), warnings),
         catalogue=read(found, "home_catalogue", as_path, None) or usual_catalogue(variables),
-        services_folder=read(found, "home_services_folder", _on_hosts, SERVICES_FOLDER),
+        services_folder=read(found, "home_services_folder", _as_remote_folder, SERVICES_FOLDER),
         work=read(found, "home_work", as_path, None) or usual_work(variables),
-        scripts_url=read(found, "home_scripts_url", _as_source, SCRIPTS_URL),
+        scripts_url=read(found, "home_scripts_url", _as_https_url, SCRIPTS_URL),
         scripts_index=usual_scripts_index(variables),
     )
 
 
-def _as_source(given: Given) -> str:
-    """What comes from there is run as root on nodes: nobody on the way may change it."""
+def _as_https_url(given: Given) -> str:
+    """HTTPS only: scripts from there run as root on nodes."""
     from urllib.parse import urlsplit
 
     address = as_text(given)
@@ -65,11 +64,11 @@ def _as_source(given: Given) -> str:
     return address
 
 
-def _on_hosts(given: Given) -> str:
-    """A folder of the hosts, not of this machine: it is not looked for here."""
+def _as_remote_folder(given: Given) -> str:
+    """A folder on the hosts, not on this machine."""
     text = as_text(given)
     if not text.startswith("/") or ".." in text.split("/") or text.strip("/") == "":
-        raise ConfigError(f"{given.label} must be a whole path on the hosts, such as {SERVICES_FOLDER}.")
+        raise ConfigError(f"{given.label} must be an absolute path on the hosts, such as {SERVICES_FOLDER}.")
     return text.rstrip("/")
 
 

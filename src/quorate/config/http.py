@@ -1,16 +1,27 @@
-"""Serving over HTTP: where to listen, how it is protected, who may come in. Only read when `serve --http` wants it."""
+"""Settings of the HTTP server; read only for `serve --http`."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from quorate.config.given import Found, Given
+from quorate.config.raw import Found, Given
 from quorate.config.settings import ConfigError
-from quorate.config.values import as_choice, as_count, as_path, as_text, as_texts, as_waiting_time, read, whole_number
+from quorate.config.values import (
+    as_choice,
+    as_count,
+    as_path,
+    as_text,
+    as_texts,
+    as_time_limit,
+    as_waiting_time,
+    read,
+    whole_number,
+)
 
 USUAL_PORT = 8806
 MCP_PATH = "/mcp"
@@ -24,28 +35,38 @@ class HttpSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     public_url: str | None = None
-    """The origin that callers use, such as https://quorate.example.com; without a path."""
+    """The URL that callers use, such as https://quorate.example.com; without a path."""
     allowed_hosts: tuple[str, ...] = ()
-    """Further names in the Host header that are ours."""
+    """Additional accepted names in the Host header."""
     allowed_origins: tuple[str, ...] = ()
-    """Web pages that may call us."""
+    """Origins of web pages that may call the server."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses and networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+    """Proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted."""
     issuer: str | None = None
     audience: tuple[str, ...] = ()
     jwks_url: str | None = None
+    client_id: str | None = None
+    """The console's client id at the issuer, so that people can log in there."""
     rate_limit: int = 600
-    """Requests a minute of one caller; 0 is no limit."""
+    """Requests per minute and caller; 0 means no limit."""
     failure_limit: int = 10
-    """Wrong credentials a minute from one address; 0 is no limit."""
+    """Failed logins per minute and address; 0 means no limit."""
     body_limit: int = 4 * 1024 * 1024
+    body_seconds: float = 30.0
+    """Time limit for receiving a request body."""
+    caller_limit: int = 100
+    """Concurrent requests per caller, including listening streams; 0 means no limit."""
+    address_limit: int = 500
+    """Concurrent connections per address; 0 means no limit."""
+    connection_limit: int = 2000
+    """Concurrent connections."""
     sessions: bool | None = None
-    """Whether older clients get a session; None: yes, unless replicas share the state."""
+    """Whether older clients get sessions; None means yes, unless replicas share the state."""
     open_metrics: bool = False
     drain_seconds: float = 0.0
-    """How long new calls are still taken after the signal to end, while readiness already says no."""
+    """How long calls are still accepted after the signal to stop, while readiness already reports 503."""
     grace_seconds: float = 50.0
-    """How long running calls may go on after that."""
+    """How long running calls may take to finish after that."""
 
     @property
     def loopback(self) -> bool:
@@ -57,13 +78,21 @@ class HttpSettings:
             return False
 
     @property
+    def url(self) -> str:
+        """Where people and clients reach the server; one that listens everywhere is reached by this machine's name."""
+        if self.public_url:
+            return self.public_url
+        host = socket.gethostname() if self.host in ("0.0.0.0", "::", "") else self.host  # noqa: S104
+        return f"http{'s' if self.tls else ''}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
     def tls(self) -> bool:
         return self.tls_cert is not None
 
 
 def read_http(found: Found) -> HttpSettings:
-    usual = HttpSettings()
-    host, port = read(found, "http", _as_address, (usual.host, usual.port))
+    default = HttpSettings()
+    host, port = read(found, "http", _as_address, (default.host, default.port))
     public_url = read(found, "public_url", _as_origin, None)
     settings = HttpSettings(
         host=host,
@@ -75,33 +104,38 @@ def read_http(found: Found) -> HttpSettings:
         allowed_origins=read(found, "allowed_origins", _as_origins, ()),
         trusted_proxies=read(found, "trusted_proxies", _as_networks, ()),
         issuer=read(found, "oauth_issuer", _as_secure_url, None),
-        audience=read(found, "oauth_audience", _as_words, (f"{public_url}{MCP_PATH}",) if public_url else ()),
+        audience=read(found, "oauth_audience", _as_audience, (f"{public_url}{MCP_PATH}",) if public_url else ()),
         jwks_url=read(found, "oauth_jwks_url", _as_secure_url, None),
-        rate_limit=read(found, "rate_limit", as_count, usual.rate_limit),
-        failure_limit=read(found, "failure_limit", as_count, usual.failure_limit),
-        body_limit=read(found, "body_limit", _as_bytes, usual.body_limit),
+        client_id=read(found, "oauth_client_id", as_text, None),
+        rate_limit=read(found, "rate_limit", as_count, default.rate_limit),
+        failure_limit=read(found, "failure_limit", as_count, default.failure_limit),
+        body_limit=read(found, "body_limit", _as_bytes, default.body_limit),
+        body_seconds=read(found, "body_seconds", as_time_limit, default.body_seconds),
+        caller_limit=read(found, "caller_limit", as_count, default.caller_limit),
+        address_limit=read(found, "address_limit", as_count, default.address_limit),
+        connection_limit=read(found, "connection_limit", _as_connections, default.connection_limit),
         sessions=read(found, "sessions", as_choice, None),
         open_metrics=read(found, "open_metrics", as_choice, False),
-        drain_seconds=read(found, "drain_seconds", as_waiting_time, usual.drain_seconds),
-        grace_seconds=read(found, "grace_seconds", as_waiting_time, usual.grace_seconds),
+        drain_seconds=read(found, "drain_seconds", as_waiting_time, default.drain_seconds),
+        grace_seconds=read(found, "grace_seconds", as_waiting_time, default.grace_seconds),
     )
-    _refuse_halves(settings, found)
+    _refuse_incomplete(settings, found)
     return settings
 
 
-def _refuse_halves(settings: HttpSettings, found: Found) -> None:
-    """Settings that only make sense together."""
+def _refuse_incomplete(settings: HttpSettings, found: Found) -> None:
+    """Some settings only make sense together."""
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if one in found and other not in found:
-            raise ConfigError(f"{found[one][0].label} needs {other}: a certificate and its key are given together.")
+            raise ConfigError(f"{found[one][0].label} needs {other}: set both.")
     if settings.issuer and not settings.audience:
         raise ConfigError(
-            f"{found['oauth_issuer'][0].label} needs public_url or oauth_audience: tokens that were made for other "
-            "services must not be accepted."
+            f"{found['oauth_issuer'][0].label} needs public_url or oauth_audience: tokens issued for other services "
+            "must not be accepted."
         )
-    for lone in ("oauth_audience", "oauth_jwks_url"):
+    for lone in ("oauth_audience", "oauth_jwks_url", "oauth_client_id"):
         if lone in found and settings.issuer is None:
-            raise ConfigError(f"{found[lone][0].label} needs oauth_issuer: without it nobody's tokens are accepted.")
+            raise ConfigError(f"{found[lone][0].label} needs oauth_issuer: without it no tokens are accepted.")
 
 
 def _as_address(given: Given) -> tuple[str, int]:
@@ -136,7 +170,7 @@ def _as_hosts(given: Given) -> tuple[str, ...]:
     hosts = tuple(text.lower() for text in as_texts(given))
     for host in hosts:
         if not _HOST.fullmatch(_without_port(host)):
-            raise ConfigError(f"{given.label} must be host names, with or without a port; {host!r} is none.")
+            raise ConfigError(f"{given.label} must be host names, with or without a port, not {host!r}.")
     return hosts
 
 
@@ -150,15 +184,15 @@ def _as_networks(given: Given) -> tuple[str, ...]:
         try:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
-            raise ConfigError(f"{given.label} must be IP addresses or networks; {text!r} is none.") from None
+            raise ConfigError(f"{given.label} must be IP addresses or networks, not {text!r}.") from None
         if network.prefixlen == 0:
-            raise ConfigError(f"{given.label} must name the proxies: {text} would let everybody pretend to be one.")
+            raise ConfigError(f"{given.label} must name the proxies: {text} would trust every address.")
         networks.append(str(network))
     return tuple(networks)
 
 
 def _as_secure_url(given: Given) -> str:
-    """Whoever can change what is read there can make tokens: https, or this very machine."""
+    """HTTPS, or this machine: anyone who can alter the response can forge tokens."""
     text = as_text(given)
     parts = urlsplit(text)
     local = parts.hostname in ("localhost", "127.0.0.1", "::1")
@@ -169,12 +203,16 @@ def _as_secure_url(given: Given) -> str:
     return text
 
 
-def _as_words(given: Given) -> tuple[str, ...]:
+def _as_audience(given: Given) -> tuple[str, ...]:
     return tuple(as_texts(given))
 
 
 def _as_bytes(given: Given) -> int:
     return whole_number(given, 4096, 100_000_000)
+
+
+def _as_connections(given: Given) -> int:
+    return whole_number(given, 10, 100_000)
 
 
 def _as_file(given: Given) -> Path:

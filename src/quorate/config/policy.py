@@ -1,4 +1,4 @@
-"""Reading the operator's rules and limits: `[policy]` and `[[rules]]`, for all clusters or under one of them."""
+"""Read rules and limits: `[policy]` and `[[rules]]`, for all clusters or for one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from quorate.config.given import Found, Given, Source
+from quorate.config.names import POLICY, RULE, did_you_mean
+from quorate.config.raw import Found, Given, Source
 from quorate.config.rules import DAYS, LEVELS, Hours, Limits, Policy, Rule
 from quorate.config.settings import ConfigError
 from quorate.config.sources import found_in_table
-from quorate.config.spellings import POLICY, RULE, did_you_mean
 from quorate.config.values import as_count, as_text, as_texts, read
 
 HIGHEST_VMID = 999_999_999
@@ -22,10 +22,10 @@ _HOURS = re.compile(
 
 
 def read_policy(table: Mapping[str, object], toml: Source, cluster: str | None = None) -> Policy:
-    """What stands beside the settings of the server, or in the table of one cluster."""
+    """From the top level of the file, or from the table of one cluster."""
     prefix = "" if cluster is None else f"clusters.{cluster}."
     general = _general(table.get("policy", {}), replace(toml, suffix=f" in [{prefix}policy]"))
-    zone = read(general, "timezone", _as_zone, None)
+    zone = read(general, "timezone", as_zone, None)
     rows = table.get("rules", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(f"Rules{toml.suffix} must be tables: write [[{prefix}rules]] above each of them.")
@@ -40,17 +40,19 @@ def read_policy(table: Mapping[str, object], toml: Source, cluster: str | None =
     )
 
 
-def refuse_confusion(rules: Sequence[Rule], clusters: Sequence[str]) -> None:
-    """A rule is known by its name, and one for a cluster that does not exist would silently do nothing."""
+def refuse_ambiguous_rules(rules: Sequence[Rule], clusters: Sequence[str]) -> None:
+    """Names must be unique, and a rule for a cluster that does not exist would silently do nothing."""
     names: set[str] = set()
     for rule in rules:
         if rule.name in names:
-            raise ConfigError(f'Two rules are called "{rule.name}": give each a name of its own.')
+            raise ConfigError(f'Two rules are called "{rule.name}": give each its own name.')
         names.add(rule.name)
         for cluster in rule.clusters:
             if cluster not in clusters:
                 hint = did_you_mean(cluster, clusters) or f" there are {', '.join(clusters)}."
-                raise ConfigError(f'The rule "{rule.name}" is about the cluster "{cluster}", which there is not:{hint}')
+                raise ConfigError(
+                    f'The rule "{rule.name}" is about the cluster "{cluster}", which does not exist:{hint}'
+                )
 
 
 def _general(table: object, source: Source) -> Found:
@@ -68,7 +70,7 @@ def _rule(
     if ("allow" in found) == ("deny" in found):
         raise ConfigError(f'The rule "{named}" needs either allow or deny: one of {", ".join(LEVELS)}.')
     if cluster is not None and "clusters" in found:
-        raise ConfigError(f'The rule "{named}" stands under a cluster already: leave clusters out.')
+        raise ConfigError(f'The rule "{named}" is already under a cluster: remove clusters.')
     hours = read(found, "hours", as_texts, [])
     return Rule(
         name=read(found, "name", as_text, str(named)),
@@ -85,7 +87,7 @@ def _rule(
         names=_texts(found, "names"),
         vmids=read(found, "vmids", _as_vmids, ()),
         hosts=_texts(found, "hosts"),
-        hours=tuple(_hours(text, zone, found["hours"][0].label) for text in hours),
+        hours=tuple(parse_hours(text, zone, found["hours"][0].label) for text in hours),
     )
 
 
@@ -112,8 +114,8 @@ def _as_vmids(given: Given) -> tuple[range, ...]:
     return tuple(spans)
 
 
-def _as_zone(given: Given) -> datetime.tzinfo:
-    import zoneinfo  # hardly anybody needs it
+def as_zone(given: Given) -> datetime.tzinfo:
+    import zoneinfo  # rarely needed
 
     try:
         return zoneinfo.ZoneInfo(as_text(given))
@@ -121,7 +123,7 @@ def _as_zone(given: Given) -> datetime.tzinfo:
         raise ConfigError(f"{given.label} must be a time zone that this system knows, such as Europe/Vienna.") from None
 
 
-def _hours(text: str, zone: datetime.tzinfo | None, label: str) -> Hours:
+def parse_hours(text: str, zone: datetime.tzinfo | None, label: str) -> Hours:
     found = _HOURS.fullmatch(text.strip())
     begin, end = (_minutes(found["begin"]), _minutes(found["end"])) if found else (None, None)
     days = _days(found["days"] or "") if found else None
@@ -137,7 +139,7 @@ def _minutes(text: str) -> int | None:
 
 
 def _days(text: str) -> frozenset[int] | None:
-    """`Sat,Sun` or `Mon-Fri`; all where none is named. None if a word is no day."""
+    """`Sat,Sun` or `Mon-Fri`; all if none is named. None if a word is not a day."""
     if not text.strip():
         return frozenset(range(len(DAYS)))
     days: set[int] = set()

@@ -1,4 +1,4 @@
-"""The operator's rules, as data: what is allowed and denied, to what, by which tools, and when."""
+"""The operator's rules and limits as data."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import datetime
 from dataclasses import dataclass, fields
 
 LEVELS = ("read", "look_inside", "change", "destroy")
-"""From mild to grave. A rule that denies one of them denies what is graver, too; one that allows it, what is milder."""
+"""In order of severity. Denying one denies everything more severe; allowing one allows everything less severe."""
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Hours of certain days. A span over midnight belongs to the day on which it begins."""
+    """Hours of certain days. A span across midnight belongs to the day it starts on."""
 
     text: str
     days: frozenset[int]
     begin: int
-    """In minutes since midnight, as the end."""
+    """In minutes since midnight, like `end`."""
     end: int
     zone: datetime.tzinfo | None = None
-    """None is the server's own."""
+    """None means the server's."""
 
     def cover(self, seconds: float) -> bool:
         now = datetime.datetime.fromtimestamp(seconds, self.zone)
@@ -35,13 +35,13 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Every condition that is given has to fit; of a list, one entry."""
+    """All given conditions must match; of a list, one entry."""
 
     name: str
     allows: bool
     level: str
     because: str = ""
-    """Told to whom it refuses."""
+    """Shown to the caller who is refused."""
     tools: tuple[str, ...] = ()
     toolsets: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Rule:
 
     @property
     def about_guests(self) -> bool:
-        """Whether it has a condition that only guests can meet."""
+        """Whether it has a condition that only guests can match."""
         return bool(self.tags or self.names or self.vmids)
 
     @property
@@ -77,7 +77,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much at once. None is no limit."""
+    """None means no limit."""
 
     destroys_per_hour: int | None = None
     concurrent_changes: int | None = None
@@ -93,7 +93,7 @@ class Policy:
     limits: Limits = NO_LIMITS
 
     def of_cluster(self, name: str) -> tuple[Rule, ...]:
-        """The rules that hold there."""
+        """The rules that apply there."""
         return tuple(rule for rule in self.rules if not rule.clusters or name in rule.clusters)
 
 

@@ -1,8 +1,9 @@
-"""The settings themselves, as the rest of the program sees them."""
+"""The settings, as the rest of the program sees them."""
 
 from __future__ import annotations
 
 import enum
+import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,39 +11,53 @@ from typing import TYPE_CHECKING
 from quorate.command_rules import CommandRules
 from quorate.config.folders import usual_audit_file, usual_state
 from quorate.config.rules import NO_POLICY, Policy
-from quorate.homelab.settings import HomelabSettings
-from quorate.pve.connection import Connection
-from quorate.ssh.settings import SshSettings
+from quorate.pve.connection import Connection, Secret
+from quorate.ssh.settings import Network, SshSettings
 
 if TYPE_CHECKING:
     from quorate.config.http import HttpSettings
+    from quorate.config.watch import WatchSettings
 
 WAIT_SECONDS = 45.0
+HOMELAB = "homelab"
+"""The name that rules and the audit trail use for everything outside the clusters."""
+SERVER = "quorate"
+"""The name that findings about this server itself have in place of a cluster."""
+PRIVATE_NETWORKS = tuple(
+    ipaddress.ip_network(one) for one in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+)
+SCRIPTS_URL = "https://raw.githubusercontent.com/community-scripts/ProxmoxVE/main"
+SERVICES_FOLDER = "/opt/quorate"
 
 
 class ConfigError(Exception):
-    """A setting is wrong. The text is one sentence for the operator and never holds a secret."""
+    """A setting is wrong. The text is for the operator and never contains a secret."""
 
 
 class Access(enum.StrEnum):
-    """How much the operator lets callers do. Each level includes the ones before it."""
+    """What callers may do. Each level includes the ones before it."""
 
     READ = "read"
     OPERATE = "operate"
     ADMIN = "admin"
 
+    def rank(self) -> int:
+        return _LEVELS[self]
+
     def allows(self, needed: Access) -> bool:
-        levels = list(Access)
-        return levels.index(self) >= levels.index(needed)
+        return self.rank() >= needed.rank()
+
+
+_LEVELS = {level: number for number, level in enumerate(Access)}
 
 
 class Approval(enum.StrEnum):
-    """How a person agrees to what destroys, before it is done."""
+    """How destructive calls are approved."""
 
     ASK = "ask"
-    """The person at the client is asked, else an operator at a terminal."""
+    """By the person at the client, otherwise by an operator at a terminal."""
     TOKEN = "token"  # noqa: S105
-    """The plan token of a dry run has to be given back: where nobody can be asked."""
+    """By the plan token of a dry run, where nobody can be asked."""
     NONE = "none"
 
 
@@ -55,9 +70,33 @@ class ClusterSettings:
     default_bridge: str | None = None
     ssh: SshSettings = field(default_factory=SshSettings)
     access: Access | None = None
-    """Takes the place of the server's access level there."""
+    """Overrides the server's access level for this cluster."""
     policy: Policy = NO_POLICY
-    """Holds beside the server's."""
+    """Applies in addition to the server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class HomelabSettings:
+    ssh: SshSettings = field(default_factory=SshSettings)
+    """`ssh.nodes` is the login for hosts without one of their own."""
+    networks: tuple[Network, ...] = PRIVATE_NETWORKS
+    """Networks that may be scanned."""
+    secrets_folder: Path = Path("secrets.d")
+    """Where `file:NAME` is looked up: no other file of the server may be sent to a host."""
+    secrets_file: Path = Path("secrets")
+    """The encrypted file that `quorate secrets` manages."""
+    passphrase: Secret | None = None
+    """Decrypts that file."""
+    catalogue: Path = Path("services")
+    """The operator's own service templates, in addition to those in the package."""
+    services_folder: str = SERVICES_FOLDER
+    """Where services are installed on the hosts, one folder each."""
+    work: Path = Path("work")
+    """State and work folders of Terraform and Ansible."""
+    scripts_url: str = SCRIPTS_URL
+    """Where community scripts are fetched from."""
+    scripts_index: Path = Path("scripts.json")
+    """The index that `quorate scripts refresh` stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +105,36 @@ class Settings:
     """Empty when nothing is configured: the tools can still be listed."""
     access: Access = Access.READ
     toolsets: tuple[str, ...] | None = None
-    """None is the default set; `all` and `homelab` stand for groups of them."""
+    """None means the default set; `all` and `homelab` are groups."""
     surfaces: tuple[str, ...] = ("native",)
-    """The ways in which tools are shown: our own, or those of other servers."""
+    """Native, lean, or those of other servers."""
     opt_ins: frozenset[str] = frozenset()
-    """Variables by which the operator of another server allows what is dangerous, of those that are set to yes."""
+    """Opt-in variables of other servers that are set."""
     gate_chosen: bool = False
-    """Access or approval were given: then no opt-in of another server speaks for the operator."""
+    """Access or approval is set explicitly, so opt-ins of other servers do not apply."""
     look_inside: bool = False
-    """Looking inside guests is allowed at access read already."""
+    """Looking inside guests is allowed at access read."""
     command_rules: CommandRules = field(default_factory=CommandRules)
-    """Which commands may be run inside guests."""
+    """Commands that may run inside guests and on hosts."""
     homelab: HomelabSettings = field(default_factory=HomelabSettings)
     policy: Policy = NO_POLICY
     approval: Approval = Approval.ASK
     approve_changes: bool = False
-    """Plain changes need approval as well."""
+    """All changes need approval."""
     state: str = field(default_factory=usual_state, repr=False)
     """A file, or the address of a PostgreSQL database that several replicas share."""
     audit_file: Path = field(default_factory=usual_audit_file)
     wait_seconds: float = WAIT_SECONDS
-    """How long a change is followed before its task is handed back."""
+    """How long to follow a change before returning its task id."""
+    container_password: Secret | None = None
+    """Root's password in containers created by bsahane's tools; that server reads it from its environment."""
     http: HttpSettings | None = None
-    """Only where it is wanted."""
+    """Only for `serve --http`."""
+    watch: WatchSettings | None = None
+    """None unless clusters and hosts are watched."""
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was taken from a `.env` and what was ignored; printed at every start."""
     config_file: Path | None = None
     """The TOML file, if there is one."""
     problem: str | None = None

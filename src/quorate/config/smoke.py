@@ -1,4 +1,4 @@
-"""What a smoke test of a real cluster may do, as the environment says."""
+"""Settings of the smoke test, from the environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quorate.config.settings import ConfigError
-from quorate.config.sources import dotenv_file, environment
+from quorate.config.sources import environment
 
 YES = ("1", "true", "yes", "on")
 MODES = ("snapshot", "suspend", "stop")
@@ -16,17 +16,17 @@ ACTIONS = ("start", "stop", "restart")
 
 @dataclass(frozen=True, slots=True)
 class SmokeSettings:
-    """Without any of these only reads are made."""
+    """Without any of these the test only reads."""
 
     pool: str = "mcp-smoke"
-    """Whatever is made is made in this pool, and nothing outside it is deleted."""
+    """Guests are created in this pool, and nothing outside it is deleted."""
     create: bool = False
-    """Make a scratch container, start it, stop it and delete it."""
+    """Create a scratch container, start it, stop it and delete it."""
     backup_storage: str | None = None
     """Back the scratch container up to this storage."""
     backup_mode: str = "snapshot"
     rollback: bool = False
-    """Take the scratch container back to a snapshot."""
+    """Roll the scratch container back to a snapshot."""
     source: int | None = None
     """Clone this VM, start the clone, wait for its address, stop and delete it."""
     target: int | None = None
@@ -47,19 +47,17 @@ class SmokeSettings:
 
 
 def read_smoke(environ: Mapping[str, str] | None = None) -> SmokeSettings:
-    """From the environment and `.env`; raises a ConfigError where the operator has not asked for what is set."""
+    """Read the settings; raises a ConfigError if a required opt-in is missing."""
     given = _variables(environ)
     if not _is_set(given, "PROXMOX_ENABLE_LIVE_SMOKE"):
-        raise ConfigError(
-            "A smoke test runs on your real cluster: set PROXMOX_ENABLE_LIVE_SMOKE=1 if that is what you want."
-        )
-    wanted = smoke_wishes(given)
-    _require_yes(wanted, given)
-    return wanted
+        raise ConfigError("A smoke test runs on your real cluster: set PROXMOX_ENABLE_LIVE_SMOKE=1 to allow it.")
+    settings = smoke_settings(given)
+    _require_opt_ins(settings, given)
+    return settings
 
 
-def smoke_wishes(environ: Mapping[str, str] | None = None) -> SmokeSettings:
-    """What the variables say, whether or not it may be done."""
+def smoke_settings(environ: Mapping[str, str] | None = None) -> SmokeSettings:
+    """The settings, whether or not they are allowed."""
     given = _variables(environ)
     return SmokeSettings(
         pool=given.get("PROXMOX_SMOKE_POOL", "mcp-smoke"),
@@ -83,20 +81,20 @@ def smoke_wishes(environ: Mapping[str, str] | None = None) -> SmokeSettings:
 
 
 def _variables(environ: Mapping[str, str] | None) -> Mapping[str, str]:
-    return {**dotenv_file(None).variables, **environment(os.environ if environ is None else environ).variables}
+    return environment(os.environ if environ is None else environ).variables
 
 
-def _require_yes(wanted: SmokeSettings, given: Mapping[str, str]) -> None:
-    if wanted.makes_guests and not _is_set(given, "PROXMOX_ENABLE_DESTRUCTIVE"):
+def _require_opt_ins(settings: SmokeSettings, given: Mapping[str, str]) -> None:
+    if settings.makes_guests and not _is_set(given, "PROXMOX_ENABLE_DESTRUCTIVE"):
         raise ConfigError(
-            "The smoke test would make a guest that it may not delete: set PROXMOX_ENABLE_DESTRUCTIVE=1 as well."
+            "The smoke test would create a guest that it may not delete: set PROXMOX_ENABLE_DESTRUCTIVE=1 as well."
         )
-    if (wanted.backup_storage or wanted.rollback) and not wanted.create:
+    if (settings.backup_storage or settings.rollback) and not settings.create:
         raise ConfigError("Backup and rollback are tried on the scratch container: set PROXMOX_SMOKE_CREATE=1 as well.")
-    if wanted.service_action and not _is_set(given, "PROXMOX_SMOKE_SERVICE_ACTION_CONFIRM"):
+    if settings.service_action and not _is_set(given, "PROXMOX_SMOKE_SERVICE_ACTION_CONFIRM"):
         raise ConfigError(
-            f"The smoke test would {wanted.service_action} {wanted.service} in guest {wanted.inside}: set "
-            "PROXMOX_SMOKE_SERVICE_ACTION_CONFIRM=1 if that is what you want."
+            f"The smoke test would {settings.service_action} {settings.service} in guest {settings.inside}: set "
+            "PROXMOX_SMOKE_SERVICE_ACTION_CONFIRM=1 to allow it."
         )
 
 

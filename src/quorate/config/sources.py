@@ -1,14 +1,12 @@
-"""The places that settings come from, each read into the same shape."""
+"""Sources of settings, each read into the same shape."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from quorate.config.dotenv import parse_dotenv
-from quorate.config.given import Found, Given, Rank, Source
-from quorate.config.settings import ConfigError
-from quorate.config.spellings import (
+from quorate.config.names import (
+    API_TOKEN,
     CLUSTER,
     GENERAL,
     HOMELAB,
@@ -17,31 +15,26 @@ from quorate.config.spellings import (
     SECRETS,
     SSH,
     SSH_GUESTS,
+    WATCH,
     Names,
     did_you_mean,
 )
+from quorate.config.raw import Found, Given, Rank, Source
+from quorate.config.settings import ConfigError
 
 
 def environment(variables: Mapping[str, str]) -> Source:
     return Source(Rank.ENVIRONMENT, _without_blanks(variables))
 
 
-def dotenv_file(file: Path | None) -> Source:
-    chosen = file or Path.cwd() / ".env"
-    if file is None and not chosen.is_file():
-        return Source(Rank.DOTENV)
-    variables = parse_dotenv(text_of(chosen, "file"), chosen)
-    return Source(Rank.DOTENV, _without_blanks(variables), f" in {chosen.name}", chosen)
-
-
 def toml_file(file: Path | None, variables: Mapping[str, str]) -> tuple[dict[str, object], Source]:
     if file is None:
         return {}, Source(Rank.TOML)
-    import tomllib  # most set-ups have no file
+    import tomllib  # most setups have no file
 
     try:
         table = tomllib.loads(text_of(file, "config file"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"The config file {file} is not valid TOML: {error}.") from None
     return table, Source(Rank.TOML, variables, f" in {file}", file)
 
@@ -54,20 +47,29 @@ def found_in_arguments(**flags: str | None) -> Found:
 def found_in_variables(source: Source) -> Found:
     found: Found = {}
     variables = source.variables
-    for setting, names in {**GENERAL, **HTTP, **CLUSTER, **SSH, **SSH_GUESTS, **HOMELAB}.items():
+    for setting, names in {**GENERAL, **HTTP, **CLUSTER, **SSH, **SSH_GUESTS, **HOMELAB, **WATCH}.items():
         givens = [Given(name, variables[name], source) for name in names.variables if name in variables]
         if setting in SECRETS:
             files = [f"{name}_FILE" for name in names.variables]
             givens += [Given(name, {"file": variables[name]}, source) for name in files if name in variables]
+        givens += from_api_token(setting, source)
         if givens:
             found[setting] = givens
     return found
 
 
-def found_opt_ins(*strongest_first: Source) -> frozenset[str]:
-    found = {name: source.variables[name] for name in OPT_INS for source in reversed(strongest_first)
-             if name in source.variables}  # fmt: skip
-    return frozenset(name for name, text in found.items() if text.strip().lower() in ("1", "true", "yes", "on"))
+def from_api_token(setting: str, source: Source) -> list[Given]:
+    """This setting's part of user@realm!name=secret."""
+    if setting not in ("token", "token_secret") or API_TOKEN not in source.variables:
+        return []
+    token, equals, secret = source.variables[API_TOKEN].strip().removeprefix("PVEAPIToken=").partition("=")
+    if not equals or "!" not in token or not secret:
+        raise ConfigError(f"{API_TOKEN}{source.suffix} must look like user@realm!name=secret.")
+    return [Given(API_TOKEN, token if setting == "token" else secret, source)]
+
+
+def found_opt_ins(variables: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(name for name in OPT_INS if variables.get(name, "").strip().lower() in ("1", "true", "yes", "on"))
 
 
 def found_in_table(
@@ -76,7 +78,7 @@ def found_in_table(
     known = [*(key for names in settings.values() for key in names.keys), *also]
     for key in table:
         if key not in known:
-            hint = did_you_mean(key, known) or f" the known ones are {', '.join(known)}."
+            hint = did_you_mean(key, known) or f" known settings are {', '.join(known)}."
             raise ConfigError(f'Unknown setting "{key}"{source.suffix}:{hint}')
     found: Found = {}
     for setting, names in settings.items():
@@ -97,5 +99,5 @@ def text_of(file: Path, what: str) -> str:
 
 
 def _without_blanks(variables: Mapping[str, str]) -> dict[str, str]:
-    """Clients often pass variables on as empty texts; those count as not set."""
+    """Clients often pass empty variables; they count as not set."""
     return {name: text for name, text in variables.items() if text.strip()}

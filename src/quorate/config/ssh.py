@@ -11,10 +11,10 @@ from pathlib import Path
 from quorate.command_rules import CommandRules
 from quorate.config.credentials import read_secret
 from quorate.config.folders import home, usual_pins
-from quorate.config.given import Found, Given, Source, merged
+from quorate.config.names import INSIDE, SSH, SSH_GUEST, SSH_GUESTS
+from quorate.config.raw import Found, Given, Source, merged
 from quorate.config.settings import ClusterSettings, ConfigError
 from quorate.config.sources import found_in_table
-from quorate.config.spellings import INSIDE, SSH, SSH_GUEST, SSH_GUESTS
 from quorate.config.values import as_path, as_port, as_text, as_texts, read, whole_number
 from quorate.problems import NotConfigured
 from quorate.secret import Secret
@@ -32,16 +32,18 @@ def with_ssh(
     toml: Source,
     live: Callable[[], Mapping[str, str]],
     warnings: list[str],
+    *,
+    follow_reported: bool,
 ) -> tuple[ClusterSettings, ...]:
-    """The same clusters, each with what holds for it. What is said of one is stronger than what is said of all."""
+    """Add SSH settings to the clusters; those of one cluster override those of all."""
     tables = table.get("clusters", {})
     whole = _Tables(table.get("ssh", {}), replace(toml, suffix=" in [ssh]"))
     found = []
     for cluster in clusters:
         own_table = tables.get(cluster.name, {}).get("ssh", {}) if isinstance(tables, dict) else {}
         own = _Tables(own_table, replace(toml, suffix=f" in [clusters.{cluster.name}.ssh]"))
-        settings = _settings(by_variables, whole, own, live(), warnings)
-        # A variable that names a guest says nothing of its cluster: with several, it could mean another guest.
+        settings = replace(_settings(by_variables, whole, own, live(), warnings), follow_reported=follow_reported)
+        # A variable with a vmid does not name a cluster: with several, it could mean another guest.
         found.append(replace(cluster, ssh=replace(settings, variables=live) if len(clusters) == 1 else settings))
     return tuple(found)
 
@@ -54,7 +56,7 @@ def read_command_rules(table: object, toml: Source) -> CommandRules:
 
 
 class _Tables:
-    """One `ssh` table: what it says of nodes, of all guests, and of single ones."""
+    """One `ssh` table: settings for nodes, for all guests, and for single ones."""
 
     def __init__(self, table: object, source: Source) -> None:
         what = source.suffix.removeprefix(" in ")
@@ -98,7 +100,7 @@ def _settings(
 
 
 def read_known_hosts(found: Found, setting: str, variables: Mapping[str, str]) -> tuple[Path, ...]:
-    """The operator's further files, then those that `ssh` itself believes."""
+    """The operator's additional files, then those that `ssh` itself uses."""
     return (*read(found, setting, _as_files, ()), home(variables) / ".ssh" / "known_hosts", _SYSTEM_KNOWN_HOSTS)
 
 
@@ -127,7 +129,7 @@ def _password(givens: list[Given], warnings: list[str]) -> Secret | None:
 
 
 def _as_host(given: Given) -> str:
-    """Kept as it is written; the port is taken apart when it is used."""
+    """Kept as written; the port is split off when used."""
     return _checked_host(as_text(given), given.label)
 
 
@@ -143,7 +145,7 @@ def _checked_host(text: str, label: str) -> str:
 
 def _as_hosts(given: Given) -> dict[str, str]:
     if not isinstance(given.value, dict) or not all(isinstance(host, str) for host in given.value.values()):
-        raise ConfigError(f'{given.label} must name the address of each node: {{ pve1 = "10.0.0.5" }}.')
+        raise ConfigError(f'{given.label} must map nodes to addresses: {{ pve1 = "10.0.0.5" }}.')
     return {str(node): _checked_host(host.strip(), given.label) for node, host in given.value.items()}
 
 
@@ -164,7 +166,7 @@ def _as_files(given: Given) -> tuple[Path, ...]:
     files = tuple(given.source.path(text) for text in as_texts(given))
     for file in files:
         if not file.is_file():
-            raise ConfigError(f"{given.label} must be files with host keys, and there is no {file}.")
+            raise ConfigError(f"{given.label} must be files with host keys, but {file} does not exist.")
     return files
 
 
@@ -180,20 +182,20 @@ def as_bytes(given: Given) -> int:
 
 
 def _as_patterns(given: Given) -> tuple[str, ...]:
-    """In a list only: a pattern may hold commas."""
+    """Only as a list, because a pattern may contain commas."""
     if not isinstance(given.value, list) or not all(isinstance(one, str) and one.strip() for one in given.value):
         raise ConfigError(f'{given.label} must be a list of patterns, such as ["systemctl status *"].')
     return tuple(given.value)
 
 
 def _as_jump(given: Given, user: str | None, key: Path | None, warnings: list[str]) -> SshTarget:
-    """`user@host:port`, several with commas between them (the nearest first), or a table with a login of its own."""
+    """`user@host:port`, several separated by commas (nearest first), or a table with its own login."""
     if isinstance(given.value, dict):
         source = replace(given.source, suffix=f" of {given.label}")
         table = {name: value for name, value in given.value.items() if name != "jump"}
         login = read_login(found_in_table(table, SSH_GUEST, source), "guest_ssh", warnings)
         if login.host is None:
-            raise ConfigError(f"{given.label} must name the host to go through.")
+            raise ConfigError(f"{given.label} must name the jump host.")
         return replace(login, user=login.user or user, key=login.key or (key if login.password is None else None)).at(
             login.host
         )

@@ -1,10 +1,10 @@
-"""Why a cluster's certificate is trusted: by the system's CAs, a CA file, a fingerprint, or without any check."""
+"""How a cluster's certificate is trusted: by the system's CAs, a CA file, a fingerprint, or not checked."""
 
 from __future__ import annotations
 
 import re
 
-from quorate.config.given import Found, Given, highest_rank, strongest
+from quorate.config.raw import Found, Given, highest_rank, strongest
 from quorate.config.settings import ConfigError
 from quorate.config.values import agreed, as_flag, as_path, as_text
 from quorate.pve.connection import Trust
@@ -19,7 +19,7 @@ def read_trust(found: Found) -> Trust:
             return Trust(verify=False)
         if highest_rank(pins) == highest_rank(verify):
             raise ConfigError(
-                f"{verify[0].label} switches certificate checks off but {pins[0].label} asks for one: "
+                f"{verify[0].label} disables certificate checks, but {pins[0].label} requires one: "
                 "keep only one of them."
             )
     ca_files = [pin for pin in pins if pin in ca_files]
@@ -48,7 +48,7 @@ def _existing_file(given: Given) -> str:
     if not path.is_file():
         names_a_file = given.spelling.lower().endswith("ca_file")
         what = "the path of a CA file" if names_a_file else "true, false or a CA file"
-        raise ConfigError(f"{given.label} must be {what}, and there is no file {path}.")
+        raise ConfigError(f"{given.label} must be {what}, but {path} does not exist.")
     return str(path)
 
 

@@ -1,4 +1,4 @@
-"""What a given text, number or list means, and that all spellings of a setting mean the same."""
+"""Convert raw values, and check that all spellings of a setting agree."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from quorate.config.given import Found, Given
+from quorate.config.names import did_you_mean
+from quorate.config.raw import Found, Given
 from quorate.config.settings import Access, Approval, ConfigError
-from quorate.config.spellings import did_you_mean
 
 T = TypeVar("T")
 Default = TypeVar("Default")
@@ -21,7 +21,7 @@ def read(found: Found, setting: str, reader: Callable[[Given], T], default: Defa
 
 
 def agreed(givens: list[Given], reader: Callable[[Given], T]) -> T:
-    """The value of a setting that may be given in several spellings, which then have to say the same."""
+    """The value of a setting; if it is given in several spellings, they must agree."""
     first, *others = givens
     value = reader(first)
     for other in others:
@@ -36,18 +36,18 @@ def contradiction(one: Given, other: Given, remedy: str = "keep only one of them
 
 def as_text(given: Given) -> str:
     if not isinstance(given.value, str) or not given.value.strip():
-        raise ConfigError(f"{given.label} must be a text that is not empty.")
+        raise ConfigError(f"{given.label} must be a non-empty string.")
     return given.value.strip()
 
 
 def as_texts(given: Given) -> list[str]:
-    """A list in TOML, or words with commas between them."""
+    """A list in TOML, or comma-separated words."""
     parts = given.value if isinstance(given.value, list) else as_text(given).split(",")
     if not all(isinstance(part, str) for part in parts):
-        raise ConfigError(f"{given.label} must be a text or a list of texts.")
+        raise ConfigError(f"{given.label} must be a string or a list of strings.")
     texts = [part.strip() for part in parts if part.strip()]
     if not texts:
-        raise ConfigError(f"{given.label} must name at least one.")
+        raise ConfigError(f"{given.label} must not be empty.")
     return texts
 
 
@@ -56,7 +56,7 @@ def as_path(given: Given) -> Path:
 
 
 def as_flag(given: Given) -> bool | None:
-    """None where it is neither yes nor no."""
+    """None if it is neither true nor false."""
     if isinstance(given.value, bool):
         return given.value
     word = as_text(given).lower()
@@ -80,16 +80,20 @@ def as_connections(given: Given) -> int:
     return whole_number(given, 1, 1000)
 
 
+def as_answer_size(given: Given) -> int:
+    return whole_number(given, 1_000_000, 1_000_000_000)
+
+
 def as_count(given: Given) -> int:
     return whole_number(given, 0, 1_000_000)
 
 
 def as_time_limit(given: Given) -> float:
-    return _number(given, 1, 3600)
+    return number(given, 1, 3600)
 
 
 def as_waiting_time(given: Given) -> float:
-    return _number(given, 0, 3600)
+    return number(given, 0, 3600)
 
 
 def as_access(given: Given) -> Access:
@@ -111,7 +115,7 @@ def as_approval(given: Given) -> Approval:
 
 
 def as_state(given: Given) -> str:
-    """A path, or the address of a database."""
+    """A path, or a database URL."""
     text = as_text(given)
     return text if "://" in text else str(as_path(given))
 
@@ -121,21 +125,28 @@ def as_surfaces(given: Given) -> tuple[str, ...]:
 
 
 def as_toolsets(given: Given) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.lower() for name in as_texts(given)))
+    return toolset_names(as_texts(given))
+
+
+def toolset_names(texts: list[str]) -> tuple[str, ...]:
+    """`+backups` adds to the default tools; `backups` alone replaces them."""
+    names = [name.lower() for name in texts]
+    default = ("default",) if names and all(name.startswith("+") for name in names) else ()
+    return tuple(dict.fromkeys([*default, *(name.removeprefix("+") for name in names)]))
 
 
 def whole_number(given: Given, lowest: int, highest: int) -> int:
-    number = _number(given, lowest, highest)
-    if number != int(number):
+    found = number(given, lowest, highest)
+    if found != int(found):
         raise ConfigError(f"{given.label} must be a whole number from {lowest} to {highest}.")
-    return int(number)
+    return int(found)
 
 
-def _number(given: Given, lowest: float, highest: float) -> float:
-    number = math.nan
+def number(given: Given, lowest: float, highest: float) -> float:
+    found = math.nan
     if isinstance(given.value, int | float | str) and not isinstance(given.value, bool):
         with contextlib.suppress(ValueError, OverflowError):
-            number = float(given.value)
-    if not lowest <= number <= highest:
+            found = float(given.value)
+    if not lowest <= found <= highest:
         raise ConfigError(f"{given.label} must be a number from {lowest:g} to {highest:g}.")
-    return number
+    return found

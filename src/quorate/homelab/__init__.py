@@ -1,1 +1,1 @@
-"""What stands around the clusters: plain hosts, what runs on them, and the map of it all."""
+"""The homelab around the clusters: plain hosts, what runs on them, and the network map."""

@@ -1,7 +1,7 @@
-"""Ansible, in a process of its own, by ansible-runner: its events are the progress, and in the end the answer.
+"""Runs Ansible in a separate process through ansible-runner; its events are the progress and the result.
 
-Each run has a folder for our user alone, with playbook, inventory, variables and the host keys that are trusted; it is
-gone when the run is over. No secret stands on a command line.
+Each run has a private folder with playbook, inventory, variables and the trusted host keys, which is deleted
+afterwards. No secret appears on a command line.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from quorate.documents import Unreadable, read_json
+from quorate.hints import HOST_REGISTER, Advice
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.programs import environment, private_folder, running, trusted_keys, write_private
 from quorate.homelab.services.template import tasks_in
@@ -35,7 +35,7 @@ SHOWN = 60
 LONGEST_DIFF = 2000
 MOST_DIFF = 8000
 WORDS = 500
-AGAIN = "Tasks can be run again: those that are done change nothing"
+AGAIN = "Run it again: tasks that are done change nothing"
 _TAG = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _STATES = {
     "runner_on_ok": "ok",
@@ -47,7 +47,7 @@ _STATES = {
 
 @dataclass(slots=True)
 class Run:
-    """What the events told."""
+    """The result, from the events."""
 
     tasks: list[list[str]] = field(default_factory=list)
     """Task, state, words"""
@@ -65,9 +65,9 @@ class Run:
 
     @property
     def how_far(self) -> str:
-        return f"Of {len(self.tasks)} tasks, {len(self.changed)} had changed something"
+        return f"{len(self.changed)} of {len(self.tasks)} tasks had changed something"
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         counts: dict[str, int] = {}
         for row in self.tasks:
             counts[row[1]] = counts.get(row[1], 0) + 1
@@ -97,16 +97,18 @@ class Run:
 def require_ansible() -> None:
     if not (importlib.util.find_spec("ansible_runner") and importlib.util.find_spec("ansible")):
         raise NotConfigured(
-            "Ansible is not installed beside Quorate", next_step="The operator runs `pip install 'quorate[ansible]'`"
+            "Ansible is not installed", next_step="The operator can install it: `pip install 'quorate[ansible]'`"
         )
     if shutil.which("ssh") is None:
-        raise NotConfigured("There is no `ssh` on the server", next_step="The operator installs an OpenSSH client")
+        raise NotConfigured(
+            "`ssh` is not installed on the server", next_step="The operator can install OpenSSH's client"
+        )
 
 
 def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
     for tag in tags:
         if not _TAG.fullmatch(tag):
-            raise BadArgument(f"{tag!r} is no tag", next_step="Tags are letters, digits, _ and -")
+            raise BadArgument(f"{tag!r} is not a tag", next_step="Use letters, digits, _ and -")
     return tuple(tags)
 
 
@@ -121,12 +123,12 @@ async def play(
     seconds: float = SECONDS,
     report: Report | None = None,
 ) -> Run:
-    """Run a playbook against one machine, or only try it. A Problem if a task fails; it says how far it came."""
+    """Run a playbook on one machine, or only check it. Raises a Problem if a task fails, with how far it got."""
     require_ansible()
     if machine.target is None or machine.ssh is None:
         raise NotConfigured(
-            f"Ansible reaches machines over SSH, but {machine} is reached by {machine.way.description}",
-            next_step="Register it with host_register, by the address of its SSH server",
+            f"Ansible needs SSH, but {machine} is reached through the {machine.transport.description}",
+            next_step=Advice("Register it with the address of its SSH server", HOST_REGISTER),
         )
     private_folder(work, "ansible")
     folder = private_folder(work, "ansible", f"run-{secrets.token_hex(8)}")
@@ -146,8 +148,8 @@ async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Rep
             assert process.stdout is not None
             async for raw in process.stdout:
                 try:
-                    event = msgspec.json.decode(raw, type=dict[str, Any])
-                except msgspec.DecodeError:
+                    event = read_json(raw, dict[str, Any])
+                except Unreadable:
                     said = raw.decode("utf-8", "replace").strip() or said
                     continue
                 run.note(event)
@@ -156,8 +158,8 @@ async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Rep
                 if report is not None and event.get("event") == "playbook_on_task_start":
                     await report(min(95.0, 95.0 * (run.begun - 1) / whole), 100.0, run.task)
     except TimedOut as late:
-        where = f"It was broken off in the task {run.task!r}. {run.how_far}" if run.task else "No task had begun"
-        raise TimedOut(late.what, why=where, next_step=AGAIN, facts=run.told()) from None
+        where = f"It was interrupted in the task {run.task!r}. {run.how_far}" if run.task else "No task had started"
+        raise TimedOut(late.what, why=where, next_step=AGAIN, facts=run.as_dict()) from None
     if ended.exit_code == 0:
         return run
     if run.failed:
@@ -166,7 +168,7 @@ async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Rep
             f"The task {task!r} {'failed' if state == 'failed' else 'did not reach the host'}",
             why=f"{words} {run.how_far}".strip(),
             next_step=AGAIN,
-            facts=run.told(),
+            facts=run.as_dict(),
         )
     raise ServerFailed("Ansible could not run the playbook", why=(said or ended.stderr.strip())[-WORDS:] or None)
 
@@ -203,9 +205,9 @@ def _fill(folder: Path, machine: Machine, target: SshTarget, playbook: str, vari
 
 
 def _literally(values: Mapping[str, Any]) -> str:
-    """As YAML in which no text is a template: `{{ lookup("pipe", …) }}` would be run here, on the server.
+    """YAML in which no text is a template: `{{ lookup("pipe", …) }}` would run here, on the server.
 
-    Settings, logins and paths of keys may be a caller's words.
+    Settings, logins and key paths may come from a caller.
     """
     lines = []
     for name, value in values.items():
@@ -215,7 +217,7 @@ def _literally(values: Mapping[str, Any]) -> str:
 
 
 def _connection(folder: Path, machine: Machine, target: SshTarget) -> dict[str, Any]:
-    """As our own connections are made: the same address, login and host keys, and nothing of anybody's ssh_config."""
+    """Like our own connections: the same address, login and host keys, without any ssh_config."""
     found: dict[str, Any] = {
         "ansible_connection": "ssh",
         "ansible_host": target.host,
@@ -249,7 +251,8 @@ def _options(folder: Path, target: SshTarget) -> list[str]:
 def _jump(folder: Path, jump: SshTarget) -> list[str]:
     if jump.password is not None and jump.key is None:
         raise NotConfigured(
-            f"Ansible cannot go through {jump}: its login has a password only", next_step="Give the jump host a key"
+            f"Ansible cannot use the jump host {jump}: its login has only a password",
+            next_step="Configure a key for it",
         )
     key = ["-i", str(jump.key)] if jump.key is not None else []
     return ["ssh", *_options(folder, jump), *key, "-p", str(jump.port), "-l", jump.user, "-W", "[%h]:%p", jump.host]

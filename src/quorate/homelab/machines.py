@@ -1,39 +1,45 @@
-"""Every machine that commands can be sent to, by one kind of name: registered hosts, nodes, guests, bare addresses."""
+"""Every machine that commands can be sent to, under one naming scheme: registered hosts, nodes, guests, addresses."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from quorate.hints import HOST_LIST, HOST_REGISTER, HOST_UPDATE, Advice
 from quorate.homelab.admin.keys import key_of
-from quorate.homelab.home import Homelab
+from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, is_ip, require_address, unregistered
 from quorate.homelab.registry import jumps
 from quorate.homelab.secrets import hidden_in_this_call
+from quorate.inside.facts.model import SECTIONS, Facts
 from quorate.inside.node_addresses import ssh_of_node
-from quorate.inside.over_ssh import SshWay, not_started
-from quorate.inside.reaching import way_into
-from quorate.inside.way import Command, Way
-from quorate.problems import BadArgument, Conflict, NotConfigured, NotFound, Problem, Refused
+from quorate.inside.ssh_transport import SshTransport, not_started
+from quorate.inside.transport import Command, Transport
+from quorate.inside.transport_selection import select_transport
+from quorate.problems import BadArgument, Conflict, HostNotFound, NotConfigured, Problem, Refused
 from quorate.pve.cluster import Cluster, Guest
 from quorate.secret import Secret
 from quorate.ssh.access import SshAccess
-from quorate.ssh.process import Ended, Place
+from quorate.ssh.process import Ended, ExecutionTarget
 from quorate.ssh.settings import split_port
 from quorate.ssh.target import SshTarget
 
 SECONDS = 20.0
+SEEN_SECONDS = 300.0
+CLUSTER_FILE = "/etc/pve/.members"
+"""A file that exists on every node and nowhere else; any user may check for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How the caller wants to get in, in place of what is kept."""
+    """Credentials from the caller, in place of the stored ones."""
 
     user: str | None = None
     key: str | None = None
@@ -43,101 +49,128 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One of them, and the way to it."""
+    """A machine and the transport to it."""
 
     kind: str
     """host, node, vm or ct"""
     name: str
-    """As callers name it."""
-    way: Way
+    """The name that callers use."""
+    transport: Transport
     where: Cluster | None = None
-    """The cluster that it belongs to."""
+    """The cluster it belongs to."""
     guest: Guest | None = None
     sudo_password: Secret | None = None
     target: SshTarget | None = None
-    """Where SSH goes, if that is the way."""
+    """The SSH target, if the transport is SSH."""
     ssh: SshAccess | None = None
-    """Whose connections it goes by."""
+    """The owner of its connections."""
+    may_be_node: bool = False
+    """True if a cluster that could have it as a node does not answer."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
     def as_root(self, command: Command) -> Command:
-        """With sudo where the login is not root; its password goes over standard input."""
+        """The command with sudo, unless the login is root; the password goes over standard input."""
         return replace(command, user="root", password=self.sudo_password)
 
+    def rooted(self) -> Machine:
+        """The same machine where everything runs as root; an agent and `pct` do that already."""
+        if not isinstance(self.transport, SshTransport) or (self.guest is not None and self.transport.name == "pct"):
+            return self
+        return replace(self, transport=self.transport.adapted(self.as_root))
 
-_lent: ContextVar[Login] = ContextVar("a login for one call", default=Login())  # noqa: B039 - it is frozen
+    async def collect_facts(
+        self, *, seconds: float = 30, sections: Collection[str] | None = None, sudo: bool = False
+    ) -> Facts:
+        """What can be found out in that time; all sections by default. Raises a Problem if it cannot be asked."""
+        from quorate.inside.facts.collector import collect_facts  # the parsers take time to import
+
+        through = f" (through {self.target.jump.address})" if self.target and self.target.jump else ""
+        return await collect_facts(
+            self.transport,
+            f"{self}{through}",
+            seconds=seconds,
+            sections=SECTIONS if sections is None else sections,
+            as_root=self.as_root if sudo else None,
+        )
+
+
+_call_login: ContextVar[Login] = ContextVar("login of one call", default=Login())  # noqa: B039 - it is frozen
 
 
 @contextlib.contextmanager
 def logging_in_by(login: Login) -> Iterator[None]:
-    """In this context, machines are logged in to so, unless the call itself says how.
+    """Use this login in the context, unless the call itself brings one.
 
-    For callers that bring a login to operations which take none: it goes no further than this call.
+    For callers that bring a login to operations that take none; it does not outlive the call.
     """
-    token = _lent.set(login)
+    token = _call_login.set(login)
     try:
         with hidden_in_this_call(login.password):
             yield
     finally:
-        _lent.reset(token)
+        _call_login.reset(token)
 
 
 async def machine(home: Homelab, ref: str, login: Login = Login()) -> Machine:  # noqa: B008 - it is frozen
     """The machine that `ref` names: a registered host, `cluster/guest`, a node, a guest, or `user@address:port`."""
-    login = _lent.get() if login == Login() else login
+    login = _call_login.get() if login == Login() else login
     ref = ref.strip()
     if not ref:
-        raise BadArgument("The host is empty", next_step="host_list shows the hosts")
+        raise BadArgument("The host is empty", next_step=Advice("See which hosts exist", HOST_LIST))
     if host := await home.hosts.find(ref):
         return await registered(home, host, login)
     user, _, place = ref.rpartition("@")
     name, port = split_port(place)
-    # An address is never the name of a guest: whoever names guests must not choose who gets the commands for it.
+    # An address is never the name of a guest: anyone who can name guests could redirect commands otherwise.
     if not is_ip(name) and (found := await _of_clusters(home.clusters, ref)):
         return found
     login = replace(login, user=login.user or user or None, port=login.port or port)
     if host := await home.hosts.find(name):
         return await registered(home, host, login)
-    return await registered(home, _at_address(ref, name, await _known(home)), login)
+    return await registered(home, _at_address(ref, name, await _host_names(home)), login)
 
 
 async def registered(home: Homelab, host: Host, login: Login = Login()) -> Machine:  # noqa: B008
-    """The way to a host by its own login, else by what is set for all hosts."""
+    """A host with its own login, else with the one configured for all hosts."""
     host = await _as_known(home, host, login.port or host.port)
     if not host.active:
-        raise Conflict(f"{host} is switched off here", next_step=f"host_update host={host.name} active=true")
+        activate = HOST_UPDATE(host=host.name, active="true")
+        raise Conflict(f"{host} is deactivated here", next_step=Advice("Activate it", activate))
     known = await _admitted(home, host)
     target = await _target(home, host, login)
     sudo = login.password or await _secret(home, host.sudo_password) or target.password
-    way = _ssh_way(home.ssh, target, str(host))
-    kind, name, where, guest = known or ("host", host.name, None, None)
-    return Machine(kind, name, way, where, guest, sudo_password=sudo, target=target, ssh=home.ssh)
+    transport = _ssh_transport(home.ssh, target, str(host))
+    node, uncertain = (None, False) if known else await _node_at(home, host)
+    kind, name, where, guest = known or node or ("host", host.name, None, None)
+    return Machine(
+        kind, name, transport, where, guest, sudo_password=sudo, target=target, ssh=home.ssh, may_be_node=uncertain
+    )
 
 
 async def _as_known(home: Homelab, host: Host, port: int) -> Host:
-    """At another port there may be another machine: the one that is registered there, or one that nobody knows."""
+    """Another port may be another machine: a registered one, or an unknown one."""
     everyone = await home.hosts.everyone()
     if port == host.port and any(one.name == host.name for one in everyone):
         return host
     named = f"[{host.address}]:{port}" if ":" in host.address else f"{host.address}:{port}"
     there = msgspec.structs.replace(host, name=named, port=port)
-    return next(iter(await home.whereabouts.same(there, everyone)), there)
+    return next(iter(await home.address_index.same(there, everyone)), there)
 
 
 async def _admitted(home: Homelab, host: Host) -> tuple[str, str, Cluster, Guest | None] | None:
-    """The node or guest that the host is, where rules of its cluster have a say in that. Raises if rules hide it."""
+    """The node or guest that the host is, in clusters whose rules apply to it. Raises if rules hide it."""
     if home.hosts.hides is not None:
-        for one in (host, *await home.whereabouts.same(host, await home.hosts.everyone())):
+        for one in (host, *await home.address_index.same(host, await home.hosts.everyone())):
             home.hosts.require_seen(one)
     for cluster in home.guarded:
-        if found := await home.whereabouts.member(cluster, host):
+        if found := await home.address_index.member(cluster, host):
             seen = next((one for one in home.clusters if one.name == cluster.name), None)
             if seen is None:
                 raise Refused(
                     f"{host} is {found.kind} {found.id} of the cluster {cluster.name}, which this call may not reach",
-                    next_step="Only the operator can change that",
+                    next_step="Ask the operator to allow that cluster",
                 )
             if found.kind == "node":
                 await seen.inventory.node(found.id)  # raises if it is hidden
@@ -147,22 +180,59 @@ async def _admitted(home: Homelab, host: Host) -> tuple[str, str, Cluster, Guest
     return None
 
 
+async def _node_at(home: Homelab, host: Host) -> tuple[tuple[str, str, Cluster, None] | None, bool]:
+    """The node that the host is, of any cluster; and whether a silent cluster might have it."""
+    uncertain = False
+    for cluster in home.clusters:
+        if any(one.name == cluster.name for one in home.guarded):
+            continue  # already asked
+        try:
+            if name := await home.address_index.node(cluster, host):
+                return ("node", name, cluster, None), False
+        except Problem:
+            uncertain = True
+    return None, uncertain
+
+
+async def as_guest(home: Homelab, machine: Machine) -> Machine:
+    """A host that is registered under the name of a guest, at its address, as that guest. Raises if that is unknown."""
+    if machine.kind != "host" or machine.target is None or machine.target.jump is not None:
+        return machine
+    host = Host(machine.name, machine.target.host, machine.target.port)
+    for cluster in home.clusters:
+        if guest := await home.address_index.guest_named(cluster, host):
+            return replace(machine, kind=guest.row.kind, where=cluster, guest=guest)
+    return machine
+
+
 async def require_seen(home: Homelab, name: str) -> None:
-    """Raises if rules hide the host of that name, or what stands at that address, from the call."""
+    """Raises if rules hide the host of that name, or the machine at that address, from the call."""
     everyone = await home.hosts.everyone()
     await _admitted(home, next((one for one in everyone if one.name == name), None) or unregistered(name))
 
 
+async def is_node(machine: Machine) -> bool:
+    """Whether Proxmox VE runs there, as the machine itself shows: an address may belong to an unknown node."""
+    if machine.target is None or machine.ssh is None or machine.transport.system != "posix":
+        return machine.kind == "node"
+    place, now = f"{machine.target.jump or ''} {machine.target.host}:{machine.target.port}", time.monotonic()
+    asked, answer = machine.ssh.node_checks.get(place, (float("-inf"), False))
+    if now - asked > SEEN_SECONDS:
+        answer = (await machine.transport.run(Command(("test", "-e", CLUSTER_FILE)), seconds=SECONDS)).exit_code == 0
+        machine.ssh.node_checks[place] = now, answer
+    return answer
+
+
 def logged_in_as(machine: Machine, user: str, key: Path) -> Machine:
-    """The same machine by another login: with that key, and nothing else."""
+    """The same machine with another login: that user and key only."""
     if machine.target is None or machine.ssh is None:
         raise NotConfigured(
-            f"{machine} is not reached over SSH, but by {machine.way.description}",
-            next_step="Register it with host_register, by the address of its SSH server",
+            f"{machine} is not reached over SSH, but through the {machine.transport.description}",
+            next_step=Advice("Register it with the address of its SSH server", HOST_REGISTER),
         )
     target = replace(machine.target, user=user, key=key, password=None)
-    way = _ssh_way(machine.ssh, target, str(machine))
-    return replace(machine, way=way, target=target, sudo_password=None)
+    transport = _ssh_transport(machine.ssh, target, str(machine))
+    return replace(machine, transport=transport, target=target, sudo_password=None)
 
 
 async def _target(home: Homelab, host: Host, login: Login) -> SshTarget:
@@ -174,15 +244,16 @@ async def _target(home: Homelab, host: Host, login: Login) -> SshTarget:
 
 
 async def _hop(home: Homelab, host: Host, login: Login, jump: SshTarget | None) -> SshTarget:
-    if not home.ssh.is_allowed(host.address):  # the demo leaves everybody else's machines alone
+    if not home.ssh.is_allowed(host.address):  # the demo must not reach real machines
         networks = ", ".join(map(str, home.ssh.settings.networks))
-        raise NotConfigured(f"SSH to {host.at} is not allowed", why=f"From here only {networks} may be reached")
+        raise NotConfigured(f"SSH to {host.at} is not allowed", why=f"Only {networks} may be reached from here")
     usual = home.settings.ssh.nodes
     user = login.user or host.user or usual.user or "root"
     key = login.key or host.key
     own_password = login.password or await _secret(home, host.password)
-    if not key and not own_password and user != usual.user and (own := key_of(home.settings, user)):
-        key = str(own)  # an administration account has a key of its own
+    other = login.user not in (None, host.user) and not login.key and not login.password
+    if (other or (not key and not own_password and user != usual.user)) and (own := key_of(home.settings, user)):
+        key, own_password = str(own), None  # an administration account has a key of its own
     return SshTarget(
         host.address,
         host.port,
@@ -201,18 +272,20 @@ async def _secret(home: Homelab, reference: str | None) -> Secret | None:
     return await home.secret_store.fetch(reference) if reference else None
 
 
-def _ssh_way(ssh: SshAccess, target: SshTarget, name: str) -> SshWay:
+def _ssh_transport(ssh: SshAccess, target: SshTarget, name: str) -> SshTransport:
     def explain(ended: Ended) -> Problem:
         return not_started(name, ended.exit_code, ended.words)
 
-    return SshWay("ssh", f"ssh to {target}", Place(ssh.pool, target), explain, most=ssh.settings.max_output)
+    return SshTransport(
+        "ssh", f"ssh to {target}", ExecutionTarget(ssh.pool, target), explain, most=ssh.settings.max_output
+    )
 
 
 # -- nodes and guests of the clusters ----------------------------------------------------------------------------------
 
 
 async def _of_clusters(clusters: Iterable[Cluster], ref: str) -> Machine | None:
-    """The one node or guest of that name. A cluster that does not answer is not asked twice, and hides nothing."""
+    """The node or guest of that name. A cluster that does not answer is skipped."""
     prefix, slash, rest = ref.partition("/")
     asked = [one for one in clusters if not slash or one.name == prefix]
     named = rest if slash and asked else ref
@@ -220,23 +293,26 @@ async def _of_clusters(clusters: Iterable[Cluster], ref: str) -> Machine | None:
     found = [machine for answer in answers for machine in answer]
     if len(found) > 1:
         names = ", ".join(f"{where.name}/{label}" for where, label, _ in found)
-        raise BadArgument(f"{ref!r} may mean several", why=f"They are {names}", next_step="Say which, in that way")
+        raise BadArgument(f"{ref!r} is ambiguous", why=f"It may be {names}", next_step="Use one of these names")
     if not found:
         return None
     cluster, name, guest = found[0]
     if guest is None:
         target = await ssh_of_node(cluster, name)
         return Machine(
-            "node", name, _ssh_way(cluster.ssh, target, f"node {name}"), cluster, target=target, ssh=cluster.ssh
+            "node", name, _ssh_transport(cluster.ssh, target, f"node {name}"), cluster, target=target, ssh=cluster.ssh
         )
-    return Machine(guest.row.kind, str(guest.row.name or guest.vmid), await way_into(cluster, guest), cluster, guest)
+    return Machine(
+        guest.row.kind, str(guest.row.name or guest.vmid), await select_transport(cluster, guest), cluster, guest
+    )
 
 
 async def _found_in(cluster: Cluster, ref: str) -> list[tuple[Cluster, str, Guest | None]]:
     try:
         async with asyncio.timeout(SECONDS):
-            nodes = [row.node for row in await cluster.inventory.of_type("node") if row.node == ref]
-            guests = await cluster.inventory.matching(ref)
+            nodes = [name for name in (await cluster.inventory.view()).nodes if name == ref]
+            certain = bool(nodes) or is_ip(ref)  # no second lookup is needed
+            guests = await (cluster.inventory.matching(ref) if certain else cluster.inventory.candidates(ref))
     except (Problem, TimeoutError):
         return []
     return [
@@ -249,15 +325,14 @@ async def _found_in(cluster: Cluster, ref: str) -> list[tuple[Cluster, str, Gues
 
 
 def _at_address(ref: str, host: str, known: list[str]) -> Host:
-    """A host that nobody registered; whoever may be there has to show a key that the operator trusts."""
+    """An unregistered host; it has to show a host key that the operator trusts."""
     if "." not in host and ":" not in host and host != "localhost":
-        listed = f"There are {', '.join(known[:20])}" if known else "None is registered"
-        raise NotFound(
-            f"There is no host {ref!r}", why=listed, next_step="Register it with host_register, or give its address"
-        )
+        listed = f"Registered are {', '.join(known[:20])}" if known else "No host is registered"
+        advice = Advice("Register it, or give its address", HOST_REGISTER)
+        raise HostNotFound(f"There is no host {ref!r}", why=listed, next_step=advice)
     require_address(host)
     return Host(host, host)
 
 
-async def _known(home: Homelab) -> list[str]:
+async def _host_names(home: Homelab) -> list[str]:
     return [host.name for host in await home.hosts.all()]

@@ -1,20 +1,17 @@
-"""The hosts that were registered, in the state store."""
+"""The registered hosts in the state store."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from quorate.hints import HOST_LIST, HOST_REGISTER, HOST_UPDATE, Advice
 from quorate.homelab.host import Host, checked
 from quorate.problems import BadArgument, Conflict, NotFound, Problem
-from quorate.pve.subjects import Subject
+from quorate.pve.subjects import Hides
 from quorate.state.store import Store
-
-Hides = Callable[[Subject], Problem | None]
-"""Why a host is not to be seen or used by a call; None if it is."""
+from quorate.suggestions import suggest
 
 MOST_JUMPS = 5
 
@@ -32,7 +29,7 @@ class Hosts:
         return [host for host in await self.everyone() if self._why_not(host) is None]
 
     async def everyone(self) -> list[Host]:
-        """The hidden ones as well: for judging, not for showing."""
+        """Including hidden ones: for decisions, not for display."""
         rows = await self._store.fetch("SELECT entry FROM quorate_hosts ORDER BY name")
         return [msgspec.json.decode(row["entry"], type=Host) for row in rows]
 
@@ -44,12 +41,11 @@ class Hosts:
         self.require_seen(host)
         return host
 
-    async def named(self, name: str) -> Host:
+    async def get(self, name: str) -> Host:
         if host := await self.find(name):
             return host
         names = [host.name for host in await self.all()]
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else "host_list shows the hosts, host_register adds one"
+        hint = suggest(name, names, Advice("See which hosts exist, or register one", HOST_LIST, HOST_REGISTER))
         raise NotFound(f"There is no registered host {name!r}", next_step=hint)
 
     def require_seen(self, host: Host) -> None:
@@ -59,21 +55,21 @@ class Hosts:
     async def add(self, host: Host) -> None:
         statement = "INSERT INTO quorate_hosts (name, entry) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING"
         if not await self._store.execute(statement, host.name, _stored(checked(host))):
-            raise Conflict(f"There is a host {host.name!r} already", next_step="host_update changes it")
+            raise Conflict(f"Host {host.name!r} already exists", next_step=Advice("Change it", HOST_UPDATE))
 
     async def change(self, name: str, was: Host | None = None, **fields: Any) -> None:
-        """Set these fields and leave the others as they are, whoever changes those at the same time.
+        """Set these fields and leave concurrent changes of other fields alone.
 
-        If it `was` to be so before and is not, but for when it was tried, that is a Conflict. What is known of the old
-        way in says nothing about a new one.
+        Raises Conflict if the host is no longer as it `was`, apart from its verification. A new login resets that.
         """
         while True:
             entry = await self._entry(name)
             if entry is None:
-                raise NotFound(f"There is no registered host {name!r}", next_step="It was removed meanwhile")
+                raise NotFound(f"There is no registered host {name!r}", why="It was removed in the meantime")
             old = msgspec.json.decode(entry, type=Host)
             if was is not None and old != msgspec.structs.replace(was, verified=old.verified, verdict=old.verdict):
-                raise Conflict(f"{was} was changed meanwhile", next_step="Look at it with host_list, and decide anew")
+                advice = Advice("Look at it again before you change it", HOST_LIST)
+                raise Conflict(f"{was} was changed in the meantime", next_step=advice)
             statement = "UPDATE quorate_hosts SET entry = $2 WHERE name = $1 AND entry = $3"
             new = checked(msgspec.structs.replace(old, **fields))
             if "verified" not in fields and old.digest != new.digest:
@@ -93,15 +89,15 @@ class Hosts:
 
 
 async def jumps(hosts: Hosts, host: Host) -> list[Host]:
-    """The hosts that it is reached through, the nearest to it first; raises where the way leads nowhere."""
+    """The jump hosts, nearest first. Raises a Problem for a missing host or a loop."""
     found: list[Host] = []
     at = host
     while at.jump:
         names = [host.name, *(one.name for one in found), at.jump]
         if at.jump in names[:-1] or len(names) > MOST_JUMPS + 1:
-            what = "go round in a circle" if at.jump in names[:-1] else f"are more than {MOST_JUMPS}"
+            what = "form a loop" if at.jump in names[:-1] else f"are more than {MOST_JUMPS}"
             raise BadArgument(f"The jump hosts of {host} {what}", why=" -> ".join(names))
-        at = await hosts.named(at.jump)
+        at = await hosts.get(at.jump)
         found.append(at)
     return found
 

@@ -1,7 +1,7 @@
-"""Secrets by reference: what is kept of a host says where its secret is, never what it is.
+"""Secrets by reference: what is stored about a host says where its secret is, never the secret itself.
 
-A caller may name a reference, and the secret is then sent to the host that they name with it. So references reach only
-what the operator has put aside for hosts, never other variables, files or keyring entries of this server.
+A caller may combine any reference with any host. So references reach only what the operator set aside for hosts, never
+other variables, files or keyring entries of this server.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
-from quorate.homelab.private_files import read_private
-from quorate.homelab.settings import HomelabSettings
-from quorate.homelab.vault import LONGEST_SECRET, Vault
-from quorate.problems import BadArgument, NotConfigured, TimedOut
+from quorate.config.settings import HomelabSettings
+from quorate.homelab.vault import LONGEST_SECRET, Vault, read_private
+from quorate.problems import BadArgument, NotConfigured, NotFound, TimedOut
 from quorate.secret import Secret
 
 KINDS = ("env:NAME", "file:PATH", "keyring:NAME", "vault:NAME")
 SECONDS = 30.0
-"""How long a keyring may ask its user to be unlocked."""
+"""How long a keyring may wait to be unlocked."""
 _VARIABLE = re.compile(r"(?:HOMELAB|SSH|QUORATE_HOST)_[A-Z0-9_]+")
 
 
-_lent: ContextVar[tuple[str, ...]] = ContextVar("secrets of one call", default=())
+_call_secrets: ContextVar[tuple[str, ...]] = ContextVar("secrets of one call", default=())
 
 
 @contextlib.contextmanager
 def hidden_in_this_call(secret: Secret | None) -> Iterator[None]:
-    """What a caller brought along is kept out of the answers to that caller, and forgotten afterwards."""
-    token = _lent.set((*_lent.get(), *([secret.reveal()] if secret else [])))
+    """Redact a secret that the caller brought from this call's results."""
+    token = _call_secrets.set((*_call_secrets.get(), *([secret.reveal()] if secret else [])))
     try:
         yield
     finally:
-        _lent.reset(token)
+        _call_secrets.reset(token)
 
 
-def lent() -> tuple[str, ...]:
-    return _lent.get()
+def call_secrets() -> tuple[str, ...]:
+    return _call_secrets.get()
 
 
 class Secrets:
-    """Reads what references lead to, and remembers it so that it can be kept out of every answer."""
+    """Resolves references, and remembers the secrets so that every result is redacted."""
 
     def __init__(self, settings: HomelabSettings) -> None:
         self._settings = settings
@@ -54,13 +54,13 @@ class Secrets:
             self.revealed.add(settings.passphrase.reveal())
 
     async def fetch(self, reference: str) -> Secret:
-        """Find it without keeping others waiting: a keyring may ask its user, and opening the vault takes its time."""
+        """Resolve it in a thread: a keyring may wait for its user, and opening the vault takes time."""
         try:
             async with asyncio.timeout(SECONDS):
                 return await asyncio.to_thread(self.find, reference)
         except TimeoutError:
             raise TimedOut(
-                f"The secret did not come within {SECONDS:g} s", next_step="Unlock the keyring, then try again"
+                f"The secret was not available within {SECONDS:g} s", next_step="Unlock the keyring, then try again"
             ) from None
 
     def find(self, reference: str) -> Secret:
@@ -71,16 +71,14 @@ class Secrets:
             case "file" if name:
                 text = self._from_file(name)
             case "keyring" if name:
-                from quorate.homelab.os_keyring import from_keyring
-
                 text = from_keyring(name)
             case "vault" if name:
                 text = self._vault.find(name).reveal()
             case _:
                 raise BadArgument(
-                    "A secret is given by reference only",
-                    why="What is given here is kept, and a secret must not be",
-                    next_step=f"Write one of {', '.join(KINDS)}",
+                    "A secret must be a reference",
+                    why="This value is stored, and secrets are not stored",
+                    next_step=f"Use one of {', '.join(KINDS)}",
                 )
         self.revealed.add(text)
         return Secret(text)
@@ -88,12 +86,12 @@ class Secrets:
     def _from_variable(self, name: str) -> str:
         if not _VARIABLE.fullmatch(name):
             raise BadArgument(
-                f"{name} is no variable for a host's secret",
-                next_step="Its name begins with HOMELAB_, SSH_ or QUORATE_HOST_",
+                f"{name} is not a variable for host secrets",
+                next_step="Use a name that starts with HOMELAB_, SSH_ or QUORATE_HOST_",
             )
         if not (text := {**self._settings.ssh.variables(), **os.environ}.get(name)):
             raise NotConfigured(
-                f"The variable {name} is not set", next_step="The operator sets it before Quorate starts"
+                f"The variable {name} is not set", next_step="The operator has to set it before Quorate starts"
             )
         return text
 
@@ -102,14 +100,59 @@ class Secrets:
         file = folder / Path(name).expanduser()
         if not file.resolve().is_relative_to(folder.resolve()):
             raise BadArgument(
-                f"{name} is no file for a host's secret",
-                why=f"Those stand in {folder}",
-                next_step="The operator puts it there, or names another secrets_folder in [homelab]",
+                f"{name} is not a file for host secrets",
+                why=f"Those are in {folder}",
+                next_step="The operator can put it there, or set another secrets_folder in [homelab]",
             )
         try:
             text = read_private(file, LONGEST_SECRET).decode().strip("\r\n")
         except UnicodeDecodeError:
-            raise NotConfigured(f"The secret in {file} is no text") from None
+            raise NotConfigured(f"The secret in {file} is not UTF-8 text") from None
         if not text:
             raise NotConfigured(f"The secret in {file} is empty")
         return text
+
+
+SERVICE = "quorate"
+TRUSTED = ("SecretService", "libsecret", "kwallet", "macOS", "Windows")
+"""Backends that the operating system protects. Others may silently store plain text."""
+
+
+def from_keyring(name: str) -> str:
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError:
+        raise NotConfigured(
+            "The keyring cannot be used: the package keyring is not installed",
+            next_step='Install it with `pip install "quorate[keyring]"`, or use env:, file: or vault:',
+        ) from None
+    backend = _trusted(keyring.get_keyring())
+    try:
+        secret = backend.get_password(SERVICE, name)
+    except KeyringError as error:
+        raise NotConfigured(
+            "The keyring does not answer",
+            why=str(error) or type(error).__name__,
+            next_step="Unlock it in the session that starts Quorate, or use env:, file: or vault:",
+        ) from None
+    if secret is None:
+        raise NotFound(
+            f"The keyring has no {name!r} for {SERVICE}",
+            next_step=f"The operator can add it with `keyring set {SERVICE} {name}`",
+        )
+    return str(secret)
+
+
+def _trusted(backend: Any) -> Any:
+    """The backend, or the first of a chain, that the operating system protects."""
+    chain = getattr(backend, "backends", None) or [backend]
+    for one in chain:
+        if type(one).__module__ in [f"keyring.backends.{name}" for name in TRUSTED]:
+            return one
+    kind = f"{type(backend).__module__}.{type(backend).__qualname__}"
+    raise NotConfigured(
+        "There is no trustworthy keyring here",
+        why=f"The package keyring would use {kind}, which is not a keyring of the operating system",
+        next_step="Use env:, file: or vault: instead",
+    )

@@ -1,5 +1,5 @@
-"""Terminals for people. A tool makes an invitation; the page of the HTTP server takes it up, once. What is typed and
-shown passes between the page and the machine only."""
+"""Terminals for people. A tool creates an invitation; a page of the HTTP server redeems it once. Input and output pass
+between the page and the machine only."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quorate.problems import Conflict, NotConfigured
 from quorate.pve.clock import Clock
-from quorate.ssh.process import Place
+
+if TYPE_CHECKING:
+    from quorate.ssh.process import ExecutionTarget
 
 PATH = "/shell"
 IDLE_SECONDS = 30 * 60.0
@@ -22,41 +25,41 @@ MOST_OPEN = 10
 @dataclass(frozen=True, slots=True)
 class Invitation:
     id: str
-    """For the audit; the token itself is kept nowhere."""
+    """For the audit trail; the token itself is not stored."""
     machine: str
     cluster: str
-    place: Place
+    place: ExecutionTarget
     argv: tuple[str, ...]
     expires: float
 
 
 class Shells:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, needs_passphrase: Callable[[], bool] = lambda: True) -> None:
         self._clock = clock
+        self.needs_passphrase = needs_passphrase
+        """Whether anyone who opens a page has to prove that they are the operator."""
         self._invited: dict[str, Invitation] = {}
         self._open = 0
         self.url: str | None = None
         """Where people reach the page; the HTTP server says so when it listens."""
-        self.needs_passphrase: Callable[[], bool] = lambda: True
-        """Whether whoever opens a page has to prove that they are the operator."""
         self.idle_seconds = IDLE_SECONDS
 
     def require_page(self) -> str:
         if self.url is None:
             raise NotConfigured(
                 "There is no page to show a terminal on",
-                why="Terminals are shown by the HTTP server, at an address that people can reach",
+                why="The HTTP server shows terminals, at an address that people can reach",
                 next_step="Start Quorate with `quorate serve --http 127.0.0.1:8806`; if it listens on all addresses, "
-                "set public_url as well. Or use ssh at a terminal",
+                "set public_url as well. Or use ssh in a terminal",
             )
         return self.url
 
-    def invite(self, machine: str, cluster: str, place: Place, argv: tuple[str, ...]) -> tuple[str, str]:
-        """The address to open, and the id of the terminal. The token is behind the #, which browsers send to nobody."""
+    def invite(self, machine: str, cluster: str, place: ExecutionTarget, argv: tuple[str, ...]) -> tuple[str, str]:
+        """The address to open, and the terminal's id. Browsers do not send the token after the #."""
         url = self.require_page()
         self._drop_expired()
         if len(self._invited) >= MOST_INVITED:
-            raise Conflict(f"{MOST_INVITED} terminals wait to be opened already", next_step="Open one, or wait")
+            raise Conflict(f"{MOST_INVITED} terminals already wait to be opened", next_step="Open one, or wait")
         token = secrets.token_urlsafe(24)
         expires = self._clock.monotonic() + INVITED_SECONDS
         invitation = Invitation(secrets.token_hex(4), machine, cluster, place, argv, expires)
@@ -68,9 +71,9 @@ class Shells:
         return self._invited.get(_digest(token))
 
     def take_up(self, token: str) -> Invitation | None:
-        """Once: of all who try, one succeeds. `ended` has to be called after it."""
+        """Redeem an invitation, which works once. Call `ended` afterwards."""
         if self._open >= MOST_OPEN:
-            raise Conflict(f"{MOST_OPEN} terminals are open already", next_step="Close one of them")
+            raise Conflict(f"{MOST_OPEN} terminals are already open", next_step="Close one of them")
         self._drop_expired()
         invitation = self._invited.pop(_digest(token), None)
         self._open += invitation is not None

@@ -1,7 +1,7 @@
-"""OpenTofu or Terraform, whichever is there, in a work folder for each service and host.
+"""Runs OpenTofu or Terraform, whichever is installed, in a work folder for each service and host.
 
-Everything goes by saved plans: a plan is made and shown, and exactly that file is applied. Plans and state hold secrets
-in the clear, as both programs write them: the folder is for our user alone. Both lock the state while they work on it.
+Everything uses saved plans: a plan is made and shown, and exactly that file is applied. Plans and state contain secrets
+in plain text, as both programs write them, so the folder is private. Both lock the state while they work on it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from quorate.documents import Unreadable, read_json
+from quorate.hints import TERRAFORM_DESTROY, TERRAFORM_PLAN, Advice
 from quorate.homelab.services.programs import environment, output, private_folder, running, write_private
 from quorate.homelab.services.template import VERSION, Template
 from quorate.problems import Conflict, NotConfigured, NotFound, Problem, ServerFailed, TaskFailed, TimedOut
@@ -51,7 +53,7 @@ class SavedPlan:
     outputs: tuple[str, ...]
     """Names of outputs that would change."""
     content: str = ""
-    """Of what it would do, the same for two plans that do the same."""
+    """A hash of its effect, identical for plans with the same effect."""
 
     @property
     def destroys(self) -> tuple[str, ...]:
@@ -66,7 +68,7 @@ class SavedPlan:
         names = ("create", "change", "replace", "destroy", "forget")
         return {name: count for name in names if (count := sum(one.action == name for one in self.changes))}
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         rows = [[one.address, one.action, ", ".join(one.fields[:12])] for one in self.changes[:SHOWN]]
         more = {"not_shown": len(self.changes) - SHOWN} if len(self.changes) > SHOWN else {}
         return {
@@ -90,26 +92,26 @@ class Workspace:
         found = shutil.which("tofu") or shutil.which("terraform")
         if found is None:
             raise NotConfigured(
-                "There is neither OpenTofu nor Terraform on the server",
-                next_step="The operator installs `tofu` or `terraform` where PATH leads to",
+                "Neither OpenTofu nor Terraform is installed on the server",
+                next_step="The operator can install `tofu` or `terraform` on the PATH",
             )
         return found
 
     @property
     def applied(self) -> bool:
-        """Whether anything was ever made from here."""
+        """Whether a plan was ever applied here."""
         return (self.folder / STATE).exists()
 
     def values(self) -> dict[str, str]:
-        """The settings that were applied last, if only halfway, secrets included."""
+        """The settings that were applied last, even partially, including secrets."""
         return _values(self.folder / "variables.json")
 
     async def plan(
         self, template: Template, values: Mapping[str, str], host: Mapping[str, str], kind: Kind, seconds: float
     ) -> SavedPlan:
-        """Make one and keep it; of the world outside the folder nothing is changed.
+        """Make a plan and save it; nothing outside the folder changes.
 
-        A variable cannot be called `version` there, so that one is `service_version`.
+        Terraform reserves the variable name `version`, so that one becomes `service_version`.
         """
         await asyncio.to_thread(self._prepare, template)
         await self._run(("init", "-input=false", "-no-color"), {}, seconds)
@@ -119,23 +121,25 @@ class Workspace:
         line = ("plan", "-input=false", "-no-color", "-lock-timeout=10s", *_FLAGS[kind], f"-out={new}")
         try:
             await self._run(line, variables, seconds)
-            return await asyncio.to_thread(self._keep, new, values, await self._shown(new, seconds))
+            return await asyncio.to_thread(self._keep, new, values, await self._show_plan(new, seconds))
         finally:
             new.unlink(missing_ok=True)
 
     async def saved(self, digest: str, seconds: float = 60.0) -> SavedPlan:
-        """The plan of that name, if the file is still what it was."""
+        """The saved plan. Raises a Problem if it is missing or was changed."""
         file = self._file(digest)
         if not file.exists():
-            raise NotFound(f"There is no plan {digest!r} here", next_step="terraform_plan makes one")
+            raise NotFound(f"There is no plan {digest!r}", next_step=Advice("Make one", TERRAFORM_PLAN))
         if _digest(file) != digest:
-            raise Conflict("The saved plan is not what it was", next_step="Make a new one with terraform_plan")
-        return _read(digest, await self._shown(file, seconds))
+            raise Conflict("The saved plan was changed", next_step=Advice("Make a new one", TERRAFORM_PLAN))
+        return _read(digest, await self._show_plan(file, seconds))
 
     async def apply(self, saved: SavedPlan, report: Report | None) -> dict[str, Any]:
-        """Exactly that plan. What was done before a failure is told; the state knows it, too."""
+        """Apply exactly that plan. A failure lists what was done, which the state contains, too."""
         if not (file := self._file(saved.hash)).exists() or _digest(file) != saved.hash:
-            raise Conflict("The saved plan is gone or changed", next_step="Make a new one with terraform_plan")
+            raise Conflict(
+                "The saved plan is missing or was changed", next_step=Advice("Make a new one", TERRAFORM_PLAN)
+            )
         done: list[str] = []
         faults: list[str] = []
         line = (self.program, "apply", "-input=false", "-json", "-lock-timeout=10s", str(file))
@@ -157,8 +161,8 @@ class Workspace:
 
     async def _note(self, raw: bytes, done: list[str], faults: list[str], whole: int, report: Report | None) -> None:
         try:
-            event = msgspec.json.decode(raw, type=dict[str, Any])
-        except msgspec.DecodeError:
+            event = read_json(raw, dict[str, Any])
+        except Unreadable:
             return
         message = str(event.get("@message", ""))[:WORDS]
         if event.get("type") == "apply_complete":
@@ -172,8 +176,8 @@ class Workspace:
     async def _outputs(self) -> dict[str, Any]:
         try:
             _, out, _ = await self._run(("output", "-json", "-no-color"), {}, 60.0)
-            told = msgspec.json.decode(out, type=dict[str, dict[str, Any]])
-        except (Problem, msgspec.DecodeError):
+            told = read_json(out, dict[str, dict[str, Any]])
+        except (Problem, Unreadable):
             return {}
         shown = {name: "(sensitive)" if one.get("sensitive") else one.get("value") for name, one in told.items()}
         return {"outputs": dict(list(shown.items())[:SHOWN])} if shown else {}
@@ -212,11 +216,11 @@ class Workspace:
             return b""
 
     def _hold(self, digest: str) -> None:
-        """From now on the settings of this plan hold, however far it came: what is there was made with them."""
+        """The settings of this plan count from now on, however far it got: what exists was created with them."""
         write_private(self.folder / "variables.json", msgspec.json.encode(self.planned_values(digest)).decode())
 
     def _applied(self, digest: str) -> None:
-        """A plan is good for once."""
+        """A plan can be applied once."""
         self._hold(digest)
         self._file(digest).unlink(missing_ok=True)
         self._file(digest).with_suffix(".json").unlink(missing_ok=True)
@@ -228,14 +232,17 @@ class Workspace:
 
     def _file(self, digest: str) -> Path:
         if not _HASH.fullmatch(digest):
-            raise NotFound(f"There is no plan {digest!r} here", next_step="terraform_plan makes one")
+            raise NotFound(f"There is no plan {digest!r}", next_step=Advice("Make one", TERRAFORM_PLAN))
         return self._plans / f"{digest}.tfplan"
 
     # -- the program -----------------------------------------------------------------------------------------------
 
-    async def _shown(self, file: Path, seconds: float) -> dict[str, Any]:
+    async def _show_plan(self, file: Path, seconds: float) -> dict[str, Any]:
         _, out, _ = await self._run(("show", "-json", "-no-color", str(file)), {}, seconds)
-        told: dict[str, Any] = msgspec.json.decode(out)
+        try:
+            told: dict[str, Any] = read_json(out, dict[str, Any])
+        except Unreadable as fault:
+            raise ServerFailed(f"The plan from {self.program} {fault}") from None
         return told
 
     async def _run(self, argv: tuple[str, ...], variables: Mapping[str, str], seconds: float) -> tuple[int, bytes, str]:
@@ -243,13 +250,13 @@ class Workspace:
         try:
             code, out, said = await output((self.program, *argv), self.folder, surroundings, seconds)
         except TimedOut as late:
-            slow = "The first time, it fetches its providers" if argv[0] == "init" else None
-            step = "Call terraform_plan with more seconds; nothing was applied"
-            raise TimedOut(f"{late.what} It was at {argv[0]}", why=slow, next_step=step) from None
+            slow = "The first time, it downloads its providers" if argv[0] == "init" else None
+            step = Advice("Allow more seconds; nothing was applied", TERRAFORM_PLAN)
+            raise TimedOut(f"{late.what} It was running {argv[0]}", why=slow, next_step=step) from None
         if code != 0:
             words = _unboxed(said) or _unboxed(out.decode("utf-8", "replace"))
             if "state lock" in words:
-                raise Conflict("Somebody else works on this state", why=words, next_step="Wait for them to end")
+                raise Conflict("Another process works on this state", why=words, next_step="Wait until it has ended")
             raise ServerFailed(f"{Path(self.program).name} {argv[0]} failed", why=f"It said: {words}")
         return code, out, said
 
@@ -281,7 +288,7 @@ def _changes(told: Any) -> tuple[Change, ...]:
 
 
 def _fields(change: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of what differs; never the values, some of which are secrets."""
+    """Names of changed fields, without their values, which may be secrets."""
     before, after = change.get("before") or {}, change.get("after") or {}
     if not after:
         return ()
@@ -292,17 +299,20 @@ def _apply_failed(saved: SavedPlan, done: list[str], faults: list[str]) -> TaskF
     rest = [one.address for one in saved.changes if one.address not in done]
     how_far = f"Done: {', '.join(done[:20]) or 'nothing'}. Not done: {', '.join(rest[:20])}"
     return TaskFailed(
-        "The plan was not carried out to its end",
+        "The plan was not applied completely",
         why=f"{'; '.join(faults[:3])[:WORDS]} {how_far}",
-        next_step="What was done is in the state. terraform_plan shows what is left; terraform_destroy takes all away",
+        next_step=Advice(
+            "The state contains what was done. Plan the rest, or destroy everything", TERRAFORM_PLAN, TERRAFORM_DESTROY
+        ),
         facts={"done": done[:SHOWN], "not_done": rest[:SHOWN]},
     )
 
 
 def _values(file: Path) -> dict[str, str]:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
-    except (OSError, msgspec.DecodeError):
+        found: dict[str, str] = read_json(file.read_bytes(), dict[str, str])
+        return found
+    except (OSError, Unreadable):
         return {}
 
 
@@ -311,5 +321,5 @@ def _digest(file: Path) -> str:
 
 
 def _unboxed(text: str) -> str:
-    """Without the frame that it draws around errors."""
+    """Without the frame around Terraform's errors."""
     return " ".join(text.translate(dict.fromkeys(map(ord, "╷│╵"), " ")).split())[-WORDS:]

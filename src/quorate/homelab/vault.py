@@ -1,8 +1,8 @@
 """Secrets in one encrypted file.
 
-Each secret is sealed by itself (AES-256-GCM) with its name as associated data, so that none can be put in the place of
-another. The key comes from a passphrase by scrypt. A checksum over the whole tells a damaged file from a wrong
-passphrase; against somebody who changes the file on purpose it is the seals that count.
+Each secret is sealed separately (AES-256-GCM) with its name as associated data, so that secrets cannot be swapped. The
+key is derived from a passphrase by scrypt. A checksum distinguishes a damaged file from a wrong passphrase; the seals
+protect against deliberate changes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from quorate.homelab.private_files import read_private
+from quorate.documents import Unreadable, read_json
 from quorate.problems import AuthenticationFailed, BadArgument, Conflict, NotConfigured, NotFound
 from quorate.secret import Secret
 
@@ -26,7 +27,7 @@ LONGEST_FILE, LONGEST_SECRET = 4 * 1024 * 1024, 4096
 LEAST_COST, MOST_COST = 2**15, 2**20
 SHORTEST_PASSPHRASE = 12
 _CHECK = ""
-"""The name that no secret has: what is sealed under it tells whether the passphrase is right."""
+"""A name that no secret can have: opening what is sealed under it verifies the passphrase."""
 T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.@-]{0,62}[A-Za-z0-9])?")
 
@@ -37,7 +38,7 @@ class Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as it stands."""
+    """The content of the file."""
 
     format: str
     version: int
@@ -51,12 +52,12 @@ class Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_usual(self) -> bool:
-        """Made as we make them: not cheaper to guess, and not so dear that opening it would stop the server."""
+        """Within our own parameters: not easier to guess, and not so expensive that opening it blocks the server."""
         costs = LEAST_COST <= self.cost <= MOST_COST and 8 <= self.block <= 16 and 1 <= self.lanes <= 16
         return costs and (self.format, self.version) == (FORMAT, VERSION)
 
     def text(self) -> str:
-        """The one spelling of it."""
+        """The canonical serialization."""
         return msgspec.json.format(msgspec.json.encode(self)).decode() + "\n"
 
     def checksum(self) -> str:
@@ -68,16 +69,16 @@ class _Head(msgspec.Struct):
 
 
 class Vault:
-    """The file and what opens it."""
+    """The file and its passphrase."""
 
     def __init__(self, file: Path, passphrase: Secret | None) -> None:
         self.file = file
         self._passphrase = passphrase
         self._keys: dict[tuple[bytes, int, int, int], bytes] = {}
-        """Made once for a salt: that takes a few tenths of a second by design."""
+        """Derived once for each salt, which takes a few tenths of a second by design."""
 
     def names(self) -> list[str]:
-        """Without the passphrase: names are no secret."""
+        """Needs no passphrase: names are not secret."""
         return sorted(self._read().secrets) if self.file.exists() else []
 
     def find(self, name: str) -> Secret:
@@ -92,16 +93,17 @@ class Vault:
         if name not in book.secrets:
             raise NotFound(
                 f"There is no secret {name!r} in {self.file}",
-                next_step=f"The operator runs `quorate secrets set {name}`",
+                next_step=f"The operator can add it with `quorate secrets set {name}`",
             )
         return Secret(self._unsealed(key, name, book.secrets[name]))
 
     # -- for the operator's own command ----------------------------------------------------------------------------
 
     def put(self, name: str, secret: Secret) -> bool:
-        """Keep it; whether it took the place of another."""
+        """Store it; returns whether it replaced another."""
         if not _NAME.fullmatch(name):
-            raise BadArgument(f"{name!r} is no name for a secret", next_step="Use letters, digits, and . _ @ - between")
+            advice = "Use letters and digits, with . _ @ - between them"
+            raise BadArgument(f"{name!r} is not a valid name for a secret", next_step=advice)
         if not secret.reveal() or len(secret.reveal().encode()) > LONGEST_SECRET:
             raise BadArgument(f"A secret has 1 to {LONGEST_SECRET} bytes")
         with self._changing() as book:
@@ -110,7 +112,7 @@ class Vault:
         return name in book.secrets
 
     def remove(self, name: str) -> bool:
-        """Whether there was one. The passphrase has to be right, as for every change."""
+        """Whether it existed. Like every change, it needs the right passphrase."""
         with self._changing() as book:
             self._opened(book)
             left = {one: sealed for one, sealed in book.secrets.items() if one != name}
@@ -118,8 +120,8 @@ class Vault:
                 self._write(msgspec.structs.replace(book, secrets=left))
         return name in book.secrets
 
-    def lock_anew(self, passphrase: Secret) -> None:
-        """Seal everything with another passphrase, a new salt and new nonces."""
+    def change_passphrase(self, passphrase: Secret) -> None:
+        """Seal everything again, with a new salt and new nonces."""
         with self._changing() as book:
             key = self._opened(book)
             plain = {name: self._unsealed(key, name, sealed) for name, sealed in book.secrets.items()}
@@ -131,21 +133,21 @@ class Vault:
             )
 
     def check_passphrase(self) -> None:
-        """Raises if it does not open the file; of a file that is not there yet, any does."""
+        """Raises if it does not open the file. Before the file exists, any passphrase is right."""
         if self.file.exists():
             self._opened(self._read())
 
     @contextmanager
     def _changing(self) -> Iterator[Book]:
-        """The file as it is, or a new one; nobody else changes it meanwhile."""
-        from quorate.state.locking import locked_folder
+        """The file or a new one, locked against concurrent changes."""
+        from quorate.state.file_lock import locked_folder
 
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked_folder(self.file.parent):
             yield self._read() if self.file.exists() else self._empty()
 
     def _write(self, book: Book) -> None:
-        from quorate.config.writing import write_private
+        from quorate.config.writer import write_private
 
         write_private(self.file, msgspec.structs.replace(book, sha256=book.checksum()).text())
 
@@ -154,32 +156,32 @@ class Vault:
     def _read(self) -> Book:
         if not self.file.exists():
             raise NotConfigured(
-                f"There is no {self.file}", next_step="The operator makes it with `quorate secrets set NAME`"
+                f"There is no {self.file}", next_step="The operator can create it with `quorate secrets set NAME`"
             )
         content = read_private(self.file, LONGEST_FILE)
         head = _decoded(content, _Head)
         book = _decoded(content, Book)
         if head is not None and head.version > VERSION and book is None:
             raise Conflict(
-                f"{self.file} was made by a newer Quorate",
-                why=f"It is of version {head.version}; this one knows {VERSION}",
+                f"{self.file} was written by a newer Quorate",
+                why=f"It has version {head.version}; this Quorate supports {VERSION}",
                 next_step="Use that Quorate, or another secrets_file",
             )
         if book is None or not book.is_usual or book.sha256 != book.checksum() or book.text().encode() != content:
             raise Conflict(
                 f"{self.file} is damaged",
-                why="Its content does not agree with its checksum; the passphrase has nothing to do with it",
-                next_step="Restore it from a backup, or move it away and set each anew with `quorate secrets set`",
+                why="Its content does not match its checksum; the passphrase is not the cause",
+                next_step="Restore it from a backup, or move it away and set the secrets again: `quorate secrets set`",
             )
         return book
 
     def _opened(self, book: Book) -> bytes:
-        """The key, if the passphrase is right."""
+        """The key. Raises AuthenticationFailed if the passphrase is wrong."""
         key = self._key(book)
         if _opens(key, _CHECK, book.check) is None:
             raise AuthenticationFailed(
                 f"The passphrase does not open {self.file}",
-                next_step="Give the one that the file was made with; `quorate secrets list` shows the names without it",
+                next_step="Use the one that the file was created with; `quorate secrets list` needs none",
             )
         return key
 
@@ -187,9 +189,9 @@ class Vault:
         text = _opens(key, name, sealed)
         if text is None:
             raise Conflict(
-                f"The secret {name!r} in {self.file} was changed by something else than Quorate",
+                f"The secret {name!r} in {self.file} was changed by another program",
                 why="The passphrase is right, but the seal of this secret is broken",
-                next_step=f"Restore the file from a backup, or set the secret anew: `quorate secrets set {name}`",
+                next_step=f"Restore the file from a backup, or set the secret again: `quorate secrets set {name}`",
             )
         return text
 
@@ -213,14 +215,15 @@ def ensure_long(passphrase: Secret) -> None:
     if len(passphrase.reveal().strip()) < SHORTEST_PASSPHRASE:
         raise BadArgument(
             f"The passphrase is too short: it needs {SHORTEST_PASSPHRASE} characters or more",
-            next_step="Take a few random words",
+            next_step="Use a few random words",
         )
 
 
 def _decoded(content: bytes, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found: T = read_json(content, kind)
+        return found
+    except Unreadable:
         return None
 
 
@@ -232,7 +235,7 @@ def _sealed(key: bytes, name: str, text: str) -> Sealed:
 
 
 def _opens(key: bytes, name: str, sealed: Sealed) -> str | None:
-    """What is inside; None if key, name or data are not those that it was sealed with."""
+    """The secret; None if key, name or data do not match the seal."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -244,3 +247,29 @@ def _opens(key: bytes, name: str, sealed: Sealed) -> str | None:
 
 def _bound_to(name: str) -> bytes:
     return f"{FORMAT} {VERSION} {name}".encode()
+
+
+def read_private(file: Path, most: int) -> bytes:
+    """The content. Raises NotConfigured unless it is a regular file that only our user can open."""
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise _unusable(file, error.strerror) from None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise _unusable(file, "It is not a regular file")
+        if status.st_uid != os.geteuid():
+            raise _unusable(file, "It belongs to another user", f"Run `chown {os.geteuid()} {file}`")
+        if status.st_mode & 0o077:
+            raise _unusable(file, "Other users may open it", f"Run `chmod 600 {file}`")
+        content = os.read(handle, most + 1)
+    finally:
+        os.close(handle)
+    if len(content) > most:
+        raise _unusable(file, f"It is longer than {most} bytes")
+    return content
+
+
+def _unusable(file: Path, why: str | None, next_step: str | None = None) -> NotConfigured:
+    return NotConfigured(f"The secret file {file} cannot be used", why=why, next_step=next_step)

@@ -1,7 +1,7 @@
-"""The QEMU guest agent of a VM, by PVE's API: commands and files.
+"""The QEMU guest agent of a VM, through PVE's API: commands and files.
 
-PVE hands bytes from inside on as characters, one for each byte, and takes texts to the agent apart in the same way: so
-bytes are got back whole, and only ASCII is sent.
+PVE maps each byte from the guest to one character, and does the same with texts to the agent. So output is converted
+back to bytes, and only ASCII is sent.
 """
 
 from __future__ import annotations
@@ -12,8 +12,17 @@ import contextlib
 import re
 from typing import Any
 
-from quorate.inside.over_ssh import FILE_SECONDS, content_of, file_refused, not_started, read_command, timed_out
-from quorate.inside.way import KEPT_BYTES, Command, Job, Output
+from quorate.hints import GUEST_FILE_WRITE, GUEST_JOB, Advice
+from quorate.inside.ssh_transport import (
+    FILE_SECONDS,
+    content_of,
+    file_missing,
+    file_refused,
+    not_started,
+    read_command,
+    timed_out,
+)
+from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
 from quorate.inside.windows_launch import ending_command, launched, write_command
 from quorate.problems import (
     BadArgument,
@@ -29,26 +38,26 @@ from quorate.problems import (
 )
 from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Guest
-from quorate.ssh.launching import Launch, Stream, ending
+from quorate.ssh.launcher import Launch, Stream, ending
 
-FIRST_LOOK, LONGEST_LOOK, SLOWER = 0.1, 2.0, 1.5
-"""Seconds between two looks whether a command has ended."""
+FIRST_PAUSE, LONGEST_PAUSE, BACKOFF = 0.1, 2.0, 1.5
+"""Seconds between two polls of a command."""
 GRACE_SECONDS = 3.0
 MOST_INPUT = 65536
 MOST_WRITTEN = 61440 // 4 * 3
-"""Bytes that one write takes, as base64."""
+"""Bytes that fit into one write as base64."""
 MOST_READ = 256 * 1024
-"""Bytes of one read: PVE gives the agent five seconds for it, and a busy guest is slow."""
+"""Bytes of one read: PVE allows the agent five seconds, and a busy guest is slow."""
 PATIENCE_SECONDS = 15.0
-"""How long the agent may be silent while a command runs: a guest that is busy misses one ping or another."""
+"""How long the agent may be silent while a command runs: a busy guest misses a ping now and then."""
 _PIECE = 36 * 1024
 
 _MAKE, _ADD = 'base64 -d > "$1"', 'base64 -d >> "$1"'
 _PUT_TOGETHER, _PUT_AFTER = (f'cat "$1"/* {into} "$2"; q=$?; rm -rf "$1"; exit $q' for into in (">", ">>"))
-# The agent makes files that everybody can read and write, so they are made beforehand, or where nobody else comes.
+# The agent creates world-writable files, so they are created beforehand, or in a private folder.
 _SAFE_FILE = ("/bin/sh", "-c", "umask 077; mktemp")
 _SAFE_FOLDER = ("/bin/sh", "-c", "umask 077; mktemp -d")
-_BROKEN_OFF = "596 Broken pipe"  # PVE cannot put the typographic quotes of the agent's complaint into its answer
+_BROKEN_OFF = "596 Broken pipe"  # PVE cannot encode the typographic quotes in the agent's error message
 _ENGLISH = {"LC_ALL": "C"}
 _SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 6: "ABRT", 9: "KILL", 11: "SEGV", 13: "PIPE", 15: "TERM"}
 
@@ -56,7 +65,7 @@ _SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 6: "ABRT", 9: "KILL", 11: "SEGV", 13:
 _SILENCE = (Conflict, NodeOffline, ServerFailed, TimedOut, Unreachable)
 
 
-class AgentWay:
+class AgentTransport:
     name = "agent"
 
     def __init__(self, cluster: Cluster, guest: Guest, system: str) -> None:
@@ -88,7 +97,7 @@ class AgentWay:
         return await self._begin(command, limit, keep)
 
     def job(self, pid: int, keep: int = KEPT_BYTES) -> AgentJob:
-        """A command that was started before, by this server or another."""
+        """A command that was started earlier, by this server or another."""
         return AgentJob(self, self._guest, pid, keep)
 
     # -- commands --------------------------------------------------------------------------------------------------
@@ -101,7 +110,7 @@ class AgentWay:
         starting = asyncio.ensure_future(self.execute(argv, given))
         try:
             return AgentJob(self, self._guest, await asyncio.shield(starting), keep)
-        except asyncio.CancelledError:  # it may have begun before we hear of its number
+        except asyncio.CancelledError:  # it may have started before its process id arrives
             self._cluster.ssh.pool.in_background(self._end(starting))
             raise
 
@@ -113,32 +122,32 @@ class AgentWay:
         launch = Launch(command.argv, command.env, command.cwd, command.user, limit)
         given = launch.lines() + command.stdin
         if command.stdin and (len(given) > MOST_INPUT or not command.stdin.isascii()):
-            file = await self._parked(command.stdin)
+            file = await self._stdin_file(command.stdin)
             launch = Launch(command.argv, command.env, command.cwd, command.user, limit, stdin_file=file)
             given = launch.lines()
         if len(given) > MOST_INPUT:
             raise BadArgument(
                 "The command is too long for the guest agent",
                 why=f"It takes {MOST_INPUT // 1024} KiB",
-                next_step="Write a script with guest_file_write and run that, or give data as stdin",
+                next_step=Advice("Write a script to a file and run that, or pass data as stdin", GUEST_FILE_WRITE),
             )
         return launch.shell, given.decode("ascii")
 
-    async def _parked(self, data: bytes) -> str:
-        """A file inside, for the eyes of root alone, with input that does not fit or may not be sent as it is."""
-        file = await self._made(_SAFE_FILE)
+    async def _stdin_file(self, data: bytes) -> str:
+        """A file inside that only root can read, for input that is too long or not ASCII."""
+        file = await self._create_temporary(_SAFE_FILE)
         await self.write_file(file, data)
         return file
 
-    async def _made(self, command: tuple[str, ...]) -> str:
-        """The name of a temporary file or folder."""
+    async def _create_temporary(self, command: tuple[str, ...]) -> str:
+        """The path of a new temporary file or folder."""
         output = await self.run(Command(command))
         if output.exit_code != 0:
-            raise GuestRefused("The guest has no room for data of this size", why=f"It said: {_words(output.stderr)}")
+            raise GuestRefused("The guest cannot create a temporary file", why=f"It said: {_words(output.stderr)}")
         return output.stdout.decode().strip()
 
     async def execute(self, argv: tuple[str, ...], given: str = "") -> int:
-        """The number of the process that was started. Sent once: if the answer is lost, its fate is unknown."""
+        """The id of the process. The request is sent once: if the answer is lost, the outcome is unknown."""
         params: dict[str, Any] = {"command": list(argv)}
         if given:
             params["input-data"] = given
@@ -149,8 +158,8 @@ class AgentWay:
                 raise
             raise GuestRefused(
                 f"The guest agent of {self._guest} did not start {argv[0]}",
-                why="PVE broke off, as it does when there is no such program in the guest",
-                next_step="Give the program by its full path, or give the command as a text for the shell",
+                why="PVE broke the connection, as it does when the program does not exist in the guest",
+                next_step="Give the full path of the program, or give the command as a text for the shell",
             ) from None
         except ServerFailed as problem:
             raise _disabled(self._guest, problem) or problem from None
@@ -166,7 +175,7 @@ class AgentWay:
         if self.system == "posix":
             output = await self.run(read_command(path, offset, limit), seconds=FILE_SECONDS, keep=limit)
             return content_of(output, path)
-        whole = await self._ask_file(path)  # PVE 8 knows no offset
+        whole = await self._ask_file(path)  # PVE 8 has no offset
         return as_bytes(str(whole["content"]))[offset : offset + limit]
 
     async def _read_pieces(self, path: str, offset: int, limit: int) -> bytes:
@@ -184,11 +193,9 @@ class AgentWay:
         try:
             answer: dict[str, Any] = await self._guest.get("agent/file-read", file=path, **how)
         except NotFound:
-            raise NotFound(
-                f"There is no file {path} in the guest", next_step="guest_dir_list shows what is in a folder"
-            ) from None
+            raise file_missing(path) from None
         except ServerFailed as problem:
-            raise _disabled(self._guest, problem) or _file_problem(f"{path} cannot be read", problem) from None
+            raise _disabled(self._guest, problem) or _file_problem(f"{path} could not be read", problem) from None
         return answer
 
     async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
@@ -200,17 +207,17 @@ class AgentWay:
             await self._write_together(path, data, append=append)
 
     async def _store(self, file: str, data: bytes, path: str) -> None:
-        """`path` is what the caller wants to write."""
+        """`path` is the file that the caller named."""
         params = {"file": file, "content": base64.b64encode(data).decode(), "encode": False}
         try:
             await self._guest.tell_agent("file-write", params)
         except NotFound as problem:
-            raise _file_problem(f"{path} cannot be written", problem, NotFound) from None
+            raise _file_problem(f"{path} could not be written", problem, NotFound) from None
         except ServerFailed as problem:
-            raise _disabled(self._guest, problem) or _file_problem(f"{path} cannot be written", problem) from None
+            raise _disabled(self._guest, problem) or _file_problem(f"{path} could not be written", problem) from None
 
     async def _write_by_commands(self, path: str, data: bytes, *, append: bool) -> None:
-        """For what the agent's own write cannot do: names beyond ASCII, adding to a file, long files of Windows."""
+        """For what the agent's own write cannot do: names beyond ASCII, appending, long files on Windows."""
         for at in range(0, max(1, len(data)), _PIECE):
             piece = base64.b64encode(data[at : at + _PIECE])
             if self.system == "windows":
@@ -221,8 +228,8 @@ class AgentWay:
             await self._run_writing(command, path)
 
     async def _write_together(self, path: str, data: bytes, *, append: bool) -> None:
-        """Long data: the agent stores its pieces, which takes no command for each, and then they are put together."""
-        folder = await self._made(_SAFE_FOLDER)
+        """Long data: the agent stores the pieces without a command for each, then one command joins them."""
+        folder = await self._create_temporary(_SAFE_FOLDER)
         try:
             for number, at in enumerate(range(0, len(data), MOST_WRITTEN)):
                 await self._store(f"{folder}/{number:06}", data[at : at + MOST_WRITTEN], path)
@@ -235,18 +242,18 @@ class AgentWay:
     async def _run_writing(self, command: Command, path: str) -> None:
         output = await self.run(command, seconds=FILE_SECONDS)
         if output.exit_code != 0:
-            raise file_refused(output, f"{path} cannot be written")
+            raise file_refused(output, f"{path} could not be written")
 
     async def _forget(self, folder: str) -> None:
         await self.run(Command(("/bin/rm", "-rf", folder)))
 
 
 class AgentJob:
-    """A command that the agent has started; all that has to be known of it stands in its handle."""
+    """A command that the agent started; its handle contains everything needed to find it again."""
 
-    def __init__(self, way: AgentWay, guest: Guest, pid: int, keep: int) -> None:
+    def __init__(self, transport: AgentTransport, guest: Guest, pid: int, keep: int) -> None:
         self.handle = f"agent:{guest.row.node}:{guest.vmid}:{pid}"
-        self._way = way
+        self._transport = transport
         self._guest = guest
         self._pid = pid
         self._keep = keep
@@ -257,12 +264,12 @@ class AgentJob:
         return self._output is not None
 
     async def wait(self, seconds: float) -> Output | None:
-        clock = self._way.clock
-        deadline, pause = clock.monotonic() + seconds, FIRST_LOOK
+        clock = self._transport.clock
+        deadline, pause = clock.monotonic() + seconds, FIRST_PAUSE
         heard = clock.monotonic()
         while True:
             try:
-                if await self._look():
+                if await self._has_ended():
                     return self._output
                 heard = clock.monotonic()
             except _SILENCE as problem:
@@ -272,81 +279,82 @@ class AgentJob:
             if left <= 0:
                 return None
             await clock.sleep(min(pause, left))
-            pause = min(LONGEST_LOOK, pause * SLOWER)
+            pause = min(LONGEST_PAUSE, pause * BACKOFF)
 
     def _not_known(self, problem: Problem) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"The guest agent of {self._guest} stopped answering, so it is not known how the command stands",
+            f"The guest agent of {self._guest} stopped answering, so the state of the command is unknown",
             why=str(problem),
-            next_step=f"It was started and not sent again; guest_job action=poll job={self.handle} asks for it later",
+            next_step=Advice(
+                "The command was started and not sent again. Poll it later", GUEST_JOB(action="poll", job=self.handle)
+            ),
         )
 
     async def so_far(self) -> Output:
         return Output(None)
 
     async def stop(self) -> None:
-        """Only what the agent itself has started can be ended so: it is asked first."""
+        """The agent is asked first, because only a process that it started may be killed."""
         for signal in ("TERM", "KILL"):
-            if await self._look():
+            if await self._has_ended():
                 return
-            posix = self._way.system != "windows"
+            posix = self._transport.system != "windows"
             argv = ending(self._pid, signal) if posix else ending_command(self._pid)
-            killer = AgentJob(self._way, self._guest, await self._way.execute(argv), self._keep)
-            await killer._settle()
+            killer = AgentJob(self._transport, self._guest, await self._transport.execute(argv), self._keep)
+            await killer._wait_for_exit()
             if await self.wait(GRACE_SECONDS) is not None:
                 return
 
-    async def _settle(self) -> None:
-        """Wait until it has ended, whatever it says: it prints nothing of use."""
-        clock = self._way.clock
+    async def _wait_for_exit(self) -> None:
+        clock = self._transport.clock
         for _ in range(20):
             if (await self._status()).get("exited"):
                 return
-            await clock.sleep(FIRST_LOOK)
+            await clock.sleep(FIRST_PAUSE)
 
-    async def _look(self) -> bool:
-        """Whether it has ended. PVE tells the output once, so it is kept."""
+    async def _has_ended(self) -> bool:
+        """PVE returns the output only once, so it is kept."""
         if self._output is None:
-            told = await self._status()
-            if told.get("exited"):
-                self._output = self._judged(told)
+            status = await self._status()
+            if status.get("exited"):
+                self._output = self._to_output(status)
         return self._output is not None
 
     async def _status(self) -> dict[str, Any]:
         try:
-            told: dict[str, Any] = await self._guest.get("agent/exec-status", pid=self._pid)
+            status: dict[str, Any] = await self._guest.get("agent/exec-status", pid=self._pid)
         except ServerFailed as problem:
             if "pid" not in str(problem):
                 raise
             raise NotFound(
-                f"The guest agent of {self._guest} knows no command {self._pid}",
-                why="Its output was already handed over, or the guest was restarted since",
+                f"The guest agent of {self._guest} has no command {self._pid}",
+                why="Its output was already fetched, or the guest has restarted since",
             ) from None
-        return told
+        return status
 
-    def _judged(self, told: dict[str, Any]) -> Output:
+    def _to_output(self, status: dict[str, Any]) -> Output:
         out, err = Stream(self._keep), Stream(self._keep)
-        streams = ((out, str(told.get("out-data") or "")), (err, str(told.get("err-data") or "")))
+        streams = ((out, str(status.get("out-data") or "")), (err, str(status.get("err-data") or "")))
         for stream, text in streams:
-            if self._way.system == "windows":
+            if self._transport.system == "windows":
                 stream.pid = 0  # no mark there
             stream.feed(as_bytes(text))
-        signal = told.get("signal")
-        code = None if signal else int(told.get("exitcode") or 0)
+        signal = status.get("signal")
+        code = None if signal else int(status.get("exitcode") or 0)
         if out.pid is None and err.pid is None and signal is None:
             raise not_started(self._guest, code, _words(bytes(err.noise or out.noise)))
         return Output(
             code,
             bytes(out.kept),
             bytes(err.kept),
-            out.cut or bool(told.get("out-truncated")),
-            err.cut or bool(told.get("err-truncated")),
+            out.cut or bool(status.get("out-truncated")),
+            err.cut or bool(status.get("err-truncated")),
             _SIGNALS.get(int(signal), str(signal)) if signal else None,
         )
 
 
 def as_bytes(text: str) -> bytes:
-    """The bytes behind what PVE shows as text. A version of PVE that decodes them itself is understood as well."""
+    """The bytes behind PVE's text. A version of PVE that decodes them itself is handled, too."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:
@@ -358,22 +366,22 @@ def _words(data: bytes) -> str:
 
 
 def _from_base64(text: str) -> bytes:
-    """Several pieces may stand one after the other, each with its own padding."""
+    """Several pieces may follow each other, each with its own padding."""
     return b"".join(base64.b64decode(piece) for piece in re.findall(r"[^=]+={0,2}", text))
 
 
 def _file_problem(what: str, problem: Problem, kind: type[Problem] = GuestRefused) -> Problem:
-    return kind(what, why=f"The guest said: {problem.what.partition('Agent error: ')[2] or problem.what}")
+    return kind(what, why=f"It said: {problem.what.partition('Agent error: ')[2] or problem.what}")
 
 
 def _disabled(guest: Guest, problem: Problem) -> Problem | None:
-    """Some distributions switch parts of the agent off."""
+    """Some distributions disable parts of the agent."""
     if "has been disabled" not in str(problem) and "not been found" not in str(problem):
         return None
     return GuestRefused(
         f"The guest agent of {guest} does not allow this",
         why=str(problem).partition("Agent error: ")[2] or str(problem),
-        next_step="Its operator can allow it: on RHEL, Fedora and their kin take guest-exec and guest-file-* out of "
-        "BLOCK_RPCS (or into ALLOW_RPCS) in /etc/sysconfig/qemu-ga and restart qemu-guest-agent; "
-        "a guest whose file systems are frozen for a backup allows it again afterwards",
+        next_step="Allow it in the guest: on RHEL, Fedora and similar systems, remove guest-exec and guest-file-* from "
+        "BLOCK_RPCS (or add them to ALLOW_RPCS) in /etc/sysconfig/qemu-ga and restart qemu-guest-agent. "
+        "If its file systems are frozen for a backup, wait until the backup has ended",
     )

@@ -1,4 +1,4 @@
-"""Files and folders inside guests, as both kinds of system tell about them."""
+"""Files and folders inside guests, on POSIX and Windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Entry:
     """One file, folder or link."""
 
     name: bytes
-    """As the guest has it; hardly ever is it not UTF-8."""
+    """The raw bytes, which are almost always UTF-8."""
     type: str
     """file, folder, link, fifo, socket, device or other"""
     size: int
@@ -21,22 +21,22 @@ class Entry:
     group: str = ""
     links: int = 1
     target: str = ""
-    """Where a link leads."""
+    """Where a link points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
     entries: list[Entry]
     cut: bool = False
-    """There are more than were read."""
+    """Whether there are more entries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WriteTarget:
     """Where a file is about to be written: the target behind all links, and a temporary file beside it."""
 
     target: str
     temporary: str
-    """Empty where the file is only added to."""
+    """Empty for an append."""
     old: Entry | None
-    """What is there now."""
+    """The existing file, if any."""

@@ -1,47 +1,40 @@
-"""The addresses of a guest as Proxmox VE knows them: from the agent of a VM, or from the namespace of a container."""
+"""The addresses of a guest as Proxmox VE reports them: by the agent of a VM, or from the namespace of a container."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from quorate.inside.facts.model import Interface
 from quorate.problems import ServerFailed
 from quorate.pve import values
 from quorate.pve.cluster import Guest
 
-# Networks that a guest makes for itself; nobody outside can use their addresses.
+# Networks inside the guest; their addresses are useless to others.
 _OWN_NETWORKS = ("docker", "br-", "veth", "virbr", "lxcbr", "lxdbr", "cni", "flannel", "cali", "podman", "kube")
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
-    name: str
-    mac: str
-    addresses: tuple[str, ...]
-    """With their prefix: 192.168.1.5/24"""
-
-
 async def from_pve(guest: Guest) -> list[Interface]:
-    """What PVE tells without any way in. Raises a Problem if it cannot be had."""
+    """What PVE reports without entering the guest. Raises a Problem if PVE cannot say."""
     answer = await guest.get("agent/network-get-interfaces" if guest.is_vm else "interfaces")
     listed = answer.get("result") if isinstance(answer, dict) else answer
-    if guest.is_vm and not isinstance(listed, list):  # the agent's own error stands in place of the list
-        raise ServerFailed("The guest agent does not tell the interfaces", why=str(answer)[:200])
+    if guest.is_vm and not isinstance(listed, list):  # the agent's own error takes the place of the list
+        raise ServerFailed("The guest agent does not report the interfaces", why=str(answer)[:200])
     return [_interface(one) for one in listed or []]
 
 
-def _interface(told: Mapping[str, Any]) -> Interface:
-    """The agent and newer PVE give a list, older PVE the first address of each family of a container."""
-    listed = [f"{one.get('ip-address', '')}/{one.get('prefix', '')}" for one in told.get("ip-addresses") or []]
-    first = [str(told.get(key) or "") for key in ("inet", "inet6")]
-    mac = str(told.get("hardware-address") or told.get("hwaddr") or "")
-    return Interface(str(told.get("name", "?")), mac, tuple(one for one in listed or first if one.strip("/")))
+def _interface(row: Mapping[str, Any]) -> Interface:
+    """The agent and newer PVE list all addresses, older PVE the first of each family of a container."""
+    listed = [f"{one.get('ip-address', '')}/{one.get('prefix', '')}" for one in row.get("ip-addresses") or []]
+    first = [str(row.get(key) or "") for key in ("inet", "inet6")]
+    mac = str(row.get("hardware-address") or row.get("hwaddr") or "") or None
+    addresses = tuple(one for one in listed or first if one.strip("/"))
+    return Interface(str(row.get("name", "?")), mac, addresses=addresses)
 
 
 def is_usable(address: str) -> bool:
-    """Others can reach it: neither loopback nor of one cable only."""
+    """Whether other machines can reach it: neither loopback nor link-local."""
     try:
         ip = ipaddress.ip_address(bare(address))
     except ValueError:
@@ -54,15 +47,15 @@ def bare(address: str) -> str:
 
 
 def usable(interfaces: Iterable[Interface], config: Mapping[str, Any], *, prefer: str | None = None) -> list[str]:
-    """The addresses others can use, best first.
+    """The addresses that other machines can use, best first.
 
-    The interface that the caller prefers comes first, then the network cards of the configuration in their order, then
-    the rest, with networks that the guest made for itself last; IPv4 comes before IPv6.
+    The preferred interface comes first, then the network cards of the configuration in their order, then the rest, with
+    networks inside the guest last; IPv4 comes before IPv6.
     """
     cards = [_mac(str(config[key])) for key in sorted(config, key=_card_number) if values.bus_of(key) == "net"]
 
     def rank(interface: Interface, address: str) -> tuple[bool, int, bool, bool]:
-        mac = interface.mac.lower()
+        mac = (interface.mac or "").lower()
         card = cards.index(mac) if mac in cards else len(cards)
         own = card == len(cards) and interface.name.startswith(_OWN_NETWORKS)
         return interface.name != prefer, card, own, ":" in address

@@ -1,90 +1,189 @@
-"""Commands that go on in the background, so that they can be found again."""
+"""Commands that run in the background on guests and hosts, so that the caller who started them can find them again.
+
+A command that the machine keeps, or a guest agent, is recorded in the shared state: any server can follow it, also
+after a restart. One that only this server follows over its connection is known to this server alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-from quorate.inside.way import Job
-from quorate.problems import NotFound, Refused
-from quorate.pve.cluster import Cluster
+import msgspec
+
+from quorate.command_rules import CommandRules
+from quorate.hints import GUEST_JOB, HOST_JOB, Advice
+from quorate.inside.transport import Job
+from quorate.ownership import current_owner
+from quorate.problems import NotFound, Problem, Refused
+from quorate.pve.clock import Clock
+from quorate.ssh.access import SshAccess
 
 MOST_JOBS = 32
 KEPT_SECONDS = 900.0
-"""How long an ended job can still be asked for."""
-AGENT_SECONDS = 86_400.0
-"""How long an agent's job is listed if nobody hears of its end; by its handle it is found afterwards as well."""
+"""How long an ended job can still be polled."""
+ABANDONED_SECONDS = 7 * 86_400.0
+"""How long a job stays listed if its end is never seen."""
 
 
-@dataclass(slots=True)
-class Known:
-    job: Job
+class JobRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job as it is stored."""
+
+    handle: str
+    site: str
+    """The cluster, or `homelab`, whose tool started it."""
     machine: str
     """`vm 102 docker01`, `host nas`"""
     line: str
-    way: str
+    transport: str
     begun: float
+    owner: str = ""
+    """The subject of the caller's credentials; empty for the operator at this machine."""
+    ref: str = ""
+    """How to find the machine again."""
     cluster: str | None = None
-    """The cluster of the machine, where the command is kept by none."""
+    """The cluster of the machine, for a command of the homelab."""
+    user: str | None = None
+    """As whom it runs, if not as the login."""
+    keep: int = 0
+    kept: bool = False
+    """Its machine keeps it, so any server can follow it."""
+    back: dict[str, Any] = {}
+    """Arguments of the snapshot_rollback that undoes it, if it was begun with a snapshot."""
     ended: float | None = None
 
 
-class Jobs:
-    """Of one cluster, in this server: a bounded number, the ended ones for a while."""
+class JobStore(Protocol):
+    """The jobs in the state that all servers share."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._clock = cluster.clock
-        self._known: dict[str, Known] = cluster.background  # shared by all who see this cluster, veiled or not
+    async def all(self) -> dict[str, JobRecord]: ...
 
-    def ensure_room(self) -> None:
-        self._tidy()
-        if sum(one.ended is None for one in self._known.values()) >= MOST_JOBS:
+    async def find(self, name: str) -> JobRecord | None: ...
+
+    async def keep(self, name: str, entry: JobRecord) -> None: ...
+
+    async def forget(self, name: str) -> None: ...
+
+
+@dataclass(slots=True)
+class BackgroundJob:
+    record: JobRecord
+    job: Job | None = None
+    """Where this server itself follows it."""
+
+
+class JobKeeper(Protocol):
+    """What keeps the commands that continue in the background: a cluster or the homelab."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def ssh(self) -> SshAccess: ...
+
+    @property
+    def command_rules(self) -> CommandRules: ...
+
+    @property
+    def background(self) -> dict[str, Any]:
+        """The jobs that only this server follows, by handle."""
+
+    @property
+    def jobs(self) -> Any:
+        """A JobStore; None where there is no shared state."""
+
+
+class JobRegistry:
+    """The jobs of one cluster or the homelab: a bounded number, ended ones for a while. A caller sees its own."""
+
+    def __init__(self, keeper: JobKeeper) -> None:
+        self._site = keeper.name
+        self._clock = keeper.clock
+        self._here: dict[str, BackgroundJob] = keeper.background  # shared by every view of it, filtered or not
+        self._store: JobStore | None = keeper.jobs
+
+    async def ensure_room(self) -> None:
+        if sum(one.record.ended is None for one in await self._everything()) < MOST_JOBS:
+            return
+        for one in await self._everything():  # some may have ended since anyone asked
+            with contextlib.suppress(Problem):
+                if one.job is not None and one.record.ended is None and await one.job.wait(0) is not None:
+                    await self.note_end(one)
+        if sum(one.record.ended is None for one in await self._everything()) >= MOST_JOBS:
             raise Refused(
-                f"{MOST_JOBS} commands go on in the background already",
-                next_step="guest_job or host_job lists them; stop some or wait for their end",
+                f"{MOST_JOBS} commands already run in the background",
+                next_step=Advice("Stop some of them or wait until they end", GUEST_JOB, HOST_JOB),
             )
 
-    def remember(
-        self, job: Job, *, machine: str, line: str, way: str, begun: float, cluster: str | None = None
-    ) -> None:
-        self._known[job.handle] = Known(job, machine, line, way, begun, cluster)
+    def new(self, handle: str, **fields: Any) -> JobRecord:
+        return JobRecord(handle, self._site, begun=self._clock.time(), owner=current_owner(), **fields)
 
-    def find(self, handle: str) -> Known | None:
-        self._tidy()
-        return self._known.get(handle)
+    async def remember(self, record: JobRecord, job: Job) -> None:
+        self._here[record.handle] = BackgroundJob(record, job)
+        if record.kept and self._store is not None:
+            await self._store.keep(record.handle, record)
 
-    def listed(self) -> list[Known]:
-        self._tidy()
-        return list(self._known.values())
+    async def forget(self, handle: str) -> None:
+        """Nothing more can be learned about it, or the caller has its result."""
+        self._here.pop(handle, None)
+        if self._store is not None:
+            await self._store.forget(handle)
 
-    def lose(self, known: Known) -> None:
-        """Nothing more is to be learned of it now: it takes no room any longer."""
-        if known.job.over:  # it can still be asked how it ended
-            self._tidy()
-        else:
-            self._known.pop(known.job.handle, None)
+    async def find(self, handle: str) -> BackgroundJob | None:
+        """None if there is none, or if it belongs to someone else."""
+        return next((one for one in await self.listed() if one.record.handle == handle), None)
 
-    def _tidy(self) -> None:
+    async def is_taken(self, handle: str) -> bool:
+        """Whether it belongs to someone else."""
+        return any(one.record.handle == handle and not _is_own(one.record) for one in await self._everything())
+
+    async def listed(self) -> list[BackgroundJob]:
+        return [one for one in await self._everything() if _is_own(one.record)]
+
+    async def note_end(self, known: BackgroundJob) -> None:
+        if known.record.ended is not None:
+            return
+        known.record = msgspec.structs.replace(known.record, ended=self._clock.time())
+        if known.record.kept and self._store is not None:
+            await self._store.keep(known.record.handle, known.record)
+
+    async def _everything(self) -> list[BackgroundJob]:
+        for known in list(self._here.values()):
+            if known.job is not None and known.job.over:
+                await self.note_end(known)
+        stored = await self._store.all() if self._store is not None else {}
+        others = (one for one in stored.values() if one.site == self._site and one.handle not in self._here)
+        found = [*self._here.values(), *(BackgroundJob(one) for one in others)]
+        for one in [one for one in found if self._is_old(one.record)]:
+            await self.forget(one.record.handle)
+            found.remove(one)
+        return found
+
+    def _is_old(self, one: JobRecord) -> bool:
         now = self._clock.time()
-        for handle, one in list(self._known.items()):
-            if one.ended is None and one.job.over:
-                one.ended = now
-            forgotten = one.ended is not None and now - one.ended > KEPT_SECONDS
-            unheard = one.ended is None and handle.startswith("agent:") and now - one.begun > AGENT_SECONDS
-            if forgotten or unheard:
-                del self._known[handle]
+        return now - one.ended > KEPT_SECONDS if one.ended is not None else now - one.begun > ABANDONED_SECONDS
 
 
-def jobs_of(cluster: Cluster) -> Jobs:
-    return Jobs(cluster)
+def _is_own(record: JobRecord) -> bool:
+    return current_owner() in ("", record.owner)
 
 
-def agent_place(handle: str) -> tuple[str, int, int]:
-    """Node, vmid and process of a command that an agent has started, by any server."""
+def parse_agent_handle(handle: str) -> tuple[str, int, int]:
+    """Node, vmid and process id of a command that an agent started for any server."""
     kind, *rest = handle.split(":")
     if kind == "agent" and len(rest) == 3 and all(one.isascii() and one.isdecimal() for one in rest[1:]):
         return rest[0], int(rest[1]), int(rest[2])
-    raise NotFound(
+    raise no_job(handle)
+
+
+def no_job(handle: str) -> NotFound:
+    return NotFound(
         f"There is no job {handle!r}",
-        why="Jobs over SSH live in the server that has started them, and are forgotten some time after their end",
-        next_step="guest_job action=list shows the jobs of this server",
+        why="A job belongs to the caller who started it, and is forgotten some time after it ends; one that its "
+        "machine could not keep ended with the server that started it",
+        next_step=Advice("List the jobs of hosts or of guests", HOST_JOB(action="list"), GUEST_JOB(action="list")),
     )

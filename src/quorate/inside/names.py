@@ -1,9 +1,10 @@
-"""Names that go into commands inside guests: users, groups, modes, services; what fits no strict pattern is refused."""
+"""Names that become part of commands inside guests (users, groups, modes, services), checked by strict patterns."""
 
 from __future__ import annotations
 
 import re
 
+from quorate.hints import GUEST_SERVICE, HOST_SERVICE, Advice
 from quorate.problems import BadArgument
 
 _ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?"
@@ -17,7 +18,7 @@ _UNIT_TYPES = ("service", "socket", "timer", "path", "mount", "automount", "swap
 
 def user(text: str) -> str:
     if _USER.fullmatch(text) is None:
-        raise BadArgument(f"{text!r} is no name of a user", why="It has letters, digits and _ . @ + -")
+        raise BadArgument(f"{text!r} is not a user name", why="User names consist of letters, digits and _ . @ + -")
     return text
 
 
@@ -25,8 +26,8 @@ def owner(text: str) -> str:
     """`user`, `user:group` or `:group`, by name or number."""
     if _OWNER.fullmatch(text) is None:
         raise BadArgument(
-            f"{text!r} is no owner",
-            why="User and group have letters, digits and _ . @ + -",
+            f"{text!r} is not an owner",
+            why="User and group consist of letters, digits and _ . @ + -",
             next_step="Write user, user:group or :group, by name or number",
         )
     return text
@@ -34,24 +35,24 @@ def owner(text: str) -> str:
 
 def mode(text: str) -> str:
     if _MODE.fullmatch(text) is None:
-        raise BadArgument(f"{text!r} is no mode of a file", next_step="Write it as three or four octal digits: 0644")
+        raise BadArgument(f"{text!r} is not a file mode", next_step="Write three or four octal digits, such as 0644")
     return text
 
 
 def service(text: str, system: str) -> str:
-    """A service by its name; wildcards and options are none."""
+    """A service name, without wildcards or options."""
     pattern = _WINDOWS_SERVICE if system == "windows" else _UNIT
     if pattern.fullmatch(text) is None:
         raise BadArgument(
-            f"{text!r} is no name of a service",
-            why="A name begins with a letter or digit and holds no spaces, wildcards or quotes"
+            f"{text!r} is not a service name",
+            why="A name starts with a letter or digit and contains no spaces, wildcards or quotes"
             if system != "windows"
-            else "A name begins with a letter or digit and holds no wildcards or quotes",
-            next_step="guest_service without a service lists the names",
+            else "A name starts with a letter or digit and contains no wildcards or quotes",
+            next_step=Advice("List the services", HOST_SERVICE, GUEST_SERVICE),
         )
     return text
 
 
 def unit(text: str) -> str:
-    """The full name that systemd knows: `ssh` is `ssh.service`."""
+    """The full name of a unit: `ssh` is `ssh.service`."""
     return text if text.rpartition(".")[2] in _UNIT_TYPES else f"{text}.service"

@@ -1,78 +1,97 @@
-"""Where the nodes of a cluster answer SSH. A command for one node is never sent to another."""
+"""The SSH addresses of a cluster's nodes. A command for one node is never sent to another."""
 
 from __future__ import annotations
 
-from quorate.problems import NotConfigured, PermissionMissing
+from functools import partial
+
+from quorate.problems import NotConfigured, PermissionMissing, Problem
 from quorate.pve.cluster import Cluster
+from quorate.pve.tasks import gather_bounded
 from quorate.ssh.settings import split_port
 from quorate.ssh.target import SshTarget
 
-TOLD_SECONDS = 300.0
+REPORTED_SECONDS = 300.0
+AT_ONCE = 8
 
 
 async def ssh_of_node(cluster: Cluster, node: str) -> SshTarget:
-    """What the operator wrote down for the node, else what the cluster tells of it, else its name."""
+    """The configured address, else the one that the cluster reports, else the node's name."""
     ssh = cluster.ssh
     if configured := ssh.configured_node(node):
         return configured
-    told = await _told_addresses(cluster)
-    if ssh.single_host and _is_node(ssh.single_host, node, told):
+    reported = await _reported_addresses(cluster)
+    if ssh.single_host and _is_node(ssh.single_host, node, reported):
         return ssh.node_at(ssh.single_host)
-    if node in told:
-        ssh.require_allowed(told[node] or node)
-        return ssh.node_at(told[node] or node)
+    if node in reported:
+        ssh.require_allowed(reported[node] or node)
+        return ssh.node_at(reported[node] or node)
     if ssh.single_host:
         raise NotConfigured(
-            f"It is not known where node {node} answers SSH",
-            why=f"Only {ssh.single_host} is configured, and the cluster does not tell which node that is",
+            f"The SSH address of node {node} is unknown",
+            why=f"Only {ssh.single_host} is configured, and the cluster does not say which node that is",
             next_step=how_to_configure(cluster, node),
         )
     ssh.require_allowed(node)
     return ssh.node_at(node)
 
 
+async def reported_address(cluster: Cluster, node: str) -> str:
+    """The address that the cluster itself uses for the node; empty if it does not say."""
+    return (await _reported_addresses(cluster)).get(node, "")
+
+
 async def node_addresses(cluster: Cluster) -> frozenset[str]:
-    """Every address at which a node is known to answer."""
+    """Every known address of a node."""
     ssh = cluster.ssh
     written = [*ssh.settings.node_hosts.values(), *([ssh.single_host] if ssh.single_host else [])]
-    return frozenset([*(await _told_addresses(cluster)).values(), *(split_port(one)[0] for one in written)])
+    return frozenset([*(await _reported_addresses(cluster)).values(), *(split_port(one)[0] for one in written)])
 
 
 async def addresses_of_nodes(cluster: Cluster) -> dict[str, list[str]]:
-    """Where each node is known to answer, with the port where one is written down, and its name."""
-    ssh, told = cluster.ssh, await _told_addresses(cluster)
+    """All known addresses of each node: configured ones with their port, its own ones, and its name."""
+    ssh, reported = cluster.ssh, await _reported_addresses(cluster)
     names = [row.node for row in await cluster.inventory.of_type("node")]
+    own = await gather_bounded(AT_ONCE, [partial(_own_addresses, cluster, node) for node in names])
     found = {}
-    for node in names:
-        single = [ssh.single_host] if ssh.single_host and _is_node(ssh.single_host, node, told) else []
+    for node, addresses in zip(names, own, strict=True):
+        single = [ssh.single_host] if ssh.single_host and _is_node(ssh.single_host, node, reported) else []
         written = [ssh.settings.node_hosts[node]] if node in ssh.settings.node_hosts else []
-        found[node] = [*written, *single, *([told[node]] if told.get(node) else []), node]
+        found[node] = [*written, *single, *([reported[node]] if reported.get(node) else []), *addresses, node]
     return found
+
+
+async def _own_addresses(cluster: Cluster, node: str) -> list[str]:
+    """Those of all its network cards; none if the node is offline or the privilege is missing."""
+    try:
+        cards = await cluster.get(f"/nodes/{node}/network")
+    except Problem:
+        return []
+    return [str(card[key]) for card in cards for key in ("address", "address6") if card.get(key)]
 
 
 def how_to_configure(cluster: Cluster, node: str) -> str:
     return (
-        f'Give its address in the configuration: [clusters.{cluster.name}.ssh] nodes = {{ {node} = "ADDRESS" }}, '
-        f'or [ssh] nodes = {{ {node} = "ADDRESS" }} where the cluster is described by variables'
+        f'Set its address in the configuration: [clusters.{cluster.name}.ssh] nodes = {{ {node} = "ADDRESS" }}, '
+        f'or [ssh] nodes = {{ {node} = "ADDRESS" }} if environment variables describe the cluster'
     )
 
 
-async def _told_addresses(cluster: Cluster) -> dict[str, str]:
-    """Node -> address (which may be empty), as the cluster tells them; nothing where we may not ask."""
+async def _reported_addresses(cluster: Cluster) -> dict[str, str]:
+    """Node -> address (which may be empty), as the cluster reports them; empty if the privilege is missing."""
     ssh = cluster.ssh
-    if cluster.clock.monotonic() - ssh.told_at > TOLD_SECONDS:
+    if cluster.clock.monotonic() - ssh.reported_at > REPORTED_SECONDS:
         try:
             rows = await cluster.get("/cluster/status")
         except PermissionMissing:
             rows = []
-        ssh.told = {str(row["name"]): str(row.get("ip") or "") for row in rows if row.get("type") == "node"}
-        ssh.told_at = cluster.clock.monotonic()
-    return ssh.told
+        ssh.reported = {str(row["name"]): str(row.get("ip") or "") for row in rows if row.get("type") == "node"}
+        ssh.reported_at = cluster.clock.monotonic()
+    return ssh.reported
 
 
-def _is_node(host: str, node: str, told: dict[str, str]) -> bool:
-    """Whether the one host that is configured is this node."""
+def _is_node(host: str, node: str, reported: dict[str, str]) -> bool:
+    """Whether the single configured host is this node."""
     name, _ = split_port(host)
-    if list(told) == [node]:
+    if list(reported) == [node]:
         return True
-    return name in (node, told.get(node) or node) or name.partition(".")[0] == node
+    return name in (node, reported.get(node) or node) or name.partition(".")[0] == node

@@ -1,4 +1,4 @@
-"""Paths inside guests: absolute, in one plain spelling, so that no program can take them for anything else."""
+"""Paths inside guests: absolute and normalized, so that every program reads them alike."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ LONGEST_PATH = 4096
 LONGEST_NAME = 255
 
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
-# What Windows forbids in names; a further colon would name a hidden stream of the file.
+# Forbidden in Windows names; another colon would name an alternate data stream.
 _NOT_IN_WINDOWS_NAMES = re.compile(r'[<>:"|?*\x00-\x1f]')
 
 
 def guest_path(path: str, system: str) -> str:
-    """The path as the programs of that system get it; BadArgument if it is none."""
+    """The path as programs of that system get it. Raises BadArgument if it is not a valid path."""
     if "\0" in path:
-        raise BadArgument("The path holds a NUL character", why="No file system has such names")
+        raise BadArgument("The path contains a NUL character", why="No file system has such names")
     if any("\ud800" <= char <= "\udfff" for char in path):
-        raise BadArgument("The path holds half a character (a lone surrogate)", why="It cannot be sent to the guest")
+        raise BadArgument("The path contains a lone surrogate", why="It cannot be sent to the guest")
     return _windows(path) if system == "windows" else _posix(path)
 
 
 def parent_of(path: str) -> str:
-    """The folder of a path that `guest_path` made."""
+    """The folder of a path from `guest_path`."""
     separator = "/" if path.startswith("/") else "\\"
     folder = path.rpartition(separator)[0]
     return folder if folder and not folder.endswith(":") else folder + separator
@@ -32,8 +32,8 @@ def parent_of(path: str) -> str:
 
 def _posix(path: str) -> str:
     if not path.startswith("/"):
-        hint = "this guest runs no Windows; write /folder/file" if _DRIVE.match(path) else "begin it with /"
-        raise BadArgument(f"{path!r} is no absolute path", next_step=f"Give the whole path: {hint}")
+        hint = "this guest does not run Windows; write /folder/file" if _DRIVE.match(path) else "start it with /"
+        raise BadArgument(f"{path!r} is not an absolute path", next_step=f"Give the whole path: {hint}")
     names = [name for name in path.split("/") if name not in ("", ".")]
     _refuse_dots(path, names)
     if any(len(name.encode()) > LONGEST_NAME for name in names) or len(path.encode()) >= LONGEST_PATH:
@@ -46,16 +46,16 @@ def _posix(path: str) -> str:
 def _windows(path: str) -> str:
     if not _DRIVE.match(path):
         raise BadArgument(
-            f"{path!r} is no absolute path of Windows",
-            next_step="Give the whole path on a drive of the guest, such as C:\\folder\\file",
+            f"{path!r} is not an absolute Windows path",
+            next_step="Give the whole path with its drive, such as C:\\folder\\file",
         )
     names = [name for name in re.split(r"[\\/]", path[3:]) if name not in ("", ".")]
     _refuse_dots(path, names)
     for name in names:
         if _NOT_IN_WINDOWS_NAMES.search(name) or name.endswith((" ", ".")):
             raise BadArgument(
-                f"{name!r} is no name of a file in Windows",
-                why='Names hold none of < > : " | ? * and no control characters, and end in neither space nor dot',
+                f"{name!r} is not a valid file name on Windows",
+                why='Names contain none of < > : " | ? * and no control characters, and do not end in a space or dot',
             )
     return f"{path[0].upper()}:\\" + "\\".join(names)
 
@@ -63,7 +63,7 @@ def _windows(path: str) -> str:
 def _refuse_dots(path: str, names: list[str]) -> None:
     if ".." in names:
         raise BadArgument(
-            f"{path!r} goes up with ..",
-            why="Where that leads depends on links inside the guest",
+            f"{path!r} contains ..",
+            why="Where it leads depends on links inside the guest",
             next_step="Write the path without ..",
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 
+from quorate.hints import GUEST_POWER, Advice
 from quorate.inside.node_addresses import how_to_configure, ssh_of_node
-from quorate.inside.over_ssh import SshWay, not_started
+from quorate.inside.ssh_transport import SshTransport, not_started
 from quorate.problems import Conflict, GuestRefused, NotConfigured, PermissionMissing, Problem, TimedOut
 from quorate.pve.cluster import Cluster, Guest
-from quorate.ssh.launching import command_line
-from quorate.ssh.process import Ended, Place
+from quorate.ssh.launcher import command_line
+from quorate.ssh.process import Ended, ExecutionTarget
 from quorate.ssh.target import SshTarget
 
 _ELSEWHERE = re.compile(r"Configuration file 'nodes/(?P<node>[^/']+)/lxc/\d+\.conf' does not exist")
@@ -19,34 +20,54 @@ _ELSEWHERE = re.compile(r"Configuration file 'nodes/(?P<node>[^/']+)/lxc/\d+\.co
 TRY_SECONDS = 20.0
 
 
-async def pct_way(cluster: Cluster, guest: Guest) -> SshWay:
-    target = await ssh_of_node(cluster, guest.row.node)
-    place = Place(cluster.ssh.pool, target, (*_pct(target), "exec", str(guest.vmid), "--"))
+class SshNotSetUp(NotConfigured):
+    """Nothing about SSH to the nodes is configured, and no host key is known."""
+
+
+async def pct_transport(cluster: Cluster, guest: Guest) -> SshTransport:
+    target = await _reachable_node(cluster, guest.row.node)
+    place = ExecutionTarget(cluster.ssh.pool, target, (*_pct(target), "exec", str(guest.vmid), "--"))
 
     def explain(ended: Ended) -> Problem:
         return _explained(cluster, guest, ended, target)
 
     description = f"pct exec {guest.vmid} on {guest.row.node} as {target.user}"
-    return SshWay("pct", description, place, explain, most=cluster.ssh.settings.max_output)
+    return SshTransport("pct", description, place, explain, most=cluster.ssh.settings.max_output)
 
 
 async def try_pct(cluster: Cluster, node: str) -> SshTarget:
-    """Log in at the node and let pct list its containers, which changes nothing. Raises what stands in the way."""
-    target = await ssh_of_node(cluster, node)
+    """Log in to the node and list its containers, which changes nothing. Raises the Problem that prevents it."""
+    target = await _reachable_node(cluster, node)
     channel = await cluster.ssh.pool.open(target, command_line((*_pct(target), "list")))
     process = channel.process
     try:
         async with asyncio.timeout(TRY_SECONDS):
-            said, complained = await asyncio.gather(process.stdout.read(), process.stderr.read())
+            stdout, stderr = await asyncio.gather(process.stdout.read(), process.stderr.read())
             await channel.finished()
     except TimeoutError:
-        raise TimedOut(f"pct on {node} did not end within {TRY_SECONDS:g} s", next_step="See why it hangs") from None
+        raise TimedOut(
+            f"pct on {node} did not end within {TRY_SECONDS:g} s", next_step=f"Run `pct list` on {node} and see why"
+        ) from None
     finally:
         channel.close()
     if process.exit_status != 0:
-        words = " ".join((complained or said).decode("utf-8", "replace").split())
+        words = " ".join((stderr or stdout).decode("utf-8", "replace").split())
         raise _barred(cluster, node, words, process.exit_status, target) or GuestRefused(
-            f"pct does not work on {node}", why=f"It said: {words}", next_step=f"Run `pct list` on {node} and see"
+            f"pct does not work on {node}", why=f"It said: {words}", next_step=f"Run `pct list` on {node} to see why"
+        )
+    return target
+
+
+async def _reachable_node(cluster: Cluster, node: str) -> SshTarget:
+    """Refused at once where SSH was never set up: a connection could only time out or show an unknown host key."""
+    target = await ssh_of_node(cluster, node)
+    if not cluster.ssh.is_set_up(target):
+        raise SshNotSetUp(
+            f"Commands in containers need SSH to their node, and SSH to {node} ({target.address}) is not set up",
+            why="PVE's API runs no commands in containers. No setting under [ssh] exists, and no known_hosts file has "
+            "the node's key",
+            next_step=f"The operator can set it up at a terminal: `quorate trust {target.address}`, then let root log "
+            f"in there with a key of this user (`ssh-copy-id root@{target.host}`); `quorate doctor` checks it",
         )
     return target
 
@@ -56,31 +77,32 @@ def _pct(target: SshTarget) -> tuple[str, ...]:
 
 
 def _explained(cluster: Cluster, guest: Guest, ended: Ended, target: SshTarget) -> Problem:
-    """Why pct did not start the command, by its own words."""
+    """Why pct did not start the command, from its own message."""
     words, node = ended.words, guest.row.node
     if elsewhere := _ELSEWHERE.search(words):
         cluster.inventory.forget()
         if elsewhere["node"] == node:
             return Conflict(
-                f"{guest} is not on node {node} any more",
+                f"{guest} is no longer on node {node}",
                 why=f"pct said: {words}",
-                next_step="It was moved or deleted meanwhile; call again",
+                next_step="It was moved or deleted in the meantime; call again",
             )
         return NotConfigured(
             f"{target.address} is node {elsewhere['node']}, but {guest} is on {node}",
-            why="Nothing was run: a container can only be entered on its own node",
+            why="Nothing ran: a container can only be entered on its own node",
             next_step=how_to_configure(cluster, node),
         )
     if "not running" in words:
-        return Conflict(f"{guest} is not running", next_step="Start it first with guest_power action=start")
+        start = GUEST_POWER(guest=guest.vmid, action="start")
+        return Conflict(f"{guest} is not running", next_step=Advice("Start it first", start))
     return _barred(cluster, node, words, ended.exit_code, target) or not_started(guest, ended.exit_code, words)
 
 
 def _barred(cluster: Cluster, node: str, words: str, code: int | None, target: SshTarget) -> Problem | None:
-    """Why pct itself cannot be run there, if that is what the words say."""
+    """Why pct itself cannot run there, if that is what the message says."""
     if "not found" in words and "pct" in words and code == 127:
         return NotConfigured(
-            f"{target.address} has no command pct, so it is no Proxmox VE node",
+            f"{target.address} has no command pct, so it is not a Proxmox VE node",
             why=f"It said: {words}",
             next_step=how_to_configure(cluster, node),
         )

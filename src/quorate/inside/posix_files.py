@@ -1,21 +1,22 @@
-"""Files of POSIX guests, by programs that coreutils and BusyBox both have."""
+"""Files of POSIX guests, through programs that both coreutils and BusyBox have."""
 
 from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
 
-from quorate.inside.entries import Entry, Listing, Place
+from quorate.hints import GUEST_DIR_LIST, GUEST_FILE_READ, GUEST_PATH_STAT, Advice
+from quorate.inside.entries import Entry, Listing, WriteTarget
 from quorate.inside.paths import parent_of
 from quorate.inside.posix_script import failure, script, words_of
-from quorate.inside.way import Output, Way
+from quorate.inside.transport import Output, Transport
 from quorate.problems import Conflict, GuestRefused, NotFound, Problem
 
 LISTED_BYTES = 2 * 1024 * 1024
-"""Of a folder with more to tell, the rest is left out: some twenty thousand entries."""
+"""A longer listing is cut here, at about twenty thousand entries."""
 
-# Type and mode in hexadecimal, size, links, ids, time; then the names, which hold no slash. No path holds two slashes
-# in a row, so those begin an entry, and names may hold whatever they like, line ends included.
+# Type and mode in hexadecimal, size, links, ids, time; then user and group names, which contain no slash. No path
+# contains two slashes in a row, so those start an entry, and names may contain anything, even line breaks.
 _FORMAT = "%f %s %h %u %g %Y/%U/%G"
 _NEW_MODE = "0644"
 _OTHER_WAY = 20
@@ -27,8 +28,8 @@ _LIST = (
     f'test -d "$1" || {{ stat -L -c "$2" -- "$1"; exit {_OTHER_WAY}; }}\n'
     f'find -H "$1" -mindepth 1 -maxdepth 1 -exec stat -c "//$2 %n" {{}} + | head -c {LISTED_BYTES}'
 )
-# $1 path, $2 format, $3 the folder to make or nothing, $4 "append" or nothing. Tells the file behind all links, what is
-# there, and the new temporary file, which only its owner can read.
+# $1 path, $2 format, $3 the folder to create or nothing, $4 "append" or nothing. Prints the file behind all links, its
+# status, and the new temporary file, which only its owner can read.
 _PREPARE = (
     'test -z "$3" || mkdir -p -- "$3" || exit\n'
     "target=$1\n"
@@ -61,19 +62,21 @@ _TYPES = {
 }
 
 
-async def look_at(way: Way, path: str, *, behind_links: bool = False) -> Entry:
-    output = await way.run(script(_STAT_BEHIND if behind_links else _STAT, path, _FORMAT))
+async def look_at(transport: Transport, path: str, *, behind_links: bool = False) -> Entry:
+    output = await transport.run(script(_STAT_BEHIND if behind_links else _STAT, path, _FORMAT))
     line, _, target = output.stdout.partition(b"\n")
     if output.exit_code != 0:
-        raise failure(output, f"Looking at {path}")
+        raise failure(output, f"Reading the status of {path}")
     return _entry(line, path.rpartition("/")[2].encode() or b"/", target.removesuffix(b"\n").decode("utf-8", "replace"))
 
 
-async def list_folder(way: Way, path: str) -> Listing:
-    output = await way.run(script(_LIST, path, _FORMAT), keep=LISTED_BYTES)
+async def list_folder(transport: Transport, path: str) -> Listing:
+    output = await transport.run(script(_LIST, path, _FORMAT), keep=LISTED_BYTES)
     if output.exit_code == _OTHER_WAY and output.stdout:
         kind = _entry(output.stdout.strip(), b"").type
-        raise Conflict(f"{path} is no folder but a {kind}", next_step="guest_path_stat and guest_file_read look at it")
+        raise Conflict(
+            f"{path} is a {kind}, not a folder", next_step=Advice("Read it", GUEST_PATH_STAT, GUEST_FILE_READ)
+        )
     if output.exit_code != 0 or (output.stderr and not output.stdout):
         raise failure(output, f"Listing {path}")
     cut = output.stdout_cut or len(output.stdout) >= LISTED_BYTES
@@ -97,80 +100,94 @@ def _entry(line: bytes, name: bytes, target: str = "") -> Entry:
         size=int(size),
         modified=float(modified),
         mode=f"{stat.S_IMODE(bits):04o}",
-        owner=_named(user, uid),
-        group=_named(group, gid),
+        owner=_owner_name(user, uid),
+        group=_owner_name(group, gid),
         links=int(links),
         target=target,
     )
 
 
-def _named(name: str, number: str) -> str:
+def _owner_name(name: str, number: str) -> str:
     return number if name in ("UNKNOWN", "") else name
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-async def prepare(way: Way, path: str, *, parents: bool, append: bool) -> Place:
-    """Make the folders that are wanted, see what is there, and make a temporary file beside it if it is replaced."""
+async def prepare(transport: Transport, path: str, *, parents: bool, append: bool) -> WriteTarget:
+    """Create missing folders if requested, read what exists, and create a temporary file to replace it with."""
     command = script(_PREPARE, path, _FORMAT, parent_of(path) if parents else "", "append" if append else "")
-    output = await way.run(command)
+    output = await transport.run(command)
     if output.exit_code != 0:
         raise _unprepared(output, path)
     target, told, temporary = (_plain(part, path) for part in output.stdout.split(b"\0"))
     old = _entry(told.encode(), b"") if told else None
     if old is not None and old.type != "file":
         if temporary:
-            await discard(way, temporary)
+            await discard(transport, temporary)
         raise Conflict(
-            f"{path} is no file but a {old.type}", next_step="Give the path of a file; guest_dir_list shows folders"
+            f"{path} is a {old.type}, not a file", next_step=Advice("Give the path of a file", GUEST_DIR_LIST)
         )
-    return Place(target, temporary, old)
+    return WriteTarget(target, temporary, old)
+
+
+async def real_path(transport: Transport, path: str) -> str:
+    """The path with all links resolved, including those of its folders; parts that do not exist are kept."""
+    there, rest = path, ""
+    while there != "/":
+        output = await transport.run(script('readlink -f -- "$1"', there))
+        if output.exit_code == 0 and output.stdout.startswith(b"/"):
+            return _plain(output.stdout, path).rstrip("/") + rest
+        there, name = parent_of(there), there.rpartition("/")[2]
+        rest = f"/{name}{rest}"
+    return path
 
 
 def _plain(part: bytes, path: str) -> str:
     try:
         return part.removesuffix(b"\n").decode()
     except UnicodeDecodeError:
-        raise Conflict(f"{path} leads to a name that is not UTF-8", next_step="Write to another path") from None
+        raise Conflict(f"{path} points to a name that is not UTF-8", next_step="Write to another path") from None
 
 
 def _unprepared(output: Output, path: str) -> Problem:
     if output.exit_code == _LOST_LINK:
-        return Conflict(f"{path} is a link that leads nowhere", next_step="guest_path_stat shows where it points")
+        return Conflict(
+            f"{path} is a dangling link", next_step=Advice("See where it points", GUEST_PATH_STAT(path=path))
+        )
     if "No such file or directory" in words_of(output):
-        return NotFound(f"The folder of {path} is not there", next_step="parents=true makes it")
+        return NotFound(f"The folder of {path} does not exist", next_step="Create it with parents=true")
     return failure(output, f"Writing {path}")
 
 
-async def finish(way: Way, place: Place, *, owner: str | None, mode: str | None, size: int) -> None:
-    """Put the temporary file in the target's place, at once and with the rights of what was there."""
+async def finish(transport: Transport, place: WriteTarget, *, owner: str | None, mode: str | None, size: int) -> None:
+    """Move the temporary file over the target, with the owner and mode of the old file."""
     old = place.old
     keeps = f"{old.owner}:{old.group}" if old else ""
     rights = old.mode if old else _NEW_MODE
-    output = await way.run(
+    output = await transport.run(
         script(_FINISH, place.temporary, place.target, _kept_group(owner, old) or keeps, mode or rights, str(size))
     )
     if output.exit_code == _OTHER_WAY:
         raise GuestRefused(
-            f"{place.target} did not arrive as a whole, so nothing was replaced", why=words_of(output) or None
+            f"{place.target} did not arrive completely, so nothing was replaced", why=words_of(output) or None
         )
     if output.exit_code != 0:
         raise failure(output, f"Writing {place.target}")
 
 
-async def adjust(way: Way, path: str, *, owner: str | None, mode: str | None) -> None:
-    output = await way.run(script(_ADJUST, path, owner or "", mode or ""))
+async def adjust(transport: Transport, path: str, *, owner: str | None, mode: str | None) -> None:
+    output = await transport.run(script(_ADJUST, path, owner or "", mode or ""))
     if output.exit_code != 0:
         raise failure(output, f"Setting owner and mode of {path}")
 
 
-async def discard(way: Way, path: str) -> None:
-    await way.run(script('rm -f -- "$1"', path))
+async def discard(transport: Transport, path: str) -> None:
+    await transport.run(script('rm -f -- "$1"', path))
 
 
 def _kept_group(owner: str | None, old: Entry | None) -> str | None:
-    """The half of `user:group` that is not given stays as it was."""
+    """The missing half of `user:group` stays as it was."""
     if owner is None or old is None:
         return owner
     user, _, group = owner.partition(":")

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from quorate.inside.way import Command, Output
+from quorate.inside.transport import Command, Output
 from quorate.problems import Conflict, GuestRefused, NotFound, Problem
 
 SAID = 400
-"""How much of a guest's words is passed on in an error."""
+"""How many characters of a guest's message an error shows."""
 
 _ENGLISH = {"LC_ALL": "C"}
 _NOT_FOUND = 127
 
 
 def script(text: str, *values: str, stdin: bytes = b"") -> Command:
-    """`text` run by the guest's /bin/sh with `values` as $1, $2 and so on; programs speak English."""
+    """`text` for the guest's /bin/sh, with `values` as $1, $2 and so on; messages are in English."""
     return Command(("/bin/sh", "-c", text, "sh", *values), stdin=stdin, env=_ENGLISH)
 
 
 def words_of(output: Output) -> str:
-    """What the guest complained about, short."""
+    """The guest's error message, shortened."""
     text = (output.stderr or output.stdout).decode("utf-8", "replace").strip()
     return text if len(text) <= SAID else f"{text[:SAID]}…"
 
 
 def failure(output: Output, doing: str) -> Problem:
-    """What went wrong with a script, by the guest's own words."""
+    """What went wrong with a script, with the guest's own message."""
     said = words_of(output)
     if "No such file or directory" in said:
-        return NotFound(f"{doing}: it is not there", why=f"The guest said: {said}")
+        return NotFound(f"{doing}: it does not exist", why=f"It said: {said}")
     if output.exit_code == _NOT_FOUND:
-        return GuestRefused(f"{doing}: the guest lacks a program for that", why=f"The guest said: {said}")
+        return GuestRefused(f"{doing}: it lacks a program for this", why=f"It said: {said}")
     if any(text in said for text in ("Is a directory", "Not a directory", "File exists")):
-        return Conflict(f"{doing}: not possible", why=f"The guest said: {said}")
+        return Conflict(f"{doing}: not possible", why=f"It said: {said}")
     end = f"signal {output.signal}" if output.exit_code is None else f"exit code {output.exit_code}"
-    return GuestRefused(
-        f"{doing}: the guest refused", why=f"The guest said: {said}" if said else f"It ended with {end}"
-    )
+    return GuestRefused(f"{doing}: it refused", why=f"It said: {said}" if said else f"It ended with {end}")

@@ -1,15 +1,16 @@
-"""Services of POSIX guests: systemd, or OpenRC where that runs the machine."""
+"""Services of POSIX guests: systemd, OpenRC, or one of the small service managers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from quorate.inside import names
+from quorate.hints import GUEST_SERVICE, HOST_SERVICE, Advice
+from quorate.inside import names, small_services
 from quorate.inside.posix_script import failure, script, words_of
 from quorate.inside.service_state import Service
-from quorate.inside.way import Output, Way
-from quorate.problems import GuestRefused, NotConfigured, NotFound, Problem
+from quorate.inside.transport import Output, Transport
+from quorate.problems import GuestRefused, NotFound, Problem
 
 _PROPERTIES = (
     "Id,Description,LoadState,ActiveState,SubState,UnitFileState,MainPID,Result,StateChangeTimestamp,Job,ExecMainStatus"
@@ -18,8 +19,8 @@ _NO_MANAGER = 20
 _NO_SERVICE = 21
 _LISTED_BYTES = 1024 * 1024
 
-# Which of the two runs the machine is found out on the way; the parts of the answer are set apart by NUL.
-# $1 systemd's name of the unit, $2 the name as given, $3 how many lines of the log
+# The scripts detect which of the two runs the machine; the parts of their output are separated by NUL.
+# $1 the unit's full name, $2 the name as given, $3 the number of log lines
 _STATUS = f"""test ! -d /run/systemd/system || {{
 printf 'systemd\\0'
 systemctl show --no-pager -p {_PROPERTIES} -- "$1" || exit
@@ -52,7 +53,7 @@ _SYSTEMD_ACT = 'systemctl --no-ask-password --no-block "$1" -- "$2"'
 _OPENRC_ACT = {
     **dict.fromkeys(("start", "stop", "restart", "reload"), 'rc-service "$2" "$1"'),
     "enable": 'rc-update add "$2" default',
-    # It also complains about the runlevels that the service is not in; how it stands afterwards is what counts.
+    # It fails for runlevels that do not have the service; the state afterwards is what counts.
     "disable": 'rc-update -a del "$2" >/dev/null 2>&1 || exit 0',
 }
 _STATES = {
@@ -63,33 +64,40 @@ _OPENRC_STATUS = re.compile(r"status: *(\w+)")
 _OPENRC_ROW = re.compile(r"^ *(\S+) +\[ *(\w+).*\]$")
 
 
-async def status(way: Way, name: str, *, log_lines: int = 0) -> Service:
+async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Service:
     short = name.removesuffix(".service")
-    output = await way.run(script(_STATUS, names.unit(name), short, str(log_lines)))
-    manager, *parts = _parts(output, f"Looking at the service {name}")
+    output = await transport.run(script(_STATUS, names.unit(name), short, str(log_lines)))
+    if output.exit_code == _NO_MANAGER:
+        return await small_services.status(transport, short)
+    manager, *parts = _parts(output, f"Reading the service {name}")
     if manager == "openrc":
         if output.exit_code == _NO_SERVICE:
             raise _unknown(name)
         return _of_openrc(short, parts)
     if output.exit_code != 0:
-        raise failure(output, f"Looking at the service {name}")
+        raise failure(output, f"Reading the service {name}")
     return _of_systemd(name, parts)
 
 
-async def every(way: Way) -> list[Service]:
-    output = await way.run(script(_LIST), keep=_LISTED_BYTES)
+async def every(transport: Transport) -> list[Service]:
+    output = await transport.run(script(_LIST), keep=_LISTED_BYTES)
+    if output.exit_code == _NO_MANAGER:
+        return await small_services.every(transport)
     manager, *parts = _parts(output, "Listing the services")
     if output.exit_code != 0:
         raise failure(output, "Listing the services")
     return _openrc_rows(*parts) if manager == "openrc" else _systemd_rows(*parts)
 
 
-async def act(way: Way, service: Service, action: str, *, seconds: float) -> None:
-    """Tell the manager. systemd goes on by itself; OpenRC is done when this returns."""
+async def act(transport: Transport, service: Service, action: str, *, seconds: float) -> None:
+    """Send the action to the manager. systemd continues in the background; OpenRC is done when this returns."""
+    if service.manager in small_services.MANAGERS:
+        await small_services.act(transport, service, action, seconds=seconds)
+        return
     text = _SYSTEMD_ACT if service.manager == "systemd" else _OPENRC_ACT[action]
-    output = await way.run(script(text, action, service.name), seconds=seconds)
+    output = await transport.run(script(text, action, service.name), seconds=seconds)
     if output.exit_code != 0:
-        raise GuestRefused(f"{service.name} was not {_done(action)}", why=f"The guest said: {words_of(output)}")
+        raise GuestRefused(f"{service.name} was not {_done(action)}", why=f"It said: {words_of(output)}")
 
 
 def _done(action: str) -> str:
@@ -97,11 +105,6 @@ def _done(action: str) -> str:
 
 
 def _parts(output: Output, doing: str) -> list[str]:
-    if output.exit_code == _NO_MANAGER:
-        raise NotConfigured(
-            f"{doing}: neither systemd nor OpenRC runs this guest",
-            next_step="guest_exec can run whatever starts its services",
-        )
     parts = output.stdout.decode("utf-8", "replace").split("\0")
     if parts[0] not in ("systemd", "openrc"):
         raise failure(output, doing)
@@ -109,7 +112,7 @@ def _parts(output: Output, doing: str) -> list[str]:
 
 
 def _unknown(name: str) -> Problem:
-    return NotFound(f"There is no service {name!r}", next_step="guest_service without a service lists the names")
+    return NotFound(f"There is no service {name!r}", next_step=Advice("List the services", HOST_SERVICE, GUEST_SERVICE))
 
 
 def _of_systemd(name: str, parts: list[str]) -> Service:
@@ -158,7 +161,7 @@ def _columns(line: str, count: int) -> list[str]:
 def _of_openrc(name: str, parts: list[str]) -> Service:
     told, code, levels = parts[0], parts[1], parts[2]
     match = _OPENRC_STATUS.search(told)
-    # A service may have its own words for its status; then the code tells: 0 runs, 3 does not.
+    # A service may print its own status text; then the code decides: 0 is running, 3 is stopped.
     word = match[1] if match else {"0": "started", "3": "stopped", "32": "crashed"}.get(code, "unknown")
     log = _last_lines(parts[3]) if len(parts) > 3 else []
     enabled = "enabled" if name in _runlevels(levels) else "disabled"
@@ -175,7 +178,7 @@ def _openrc_rows(services: str, levels: str = "") -> list[Service]:
 
 
 def _runlevels(text: str) -> set[str]:
-    """The services that belong to a runlevel."""
+    """The services that are in a runlevel."""
     rows = (line.partition("|") for line in text.splitlines())
     return {name.strip() for name, _, levels in rows if levels.strip()}
 

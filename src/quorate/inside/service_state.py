@@ -1,4 +1,4 @@
-"""What a service is doing, in the same words for systemd, OpenRC and Windows."""
+"""The state of a service, in the same words for every service manager."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from dataclasses import dataclass, field
 class Service:
     name: str
     manager: str
-    """systemd, openrc or windows"""
+    """systemd, openrc, runit, s6, init (scripts) or windows"""
     state: str
     """active, inactive, failed, activating, deactivating or reloading: systemd's words"""
     detail: str = ""
-    """The manager's own word for it: running, exited, auto-restart, crashed …"""
+    """The manager's own word: running, exited, auto-restart, crashed …"""
     enabled: str = ""
     """Whether it starts with the system: enabled, disabled, or the manager's own word."""
     description: str = ""
     pid: int = 0
     since: str = ""
     result: str = ""
-    """How its latest run ended, if not well."""
+    """How its latest run ended, if it failed."""
     busy: bool = False
-    """The manager is still at work on it."""
+    """Whether the manager still works on it."""
     log: list[str] = field(default_factory=list)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         return f"{self.state} ({self.detail})" if self.detail and self.detail != self.state else self.state
 
     @property
@@ -36,7 +36,7 @@ class Service:
 
 
 _WANTED: dict[str, Callable[[Service], bool]] = {
-    # What runs once and ends well is inactive afterwards, too.
+    # A unit that runs once and succeeds is inactive afterwards, too.
     "start": lambda service: not service.failed and (service.state == "active" or service.manager == "systemd"),
     "restart": lambda service: not service.failed and (service.state == "active" or service.manager == "systemd"),
     "reload": lambda service: service.state in ("active", "reloading"),

@@ -1,4 +1,4 @@
-"""Fixed PowerShell scripts for Windows guests. Values go along as data, never as part of the script's text."""
+"""Fixed PowerShell scripts for Windows guests. Values are passed as data, never as part of the script's text."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import binascii
 import json
 from typing import Any
 
-from quorate.inside.way import Command, Output, Way
+from quorate.documents import read_json
+from quorate.inside.transport import Command, Output, Transport
 from quorate.inside.windows_launch import powershell_argv
 from quorate.problems import Conflict, GuestRefused, NotFound, Problem, ServerFailed
 
 KEPT = 4 * 1024 * 1024
 
-# The values are JSON in base64, whose letters end no string of PowerShell; the answer comes back in the same form,
-# because the console would put every other letter into the code page of the machine.
+# Values are JSON in base64, which cannot end a PowerShell string; the answer has the same form, because the console
+# would convert other characters to the machine's code page.
 _FRAME = """$ErrorActionPreference='Stop'
 $ProgressPreference=$WarningPreference='SilentlyContinue'
 $v=ConvertFrom-Json ([Text.Encoding]::UTF8.GetString([Convert]::FromBase64String('%VALUES%')))
@@ -37,9 +38,9 @@ def powershell(body: str, **values: Any) -> Command:
     return Command(powershell_argv(_FRAME.replace("%BODY%", body).replace("%VALUES%", data)))
 
 
-async def ask(way: Way, doing: str, body: str, *, seconds: float = 45.0, **values: Any) -> Any:
-    """What the script answers. `doing` tells a failure: "Looking at C:\\\\x"."""
-    output = await way.run(powershell(body, **values), seconds=seconds, keep=KEPT)
+async def ask(transport: Transport, doing: str, body: str, *, seconds: float = 45.0, **values: Any) -> Any:
+    """The script's answer. `doing` introduces an error: "Reading C:\\\\x"."""
+    output = await transport.run(powershell(body, **values), seconds=seconds, keep=KEPT)
     answer = _answer(output, doing)
     if "error" in answer:
         raise _failure(doing, str(answer["error"]), str(answer.get("kind", "")))
@@ -48,19 +49,19 @@ async def ask(way: Way, doing: str, body: str, *, seconds: float = 45.0, **value
 
 def _answer(output: Output, doing: str) -> dict[str, Any]:
     try:
-        answer = json.loads(base64.b64decode(output.stdout.strip(), validate=True))
+        answer = read_json(base64.b64decode(output.stdout.strip(), validate=True))
         if isinstance(answer, dict):
             return answer
     except (binascii.Error, ValueError):
         pass
     if output.stdout_cut:
-        raise GuestRefused(f"{doing}: there is more to tell than fits", next_step="Ask for something smaller")
+        raise GuestRefused(f"{doing}: the answer is too long", next_step="Ask for less")
     said = (output.stderr or output.stdout).decode("utf-8", "replace").strip()[:400]
-    raise ServerFailed(f"{doing}: PowerShell gave no answer", why=f"The guest said: {said}" if said else None)
+    raise ServerFailed(f"{doing}: PowerShell gave no answer", why=f"It said: {said}" if said else None)
 
 
 def _failure(doing: str, said: str, kind: str) -> Problem:
-    why = f"The guest said: {said[:400]}"
+    why = f"It said: {said[:400]}"
     if kind in _NOT_FOUND:
-        return NotFound(f"{doing}: it is not there", why=why)
+        return NotFound(f"{doing}: it does not exist", why=why)
     return (Conflict if kind in _IN_THE_WAY else GuestRefused)(f"{doing}: not possible", why=why)

@@ -1,12 +1,13 @@
-"""Files of Windows guests, by PowerShell."""
+"""Files of Windows guests, through PowerShell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.inside.entries import Entry, Listing, Place
-from quorate.inside.way import Way
+from quorate.hints import GUEST_EXEC, GUEST_FILE_READ, GUEST_PATH_STAT, Advice
+from quorate.inside.entries import Entry, Listing, WriteTarget
+from quorate.inside.transport import Transport
 from quorate.inside.windows import ask
 from quorate.problems import BadArgument, Conflict
 
@@ -49,14 +50,14 @@ else{[IO.File]::Move($v.temporary,$v.path)}"""
 _DISCARD = "Remove-Item -LiteralPath $v.path -Force -ErrorAction SilentlyContinue"
 
 
-async def look_at(way: Way, path: str) -> Entry:
-    return _entry(await ask(way, f"Looking at {path}", _STAT, path=path))
+async def look_at(transport: Transport, path: str) -> Entry:
+    return _entry(await ask(transport, f"Reading the status of {path}", _STAT, path=path))
 
 
-async def list_folder(way: Way, path: str) -> Listing:
-    answer = await ask(way, f"Listing {path}", _LIST, path=path, most=MOST_LISTED)
+async def list_folder(transport: Transport, path: str) -> Listing:
+    answer = await ask(transport, f"Listing {path}", _LIST, path=path, most=MOST_LISTED)
     if not answer["folder"]:
-        raise Conflict(f"{path} is no folder but a file", next_step="guest_path_stat and guest_file_read look at it")
+        raise Conflict(f"{path} is a file, not a folder", next_step=Advice("Read it", GUEST_PATH_STAT, GUEST_FILE_READ))
     return Listing([_entry(one) for one in answer["entries"]], bool(answer["cut"]))
 
 
@@ -72,26 +73,26 @@ def _entry(told: Mapping[str, Any]) -> Entry:
     )
 
 
-async def prepare(way: Way, path: str, *, parents: bool, append: bool) -> Place:
-    """Make the folders that are wanted, and a temporary file with the rights of what is there."""
-    answer = await ask(way, f"Writing {path}", _PREPARE, path=path, parents=parents, append=append)
+async def prepare(transport: Transport, path: str, *, parents: bool, append: bool) -> WriteTarget:
+    """Create missing folders if requested, and a temporary file with the permissions of the existing one."""
+    answer = await ask(transport, f"Writing {path}", _PREPARE, path=path, parents=parents, append=append)
     if answer["folder"]:
-        raise Conflict(f"{path} is no file but a folder", next_step="Give the path of a file in it")
+        raise Conflict(f"{path} is a folder, not a file", next_step="Give the path of a file in it")
     old = None if answer["old"] is None else Entry(b"", "file", int(answer["old"]), 0.0)
-    return Place(path, str(answer["temporary"] or ""), old)
+    return WriteTarget(path, str(answer["temporary"] or ""), old)
 
 
-async def finish(way: Way, place: Place, *, size: int) -> None:
-    """Put the temporary file in the target's place at once; what was there hands on its rights."""
-    await ask(way, f"Writing {place.target}", _FINISH, path=place.target, temporary=place.temporary, size=size)
+async def finish(transport: Transport, place: WriteTarget, *, size: int) -> None:
+    """Move the temporary file over the target, which keeps its permissions."""
+    await ask(transport, f"Writing {place.target}", _FINISH, path=place.target, temporary=place.temporary, size=size)
 
 
-async def discard(way: Way, path: str) -> None:
-    await ask(way, f"Removing {path}", _DISCARD, path=path)
+async def discard(transport: Transport, path: str) -> None:
+    await ask(transport, f"Removing {path}", _DISCARD, path=path)
 
 
 def refuse_rights(owner: str | None, mode: str | None) -> None:
     if owner or mode:
         raise BadArgument(
-            "mode and owner mean nothing on Windows", next_step="Leave them out; guest_exec can run icacls"
+            "mode and owner are not supported on Windows", next_step=Advice("Omit them, and run icacls", GUEST_EXEC)
         )

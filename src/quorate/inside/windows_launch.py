@@ -1,7 +1,7 @@
-"""How a command is started in a Windows guest by its agent, with folder, environment, input and time limit.
+"""Starts commands in a Windows guest through its agent, with folder, environment, input and time limit.
 
-What is plain goes straight to the agent. All else goes through a fixed PowerShell script, which gets it as JSON on its
-input and passes the outputs on byte by byte.
+Simple commands go straight to the agent. All others run under a fixed PowerShell script, which reads them as JSON from
+its input and passes the outputs on byte by byte.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import base64
 import json
 import subprocess
 
-from quorate.inside.way import Command
+from quorate.hints import GUEST_FILE_WRITE, Advice
+from quorate.inside.transport import Command
 from quorate.problems import BadArgument
 
 MOST_INPUT = 65536
@@ -40,28 +41,28 @@ try{$f=[IO.File]::Open($v.path,$v.how,'Write')
 $b=[Convert]::FromBase64String($v.data);$f.Write($b,0,$b.Length);$f.Close()
 }catch{[Console]::Error.WriteLine($_.Exception.Message);exit 1}
 """
-# The exit code of the last program, else whether the last command of PowerShell itself has worked.
+# The exit code of the last program, else whether the last PowerShell command succeeded.
 _CODE = "\n$quorateWorked=$?;if($LASTEXITCODE){exit $LASTEXITCODE}elseif(-not $quorateWorked){exit 1}"
 _PLAIN = "$ProgressPreference='SilentlyContinue';[Console]::OutputEncoding=[Text.Encoding]::UTF8\n"
 
 
 def shell_command(text: str) -> tuple[str, ...]:
-    """A text that the caller wants PowerShell to run."""
+    """A text for PowerShell to run."""
     return powershell_argv(_PLAIN + text + _CODE)
 
 
 def launched(command: Command, limit: float | None) -> tuple[tuple[str, ...], str]:
-    """What the agent is asked to start, and its input."""
+    """The program for the agent to start, and its input."""
     if command.user:
         raise BadArgument(
-            "Commands in Windows guests run as the agent does",
-            why="It is SYSTEM, and Windows lets it become another user only with that user's password",
-            next_step="Leave user out",
+            "Commands in Windows guests run as the agent's user",
+            why="That is SYSTEM, which can become another user only with that user's password",
+            next_step="Omit user",
         )
     if any("\0" in part for part in (*command.argv, *command.env, *command.env.values())):
-        raise BadArgument("A command cannot hold the character NUL", next_step="Send such data as stdin")
+        raise BadArgument("A command cannot contain NUL characters", next_step="Pass such data as stdin")
     if not command.argv or not command.argv[0]:
-        raise BadArgument("The command has no program", next_step="Its first part is the name of a program")
+        raise BadArgument("The command has no program", next_step="Start it with the name of a program")
     plain = not (command.env or command.cwd or limit is not None) and all(part.isascii() for part in command.argv)
     if plain and command.stdin.isascii() and b"\0" not in command.stdin and len(command.stdin) <= MOST_INPUT:
         return command.argv, command.stdin.decode("ascii")
@@ -77,13 +78,13 @@ def launched(command: Command, limit: float | None) -> tuple[tuple[str, ...], st
 
 
 def write_command(path: str, data: str, *, append: bool) -> Command:
-    """Makes a file of what `data` says in base64, or adds that to it."""
+    """Writes or appends `data`, which is base64, to a file."""
     given = {"path": path, "data": data, "how": "Append" if append else "Create"}
     return Command(powershell_argv(_WRITE), stdin=_fitting(json.dumps(given)).encode())
 
 
 def ending_command(pid: int) -> tuple[str, ...]:
-    """Ends a process with all that it has started; Windows knows no polite way for programs without a window."""
+    """Kills a process with all its children; Windows cannot terminate programs without a window gracefully."""
     return ("taskkill.exe", "/T", "/F", "/PID", str(pid))
 
 
@@ -97,6 +98,6 @@ def _fitting(given: str) -> str:
         raise BadArgument(
             "The command and its input are too long for the guest agent",
             why=f"It takes {MOST_INPUT // 1024} KiB",
-            next_step="Write the input to a file with guest_file_write first",
+            next_step=Advice("Write the input to a file first", GUEST_FILE_WRITE),
         )
     return given

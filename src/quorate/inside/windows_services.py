@@ -1,12 +1,13 @@
-"""Services of Windows guests, by PowerShell."""
+"""Services of Windows guests, through PowerShell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from quorate.hints import GUEST_SERVICE, HOST_SERVICE, Advice
 from quorate.inside.service_state import Service
-from quorate.inside.way import Way
+from quorate.inside.transport import Transport
 from quorate.inside.windows import ask
 from quorate.problems import BadArgument, NotFound
 
@@ -34,7 +35,7 @@ _ACT = {
     "stop": "Stop-Service -Name $v.service",
     "restart": "Restart-Service -Name $v.service",
     "enable": "Set-Service -Name $v.service -StartupType Automatic",
-    # Not "Disabled": that would forbid starting it by hand, too.
+    # Not "Disabled", which would forbid manual starts, too.
     "disable": "Set-Service -Name $v.service -StartupType Manual",
 }
 _STATES = {
@@ -42,25 +43,29 @@ _STATES = {
     "Continue Pending": "activating", "Pause Pending": "deactivating", "Paused": "inactive",
 }  # fmt: skip
 _STARTS = {"Auto": "enabled", "Boot": "enabled", "System": "enabled", "Manual": "disabled", "Disabled": "masked"}
-# Ended well, or never started since the machine came up.
+# Success, or not started since boot.
 _NO_ERROR = (0, 1077)
 
 
-async def status(way: Way, name: str, *, log_lines: int = 0) -> Service:
-    told = await ask(way, f"Looking at the service {name}", _STATUS, service=name, log=log_lines)
+async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Service:
+    told = await ask(transport, f"Reading the service {name}", _STATUS, service=name, log=log_lines)
     if not told["found"]:
-        raise NotFound(f"There is no service {name!r}", next_step="guest_service without a service lists the names")
+        raise NotFound(
+            f"There is no service {name!r}", next_step=Advice("List the services", HOST_SERVICE, GUEST_SERVICE)
+        )
     return _service(told)
 
 
-async def every(way: Way) -> list[Service]:
-    return [_service(told) for told in (await ask(way, "Listing the services", _LIST))["services"]]
+async def every(transport: Transport) -> list[Service]:
+    return [_service(told) for told in (await ask(transport, "Listing the services", _LIST))["services"]]
 
 
-async def act(way: Way, service: Service, action: str, *, seconds: float) -> None:
+async def act(transport: Transport, service: Service, action: str, *, seconds: float) -> None:
     if action not in _ACT:
-        raise BadArgument(f"Windows services know no {action}", next_step="action=restart makes them read anew")
-    await ask(way, f"{action.capitalize()} of {service.name}", _ACT[action], seconds=seconds, service=service.name)
+        raise BadArgument(f"Windows services do not support {action}", next_step="Use action=restart")
+    await ask(
+        transport, f"{action.capitalize()} of {service.name}", _ACT[action], seconds=seconds, service=service.name
+    )
 
 
 def _service(told: Mapping[str, Any]) -> Service:

@@ -1,1 +1,1 @@
-"""What can be done: one module per toolset. A new tool is one function here and one test."""
+"""Operations: one module or package per toolset. A new tool is one function here and one test."""

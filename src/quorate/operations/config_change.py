@@ -1,4 +1,4 @@
-"""One write to a guest's configuration, and what became of it: what is live and what waits for a restart."""
+"""One write to a guest's configuration, and its result: what is live and what waits for a restart."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from quorate.hints import GUEST_CONFIGURE, GUEST_GET, GUEST_POWER, Advice
 from quorate.operations.plan import Call, guest_call
-from quorate.operations.readiness import refuse_locked
+from quorate.operations.preconditions import refuse_locked
+from quorate.problems import BadArgument, Conflict
 from quorate.pve import values
 from quorate.pve.cluster import Guest
-from quorate.pve.errors import BadArgument, Conflict
 
 Config = dict[str, Any]
 
@@ -19,7 +20,7 @@ _TAG = re.compile(r"[a-z0-9_][a-z0-9_\-+.]*", re.I)
 
 
 async def read_config(guest: Guest, digest: str | None = None) -> Config:
-    """The configuration with its pending changes in it, if the guest can be changed now.
+    """The configuration with its pending changes, if the guest can be changed now.
 
     `digest` is the caller's: what it has decided on must still be what is there.
     """
@@ -27,9 +28,9 @@ async def read_config(guest: Guest, digest: str | None = None) -> Config:
     refuse_locked(guest, config)
     if digest is not None and digest != config.get("digest"):
         raise Conflict(
-            f"The configuration of {guest} is not the one you have read",
+            f"The configuration of {guest} has changed since you read it",
             why=f"Its digest is {config.get('digest')} now",
-            next_step="Read it again with guest_get detail=true and decide anew",
+            next_step=Advice("Read it again, then decide", GUEST_GET(guest=guest.vmid, detail=True)),
         )
     return config
 
@@ -96,32 +97,35 @@ def checked_tags(given: list[str] | None) -> list[str]:
 
 
 def live_and_waiting(guest: Guest, names: Iterable[str]) -> Callable[[], Awaitable[Mapping[str, Any]]]:
-    """For Plan.after: which of the changed options hold now, and which wait until the guest was off."""
+    """For Plan.after: which of the changed options are live, and which wait for a restart.
+
+    Nothing is live in a guest that is stopped: it starts with what is set.
+    """
     changed = list(names)
 
     async def look() -> Mapping[str, Any]:
-        waiting = pending_changes(await guest.get("pending"))
+        if (status := await guest.status()) != "running":
+            return {"changed": changed, "status": status}
+        waiting = values.pending_changes(await guest.get("pending"))
         late = {name: waiting[name] for name in changed if name in waiting}
         told: dict[str, Any] = {"live": [name for name in changed if name not in waiting]}
         if late:
             told["waits_for_restart"] = late
-            told["next"] = "guest_power action=reboot applies what waits; a reboot from inside the guest does not"
+            told["next"] = Advice(
+                "A reboot from inside the guest does not apply it", GUEST_POWER(guest=guest.vmid, action="reboot")
+            )
         return told
 
     return look
-
-
-def pending_changes(entries: list[dict[str, Any]]) -> dict[str, str]:
-    """Changes that wait for a restart: option -> what it becomes."""
-    waiting = {entry["key"]: str(entry["pending"]) for entry in entries if "pending" in entry}
-    return waiting | {entry["key"]: "(removed)" for entry in entries if entry.get("delete")}
 
 
 def refuse_protected(guest: Guest, config: Config, what: str) -> None:
     if values.is_on(config.get("protection", 0)):
         raise Conflict(
             f"{guest} is protected, so {what} cannot be removed",
-            next_step="Its owner can switch protection off with guest_configure protection=false",
+            next_step=Advice(
+                "Its owner can switch protection off", GUEST_CONFIGURE(guest=guest.vmid, protection=False)
+            ),
         )
 
 
@@ -129,7 +133,7 @@ def number_of(device: int | str, bus: str) -> int:
     """1 of net1 and of 1."""
     text = str(device).strip().removeprefix(bus)
     if not (text.isascii() and text.isdigit()):
-        raise BadArgument(f"{device!r} is no {bus} device", next_step=f"Write {bus}0, {bus}1 …")
+        raise BadArgument(f"{device!r} is not a {bus} device", next_step=f"Write {bus}0, {bus}1 …")
     return int(text)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quorate.hints import IMAGE_UPLOAD, VOLUME_LIST, Advice
 from quorate.operations.units import size
+from quorate.problems import BadArgument, NotFound, ServerFailed
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotFound, ServerFailed
 from quorate.pve.inventory import Resource
 
 _FILES = ("qcow2", "raw", "vmdk")
@@ -70,7 +71,7 @@ async def image_size(pve: Cluster, node: str, volid: str, wanted: int | None = N
         raise NotFound(
             f"{volid} cannot be read on {node}",
             why=str(failed),
-            next_step=f"volume_list storage={volid.partition(':')[0]} content=import shows what is there",
+            next_step=Advice("See what is there", VOLUME_LIST(storage=volid.partition(":")[0], content="import")),
         ) from None
     if wanted and held > wanted:
         raise BadArgument(
@@ -112,13 +113,14 @@ async def working_storage(pve: Cluster, node: str, volid: str, target: Resource)
     """Where PVE is to take the disk out of its archive, if it cannot do so where the archive lies."""
     if ".ova/" not in volid:
         return None
+    return await pve.inventory.choose_storage(node, lambda rows: _working_storage(rows, node, volid, target))
+
+
+def _working_storage(rows: list[Resource], node: str, volid: str, target: Resource) -> str | None:
     able = {
         row.storage: row
-        for row in await pve.inventory.of_type("storage")
-        if row.node == node
-        and row.status == "available"
-        and row.plugintype in _WITH_DIRECTORY
-        and "images" in row.content.split(",")
+        for row in rows
+        if row.status == "available" and row.plugintype in _WITH_DIRECTORY and row.holds("images")
     }
     source = volid.partition(":")[0]
     if source in able:
@@ -129,7 +131,10 @@ async def working_storage(pve: Cluster, node: str, volid: str, target: Resource)
         raise BadArgument(
             f"{node} has no place to take {volid} out of its archive",
             why=f"That needs a storage of files that holds images; {source} does not",
-            next_step=f"An administrator can add content images to {source}; or unpack the archive and send its disk "
-            "with image_upload, as content import",
+            next_step=Advice(
+                f"An administrator can add content images to {source}; or unpack the archive and upload its disk as "
+                "content import",
+                IMAGE_UPLOAD,
+            ),
         )
     return max(able.values(), key=lambda row: (row.maxdisk - row.disk, row.storage)).storage

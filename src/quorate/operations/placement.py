@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from quorate.hints import CLUSTER_STATUS, STORAGE_LIST, Advice
 from quorate.operations.units import size
+from quorate.problems import BadArgument, Conflict, ParameterRejected
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict
-from quorate.pve.inventory import Resource
+from quorate.pve.lookup import Resource, View
+
+LOWEST_VMID, HIGHEST_VMID = 100, 999_999_999
 
 
 async def next_vmid(pve: Cluster) -> int:
-    """PVE's next free id that no other call of ours has just taken for itself."""
+    """PVE's next free id that no other call of ours has just reserved."""
     vmid = int(await pve.get("/cluster/nextid"))
     guests = {row.vmid for row in await pve.inventory.guests()}
     pve.reserved_vmids -= guests
@@ -19,27 +22,60 @@ async def next_vmid(pve: Cluster) -> int:
     return vmid
 
 
+async def choose_vmid(pve: Cluster, wanted: int | None) -> int:
+    """The requested vmid, which must be free, or the next free one."""
+    if wanted is None:
+        return await next_vmid(pve)
+    if not LOWEST_VMID <= wanted <= HIGHEST_VMID:
+        raise BadArgument(f"{wanted} cannot be a vmid", next_step=f"It is {LOWEST_VMID} to {HIGHEST_VMID}")
+    try:
+        await pve.original.get("/cluster/nextid", vmid=wanted)  # no rule applies to an id that nobody has
+    except ParameterRejected:
+        pve.inventory.forget()  # its guest may be new
+        holder = (await pve.inventory.completed()).by_vmid.get(wanted)
+        raise Conflict(
+            f"The vmid {wanted} is taken",
+            why=f"It is {holder}" if holder else "A guest has it that is hidden from you",
+            next_step=f"Give a free one, such as {await pve.get('/cluster/nextid')}, or leave vmid out",
+        ) from None
+    return wanted
+
+
 async def pick_node(pve: Cluster, wanted: str | None = None, *, memory: int = 0) -> str:
-    """The wanted node if it is online, else the default one, else the online node with most free memory."""
+    """The requested node if it is online, else the default one, else the online node with most free memory."""
     named = wanted or pve.defaults.node
     if named:
         return (await pve.inventory.online_node(named)).node
-    online = [row for row in await pve.inventory.of_type("node") if row.status == "online"]
-    if not online:
-        raise Conflict("No node is online", next_step="See cluster_status")
-    roomiest = max(online, key=lambda row: (row.maxmem - row.mem, row.node))
-    if memory and roomiest.maxmem and roomiest.maxmem < memory:
+    return await pve.inventory.on_second_look(lambda view: _roomiest(view, memory))
+
+
+def _roomiest(view: View, memory: int) -> str:
+    if not view.online:
+        raise Conflict("No node is online", next_step=Advice("See the state of the cluster", CLUSTER_STATUS))
+    best = max((view.nodes[name] for name in view.online), key=lambda row: (row.maxmem - row.mem, row.node))
+    if memory and best.maxmem and best.maxmem < memory:
         raise BadArgument(
-            f"No node has {size(memory)} of memory", why=f"The largest, {roomiest.node}, has {size(roomiest.maxmem)}"
+            f"No node has {size(memory)} of memory", why=f"The largest, {best.node}, has {size(best.maxmem)}"
         )
-    return roomiest.node
+    return best.node
 
 
 async def pick_storage(pve: Cluster, node: str, content: str, *, room: int = 0, wanted: str | None = None) -> Resource:
-    """A storage of the node for this content with room for it: the wanted one, the default, or the roomiest."""
-    here = [row for row in await pve.inventory.of_type("storage") if row.node == node and row.status == "available"]
-    fitting = [row for row in here if content in row.content.split(",")]
-    named = wanted or (pve.defaults.storage if any(row.storage == pve.defaults.storage for row in fitting) else None)
+    """A storage of the node for this content with room for it: the requested one, the default, or the best.
+
+    The best for disks is a local one, because a file share is slow; for all else it is the roomiest.
+    """
+    return await pve.inventory.choose_storage(
+        node, lambda rows: _pick_storage(rows, node, content, room=room, wanted=wanted, default=pve.defaults.storage)
+    )
+
+
+def _pick_storage(
+    rows: list[Resource], node: str, content: str, *, room: int, wanted: str | None, default: str | None
+) -> Resource:
+    here = [row for row in rows if row.status == "available"]
+    fitting = [row for row in here if row.holds(content)]
+    named = wanted or (default if any(row.storage == default for row in fitting) else None)
     names = ", ".join(sorted(row.storage for row in fitting)) or "none"
     if named:
         found = next((row for row in here if row.storage == named), None)
@@ -56,22 +92,44 @@ async def pick_storage(pve: Cluster, node: str, content: str, *, room: int = 0, 
             raise BadArgument(
                 f"Node {node} shows no storage for {content}",
                 why="It has none, or these credentials lack Datastore.Audit on it",
-                next_step="storage_list shows what there is",
+                next_step=Advice("See what there is", STORAGE_LIST),
             )
-        found = max(fitting, key=lambda row: (row.maxdisk - row.disk, row.storage))
+        disks = content in ("images", "rootdir")
+        found = max(fitting, key=lambda row: (disks and _rank(row, room), row.maxdisk - row.disk, row.storage))
     free = found.maxdisk - found.disk
     if room and found.maxdisk and free < room:
         raise Conflict(
             f"Storage {found.storage} on {node} has {size(free)} free, not {size(room)}",
-            next_step="Choose another storage, a smaller size, or make room; storage_list shows the others",
+            next_step=Advice("Choose another storage or a smaller size, or make room", STORAGE_LIST),
         )
     return found
 
 
+_FILE_SHARES = frozenset({"nfs", "cifs", "cephfs", "glusterfs"})
+LEAST_FREE = 0.05
+"""The share of a storage that must be free for it to be preferred."""
+
+
+def _rank(row: Resource, room: int) -> int:
+    """How well a storage suits disks: local before shared blocks before file shares, if it has room."""
+    free = row.maxdisk - row.disk
+    if row.maxdisk and (free < room or free < row.maxdisk * LEAST_FREE):
+        return 0
+    return 1 if row.plugintype in _FILE_SHARES else 2 if row.shared else 3
+
+
+async def oversize_warnings(pve: Cluster, node: str, memory: int) -> list[str]:
+    """A guest that has more memory than its node may start, but brings the node down when it uses it."""
+    whole = (await pve.inventory.node(node)).maxmem
+    if not whole or memory <= whole:
+        return []
+    return [f"It would have {size(memory)} of memory, and {node} has only {size(whole)}"]
+
+
 async def pick_bridge(pve: Cluster, node: str, wanted: str | None = None) -> str:
-    """The wanted bridge or vnet if the node has it, else the default one, else the node's first bridge."""
+    """The requested bridge or vnet if the node has it, else the default one, else the node's first bridge."""
     rows = await pve.get(f"/nodes/{node}/network", type="any_bridge")
-    # bridges of the node first: a vnet is somebody's own network, to be chosen by name
+    # bridges of the node first: a vnet is someone's own network, to be chosen by name
     known = [str(row["iface"]) for row in sorted(rows, key=lambda row: (row.get("type") == "vnet", str(row["iface"])))]
     named = wanted or (pve.defaults.bridge if pve.defaults.bridge in known else None)
     if named:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from quorate.hints import Advice
 from quorate.homelab.host import Host
+from quorate.operations.backend import Backend
 from quorate.operations.registry import Risk
 from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.schema import Facts
 from quorate.pve.tasks import Report
+from quorate.pve.wire import address, encode, pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One write to the API."""
+    """One write to the API. An operation gives its parameters as they come; `in_wire_form` makes texts of them."""
 
     says: str
     method: str
@@ -38,41 +44,76 @@ class Call:
     upload: Path | bytes | None = None
     """A local file, or its content, that is sent along; the call is then a multipart form with `params` before it."""
     task_id: str | None = None
-    """The id its task will carry where that is no vmid, so that the task can be found if PVE's answer is lost."""
+    """The id of its task where that is not a vmid, so that the task can be found if PVE's answer is lost."""
     settled: Callable[[], Awaitable[bool]] | None = None
     """Whether the effect is there, asked after a lost answer. None where before and after look the same."""
     arrived: Callable[[], Awaitable[bool]] | None = None
     """What is waited for after tasks that only hand the work on (to the HA manager, to a reboot); else `settled`."""
+    digest: Callable[[], Awaitable[str]] | None = field(default=None, compare=False)
+    """Reads the digest to send, where an earlier step changes it; a Problem if anyone else changed anything."""
     task_unnamed: bool = False
     """PVE does this in a task but may answer without naming it: the task is looked for and followed all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Performed:
-    """What became of an action."""
+    """The result of an action."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     running: bool = False
-    """It goes on by itself; `next_step` says how to follow it."""
-    next_step: str | None = None
+    """It continues in the background; `next_step` says how to follow it."""
+    begun: bool = False
+    """It was only to begin something that lives on its own: a run."""
+    next_step: str | Advice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What an action gets while it runs."""
+
+    wait: float
+    """Seconds that the caller waits."""
+    report: Report | None
+    """Where progress goes."""
+    carry_out: Callable[[Cluster, Plan, float, Report | None], Awaitable[Mapping[str, Any]]]
+    """Runs the plan of a cluster as part of this step. Its calls were checked before, as `needs` of the action."""
+    permit: Callable[[], Awaitable[None]]
+    """Raises if changes are frozen: for an action of several parts, before each of them."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """Who calls, with which scope, approval and risk, for what outlives the call; see `Caller.as_origin`."""
+
+
+Perform = Callable[[StepContext], Awaitable[Performed]]
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One change that is no single write to the API: a command inside a guest, a file, something on a host."""
+    """One change that is not a single write to the API: a command inside a guest, a file, something on a host."""
 
     says: str
     line: str
-    """How it stands in a dry run and in the audit, in the way of a command line; secrets are taken out later."""
-    perform: Callable[[float, Report | None], Awaitable[Performed]]
-    """Does it. Gets the seconds that the caller waits, and where progress goes. Raises a Problem if it fails."""
+    """How a dry run and the audit trail show it, like a command line; secrets are removed later."""
+    perform: Perform
+    """Does it, or raises a Problem."""
     target: Target | None = None
     needs: tuple[Call, ...] = ()
     """Calls of the API it will make: checked beforehand against the facts and our rights, as all are."""
     where: Cluster | None = None
     """The cluster that target and needs belong to, if the plan itself is not about one: that cluster's rules hold."""
+    risk: Risk | None = None
+    """Its risk, where neither the operation nor `needs` shows it: on a node, anything is DESTROY."""
+    risk_because: str = ""
+    """Why it has that risk, where it is not that the step runs on a node."""
+    on_a_node: Callable[[], Awaitable[bool]] | None = field(default=None, compare=False)
+    """Asks the machine itself whether it is a node, where its address does not tell."""
+    opens: bool = False
+    """The caller chooses what runs or is written there, so rules that deny `destroy` there deny this, too.
+
+    Not where the operator's patterns name this very command."""
     becomes: Host | None = field(default=None, compare=False)
     """What is kept of the host afterwards, where the action sets that: rules may rest on its address and labels."""
+    later: bool = False
+    """`needs` are examples of what a run will do, each in a change of its own: they are judged now, not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +125,25 @@ class Plan:
     failures: tuple[str, ...] = ()
     """Targets that cannot be acted on, and why. The others are, but the call as a whole has not succeeded."""
     independent: bool = False
-    """The calls do not build on each other: run them side by side, and go on when one fails."""
-    next_step: str | None = None
+    """The calls do not build on each other: run them side by side, and continue when one fails."""
+    first: int = 0
+    """How many calls come before the others, in order and even if those are independent: snapshots."""
+    columns: tuple[str, ...] = ()
+    """Facts of the steps that make a table of the answer, one row for each target, failures first."""
+    next_step: str | Advice | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the caller should know beside the calls, such as defaults that were chosen; shown in a dry run, too."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str | Advice, ...] = ()
     after: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     """Reads facts for the answer once everything is done."""
     from_answers: Callable[[list[Any]], Mapping[str, Any]] | None = None
     """Facts from what PVE answered to each call, shown once and recorded nowhere: how a new secret is handed over."""
     otherwise: Callable[[], Awaitable[Plan]] | None = None
-    """Another plan, if PVE refuses the contested call at once for a conflict (an id that was taken meanwhile)."""
+    """Another plan, if PVE refuses the contested call at once for a conflict (an id that was taken in the meantime)."""
     contested: int = 0
     """Which of the calls that is. What was done before it stays done, and the other plan does not repeat it."""
     risk: Risk | None = None
-    """Where the plan does something graver than its operation usually does, and no call of the API shows it."""
+    """Where the plan has a higher risk than its operation, and no call of the API shows it."""
 
     @property
     def api_calls(self) -> list[Call]:
@@ -106,7 +151,7 @@ class Plan:
         return [one for step in self.calls for one in ((step,) if isinstance(step, Call) else step.needs)]
 
     def parts(self) -> list[tuple[Cluster | None, Plan]]:
-        """The plan by the clusters that its steps belong to; None stands for the one that it is made for."""
+        """The plan by the clusters that its steps belong to; None for the one that it is made for."""
         found: dict[str, tuple[Cluster | None, list[Call | Action]]] = {}
         for step in self.calls:
             where = step.where if isinstance(step, Action) else None
@@ -116,9 +161,22 @@ class Plan:
         return [(where, replace(self, calls=tuple(steps))) for where, steps in found.values()]
 
     @property
-    def claimed_vmids(self) -> set[Any]:
-        """Ids of guests that it would make, chosen but not taken yet."""
-        return {call.params.get(key) for call in self.api_calls for key in ("vmid", "newid")}
+    def digest(self) -> str:
+        """A fingerprint of everything that would be sent, secrets included."""
+        calls = [
+            call
+            for step in self.calls
+            for call in ((step,) if isinstance(step, Call) else () if step.later else step.needs)
+        ]
+        sent = [[call.method, call.path, pairs(encode(call.params))] for call in calls]
+        performed = [step.line for step in self.calls if isinstance(step, Action)]
+        return hashlib.sha256(json.dumps([sent, performed]).encode()).hexdigest()
+
+    @property
+    def claimed_vmids(self) -> set[int]:
+        """Ids of guests that it would make, chosen but not taken yet. What a caller gave may have any shape."""
+        given = (str(call.params.get(key, "")) for call in self.api_calls for key in ("vmid", "newid"))
+        return {int(vmid) for vmid in given if vmid.isascii() and vmid.isdigit()}
 
 
 def guest_call(
@@ -136,3 +194,24 @@ def guest_call(
     target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
     path = guest.path(sub)
     return Call(says, method, path, given, target, settled=settled, arrived=arrived, task_unnamed=task_unnamed)
+
+
+async def in_wire_form(backend: Backend, plan: Plan) -> Plan:
+    """The plan with its calls as they will be sent: what is judged, shown, agreed to and recorded from here on."""
+    return replace(plan, calls=tuple([await _step_in_wire_form(backend, step) for step in plan.calls]))
+
+
+async def _step_in_wire_form(backend: Backend, step: Call | Action) -> Call | Action:
+    if isinstance(step, Call):
+        return await _call_in_wire_form(backend.api, await backend.api.facts(), step)
+    if not step.needs:
+        return step
+    where = (step.where or backend).api
+    facts = await where.facts()
+    return replace(step, needs=tuple([await _call_in_wire_form(where, facts, call) for call in step.needs]))
+
+
+async def _call_in_wire_form(cluster: Cluster, facts: Facts, call: Call) -> Call:
+    path = await address(cluster, call.path)
+    match = facts.find(call.method, path)
+    return replace(call, path=path, params=encode(call.params, match.endpoint if match else None))

@@ -1,21 +1,29 @@
-"""The list of all operations, made from typed functions: the signature is the schema, the docstring the description."""
+"""The registry of operations. Each is a typed function: the signature is the schema, the docstring the description."""
 
 from __future__ import annotations
 
 import enum
 import importlib
+import importlib.util
 import inspect
 import pkgutil
+import sys
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
+from quorate.config import Access
+from quorate.hints import Advice, ToolHint
+from quorate.pve.lookup import Renamed
 from quorate.pve.tasks import Report
+
+if TYPE_CHECKING:
+    from quorate.operations.api.risk import Reason
 
 TOOLSETS = {
     "cluster": "the cluster and its nodes",
@@ -36,31 +44,32 @@ TOOLSETS = {
     "inside": "commands, files and services inside guests",
     "api": "the whole PVE API",
     "tasks": "what PVE is doing and has done",
+    "runs": "multi-step work that survives restarts: evacuate, rolling update, restore drill, guest update, undo, move",
 }
 """A toolset is a module or a folder of this package; its operations are those declared in it."""
 HOMELAB = {
-    "hosts": "plain hosts: register, run commands, look at hardware and services, administration account, shell",
+    "hosts": "plain hosts every day: status, commands, files, services, logs, updates, restart; one or many at once",
+    "host_admin": "care of hosts: administration account, terminal, hardware, changing what is registered",
     "map": "finding devices on the network, the map of them, what has changed",
     "workloads": "containers on plain hosts: Docker, Podman, LXD, Incus",
     "services": "a catalogue of services, installed by Compose, Ansible or Terraform",
+    "terraform": "Terraform: plan, apply, refresh, destroy services; export guests",
     "infra": "infrastructure plans: validate, apply, back up, roll back",
     "scripts": "community scripts for Proxmox VE",
+    "watch": "findings of the watch, and what has changed since a time",
 }
-"""Toolsets of what stands around the clusters. Their operations get the homelab where the others get the cluster."""
+"""Toolsets of the homelab around the clusters. Their operations get the homelab where the others get the cluster."""
 EVERY = {**TOOLSETS, **HOMELAB}
-MOST_TOOLS = 100
-"""More than that at once no client should be given."""
-DEFAULT_TOOLSETS = frozenset({"cluster", "guests", "provision", "snapshots", "storage", "tasks"})
 
 GuestRef = Annotated[int | str, Meta(description="vmid or name")]
-GuestRefs = Annotated[int | str | list[int | str], Meta(description="vmid or name, or a list of them")]
+GuestRefs = Annotated[int | str | list[int | str], Meta(description="vmid or name, or a list")]
 
 
 Spans = Literal["all", "any", "one"]
 
 
 class Risk(enum.Enum):
-    """What an operation can do to what is there. Gates and annotations follow from it."""
+    """What an operation can do. Gates and annotations follow from it."""
 
     READ = "read"
     LOOK_INSIDE = "look_inside"
@@ -68,8 +77,17 @@ class Risk(enum.Enum):
     DESTROY = "destroy"
 
 
+NEEDED: Final = {
+    Risk.READ: Access.READ,
+    Risk.LOOK_INSIDE: Access.OPERATE,
+    Risk.CHANGE: Access.OPERATE,
+    Risk.DESTROY: Access.ADMIN,
+}
+"""The access level that a call of each risk needs."""
+
+
 class Operation:
-    """A declared function and what follows from it; schema and types are worked out when they are first needed."""
+    """A declared function and what follows from it; schema and types are computed when first needed."""
 
     def __init__(
         self,
@@ -81,8 +99,13 @@ class Operation:
         least: Risk | None,
         spans: Spans,
         unrecorded: Iterable[str],
+        search_words: str,
+        example: str,
+        excused: Mapping[Reason, str],
+        shown_by: tuple[str, ...],
+        elsewhere: Mapping[str, ToolHint],
     ) -> None:
-        self.run = function
+        self.function = function
         self.name = function.__name__
         self.toolset = function.__module__.removeprefix("quorate.operations.").partition(".")[0]
         self.about_homelab = self.toolset in HOMELAB
@@ -93,19 +116,42 @@ class Operation:
         self.unrecorded = frozenset(unrecorded)
         self.changes = risk in (Risk.CHANGE, Risk.DESTROY)
         self.idempotent = not self.changes if idempotent is None else idempotent
+        self.search_words = search_words
+        self.example = example
+        self.excused = excused
+        self.shown_by = shown_by
+        self.elsewhere = elsewhere
+
+    async def run(self, cluster: Any, /, **arguments: Any) -> Any:
+        try:
+            return await self.function(cluster, **arguments)
+        except Renamed:  # the view of the cluster had an outdated name, which is corrected now
+            return await self.function(cluster, **arguments)
 
     @cached_property
     def summary(self) -> str:
-        return " ".join(inspect.cleandoc(self.run.__doc__ or "").split())
+        return " ".join(inspect.cleandoc(self.function.__doc__ or "").split())
 
     @cached_property
     def arguments(self) -> type[msgspec.Struct]:
-        fields = [field for name, field in self._parameters.items() if name not in self._reports]
-        return msgspec.defstruct(self.name, [*fields, *(CHANGE_ARGUMENTS if self.changes else ())], kw_only=True)
+        fields = [field for field in self._parameters.values() if field[1] != Report and field[0] != OTHER_CLUSTER]
+        common = [one for one in CHANGE_ARGUMENTS if self.changes and one[0] not in self.inapplicable]
+        return msgspec.defstruct(self.name, [*fields, *common], kw_only=True)
+
+    @cached_property
+    def wants_report(self) -> bool:
+        return any(field[1] == Report for field in self._parameters.values())
 
     @property
-    def wants_report(self) -> bool:
-        return bool(self._reports)
+    def wants_other_cluster(self) -> bool:
+        return OTHER_CLUSTER in self._parameters
+
+    @property
+    def inapplicable(self) -> Mapping[str, str]:
+        """Arguments of the pipeline that it never takes, and why: `safely`, unless its plans decide about that."""
+        if self.name.startswith("run_"):
+            return {SAFELY: PLANNED_LATER}
+        return {SAFELY: BESIDE_GUESTS} if self.toolset in _BESIDE_GUESTS else {}
 
     def schema(self) -> dict[str, Any]:
         return schema_of(self.arguments)
@@ -113,13 +159,9 @@ class Operation:
     @cached_property
     def _parameters(self) -> dict[str, tuple[Any, ...]]:
         """Name -> name, type and default, if any; without the cluster, which comes first."""
-        hints = typing.get_type_hints(self.run, include_extras=True)
-        given = list(inspect.signature(self.run).parameters.values())[1:]
+        hints = typing.get_type_hints(self.function, include_extras=True)
+        given = list(inspect.signature(self.function).parameters.values())[1:]
         return {one.name: (one.name, hints[one.name], *_default(one)) for one in given}
-
-    @cached_property
-    def _reports(self) -> frozenset[str]:
-        return frozenset(name for name, field in self._parameters.items() if field[1] == Report)
 
 
 def _default(parameter: inspect.Parameter) -> tuple[Any, ...]:
@@ -130,7 +172,10 @@ _operations: dict[str, Operation] = {}
 
 Function = typing.TypeVar("Function", bound=Callable[..., Awaitable[Any]])
 
-# Every change takes these two; the pipeline acts on them, the operation never sees them.
+SAFELY = "safely"
+PLANNED_LATER = "A run plans each of its steps later, from what it finds then"
+BESIDE_GUESTS = "This changes no disk or option of a guest"
+# Changes take these; the pipeline acts on them, the operation never sees them.
 CHANGE_ARGUMENTS: tuple[tuple[str, Any, Any], ...] = (
     ("dry_run", Annotated[bool, Meta(description="Only show the plan")], False),
     (
@@ -138,7 +183,19 @@ CHANGE_ARGUMENTS: tuple[tuple[str, Any, Any], ...] = (
         Annotated[float, Meta(ge=0, le=50, description="Seconds to follow the task before handing it back")] | None,
         None,
     ),
+    (
+        SAFELY,
+        Annotated[bool, Meta(description="Take a snapshot of each affected guest first; refused if there is none")],
+        False,
+    ),
 )
+_BESIDE_GUESTS = frozenset(
+    ("access", "ha", "network", "nodes", "storage", "images", "tasks", "scripts", "watch"),
+)
+"""Toolsets that change no disk or option of a guest, so that their tools do not offer `safely`."""
+PIPELINE_ARGUMENTS = frozenset(name for name, *_ in CHANGE_ARGUMENTS)
+OTHER_CLUSTER = "other_cluster"
+"""A parameter that the pipeline fills: see `quorate.pve.cluster.OtherCluster`."""
 
 
 def operation(
@@ -149,17 +206,26 @@ def operation(
     least: Risk | None = None,
     spans: Spans = "all",
     unrecorded: Iterable[str] = (),
+    search_words: str = "",
+    example: str = "",
+    excused: Mapping[Reason, str] | None = None,
+    shown_by: tuple[str, ...] = (),
+    elsewhere: Mapping[str, ToolHint] | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare an operation. Its first parameter is the cluster, or the homelab if its toolset is one of those; one
-    annotated `Report` receives progress.
+    """Declare an operation. Its first parameter is the cluster, or the homelab for a homelab toolset; a parameter
+    annotated `Report` receives progress; `other_cluster` of a change leads to the other clusters of its caller.
 
-    Where the risk of a call varies by its arguments (`risk_of`), `risk` is the worst and `least` the mildest of it,
-    READ unless given; `least` decides whether the operation is listed.
-
-    `spans` says what a read is about where there are several clusters and the caller names none: all of them, any of
-    them because each would answer the same, or one that has to be named.
-
-    Of the arguments that are `unrecorded`, such as the content of a file, the audit trail holds only their length.
+    risk_of: the risk of a call where it depends on the arguments. `risk` is then the highest and `least` the lowest
+        risk (READ by default); `least` decides whether the operation is listed.
+    spans: what a read covers if there are several clusters and the caller names none: all of them, any one of them
+        because each gives the same answer, or one that must be named.
+    unrecorded: arguments of which the audit trail keeps only the length, such as the content of a file.
+    search_words: what people say when they mean this operation, beyond its name and summary.
+    example: arguments for a first call, as `key=value`; they work on the demo cluster.
+    excused: reasons for which a call of the plan has a higher risk than the operation, each with why that is fine.
+    shown_by: the operation that shows the result, and the arguments to pass on to it. It is called to find out
+        how a change ended whose process died.
+    elsewhere: values that callers expect here and that another tool takes, because it has another risk.
     """
 
     def register(function: Function) -> Function:
@@ -171,6 +237,11 @@ def operation(
             least=least,
             spans=spans,
             unrecorded=unrecorded,
+            search_words=search_words,
+            example=example,
+            excused=excused or {},
+            shown_by=shown_by,
+            elsewhere=elsewhere or {},
         )
         assert declared.name not in _operations, f"two operations are called {declared.name}"
         assert declared.toolset in EVERY, declared.toolset
@@ -189,19 +260,41 @@ def operations(toolsets: Iterable[str] = EVERY) -> Mapping[str, Operation]:
 
 
 def operation_named(name: str) -> Operation | None:
-    """One operation of any toolset. Toolsets are imported one after the other, and none after its own."""
+    """One operation of any toolset. Of the modules that are not imported yet, only the one that declares it is."""
+    if name in _operations:
+        return _operations[name]
     for toolset in EVERY:
-        if name in _operations:
-            break
-        _load(toolset)
-    return _operations.get(name)
+        for module in _modules(toolset):
+            if module not in sys.modules and _may_declare(module, name):
+                importlib.import_module(module)
+                if name in _operations:
+                    return _operations[name]
+    return None
+
+
+def _may_declare(module: str, name: str) -> bool:
+    """Whether its source has a function of this name, as far as the source can be read."""
+    package, _, file = module.rpartition(".")
+    try:
+        source = pkgutil.get_data(package, f"{file}.py")
+    except OSError:
+        return True
+    return source is None or f"\nasync def {name}(".encode() in source
 
 
 @cache
 def _load(toolset: str) -> None:
-    module = importlib.import_module(f"quorate.operations.{toolset}")
-    for part in pkgutil.iter_modules(getattr(module, "__path__", ())):
-        importlib.import_module(f"{module.__name__}.{part.name}")
+    for module in _modules(toolset):
+        importlib.import_module(module)
+
+
+@cache
+def _modules(toolset: str) -> Sequence[str]:
+    """Of a toolset: those of its folder, or its only one."""
+    package = f"{__package__}.{toolset}"
+    if not (found := importlib.util.find_spec(package)) or found.submodule_search_locations is None:
+        return (package,)
+    return [f"{package}.{part.name}" for part in pkgutil.iter_modules(found.submodule_search_locations)]
 
 
 # -- schemas on a diet -------------------------------------------------------------------------------------------------
@@ -242,7 +335,7 @@ class Table:
     rows: list[list[Any]]
     total: int
     offset: int = 0
-    note: str | None = None
+    note: str | Advice | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     """What stands beside the rows."""
     keys: list[Any] = field(default_factory=list)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from quorate.problems import PermissionMissing
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import PermissionMissing
 
 ROOT = "root@pam"
 

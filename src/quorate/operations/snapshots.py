@@ -1,17 +1,20 @@
-"""Snapshots of guests: list, take, describe, go back, delete."""
+"""Snapshots of guests: list, take, describe, roll back, delete."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import BACKUP_CREATE, GUEST_CLONE, SNAPSHOT_DELETE, Advice
 from quorate.operations.guests.power import power_call, state_of
 from quorate.operations.plan import Call, Plan, guest_call
-from quorate.operations.readiness import (
+from quorate.operations.preconditions import (
+    NEWEST_ONLY,
     data_volumes,
     existing_snapshot,
     has_feature,
@@ -21,9 +24,9 @@ from quorate.operations.readiness import (
     storages_on,
 )
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
-from quorate.operations.units import duration, moment
+from quorate.operations.units import duration, moment, yes
+from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict
 
 COLUMNS = ("snapshot", "level", "parent", "taken", "age", "ram", "description")
 LONGEST_NAME = 40
@@ -31,14 +34,18 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]+", re.I)
 _RESERVED = {"vm": ("current", "pending"), "ct": ("current", "vzdump")}
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="snapshots exist show",
+    example="guest=docker01",
+)
 async def snapshot_list(pve: Cluster, guest: GuestRef) -> Table:
     """The snapshots of a guest as a tree, each below its parent; ram: the memory was saved, too."""
     found = await pve.guest(guest)
     rows = await found.get("snapshot")
     now = pve.clock.time() + pve.client.clock_skew
     tree = _tree([row for row in rows if row.get("name") != "current"])
-    table = page(COLUMNS, [_shown(row, level, now) for row, level in tree], limit=len(tree) or 1, offset=0)
+    table = page(COLUMNS, [_rows(row, level, now) for row, level in tree], limit=len(tree) or 1, offset=0)
     current: dict[str, Any] = next((row for row in rows if row.get("name") == "current"), {})
     table.facts = {"guest": str(found), "now_after": current.get("parent", "")} if tree else {"guest": str(found)}
     return table
@@ -60,7 +67,7 @@ def _tree(rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
     return ordered
 
 
-def _shown(row: dict[str, Any], level: int, now: float) -> list[Any]:
+def _rows(row: dict[str, Any], level: int, now: float) -> list[Any]:
     taken = row.get("snaptime", 0)
     state = f" ({row['snapstate']})" if row.get("snapstate") else ""
     return [
@@ -69,16 +76,20 @@ def _shown(row: dict[str, Any], level: int, now: float) -> list[Any]:
         row.get("parent", ""),
         moment(taken) if taken else "",
         duration(max(0, now - taken)) if taken else "",
-        "yes" if row.get("vmstate") else "",
+        yes(row.get("vmstate")),
         (str(row.get("description") or "").strip() + state).strip(),
     ]
 
 
-@operation(risk=Risk.CHANGE)
+@operation(
+    risk=Risk.CHANGE,
+    search_words="make snapshot before upgrade update save state go back",
+    example="guest=docker01 snapshot=before-update",
+)
 async def snapshot_create(
     pve: Cluster,
     guest: GuestRef,
-    snapshot: Annotated[str, Meta(description="Name; default: made from the time")] | None = None,
+    snapshot: Annotated[str, Meta(description="Name; default: from the time")] | None = None,
     description: str | None = None,
     ram: Annotated[bool, Meta(description="Save the memory of a running VM, too")] = False,
 ) -> Plan:
@@ -98,11 +109,11 @@ def name_from_time(pve: Cluster) -> str:
 async def creation(guest: Guest, name: str, description: str | None, *, ram: bool = False) -> tuple[Call, list[str]]:
     """The call that takes a snapshot, and warnings; a Problem if PVE would not take it."""
     check_name(guest.row.kind, name)
-    if guest.row.template:
-        raise Conflict(f"{guest} is a template, and those have no snapshots", next_step="It does not change anyway")
     status, existing, able = await asyncio.gather(
         guest.get("status/current"), snapshots_of(guest), has_feature(guest, "snapshot")
     )
+    if guest.row.template:
+        raise Conflict(f"{guest} is a template, and those have no snapshots", next_step="It does not change anyway")
     refuse_locked(guest, status)
     if name in (row["name"] for row in existing):
         raise Conflict(f"{guest} already has a snapshot {name!r}", next_step="Choose another name, or leave it out")
@@ -124,15 +135,13 @@ async def creation(guest: Guest, name: str, description: str | None, *, ram: boo
 
 
 def check_name(kind: str, name: str) -> None:
-    rules = (
-        f"A name begins with a letter and goes on with letters, digits, - and _; it has 2 to {LONGEST_NAME} characters"
-    )
+    rules = f"A name begins with a letter, then has letters, digits, - and _; it has 2 to {LONGEST_NAME} characters"
     if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         near = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:LONGEST_NAME]
         hint = f"{near!r} would do" if _NAME.fullmatch(near) else "Choose another, or leave it out"
-        raise BadArgument(f"{name!r} is no name for a snapshot", why=rules, next_step=hint)
+        raise BadArgument(f"{name!r} is not a name for a snapshot", why=rules, next_step=hint)
     if name in _RESERVED[kind]:
-        raise BadArgument(f"PVE keeps the name {name!r} for itself", next_step="Choose another name")
+        raise BadArgument(f"PVE reserves the name {name!r}", next_step="Choose another name")
 
 
 async def _unable(guest: Guest) -> Conflict:
@@ -140,11 +149,19 @@ async def _unable(guest: Guest) -> Conflict:
     return Conflict(
         f"The storage of {guest} cannot take snapshots",
         why=f"It has {disks}" if disks else None,
-        next_step="Move the disks to a storage that can (ZFS, LVM-thin, Ceph, qcow2 files), or make a backup",
+        next_step=Advice(
+            "Move the disks to a storage that can (ZFS, LVM-thin, Ceph, qcow2 files), or make a backup",
+            BACKUP_CREATE(guest=guest.vmid),
+        ),
     )
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    search_words="rename describe note comment description snapshot",
+    example="guest=docker01 snapshot=before-upgrade description='before docker 29'",
+)
 async def snapshot_update(pve: Cluster, guest: GuestRef, snapshot: str, description: str) -> Plan:
     """Change the description of a snapshot."""
     found = await pve.guest(guest)
@@ -161,14 +178,18 @@ async def snapshot_update(pve: Cluster, guest: GuestRef, snapshot: str, descript
     return Plan(says, (call,))
 
 
-@operation(risk=Risk.DESTROY)
+@operation(
+    risk=Risk.DESTROY,
+    search_words="go back revert undo before update upgrade broke earlier state restore snapshot",
+    example="guest=docker01 snapshot=before-upgrade",
+)
 async def snapshot_rollback(
     pve: Cluster,
     guest: GuestRef,
     snapshot: str,
     start: Annotated[bool, Meta(description="Start it afterwards")] = False,
 ) -> Plan:
-    """Set a guest back to a snapshot. All that changed since is lost; a running guest is stopped."""
+    """Roll a guest back to a snapshot. All later changes are lost; a running guest is stopped."""
     found = await pve.guest(guest)
     status, snapshots = await asyncio.gather(found.get("status/current"), snapshots_of(found))
     row = existing_snapshot(found, snapshots, snapshot)
@@ -176,7 +197,9 @@ async def snapshot_rollback(
     if row.get("snapstate"):
         raise Conflict(
             f"Snapshot {snapshot} of {found} is incomplete ({row['snapstate']})",
-            next_step="A task that was cut short left it behind; snapshot_delete removes it",
+            next_step=Advice(
+                "An interrupted task left it behind; delete it", SNAPSHOT_DELETE(guest=found.vmid, snapshot=snapshot)
+            ),
         )
     await _refuse_newer(pve, found, snapshots, row)
     says = f"Set {found} back to snapshot {snapshot}"
@@ -195,8 +218,22 @@ async def snapshot_rollback(
     )
 
 
-def _losses(guest: Guest, state: str, age: str, *, resumes: bool, start: bool) -> list[str]:
-    found = [f"What was written in the last {age} is lost; take a snapshot of now first if it may be needed"]
+@dataclass(frozen=True, slots=True, init=False)
+class Loss(Advice):
+    """A warning about what is lost unless a snapshot of now is taken first."""
+
+    what: str
+
+    def __init__(self, what: str) -> None:
+        Advice.__init__(self, f"{what} is lost; take a snapshot of now first if it may be needed")
+        object.__setattr__(self, "what", what)
+
+    def kept_in(self, snapshot: str) -> str:
+        return f"{self.what} is kept only in snapshot {snapshot}"
+
+
+def _losses(guest: Guest, state: str, age: str, *, resumes: bool, start: bool) -> list[str | Advice]:
+    found: list[str | Advice] = [Loss(f"What was written in the last {age}")]
     if resumes:
         found.append("The snapshot holds the memory: the VM runs on from that moment")
     elif state != "stopped" and not start:
@@ -210,7 +247,7 @@ async def _refuse_newer(pve: Cluster, guest: Guest, snapshots: list[dict[str, An
     if not newer:
         return
     known = await storages_on(pve, guest.row.node)
-    zfs = {name for name, storage in known.items() if storage.plugintype == "zfspool"}
+    zfs = {name for name, storage in known.items() if storage.plugintype in NEWEST_ONLY}
     config, *later = await asyncio.gather(
         *(guest.get(f"snapshot/{other['name']}/config") for other in (row, *newer)),
     )
@@ -224,13 +261,21 @@ async def _refuse_newer(pve: Cluster, guest: Guest, snapshots: list[dict[str, An
         raise Conflict(
             f"{guest} cannot go back to {row['name']}: ZFS only goes back to the newest snapshot",
             why=f"Newer are {', '.join(blocking)}",
-            next_step="Delete those first with snapshot_delete, or clone the guest",
+            next_step=Advice(
+                "Delete those first, or clone the guest",
+                SNAPSHOT_DELETE(guest=guest.vmid, snapshot=blocking[-1]),
+                GUEST_CLONE(guest=guest.vmid),
+            ),
         )
 
 
-@operation(risk=Risk.DESTROY)
+@operation(
+    risk=Risk.DESTROY,
+    search_words="snapshots remove cleanup",
+    example="guest=docker01 snapshot=before-upgrade",
+)
 async def snapshot_delete(pve: Cluster, guest: GuestRef, snapshot: str) -> Plan:
-    """Delete a snapshot. The guest stays as it is; snapshots made from it are kept."""
+    """Delete a snapshot. The guest stays as it is; later snapshots are kept."""
     found = await pve.guest(guest)
     status, snapshots = await asyncio.gather(found.get("status/current"), snapshots_of(found))
     row = existing_snapshot(found, snapshots, snapshot)

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import TASK_WAIT, Advice
+from quorate.operations.api.risk import Reason
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.units import duration, moment
@@ -17,11 +19,14 @@ COLUMNS = ("started", "node", "type", "id", "user", "status", "took", "task")
 
 STOP_SECONDS = 10.0
 
-TaskRef = Annotated[str, Meta(description="Task id (UPID)")]
-LogLines = Annotated[int, Meta(ge=0, le=500, description="Last lines of the log")]
+TaskRef = Annotated[str, Meta(description="UPID")]
+LogLines = Annotated[int, Meta(ge=0, le=500)]
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="ran commands going on proxmox now jobs recent failed since yesterday backup night history",
+)
 async def task_list(
     pve: Cluster,
     node: Annotated[str, Meta(description="Only this node; reaches further back")] | None = None,
@@ -81,7 +86,11 @@ def _row(row: dict[str, Any]) -> list[Any]:
     ]
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="fail error log job task details result output migration backup complain",
+    example="task=UPID:pve1:00000504:1464B400:6AF9FEE0:aptupdate::root@pam:",
+)
 async def task_get(pve: Cluster, task: TaskRef, log_lines: LogLines = 20) -> dict[str, Any]:
     """State and end of the log of one task."""
     upid = Upid.parse(task)
@@ -90,7 +99,11 @@ async def task_get(pve: Cluster, task: TaskRef, log_lines: LogLines = 20) -> dic
     return _describe(state, total)
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="finished done yet wait task clone progress far",
+    example="task=UPID:pve1:00000504:1464B400:6AF9FEE0:aptupdate::root@pam:",
+)
 async def task_wait(
     pve: Cluster,
     task: TaskRef,
@@ -99,14 +112,20 @@ async def task_wait(
     log_lines: LogLines = 10,
 ) -> dict[str, Any]:
     """Follow a task until it ends; call again if it still runs."""
-    state = await follow(pve.client, Upid.parse(task), clock=pve.clock, wait=wait, report=report)
+    state = await follow(pve.client, Upid.parse(task), clock=pve.clock, wait=wait, report=report, log=bool(log_lines))
     state.log = state.log[-log_lines:] if log_lines else []
     return _describe(state, state.lines_seen)
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    excused={Reason.ENDS_TASK: "it ends work that can be started again"},
+    search_words="cancel abort kill stuck hanging task job migration backup running",
+    example="task=UPID:pve1:00000504:1464B400:6AF9FEE0:aptupdate::root@pam:",
+)
 async def task_stop(pve: Cluster, task: TaskRef) -> Plan:
-    """Interrupt a running task. What it had begun may be left half done."""
+    """Interrupt a running task. Its work may be left half done."""
     upid = Upid.parse(task)
     summary = f"Stop {upid.type} {upid.id} on {upid.node}".replace("  ", " ")
     if not (await read_state(pve.client, upid)).running:
@@ -116,7 +135,7 @@ async def task_stop(pve: Cluster, task: TaskRef) -> Plan:
         return not (await read_state(pve.client, upid)).running
 
     async def after() -> dict[str, Any]:
-        # PVE gives the worker five seconds to end by itself before it is killed
+        # PVE gives the worker five seconds to end before it is killed
         state = await follow(pve.client, upid, clock=pve.clock, wait=STOP_SECONDS)
         return {"status": state.outcome, "exit": state.exit or ""}
 
@@ -139,5 +158,5 @@ def _describe(state: TaskState, log_total: int) -> dict[str, Any]:
         "log": state.log,
         **({"log_lines_in_all": log_total} if log_total > len(state.log) else {}),
         **({"trouble": str(state.trouble)} if state.trouble else {}),
-        **({"next": "task_wait follows it further"} if state.running else {}),
+        **({"next": Advice("Follow it", TASK_WAIT(task=str(state.upid)))} if state.running else {}),
     }

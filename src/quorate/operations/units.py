@@ -1,21 +1,39 @@
-"""Sizes, shares and times as people read them, in few characters."""
+"""Sizes, shares and times: as people read them, in few characters, and as programs do."""
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.pve.errors import BadArgument
+from quorate.problems import BadArgument
 
 _UNITS = ("", "K", "M", "G", "T", "P")
 
 
-def size(count: float) -> str:
+class Quantity(str):
+    """A text for people that carries its value for programs: bytes, seconds, a fraction, an ISO time."""
+
+    __slots__ = ("value",)
+    value: Any
+
+    def __new__(cls, text: str, value: Any) -> Quantity:
+        made = super().__new__(cls, text)
+        made.value = value
+        return made
+
+
+@lru_cache(4096)  # a list has thousands of sizes, most of them alike
+def size(count: float) -> Quantity:
     """Bytes in binary units: 1536 MiB is "1.5G"."""
+    return Quantity(_in_binary_units(count), int(count))
+
+
+def _in_binary_units(count: float) -> str:
     value, unit = float(count), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value /= 1024
@@ -26,11 +44,30 @@ def size(count: float) -> str:
 
 def used_of(used: float, whole: float) -> str:
     """ "2.1G/4G", or nothing if the whole is not known."""
-    return f"{size(used)}/{size(whole)}" if whole else ""
+    return Quantity(f"{size(used)}/{size(whole)}", {"used": int(used), "total": int(whole)}) if whole else ""
 
 
-def percent(share: float) -> str:
-    return f"{share * 100:.0f}%"
+def unused(whole: float) -> str:
+    """The whole of something that is not in use: "4G"."""
+    return Quantity(size(whole), {"used": 0, "total": int(whole)}) if whole else ""
+
+
+def percent(share: float) -> Quantity:
+    return Quantity(f"{share * 100:.0f}%", round(share, 4))
+
+
+def load_of(share: float, cores: float, *, text: str) -> Quantity:
+    """How busy a number of cores is; the text is in the words of its place."""
+    return Quantity(text, {"load": round(share, 4), "cores": int(cores) if cores == int(cores) else cores})
+
+
+def yes(flag: object) -> str:
+    """For a column that is empty where something does not hold."""
+    return Quantity("yes", True) if flag else ""
+
+
+def yes_or_no(flag: object) -> Quantity:
+    return Quantity("yes" if flag else "no", bool(flag))
 
 
 def shortlist(things: Sequence[object], most: int) -> str:
@@ -39,8 +76,13 @@ def shortlist(things: Sequence[object], most: int) -> str:
     return ", ".join(str(one) for one in things[:most]) + more
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float) -> Quantity:
     """The two largest units: "3d 4h", "12m 5s"."""
+    value = round(seconds, 3)
+    return Quantity(_in_two_units(seconds), int(value) if value == int(value) else value)
+
+
+def _in_two_units(seconds: float) -> str:
     left = int(seconds)
     parts: list[str] = []
     for length, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
@@ -50,26 +92,48 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def moment(epoch: float) -> str:
+def moment(epoch: float) -> Quantity:
     """A time in UTC, to the second."""
-    return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    text = datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return Quantity(text, text.replace(" ", "T"))
 
 
-_AGO = re.compile(r"^(?P<count>\d+)\s*(?P<unit>[smhdw])$")
+def iso_times(facts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The same facts with these times as programs read them."""
+    return {**facts, **{name: moment(facts[name]).value for name in names if facts.get(name) is not None}}
+
+
+_SPAN = re.compile(r"^(?P<count>\d{1,9})\s*(?P<unit>[smhdw])$")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+LONGEST_SPAN = 365 * 86_400
+_LAST_MOMENT = 253_402_214_400.0  # the last day that a date can name, in any time zone
 When = Annotated[str, Meta(description="2026-01-31 08:00 (UTC), or how long ago: 30m, 2h, 1d")]
 
 
-def parse_moment(text: str, *, now: float) -> float:
-    """The time that a `When` names."""
-    ago = _AGO.match(text.strip())
-    if ago:
-        return now - int(ago["count"]) * _SECONDS[ago["unit"]]
+def parse_moment(text: str, *, now: float, ahead: bool = False) -> float:
+    """The time that a `When` names. `ahead`: a length of time, such as 2h or in 2h, counts from now on, not back."""
+    span = _SPAN.match(text.strip().removeprefix("in ") if ahead else text.strip())
+    if span:
+        length = int(span["count"]) * _SECONDS[span["unit"]]
+        return now + length if ahead else max(0.0, now - length)
     try:
         given = datetime.datetime.fromisoformat(text.strip())
     except ValueError:
-        raise BadArgument(f"{text!r} is no time", next_step="Write 2026-01-31 08:00, or 2h for two hours ago") from None
-    return (given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp()
+        example = "2h for in two hours" if ahead else "2h for two hours ago"
+        raise BadArgument(f"{text!r} is not a time", next_step=f"Write 2026-01-31 08:00, or {example}") from None
+    seconds = (given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp()
+    return min(max(0.0, seconds), _LAST_MOMENT)
+
+
+def parse_span(text: str) -> float:
+    """The seconds of "30m", "8h" or "7d"."""
+    found = _SPAN.match(text.strip())
+    if found is None or not int(found["count"]):
+        raise BadArgument(f"{text!r} is not a length of time", next_step="Write 30m, 8h or 7d")
+    seconds = int(found["count"]) * _SECONDS[found["unit"]]
+    if seconds > LONGEST_SPAN:
+        raise BadArgument(f"{text!r} is too long", next_step="Write at most 365d")
+    return float(seconds)
 
 
 _SIZE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\s*$", re.I)

@@ -1,20 +1,23 @@
-"""A caller's arguments, strictly: unknown names and wrong types are refused with what would be right."""
+"""Strict checks of a caller's arguments: size, names and types. A refusal says what is valid."""
 
 from __future__ import annotations
 
-import difflib
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from quorate.pipeline.redact import HIDDEN, SECRET_KEYS
-from quorate.pve.errors import BadArgument
+from quorate.command_secrets import HIDDEN
+from quorate.hints import Advice, ToolHint
+from quorate.pipeline.redaction import SECRET_KEYS
+from quorate.problems import BadArgument
+from quorate.suggestions import suggest
 
 
 class Declared(Protocol):
-    """What takes arguments: an operation, or a tool that is made of operations."""
+    """Anything that takes arguments: an operation, or a tool composed of operations."""
 
     @property
     def name(self) -> str: ...
@@ -22,23 +25,130 @@ class Declared(Protocol):
     @property
     def arguments(self) -> type[msgspec.Struct]: ...
 
+    @property
+    def inapplicable(self) -> Mapping[str, str]:
+        """Arguments that others take and it does not, with the reason."""
+
     def schema(self) -> dict[str, Any]: ...
 
 
 class WrongArguments(BadArgument):
-    """They do not fit what is declared: a look at the schema helps."""
+    """They do not match the schema."""
 
 
-# Beside the names of secrets: what is given to a command or written to a file.
+# In addition to the names of secrets: input of commands and content of files.
 _NEVER_SHOWN = SECRET_KEYS | {"env", "stdin", "content", "data", "input_data"}
 
-_WHERE = re.compile(r" - at `\$\.?(?P<name>[^`\[.]*)[^`]*`$")
+LONGEST_SHOWN = 200
+_DIGITS = re.compile(r"\d+")
+_WHERE = re.compile(r" - at `\$\.?(?P<name>[^`\[.]*)(?P<inner>[^`]*)`$")
+
+
+DEEPEST = 32
+"""Levels of nesting in one argument."""
+MOST_VALUES = 10_000
+"""Values in one argument, at all depths together."""
+LONGEST_NAME = 256
+"""Of a tool, a prompt, an argument, or a key in an argument."""
+LONGEST_TEXT = 16 * 1024
+"""PVE's own longest text, the notes of a guest, has 8 Ki characters."""
+_KIB, _MIB = 1024, 1024 * 1024
+ROOMY = {
+    **dict.fromkeys(("content", "data", "input_data", "stdin"), 12 * _MIB),
+    "arguments": 12 * _MIB,  # of another operation, whose own bounds hold as well
+    **dict.fromkeys(("params", "document", "script"), 512 * _KIB),
+    **dict.fromkeys(("deployment_plan", "change_plan", "scaling_plan", "migration_plan"), 512 * _KIB),
+    **dict.fromkeys(("command", "initial_command", "env", "settings", "extra_vars", "options"), 128 * _KIB),
+}
+"""Arguments that hold files, documents or programs, and the longest text allowed in each."""
+FREE_TEXT = ("content", "data", "input_data", "stdin", "script", "command", "initial_command", "env", "arguments")
+"""Arguments of files and programs, in which nobody looks for numbers."""
+MOST_DIGITS = 100
+"""Of a number in any other text: Python refuses to read a much longer one, and no size or id is."""
+MOST_TEXT = 16 * _MIB
+"""All texts of one call together."""
+_MOST_INT = 2**63 - 1
+
+
+def refuse_oversized(tool: str, given: Mapping[str, Any]) -> None:
+    """Check the amount of what a caller sent, and that its texts are valid, before anything else reads it.
+
+    Later steps may then recurse through a value, process it at length and print its numbers.
+    """
+    refuse_long("The name of the tool", tool, LONGEST_NAME)
+    if len(given) > LONGEST_NAME:
+        raise WrongArguments(f"{tool} got {len(given)} arguments", why=f"The limit is {LONGEST_NAME}")
+    whole = 0
+    for name, value in given.items():
+        refuse_long("The name of an argument", name, LONGEST_NAME)
+        whole += _measured(name, value)
+    if whole > MOST_TEXT:
+        raise WrongArguments(f"The arguments of {tool} have {whole} characters", why=f"The limit is {MOST_TEXT}")
+
+
+def refuse_long(what: str, text: str, longest: int = LONGEST_TEXT) -> None:
+    if len(text) > longest:
+        raise WrongArguments(f"{what} is {len(text)} characters long", why=f"The limit is {longest}")
+
+
+def _measured(argument: str, value: Any) -> int:
+    """The characters in one argument, counted level by level, because the nesting may be very deep."""
+    longest, texts, values = ROOMY.get(argument, LONGEST_TEXT), 0, 0
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, str):
+                refuse_long(argument, one, longest)
+                _refuse_half_characters(argument, one)
+                _refuse_long_number(argument, one)
+                texts += len(one)
+            elif isinstance(one, Mapping):
+                for key in one:
+                    refuse_long(f"A key in {argument}", str(key), LONGEST_NAME)
+                    _refuse_half_characters(argument, str(key))
+                below.extend(one.values())
+            elif isinstance(one, (list, tuple)):
+                below.extend(one)
+            elif isinstance(one, (int, float)):
+                _refuse_odd_number(argument, one)
+            values += 1
+        if values + len(below) > MOST_VALUES:
+            raise WrongArguments(f"{argument} holds more than {MOST_VALUES} values", why=f"The limit is {MOST_VALUES}")
+        if not below:
+            return texts
+        level = below
+    raise WrongArguments(f"{argument} is nested more than {DEEPEST} levels deep", why=f"The limit is {DEEPEST}")
+
+
+def _refuse_long_number(argument: str, text: str) -> None:
+    if len(text) <= MOST_DIGITS or argument in FREE_TEXT:
+        return
+    if any(found.end() - found.start() > MOST_DIGITS for found in _DIGITS.finditer(text)):
+        raise WrongArguments(
+            f"{argument} contains a number of more than {MOST_DIGITS} digits", why="No number in PVE is that long"
+        )
+
+
+def _refuse_odd_number(argument: str, number: float) -> None:
+    if isinstance(number, float) and not math.isfinite(number):
+        raise WrongArguments(f"{argument} holds {number}, which is not a number")
+    if isinstance(number, int) and abs(number) > _MOST_INT:
+        raise WrongArguments(f"{argument} holds a number of {number.bit_length()} bits", why="The limit is 63")
+
+
+def _refuse_half_characters(argument: str, text: str) -> None:
+    """JSON can hold half of a surrogate pair, which is not valid text and cannot be sent anywhere."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise WrongArguments(f"{argument} holds half a character (a lone surrogate)") from None
 
 
 def decode(operation: Declared, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Typed arguments with defaults filled in. `"100"` is as good as 100, `"true"` as true."""
+    """Typed arguments with defaults filled in. `"100"` is accepted for 100, `"true"` for true."""
     _refuse_unknown(operation, given)
-    _refuse_half_characters(given)
     try:
         decoded = msgspec.convert(dict(given), operation.arguments, strict=False)
     except msgspec.ValidationError as error:
@@ -50,18 +160,18 @@ def _refuse_unknown(operation: Declared, given: Mapping[str, Any]) -> None:
     known = operation.arguments.__struct_fields__
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.5)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It takes {', '.join(known) or 'no arguments'}"
-            raise WrongArguments(f"{operation.name} has no argument {name!r}", next_step=hint)
+            if why := operation.inapplicable.get(name):
+                raise WrongArguments(
+                    f"`{name}` does not apply to {operation.name}", why=why, next_step=f"Call again without `{name}`"
+                )
+            hint = suggest(name, known, "")
+            raise WrongArguments(
+                f"{operation.name} has no argument {name!r}", next_step=f"{hint} {_takes(operation)}".strip()
+            )
 
 
-def _refuse_half_characters(given: Mapping[str, Any]) -> None:
-    """JSON can name one half of a surrogate pair alone, but that is no text and cannot be sent anywhere."""
-    for name, value in given.items():
-        try:
-            msgspec.json.encode(value)
-        except UnicodeEncodeError:
-            raise WrongArguments(f"{name} holds half a character (a lone surrogate)") from None
+def _takes(operation: Declared) -> str:
+    return f"It takes {', '.join(operation.arguments.__struct_fields__) or 'no arguments'}"
 
 
 def _explain(operation: Declared, given: Mapping[str, Any], error: str) -> WrongArguments:
@@ -69,34 +179,61 @@ def _explain(operation: Declared, given: Mapping[str, Any], error: str) -> Wrong
     if missing:
         return WrongArguments(
             f"{operation.name} needs the argument {missing['name']!r}",
-            next_step=_expected(operation, missing["name"]),
+            next_step=f"{_expected(operation, missing['name'])}. {_takes(operation)}",
         )
     where = _WHERE.search(error)
     name = where["name"] if where else ""
     if not name:
         return WrongArguments(f"The arguments of {operation.name} do not fit", why=error)
     return WrongArguments(
-        f"{operation.name} cannot take {name}={_shown(name, given.get(name))}",
-        why=_WHERE.sub("", error).replace("`", ""),
-        next_step=_expected(operation, name, given.get(name)),
+        f"{operation.name} cannot take {name}={_show(name, given.get(name))}",
+        why=None if where and where["inner"] == "" else error.replace("`", "").replace("$.", ""),
+        next_step=_elsewhere(operation, given, name) or _expected(operation, name, given.get(name)),
     )
 
 
-def _shown(name: str, value: object) -> str:
-    """The caller's value as it came, unless it is or may hold a secret."""
-    secret = name in _NEVER_SHOWN or isinstance(value, (dict, list)) or "password" in str(value)
-    return HIDDEN if secret else repr(value)
+def _elsewhere(operation: Declared, given: Mapping[str, Any], name: str) -> Advice | None:
+    """The other tool that takes this value, with the guest if there is one."""
+    hints: Mapping[str, ToolHint] = getattr(operation, "elsewhere", {})
+    hint = hints.get(str(given.get(name)).lower())
+    if hint is None:
+        return None
+    return Advice("Another tool does that", hint(guest=given["guest"]) if "guest" in given else hint)
+
+
+def _show(name: str, value: object) -> str:
+    """The caller's value, unless it may be or contain a secret."""
+    if name in _NEVER_SHOWN or "password" in str(value):
+        return HIDDEN
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, (dict, list)) for one in value)):
+        return "an object" if isinstance(value, dict) else "a list of objects"  # with fields that may be secrets
+    return repr(value)[:LONGEST_SHOWN]
+
+
+_KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type")
+    return _KINDS.get(kind, str(kind)) if kind else " or ".join(map(str, schema.get("enum", ())))
 
 
 def _expected(operation: Declared, name: str, got: object = None) -> str:
     schema = operation.schema()["properties"][name]
     choices = schema.get("enum") or [one["const"] for one in schema.get("anyOf", ()) if "const" in one]
     if choices:
-        near = difflib.get_close_matches(str(got), choices, 1) if got is not None else []
-        return (f"Did you mean {near[0]!r}? " if near else "") + f"Valid are {', '.join(choices)}"
-    kinds = [schema.get("type")] if "type" in schema else [one["type"] for one in schema.get("anyOf", [])]
+        hint = "" if got is None else suggest(str(got), choices, "")
+        return f"{hint} Valid are {', '.join(choices)}".strip()
+    kinds = [_kind(one) for one in ([schema] if "type" in schema else schema.get("anyOf", []))]
     bounds = [
         f"{word} {schema[key]:g}" for key, word in (("minimum", "at least"), ("maximum", "at most")) if key in schema
     ]
-    text = f"It is {' or '.join(str(kind) for kind in kinds)}" + (f", {' and '.join(bounds)}" if bounds else "")
+    text = f"It must be {' or '.join(kinds)}" + (f", {' and '.join(bounds)}" if bounds else "")
     return f"{text}: {schema['description']}" if "description" in schema else text

@@ -1,9 +1,10 @@
-"""Who asks, and how far they may go."""
+"""Who calls, and what they are allowed."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from quorate.config import Access
 from quorate.pve.tasks import Report
@@ -11,42 +12,79 @@ from quorate.pve.tasks import Report
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a caller's own credentials allow at most; the operator's settings may allow less. None is no limit."""
+    """The most that a caller's credentials allow; the operator's settings may allow less. None means no limit."""
 
     access: Access = Access.ADMIN
     toolsets: frozenset[str] | None = None
     clusters: frozenset[str] | None = None
+    token: str = ""
+    """The id of our own token, where that is the credential."""
+
+    def within(self, other: Scope) -> Scope:
+        """What both allow."""
+        return replace(
+            self,
+            access=min(self.access, other.access, key=Access.rank),
+            toolsets=_common(self.toolsets, other.toolsets),
+            clusters=_common(self.clusters, other.clusters),
+        )
+
+
+def _common(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    return one & other if one is not None and other is not None else one if other is None else other
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The client program, the way it came in, and the subject that its credentials name (none on stdio)."""
+    """The client program, its transport, and the subject of its credentials (none on stdio)."""
 
     client: str = "unknown"
     transport: str = "stdio"
     subject: str = ""
     scope: Scope = field(default_factory=Scope)
 
+    def as_origin(self) -> dict[str, Any]:
+        """As plain data, for a run that acts for this caller later."""
+        scope = self.scope
+        return {
+            "client": self.client,
+            "transport": self.transport,
+            "subject": self.subject,
+            "access": scope.access.value,
+            "clusters": None if scope.clusters is None else sorted(scope.clusters),
+            "token": scope.token,
+        }
+
+    @classmethod
+    def of_run(cls, run: str, origin: Mapping[str, Any]) -> Caller:
+        """A run acts with the scope of its caller. Which toolsets that covers was decided when the run started."""
+        clusters = origin.get("clusters")
+        limited = None if clusters is None else frozenset(clusters)
+        scope = Scope(Access(origin["access"]), None, limited, str(origin.get("token", "")))
+        return cls(f"run {run}", "run", str(origin.get("subject", "")), scope)
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that the person at the client has to answer, not the model."""
+    """A question for the person at the client, not for the model."""
 
     id: str
     text: str
     wanted: str
-    """What has to be typed for a yes, such as the guest's name."""
+    """What the person types to approve, such as the guest's name."""
+    ways: str = ""
+    """How an operator answers instead."""
 
 
 Ask = Callable[[Question], Awaitable[str | None]]
-"""Puts a question to the person and gives back what was typed; None if they declined.
+"""Asks the person and returns what they typed, or None if they declined.
 
-Raises AnswerLater where the answer comes with a second call, and TimeoutError where nobody answers.
+Raises AnswerLater if the answer comes with a second call, and TimeoutError if nobody answers.
 """
 
 
 class AnswerLater(Exception):
-    """The question is on its way to the person; the client makes the same call again with the answer."""
+    """The person is being asked; the client repeats the call with the answer."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question.text)
@@ -55,8 +93,14 @@ class AnswerLater(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One call as it came in: who asks, where progress goes, and whether a person can be asked."""
+    """How a call came in: who calls, where progress goes, and how to ask the person."""
 
     caller: Caller = field(default_factory=Caller)
     report: Report | None = None
     ask: Ask | None = None
+    wait_seconds: float | None = None
+    """How long to follow tasks, if not as the operator set."""
+    on_wait: Callable[[Question], None] | None = None
+    """Called when the call starts to wait for an operator's approval."""
+    change: str | None = None
+    """The id of its entry in the journal, where the caller has to find that again."""

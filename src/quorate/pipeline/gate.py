@@ -1,56 +1,51 @@
-"""Who may do what: one predicate decides both what is listed and what is run."""
+"""Who may do what: one predicate decides both what is listed and what runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from quorate.config import Access
-from quorate.operations.registry import DEFAULT_TOOLSETS, Operation, Risk
+from quorate.operations import toolsets
+from quorate.operations.registry import NEEDED, Operation, Risk
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.policy import NO_RULES, Rulebook
-from quorate.pve.errors import Refused
-
-NEEDED = {
-    Risk.READ: Access.READ,
-    Risk.LOOK_INSIDE: Access.OPERATE,
-    Risk.CHANGE: Access.OPERATE,
-    Risk.DESTROY: Access.ADMIN,
-}
+from quorate.problems import Refused
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The operator's choices at start."""
+    """The operator's settings for access and toolsets."""
 
     access: Access = Access.READ
-    toolsets: frozenset[str] = DEFAULT_TOOLSETS
+    toolsets: frozenset[str] = frozenset({toolsets.DEFAULT})
     look_inside: bool = False
-    """Whether looking inside guests is allowed at access read already."""
+    """Whether access level read already allows looking inside guests."""
     cluster: str = ""
-    """The cluster that it stands before, empty if there is none yet."""
+    """The cluster that it guards, empty if none is chosen yet."""
     own_level: bool = False
-    """Whether the access level is that cluster's own."""
+    """Whether the cluster has its own access level."""
     rules: Rulebook = NO_RULES
 
     def objection(
         self, operation: Operation, caller: Caller, risk: Risk | None = None, now: float | None = None
     ) -> Refused | None:
-        """Why this operation is neither listed nor run; None if it is. `risk` is that of one call, where it varies.
+        """Why this operation is neither listed nor run; None if it is. `risk` is the risk of one call, if it varies.
 
-        Rules about hours count only at a given time: what is listed does not change with the clock.
+        Hours count only if `now` is given: the list of tools does not change with the clock.
         """
         risk = risk or operation.least_risk
-        if operation.toolset not in self.toolsets:
+        if not toolsets.includes(self.toolsets, operation):
             return Refused(
                 f"{operation.name} is switched off",
-                why=f"The toolset {operation.toolset!r} is not among {', '.join(sorted(self.toolsets))}",
-                next_step=f"The operator can start Quorate with --toolsets {operation.toolset} or {_group(operation)}",
+                why=f"Its toolset {operation.toolset!r} is not enabled",
+                next_step="The operator can add it to what is enabled by starting Quorate with "
+                f"--toolsets {toolsets.option_adding(self.toolsets, operation.toolset)}",
             )
-        if caller.scope.toolsets is not None and operation.toolset not in caller.scope.toolsets:
+        if caller.scope.toolsets is not None and not toolsets.includes(caller.scope.toolsets, operation):
             return Refused(
                 f"{operation.name} is outside the scope of {caller.subject or 'this token'}",
                 why=f"The token's toolsets are {', '.join(sorted(caller.scope.toolsets))}",
-                next_step=wider_token(f"--toolsets {operation.toolset}"),
+                next_step=wider_token(f"--toolsets {toolsets.option_adding(caller.scope.toolsets, operation.toolset)}"),
             )
         if caller.scope.clusters is not None and self.cluster and self.cluster not in caller.scope.clusters:
             return Refused(
@@ -68,11 +63,11 @@ class Gate:
             return Refused(
                 f"{operation.name} is refused at access level {self.access.value}",
                 why=f"It can {_effect(risk)}, which needs {needed.value}",
-                next_step=f"Only the operator can change that, {self._way_to(needed)}",
+                next_step=f"Only the operator can change that, {self._setting_for(needed)}",
             )
         return self.rules.about_tool(operation, risk, now)
 
-    def _way_to(self, needed: Access) -> str:
+    def _setting_for(self, needed: Access) -> str:
         if self.own_level:
             return f'by access = "{needed.value}" in [clusters.{self.cluster}]'
         return f"by starting Quorate with --access {needed.value}"
@@ -81,12 +76,8 @@ class Gate:
         return Access.READ if risk is Risk.LOOK_INSIDE and self.look_inside else NEEDED[risk]
 
 
-def _group(operation: Operation) -> str:
-    return "homelab" if operation.about_homelab else "all"
-
-
 def wider_token(option: str) -> str:
-    return f"The operator can make a token with a wider scope: `quorate tokens create NAME`, with {option}"
+    return f"The operator can create a token with a wider scope: `quorate tokens create NAME`, with {option}"
 
 
 def _effect(risk: Risk) -> str:
@@ -94,5 +85,5 @@ def _effect(risk: Risk) -> str:
         Risk.READ: "read",
         Risk.LOOK_INSIDE: "look inside guests and hosts",
         Risk.CHANGE: "change things",
-        Risk.DESTROY: "destroy data, cut power, grant rights or do what cannot be undone",
+        Risk.DESTROY: "destroy data, cut power, grant privileges or do what cannot be undone",
     }[risk]

@@ -1,18 +1,20 @@
-"""The operator's rules at work: what they say about a tool, about what a call reaches, and about what is seen."""
+"""The operator's rules, applied to tools, to what a call reaches and to what a caller may see; and their limits."""
 
 from __future__ import annotations
 
 import fnmatch
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from quorate.config.rules import LEVELS, Rule
+from quorate.config.rules import LEVELS, Limits, Rule
 from quorate.operations.registry import Operation, Risk
-from quorate.pve.errors import Refused
-from quorate.pve.reach import GUEST, HOST, NODE, POOL, STORAGE
+from quorate.problems import Refused
 from quorate.pve.subjects import Subject
+from quorate.pve.targets import GUEST, HOST, NODE, POOL, STORAGE
 
 _CONDITIONS = {
     GUEST: frozenset({"vmids", "names", "tags", "pools", "nodes"}),
@@ -21,16 +23,20 @@ _CONDITIONS = {
     POOL: frozenset({"pools"}),
     HOST: frozenset({"hosts"}),
 }
-"""Which conditions of a rule each kind of thing can meet."""
+"""Which conditions of a rule apply to each kind of target."""
 _TARGETS = tuple(dict.fromkeys(name for names in _CONDITIONS.values() for name in sorted(names)))
+
+
+Hides = Callable[[Subject], Refused | None]
+"""Why a caller must not see something; None if it may."""
 
 
 @dataclass(frozen=True)
 class Rulebook:
-    """The rules of one cluster. What no rule speaks of is up to the access level.
+    """The rules of one cluster. What no rule mentions is up to the access level.
 
-    Denials always win. As soon as a rule allows something, nothing else may be changed or looked into; reading stays
-    free unless a rule says `allow = "read"`.
+    Denials always win. As soon as a rule allows something, nothing else may be changed or looked into; reads stay
+    allowed unless a rule says `allow = "read"`.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -40,9 +46,17 @@ class Rulebook:
         return any(rule.about_targets for rule in self.rules) or bool(self._allowing)
 
     @property
+    def denies_something(self) -> bool:
+        return bool(self._denying)
+
+    @property
     def rests_on_facts(self) -> bool:
-        """Whether a guest's name, tags or pool decide, which anybody may change at any moment."""
+        """Whether a guest's name, tags or pool matter, which can change at any moment."""
         return any(rule.names or rule.tags or rule.pools for rule in self.rules)
+
+    @property
+    def rests_on_names(self) -> bool:
+        return any(rule.names for rule in self.rules)
 
     @cached_property
     def _allowing(self) -> tuple[Rule, ...]:
@@ -55,7 +69,7 @@ class Rulebook:
     # -- tools -----------------------------------------------------------------------------------------------------
 
     def about_tool(self, operation: Operation, risk: Risk, now: float | None = None) -> Refused | None:
-        """Why it is refused whatever it acts on. Without a time, rules about hours are left aside: for the list."""
+        """Why it is refused whatever it acts on. Without a time, as for the list of tools, hours are ignored."""
         for rule in self._denying:
             if not rule.about_targets and _denies(rule, operation, risk.value, now):
                 return _denied(operation, rule)
@@ -69,12 +83,21 @@ class Rulebook:
     def about_call(
         self, operation: Operation, risk: Risk, subjects: Sequence[Subject], now: float | None
     ) -> Refused | None:
-        """Why a call may not act on these. Without a time, rules about hours deny nothing and allow."""
+        """Why a call may not act on these. Without a time, rules with hours never deny and always allow."""
         return (
             self._denied_call(operation, risk, subjects, now)
             or self._unallowed_call(operation, risk, subjects, now)
             or self._escape(operation, subjects)
         )
+
+    def denial(
+        self, operation: Operation, risk: Risk, subjects: Sequence[Subject], now: float | None
+    ) -> Refused | None:
+        """Why something of that risk is denied there, by a general rule or by one about these targets."""
+        for rule in self._denying:
+            if not rule.about_targets and _denies(rule, operation, risk.value, now):
+                return _denied(operation, rule)
+        return self._denied_call(operation, risk, subjects, now)
 
     def _denied_call(
         self, operation: Operation, risk: Risk, subjects: Sequence[Subject], now: float | None
@@ -83,7 +106,7 @@ class Rulebook:
             if rule.about_targets:
                 met = [one for one in subjects if _denies(rule, operation, one.level or risk.value, now)]
                 if touched := _held_by(rule, met):
-                    return _denied(operation, rule, touched[0])
+                    return self._hidden_refusal(operation, touched[0], now) or _denied(operation, rule, touched[0])
         return None
 
     def _unallowed_call(
@@ -98,16 +121,21 @@ class Rulebook:
             level = risk.value if one is None else one.level or risk.value
             fitting = [rule for rule in holding if _allows(rule, operation, level, now)]
             if not any(_covers(rule, one, beside=names_guests) for rule in fitting):
-                return _not_allowed(operation, level, allowing, one)
+                return self._hidden_refusal(operation, one, now) or _not_allowed(operation, level, allowing, one)
         return None
 
+    def _hidden_refusal(self, operation: Operation, subject: Subject | None, now: float | None) -> Refused | None:
+        """The refusal for a target that the caller must not see: it reveals nothing the caller did not say."""
+        hides = self.visibility_filter(operation, Risk.READ, now) if subject is not None else None
+        return hides(subject) if hides is not None and subject is not None else None
+
     def _escape(self, operation: Operation, subjects: Sequence[Subject]) -> Refused | None:
-        """A new name, tag, pool or node must not take a guest out of a denial, nor bring it under a permission."""
+        """A new name, tag, pool or node must not move a guest out of a denial or into a permission."""
         for one in subjects:
             for rule in self.rules if one.after is not None else ():
                 before, after = verdict(rule, one), verdict(rule, one.after) if one.after else None
                 if rule.about_targets and (before, after) == ((False, True) if rule.allows else (True, False)):
-                    return Refused(
+                    return self._hidden_refusal(operation, one, None) or Refused(
                         f"{operation.name} is refused by the rule {rule.name!r}",
                         why=f"It would {'bring' if rule.allows else 'take'} {one} "
                         + ("under what the rule allows" if rule.allows else "out of what the rule protects"),
@@ -118,8 +146,8 @@ class Rulebook:
 
     # -- what is seen ----------------------------------------------------------------------------------------------
 
-    def blindfold(self, operation: Operation, risk: Risk, now: float) -> Callable[[Subject], Refused | None] | None:
-        """Tells why something must not be seen by this call; None if everything may be."""
+    def visibility_filter(self, operation: Operation, risk: Risk, now: float | None) -> Hides | None:
+        """Says why this call must not see something; None if it may see everything."""
         level = risk.value if risk in (Risk.READ, Risk.LOOK_INSIDE) else Risk.READ.value
         denying = [rule for rule in self._denying if rule.about_targets and _denies(rule, operation, level, now)]
         allowing = self._allowing_at(level)
@@ -132,7 +160,7 @@ class Rulebook:
         return partial(_hidden, operation, denying, usable)
 
     def _allowing_at(self, level: str) -> tuple[Rule, ...] | None:
-        """The rules that allow, if this level needs one of them."""
+        """The allowing rules, if this level needs one of them."""
         if level == Risk.READ.value and not any(rule.level == level for rule in self._allowing):
             return None
         return self._allowing or None
@@ -146,21 +174,21 @@ def _hidden(
 ) -> Refused | None:
     for rule in denying:
         if verdict(rule, subject):
-            return _denied(operation, rule, subject)
+            return _unseen(operation, rule, subject)
     if allowing is None:
         return None
     verdicts = [verdict(rule, subject) for rule in allowing]
     if any(verdicts) or (subject.kind != HOST and not any(one is False for one in verdicts)):
         return None
-    return _not_allowed(operation, Risk.READ.value, allowing, subject)
+    return _unseen(operation, None, subject)
 
 
 # -- single rules ------------------------------------------------------------------------------------------------------
 
 
 def verdict(rule: Rule, subject: Subject) -> bool | None:
-    """Whether the rule's conditions hold for it; None if they do not contradict, but it cannot meet them all."""
-    wanted = _wanted(rule)
+    """Whether the rule's conditions hold for it; None if none fails but some do not apply to it."""
+    wanted = _conditions(rule)
     applicable = _CONDITIONS.get(subject.kind, frozenset()) - ({"nodes"} if not subject.node else set())
     if any(not _meets(rule, name, subject) for name in wanted & applicable):
         return False
@@ -168,23 +196,23 @@ def verdict(rule: Rule, subject: Subject) -> bool | None:
 
 
 def _held_by(rule: Rule, subjects: Iterable[Subject]) -> list[Subject]:
-    """The subjects that meet the rule's conditions, alone or together; empty if they do not."""
+    """The subjects that meet the rule's conditions, alone or together; empty if none do."""
     agreeing = [one for one in subjects if verdict(rule, one) is not False]
     if whole := [one for one in agreeing if verdict(rule, one)]:
         return whole
-    met = {name for one in agreeing for name in _wanted(rule) & _CONDITIONS.get(one.kind, frozenset())}
-    return agreeing if met >= _wanted(rule) else []
+    met = {name for one in agreeing for name in _conditions(rule) & _CONDITIONS.get(one.kind, frozenset())}
+    return agreeing if met >= _conditions(rule) else []
 
 
 def _covers(rule: Rule, subject: Subject | None, *, beside: bool) -> bool:
-    """Whether the rule lets a call act on this. `beside` guests that it covers, nodes and storages need no mention."""
+    """Whether the rule lets a call act on this. `beside` covered guests, nodes and storages need no rule."""
     if subject is None:
         return not rule.about_targets
     found = verdict(rule, subject)
     return bool(found) or (found is None and beside and subject.kind not in (GUEST, HOST))
 
 
-def _wanted(rule: Rule) -> frozenset[str]:
+def _conditions(rule: Rule) -> frozenset[str]:
     return frozenset(name for name in _TARGETS if getattr(rule, name))
 
 
@@ -193,7 +221,7 @@ def _meets(rule: Rule, condition: str, subject: Subject) -> bool:
         case "vmids":
             return subject.id.isdecimal() and any(int(subject.id) in span for span in rule.vmids)
         case "names":
-            # A name that nobody knows at the moment may be any: what is denied stays so, nothing is allowed.
+            # An unknown name may be any name: denials apply, permissions do not.
             return not rule.allows if subject.name is None else _is_among(subject.name, rule.names)
         case "tags":
             return any(_is_among(tag, rule.tags) for tag in subject.tags)
@@ -237,12 +265,12 @@ def matches(texts: Iterable[str], pattern: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """One spelling for all that look or count the same: case, width and blanks make no other name."""
+    """One spelling for names that differ only in case, width or surrounding blanks."""
     return text.strip().lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold().strip()
 
 
 def _with_parents(pool: str) -> list[str]:
-    """A nested pool belongs to those around it, too."""
+    """A nested pool also belongs to its parents."""
     parts = pool.split("/") if pool else []
     return ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
 
@@ -251,7 +279,7 @@ def _with_parents(pool: str) -> list[str]:
 
 
 def _denied(operation: Operation, rule: Rule, subject: Subject | None = None) -> Refused:
-    about = "" if subject is None else f"{subject}: "
+    about = "" if subject is None else "something in this cluster: " if subject.secret else f"{subject}: "
     says = f"it says {rule}" if not rule.because else f"{rule.because} ({rule})"
     return Refused(
         f"{operation.name} is refused by the rule {rule.name!r}",
@@ -261,10 +289,22 @@ def _denied(operation: Operation, rule: Rule, subject: Subject | None = None) ->
     )
 
 
+def _unseen(operation: Operation, rule: Rule | None, subject: Subject) -> Refused:
+    """Without name, id or the rule's conditions, which may name what it hides."""
+    by = f"by the rule {rule.name!r}" if rule else "because no rule allows reading it"
+    because = f": {rule.because}" if rule and rule.because else ""
+    return Refused(
+        f"{operation.name} is refused {by}",
+        why=f"It concerns a {subject.kind} that is hidden from you{because}",
+        next_step="Only the operator can change that; `quorate policy` shows the rules in force",
+        facts={"rule": rule.name if rule else "nothing else is allowed"},
+    )
+
+
 def _where(rule: Rule) -> str:
     return (
         f"Only the operator can change that: the entry {rule.name!r} of [[rules]] in the configuration; "
-        "`quorate policy` shows what holds"
+        "`quorate policy` shows the rules in force"
     )
 
 
@@ -273,8 +313,88 @@ def _not_allowed(operation: Operation, level: str, rules: Sequence[Rule], subjec
     listed = "; ".join(f"{rule.name!r} ({rule})" for rule in rules[:3])
     return Refused(
         f"{operation.name} is refused: no rule allows to {what}",
-        why=f"What is allowed is listed by rules: {listed}",
+        why=f"Rules list everything that is allowed: {listed}",
         next_step="Only the operator can change that, by a [[rules]] entry with allow in the configuration; "
-        "`quorate policy` shows what holds",
+        "`quorate policy` shows the rules in force",
         facts={"rule": "nothing else is allowed"},
     )
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+HOUR = 3600.0
+
+
+class LimitReached(Refused):
+    """Too much right now; the same call may pass later, when changes have ended or an hour is over."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts for one set of limits. `where` is the cluster it is for, empty for all of them."""
+
+    limits: Limits
+    where: str = ""
+    _running: int = 0
+    _destroyed: deque[float] = field(default_factory=deque)
+
+    def objection(self, operation: Operation, risk: Risk, steps: int, guests: int, now: float) -> Refused | None:
+        """Why a plan with this number of steps and guests exceeds a limit right now."""
+        most = self.limits.guests_per_call
+        if most is not None and guests > most:
+            return self._refusal(
+                operation,
+                "guests_per_call",
+                f"It would act on {guests} guests; at most {most} are allowed in one call",
+                "Choose fewer guests",
+            )
+        most = self.limits.destroys_per_hour
+        if most is not None and risk is Risk.DESTROY and self._recently(now) + steps > most:
+            return self._refusal(
+                operation,
+                "destroys_per_hour",
+                f"At most {most} destructive steps are allowed per hour; {self._recently(now)} ran, this adds {steps}",
+                "Wait, or ask the operator",
+                passes=steps <= most,
+            )
+        most = self.limits.concurrent_changes
+        if most is not None and self._running >= most:
+            return self._refusal(
+                operation,
+                "concurrent_changes",
+                f"At most {most} changes are allowed at the same time, and {self._running} are running",
+                "Try again when they are done",
+                passes=most > 0,
+            )
+        return None
+
+    @contextmanager
+    def counting(self, operation: Operation, risk: Risk, steps: int, now: float) -> Iterator[None]:
+        """For the time that a plan runs. A destructive step counts from the moment that it may be sent.
+
+        Checks again, because others may have started since the plan was judged; from here on nothing intervenes.
+        """
+        if refusal := self.objection(operation, risk, steps, 0, now):
+            raise refusal
+        if risk is Risk.DESTROY:
+            self._destroyed.extend([now] * steps)
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    def _recently(self, now: float) -> int:
+        while self._destroyed and self._destroyed[0] <= now - HOUR:
+            self._destroyed.popleft()
+        return len(self._destroyed)
+
+    def _refusal(self, operation: Operation, limit: str, why: str, next_step: str, *, passes: bool = False) -> Refused:
+        place = f" of {self.where}" if self.where else ""
+        kind = LimitReached if passes else Refused
+        return kind(
+            f"{operation.name} is refused by the limit {limit}{place}",
+            why=why,
+            next_step=next_step,
+            facts={"rule": f"limit {limit}{place}"},
+        )

@@ -1,25 +1,27 @@
-"""What the audit trail says about one change."""
+"""What the journal says about one change."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.operations.plan import Plan
+from quorate.command_secrets import without_secrets
+from quorate.operations.plan import Action, Call, Plan
 from quorate.operations.units import moment
-from quorate.pipeline.apply import Step
 from quorate.pipeline.caller import Caller
-from quorate.pipeline.telling import call_line, overall
-from quorate.pve.errors import Problem, Refused
-
-LONGEST_TEXT = 4096
-KEPT_TEXT = 64
+from quorate.pipeline.responses import call_line, redacted_params
+from quorate.pipeline.step import Step
+from quorate.problems import Problem, Refused
+from quorate.pve.clock import Clock
+from quorate.state.canonical import pruned
+from quorate.state.journal import Change
+from quorate.state.outcomes import Outcome, StepState, overall
 
 
 @dataclass(slots=True)
 class Record:
-    """Filled in as the change goes on; whatever happens, it is written."""
+    """Filled in as the change proceeds; it is written whatever happens."""
 
     tool: str
     risk: str
@@ -32,36 +34,67 @@ class Record:
     """Which rule or limit refused it."""
     approval: str = "not asked for"
     dry_run: bool = False
-    plan: str = ""
-    calls: list[str] = field(default_factory=list)
+    plan: Plan | None = None
     steps: list[Step] = field(default_factory=list)
-    outcome: str = "interrupted"
+    outcome: Outcome = Outcome.INTERRUPTED
     error: str = ""
     unrecorded: frozenset[str] = frozenset()
     """Arguments of which only the length is kept."""
+    replaced: list[dict[str, Any]] = field(default_factory=list)
+    """The options that it changed, each before and after."""
 
     def planned(self, plan: Plan) -> None:
-        self.plan, self.calls = plan.summary, [call_line(call) for call in plan.calls]
+        self.plan = plan
         self.steps = [Step(call) for call in plan.calls]
 
     def applied(self) -> None:
-        self.outcome = overall(self.steps)
+        self.outcome = overall([step.state for step in self.steps])
         self.error = "; ".join(str(step.problem) for step in self.steps if step.problem)
 
     def failed(self, problem: Problem) -> None:
         if isinstance(problem, Refused):
-            self.decision, self.outcome, self.rule = "refused", "refused", str(problem.facts.get("rule", ""))
-        elif self.outcome not in ("refused", "unknown"):
-            self.outcome = "failed"
+            self.decision, self.outcome, self.rule = "refused", Outcome.REFUSED, str(problem.facts.get("rule", ""))
+        elif self.outcome not in (Outcome.ASKED, Outcome.REFUSED, Outcome.UNKNOWN):
+            self.outcome = Outcome.FAILED
         self.error = self.error or str(problem)
 
-    def _recorded(self) -> dict[str, Any]:
-        return {
-            name: f"({len(str(value))} characters)" if name in self.unrecorded else value
-            for name, value in self.arguments.items()
-        }
+    def wait_for_approval(self, approval: str = "") -> None:
+        """A person has been asked and has not answered yet."""
+        self.decision, self.outcome = "asked", Outcome.ASKED
+        self.approval = f"waiting {approval}".strip()
+
+    def not_approved(self, approval: str) -> None:
+        self.decision, self.outcome = "refused", Outcome.REFUSED
+        self.approval = f"missing {approval}".strip()
+
+    @property
+    def is_final(self) -> bool:
+        """Whether PVE and the hosts can add nothing later."""
+        return not any(_may_change(step) for step in self.steps)
+
+    # -- as lines of the journal -----------------------------------------------------------------------------------
 
     def entry(self, *, now: float, seconds: float) -> dict[str, Any]:
+        """In one line, for what changed nothing."""
+        return {**self._request(now), **self._planned(), **self._ended(seconds)}
+
+    def intent(self, now: float) -> dict[str, Any]:
+        """Written before the first request."""
+        return {**self._request(now), **self._planned(), **self._wire()}
+
+    def other_plan(self, now: float) -> dict[str, Any]:
+        return {"time": moment(now), **self._planned(), **self._wire()}
+
+    def closing(self, *, now: float, seconds: float) -> dict[str, Any]:
+        steps = [
+            {"step": number, "state": step.state.value, **({"task": step.task.text} if step.task else {})}
+            for number, step in enumerate(self.steps, 1)
+        ]
+        refused = {"decision": self.decision, "rule": self.rule} if self.decision == "refused" else {}
+        replaced = {"replaced": self.replaced} if self.replaced else {}
+        return {"time": moment(now), **refused, "steps": steps, **self._ended(seconds), **replaced}
+
+    def _request(self, now: float) -> dict[str, Any]:
         return {
             "time": moment(now),
             "caller": {
@@ -73,24 +106,102 @@ class Record:
             "tool": self.tool,
             "risk": self.risk,
             "access": self.access,
-            "arguments": _shortened(self._recorded()),
+            "arguments": self._recorded(),
             "decision": self.decision,
             **({"rule": self.rule} if self.rule else {}),
             "approval": self.approval,
             "dry_run": self.dry_run,
-            "plan": self.plan,
-            "calls": self.calls,
+        }
+
+    def _recorded(self) -> Any:
+        return pruned(
+            {
+                name: f"({len(str(value))} characters)" if name in self.unrecorded else value
+                for name, value in self.arguments.items()
+            }
+        )
+
+    def _planned(self) -> dict[str, Any]:
+        plan = self.plan or Plan("")
+        return {"plan": plan.summary, "calls": [without_secrets(call_line(call)) for call in plan.calls]}
+
+    def _wire(self) -> dict[str, Any]:
+        """What is needed to establish the outcome later."""
+        plan = self.plan or Plan("")
+        return {"independent": plan.independent, "wire": [wire_form(call, self.cluster) for call in plan.calls]}
+
+    def _ended(self, seconds: float) -> dict[str, Any]:
+        return {
             "tasks": [step.task.text for step in self.steps if step.task],
-            "outcome": self.outcome,
+            "outcome": self.outcome.value,
             "error": self.error,
             "seconds": round(seconds, 3),
         }
 
 
-def _shortened(value: Any) -> Any:
-    """The same structure without the bulk of long texts, such as a file that was sent along."""
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        return f"{value[:KEPT_TEXT]}… ({len(value)} characters)"
-    if isinstance(value, dict):
-        return {name: _shortened(one) for name, one in value.items()}
-    return [_shortened(one) for one in value] if isinstance(value, list) else value
+def wire_form(step: Call | Action, cluster: str) -> dict[str, Any]:
+    """A step as the journal keeps it: where, what, and how its task can be found."""
+    target = {"target": str(step.target)} if step.target else {}
+    if isinstance(step, Action):
+        where = step.where.name if step.where else cluster
+        calls = [] if step.later else [wire_form(one, where) for one in step.needs]
+        return {"cluster": where, "action": without_secrets(step.line), **target, "calls": calls}
+    return {
+        "cluster": cluster,
+        "method": step.method,
+        "path": step.path,
+        "params": redacted_params(step),
+        **({"task_id": step.task_id} if step.task_id is not None else {}),
+        **({"upload": True} if step.upload is not None else {}),
+        **({"task_unnamed": True} if step.task_unnamed else {}),
+        **target,
+    }
+
+
+def _may_change(step: Step) -> bool:
+    if isinstance(step.call, Action) and step.state is StepState.RUNNING:
+        return False  # it continues on its own, and the caller knows how to follow it
+    return step.state.is_open
+
+
+@dataclass(slots=True)
+class JournaledSteps:
+    """Writes every answer to the journal as it arrives. What the journal cannot record is not sent."""
+
+    change: Change
+    steps: list[Step]
+    sanitize: Callable[[Mapping[str, Any]], dict[str, Any]]
+    clock: Clock
+    cluster: str = ""
+    within_step: str = ""
+    """The number of the step that contains these steps."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    async def permit(self) -> None:
+        await self.change.ensure_ours()
+        await self.change.journal.freeze.require_none()
+
+    async def answered(self, step: Step) -> None:
+        own = wire_form(step.call, self.cluster) if self.within_step and isinstance(step.call, Call) else {}
+        line = {
+            "time": moment(self.clock.time()),
+            "step": self._number(step),
+            "state": step.state.value,
+            **({"task": step.task.text} if step.task else {}),
+            **({"error": str(step.problem)} if step.problem else {}),
+            **({"next": str(step.next_step)} if step.next_step else {}),
+            **({"wire": own} if own else {}),
+        }
+        await self.change.answered(self.sanitize(line))
+
+    def within(self, step: Step) -> JournaledSteps:
+        number = self._number(step)
+        return JournaledSteps(self.change, [], self.sanitize, self.clock, self.cluster, number, self.origin)
+
+    def _number(self, step: Step) -> str:
+        """Counted from 1; a part of step 2 is 2.1, and so on."""
+        place = next((number for number, one in enumerate(self.steps, 1) if one is step), 0)
+        if not place:
+            self.steps.append(step)
+            place = len(self.steps)
+        return f"{self.within_step}.{place}" if self.within_step else str(place)

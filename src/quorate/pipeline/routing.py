@@ -1,4 +1,4 @@
-"""Which cluster a call is about: the one that it names, that has its guest or its task, or all of them."""
+"""Which cluster a call goes to: the one that it names, the one that has its guest or task, or all of them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from quorate.hints import GUEST_LIST, Advice
 from quorate.operations.registry import Operation
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.sites import Site, Sites
-from quorate.pve.errors import BadArgument, NotFound, Problem, TimedOut
+from quorate.problems import BadArgument, GuestNotFound, NotFound, Problem, TimedOut
 from quorate.pve.inventory import Resource
+from quorate.pve.lookup import guests_in, names_guests
 from quorate.pve.tasks import Upid, read_state
 
 CLUSTER = "cluster"
-"""The argument by which every tool takes a cluster, where there are several."""
-GUEST_ARGUMENTS = ("guest", "guests", "exclude", "add_guests", "remove_guests")
+"""The argument that names the cluster, where there are several."""
 SECONDS = 20.0
-"""How long one cluster may keep the others waiting."""
+"""How long one cluster may delay the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     sites: Sequence[Site]
-    """One, unless it is a read of all clusters."""
+    """One, unless the call reads all clusters."""
     arguments: Mapping[str, Any]
-    """Without what only says where."""
+    """Without those that only name the cluster."""
     silent: Mapping[str, Problem] = field(default_factory=dict)
-    """Clusters that did not answer when a guest or a task was looked for."""
+    """Clusters that did not answer during the lookup."""
 
 
 async def route(
     sites: Sites, operation: Operation, given: Mapping[str, Any], caller: Caller, *, changes: bool
 ) -> Route:
-    """Find out where a call goes. With one cluster there is nothing to find out, and nothing is asked."""
+    """Find the cluster for a call. With only one cluster this costs no request."""
     if operation.about_homelab:
         assert sites.home is not None
         return Route([sites.home], given)
@@ -51,13 +52,15 @@ async def route(
             f"One call is about one cluster, not about {' and '.join(wanted)}", next_step="Make a call for each of them"
         )
     if wanted:
-        return Route([sites.named(wanted[0], caller)], arguments)
+        return Route([sites.find(wanted[0], caller)], arguments)
     if len(open_sites) == 1:
         return Route(open_sites, arguments)
     if refs := guests_in(arguments):
         return await _by_guests(open_sites, refs, arguments, changes=changes)
     if isinstance(task := arguments.get("task"), str) and "task" in operation.arguments.__struct_fields__:
         return await _by_task(open_sites, Upid.parse(task), arguments)
+    if isinstance(run := arguments.get("run"), str) and "run" in operation.arguments.__struct_fields__:
+        return Route([sites.find(await open_sites[0].cluster.runs.cluster_of(run), caller)], arguments)
     if operation.spans == "any":
         return Route(open_sites[:1], arguments)
     if changes or operation.spans == "one":
@@ -72,7 +75,7 @@ async def route(
 
 
 def _without_prefixes(given: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """`prod/web01` as `web01`, and the clusters that were named so."""
+    """`prod/web01` as `web01`, and the clusters named this way."""
     found: list[str] = []
 
     def plain(ref: Any) -> Any:
@@ -84,18 +87,8 @@ def _without_prefixes(given: Mapping[str, Any], names: Sequence[str]) -> tuple[d
         found.append(first.strip())
         return rest
 
-    arguments = {name: plain(value) if _names_guests(name, given) else value for name, value in given.items()}
+    arguments = {name: plain(value) if names_guests(name, given) else value for name, value in given.items()}
     return arguments, list(dict.fromkeys(found))
-
-
-def _names_guests(argument: str, given: Mapping[str, Any]) -> bool:
-    return argument in GUEST_ARGUMENTS or (argument == "of" and given.get("scope") == "guest")
-
-
-def guests_in(arguments: Mapping[str, Any]) -> list[int | str]:
-    values = [value for name, value in arguments.items() if value is not None and _names_guests(name, arguments)]
-    refs = [ref for value in values for ref in (value if isinstance(value, list) else [value])]
-    return [ref for ref in refs if isinstance(ref, (int, str)) and str(ref).strip()]
 
 
 # -- looking in all of them --------------------------------------------------------------------------------------------
@@ -107,7 +100,7 @@ async def _by_guests(
     """The one cluster that has all the guests."""
     homes: dict[int | str, list[str]] = {}
     silent: dict[str, Problem] = {}
-    for closer in (False, True):  # a guest that was made seconds ago shows only at a second look
+    for closer in (False, True):  # a guest created seconds ago appears only at a second look
         missing = [ref for ref in refs if not homes.get(ref)]
         found, silent = await _ask_all(sites, partial(_having, refs=missing, closer=closer))
         for ref in missing:
@@ -134,25 +127,25 @@ def _refuse_unclear(ref: int | str, names: Sequence[str], silent: Mapping[str, P
         raise BadArgument(
             f"Several clusters have a guest {str(ref)!r}",
             why=f"They are {', '.join(f'{name}/{ref}' for name in dict.fromkeys(names))}",
-            next_step="Say which, in that way or with cluster",
+            next_step="Choose one of these, or give cluster",
         )
     away = ", ".join(silent)
     if not names:
-        raise NotFound(
+        raise GuestNotFound(
             f"No cluster has a guest {str(ref)!r}",
             why=f"{away} did not answer: {next(iter(silent.values())).what}" if silent else None,
-            next_step="guest_list shows the guests of all clusters",
+            next_step=Advice("See the guests of all clusters", GUEST_LIST),
         )
     if changes and silent:
         raise BadArgument(
-            f"It is not certain that {names[0]}/{ref} is meant",
-            why=f"{away} did not answer, and may have a guest of that name, too",
-            next_step=f"If it is, say {names[0]}/{ref}",
+            f"It is not certain that {names[0]}/{ref} is the right guest",
+            why=f"{away} did not answer, and may also have a guest of that name",
+            next_step=f"If it is, call again with {names[0]}/{ref}",
         )
 
 
 async def _by_task(sites: Sequence[Site], task: Upid, arguments: Mapping[str, Any]) -> Route:
-    """The cluster whose node the task names; if several have a node of that name, the one that knows the task."""
+    """The cluster that has the task's node; if several do, the one that knows the task."""
     having, silent = await _ask_all(sites, lambda site: _has_node(site, task.node))
     chosen = [site for site in sites if having.get(site.name)]
     if len(chosen) > 1:
@@ -169,21 +162,24 @@ async def _by_task(sites: Sequence[Site], task: Upid, arguments: Mapping[str, An
 
 
 async def _has_node(site: Site, name: str) -> bool:
-    return any(row.node == name for row in await site.cluster.inventory.of_type("node"))
+    try:
+        return bool(await site.cluster.inventory.node(name))
+    except NotFound:
+        return False
 
 
 async def _ask_all(
     sites: Sequence[Site], ask: Callable[[Site], Awaitable[Any]]
 ) -> tuple[dict[str, Any], dict[str, Problem]]:
-    """What each cluster answers, and why the others do not; nobody waits for long."""
-    answers = await asyncio.gather(*(patiently(site, ask) for site in sites))
-    told = {site.name: answer for site, answer in zip(sites, answers, strict=True)}
-    problems = {name: answer for name, answer in told.items() if isinstance(answer, Problem)}
-    return {name: answer for name, answer in told.items() if name not in problems}, problems
+    """The answers of the clusters, and the problems of those that failed or timed out."""
+    answers = await asyncio.gather(*(ask_within_limit(site, ask) for site in sites))
+    by_site = {site.name: answer for site, answer in zip(sites, answers, strict=True)}
+    problems = {name: answer for name, answer in by_site.items() if isinstance(answer, Problem)}
+    return {name: answer for name, answer in by_site.items() if name not in problems}, problems
 
 
-async def patiently(site: Site, ask: Callable[[Site], Awaitable[Any]]) -> Any:
-    """The answer or the problem of one cluster among several."""
+async def ask_within_limit(site: Site, ask: Callable[[Site], Awaitable[Any]]) -> Any:
+    """The answer or the problem of one cluster, within the time limit."""
     try:
         async with asyncio.timeout(SECONDS):
             return await ask(site)

@@ -1,43 +1,49 @@
-"""The clusters that this server runs, each with the rules that hold there."""
+"""The clusters that this server manages, each with its policy."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from quorate.config import Access
-from quorate.config.rules import NO_POLICY, Policy
-from quorate.operations.registry import Operation, Risk
+from quorate.config import Access, ConfigError, Settings
+from quorate.config.names import did_you_mean
+from quorate.config.rules import NO_LIMITS, NO_POLICY, Policy, Rule
+from quorate.operations import toolsets
+from quorate.operations.backend import Backend
+from quorate.operations.registry import EVERY, Operation, Risk, operations
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.gate import Gate, wider_token
-from quorate.pipeline.limits import Meter
-from quorate.pipeline.policy import NO_RULES, Rulebook
+from quorate.pipeline.policy import NO_RULES, Meter, Rulebook, matches
+from quorate.problems import BadArgument, NotConfigured
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotConfigured
+from quorate.suggestions import suggest
 
 
 @dataclass(slots=True)
 class Site:
-    """One cluster and what the operator wants there; the latter may be read anew while the server runs."""
+    """A cluster or the homelab with its policy, which can change while the server runs."""
 
-    cluster: Cluster
+    backend: Backend
     access: Access | None = None
-    """Takes the place of the server's access level."""
+    """Overrides the server's access level."""
     own: Policy = NO_POLICY
-    """What is written for this cluster alone."""
+    """The policy of this cluster alone."""
     rules: Rulebook = NO_RULES
-    """Its own, and those for all that hold here, too."""
+    """Its own rules and the general ones that apply here."""
     meters: tuple[Meter, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.cluster.name
+        return self.backend.name
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.backend.api
 
     @property
     def guards(self) -> bool:
-        """Whether something holds here that does not hold around the clusters."""
+        """Whether its policy is stricter than that of the homelab."""
         return self.rules.about_targets or self.access is not None
 
     def gate(self, general: Gate) -> Gate:
@@ -48,12 +54,12 @@ class Site:
 
 @contextmanager
 def counting(parts: Sequence[tuple[Site, int]], operation: Operation, risk: Risk) -> Iterator[None]:
-    """While a plan is carried out that has so many steps at each site; a meter that several share counts them all."""
+    """For the time that a plan runs; `parts` are its numbers of steps at each site. Sites may share a meter."""
     meters = {id(meter): meter for site, _ in parts for meter in site.meters}
     with ExitStack() as stack:
         for key, meter in meters.items():
             steps = sum(count for site, count in parts if key in map(id, site.meters))
-            now = parts[0][0].cluster.clock.monotonic()
+            now = parts[0][0].backend.clock.monotonic()
             stack.enter_context(meter.counting(operation, risk, steps, now))
         yield
 
@@ -61,11 +67,11 @@ def counting(parts: Sequence[tuple[Site, int]], operation: Operation, risk: Risk
 class Sites:
     def __init__(self, sites: Sequence[Site] = (), *, home: Site | None = None, problem: str | None = None) -> None:
         self.general = Gate()
-        """What holds where a cluster has nothing of its own."""
+        """Applies where a cluster has no settings of its own."""
         self.refresh: Callable[[], None] = lambda: None
-        """Called before every call and list: reads the settings anew if they have changed."""
+        """Called before every call and list; loads the settings again if they changed."""
         self.home = home
-        """The homelab around the clusters; it is none of them."""
+        """The homelab around the clusters."""
         self._sites = {site.name: site for site in sites}
         self._problem = problem
 
@@ -77,11 +83,11 @@ class Sites:
         return [*self, *([self.home] if self.home else [])]
 
     def having(self, cluster: Cluster) -> Site:
-        """The site of a cluster that is one of ours, as a caller may see it."""
+        """The site of one of our clusters or a filtered view of it."""
         return self._sites[cluster.name]
 
     def for_operation(self, operation: Operation, caller: Caller) -> list[Site]:
-        """Where the caller's own credentials would let it run."""
+        """Where the caller's credentials allow it."""
         if not operation.about_homelab:
             return self.open_to(caller)
         return [self.home] if self.home else []
@@ -91,12 +97,12 @@ class Sites:
         return len(self._sites) > 1
 
     def open_to(self, caller: Caller) -> list[Site]:
-        """Those that the caller's own credentials reach."""
+        """The clusters in the scope of the caller's credentials."""
         wanted = caller.scope.clusters
         return [site for site in self if wanted is None or site.name in wanted]
 
     def reachable(self, caller: Caller) -> list[Site]:
-        """The same, but never none."""
+        """The same; raises if there is none."""
         if not self._sites:
             raise NotConfigured(self._problem or "No Proxmox VE cluster is configured")
         if found := self.open_to(caller):
@@ -106,12 +112,59 @@ class Sites:
             next_step=wider_token("other --clusters"),
         )
 
-    def named(self, name: object, caller: Caller) -> Site:
-        """The cluster that was asked for; one outside the caller's scope is as unknown as one that there is not."""
+    def find(self, name: object, caller: Caller) -> Site:
+        """The requested cluster. One outside the caller's scope is as unknown as one that does not exist."""
         known = {site.name: site for site in self.reachable(caller)}
         text = str(name).strip()
         if text in known:
             return known[text]
-        near = difflib.get_close_matches(text, known, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"The clusters are {', '.join(known)}"
+        hint = suggest(text, known, f"The clusters are {', '.join(known)}")
         raise BadArgument(f"There is no cluster {text!r}", next_step=hint)
+
+
+def make_sites(settings: Settings, clusters: Sequence[Cluster], home: Backend | None = None) -> Sites:
+    together = Meter(settings.policy.limits)
+
+    def site(backend: Backend) -> Site:
+        return Site(backend, meters=(together, Meter(NO_LIMITS, backend.name)))
+
+    sites = Sites(list(map(site, clusters)), home=site(home) if home else None, problem=settings.problem)
+    govern(sites, settings)
+    return sites
+
+
+def govern(sites: Sites, settings: Settings) -> None:
+    """Apply the settings from now on, or raise ConfigError. Added or removed clusters need a restart."""
+    general = Gate(settings.access, chosen_toolsets(settings), settings.look_inside)
+    refuse_mistakes([*settings.policy.rules, *(rule for one in settings.clusters for rule in one.policy.rules)])
+    own = {one.name: one for one in settings.clusters}
+    sites.general = general
+    for site in sites.everywhere:
+        if there := own.get(site.name):
+            site.access, site.own = there.access, there.policy
+        site.rules = Rulebook((*settings.policy.of_cluster(site.name), *site.own.rules))
+        together, alone = site.meters
+        together.limits, alone.limits = settings.policy.limits, site.own.limits
+
+
+def chosen_toolsets(settings: Settings) -> frozenset[str]:
+    chosen = settings.toolsets or (toolsets.DEFAULT,)
+    if settings.watch is not None and {toolsets.DEFAULT, "all"} & set(chosen):
+        chosen = (*chosen, "watch")
+    try:
+        return toolsets.expand(chosen)
+    except KeyError as unknown:
+        raise ConfigError(f"There is no toolset {unknown.args[0]!r}: choose from {toolsets.valid_names()}.") from None
+
+
+def refuse_mistakes(rules: Sequence[Rule]) -> None:
+    """A rule about a tool that does not exist would silently do nothing."""
+    names = list(operations()) if any(rule.tools for rule in rules) else []
+    for rule in rules:
+        for known, patterns, word in ((names, rule.tools, "tool"), (list(EVERY), rule.toolsets, "toolset")):
+            for pattern in patterns:
+                if not matches(known, pattern):
+                    hint = did_you_mean(pattern, known) or f" {word}s are {', '.join(known[:5])} …"
+                    raise ConfigError(
+                        f'The rule "{rule.name}" is about the {word} "{pattern}", which does not exist:{hint}'
+                    )

@@ -5,30 +5,35 @@ from __future__ import annotations
 import asyncio
 import email.utils
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-import aiohttp
 import msgspec
 import yarl
 
-from quorate.pve import trust
-from quorate.pve.clock import Clock, SystemClock
-from quorate.pve.connection import Connection, Password, Token
-from quorate.pve.errors import (
+from quorate.documents import Unreadable, can_be_deep, read_json, refuse_depth
+from quorate.hints import NODE_LIST, Advice
+from quorate.http_body import ACCEPTED, BodyRefused, read_body
+from quorate.http_client import aiohttp
+from quorate.problems import (
     AuthenticationFailed,
-    BadArgument,
     NodeOffline,
+    NotFound,
     OutcomeUnknown,
     Problem,
     ServerFailed,
     TimedOut,
     Unreachable,
-    from_answer,
 )
+from quorate.pve import trust, wire
+from quorate.pve.clock import Clock, SystemClock
+from quorate.pve.connection import Connection, Password, Token
+from quorate.pve.errors import from_answer
+from quorate.pve.request_errors import explain, interrupted_upload, not_pve, outcome_unknown, unreadable_file
 from quorate.pve.tasks import Report
 from quorate.pve.uploads import Upload, UploadBody
 
@@ -36,27 +41,37 @@ T = TypeVar("T")
 
 READ_ATTEMPTS = 3
 FIRST_PAUSE = 0.2
-TICKET_SECONDS = 5400.0  # a ticket lives two hours; it is renewed after one and a half
+TICKET_SECONDS = 5400.0  # a ticket is valid for two hours; it is renewed after one and a half
 KEEP_ALIVE_SECONDS = 4.0  # PVE closes an idle connection after five; reusing it later would race with that
 CONNECT_SECONDS = 10.0
-CONSOLE_MESSAGE_BYTES = 1 << 20  # PVE cuts what a console sends into pieces of 128 KiB
+CONSOLE_MESSAGE_BYTES = 1 << 20  # PVE splits what a console sends into pieces of 128 KiB
 HANG_UP_SECONDS = 2.0
-NEVER_SENT = {None, 595}  # no connection to us, or none from PVE's proxy to the node: nothing was done
+NEVER_SENT = {None, 595}  # no connection, or none from PVE's proxy to the node: nothing was done
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """A successful answer of PVE: `data`, and what stands beside it."""
+class ApiResponse(msgspec.Struct, frozen=True):
+    """A successful answer of PVE: `data` and its companions."""
 
     data: Any = None
     total: int | None = None
     changes: str | None = None
-    """What waits to be applied, as a patch; only the networks of nodes have it."""
+    """Pending changes as a patch; only for the networks of nodes."""
 
 
 class _Ticket(msgspec.Struct, frozen=True):
     ticket: str
     csrf: str
     obtained: float
+
+
+class _Node(msgspec.Struct, frozen=True):
+    node: str
+
+
+class _Login(msgspec.Struct, frozen=True):
+    ticket: str = ""
+    csrf: str = msgspec.field(name="CSRFPreventionToken", default="")
+    second_factor: int = msgspec.field(name="NeedTFA", default=0)
 
 
 class _Console(msgspec.Struct, frozen=True):
@@ -69,9 +84,9 @@ class _Console(msgspec.Struct, frozen=True):
 class _Raw:
     status: int
     reason: str
-    body: bytes
+    body: bytes | bytearray
     endpoint: str
-    """Who answered."""
+    """The endpoint that answered."""
 
 
 class PveClient:
@@ -84,12 +99,13 @@ class PveClient:
         self._preferred = 0
         self._ticket: _Ticket | None = None
         self._login = asyncio.Lock()
+        self._nodes: frozenset[str] = frozenset()
         self.clock_skew = 0.0
         """Seconds the cluster's clock is ahead of ours, from its last Date header."""
         self.asked: Counter[tuple[str, str]] = Counter()
-        """Requests by method and status; "none" where no answer came."""
+        """Requests by method and status; "none" if there was no answer."""
         self.leaving = False
-        """Set when the server ends: tasks are no longer followed, they are handed back."""
+        """Set when the server shuts down: tasks are handed back instead of followed."""
 
     @property
     def identity(self) -> str:
@@ -101,7 +117,7 @@ class PveClient:
         return isinstance(self._connection.credentials, Token)
 
     def secrets(self) -> list[str]:
-        """Every text that must never leave: for the redactor."""
+        """Every text that must never leave, for redaction."""
         credentials = self._connection.credentials
         own = credentials.secret if isinstance(credentials, Token) else credentials.password
         return [own.reveal(), *((self._ticket.ticket, self._ticket.csrf) if self._ticket else ())]
@@ -110,51 +126,45 @@ class PveClient:
         return (await self.request("GET", path, params)).data
 
     async def get_as(self, kind: type[T], path: str, /, **params: Any) -> T:
-        """A read decoded straight into `kind`: an order of magnitude quicker for big lists."""
-        raw = await self._read(path, params)
+        """A read decoded directly into `kind`, ten times as fast for large lists."""
+        raw = await self._read_in_time(path, params)
         try:
-            # PVE is written in Perl: now and then a number comes as a string.
+            # PVE is written in Perl, so a number is sometimes a string.
             return msgspec.json.decode(raw.body, type=_envelope(kind), strict=False).data  # type: ignore[no-any-return]
         except msgspec.ValidationError:
             return self._without_nulls(kind, path, raw)
-        except msgspec.DecodeError as error:
-            raise self._not_pve(path, raw, str(error)) from None
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise not_pve(path, raw.status, len(raw.body), str(error)) from None
 
     def _without_nulls(self, kind: type[T], path: str, raw: _Raw) -> T:
-        """The slower way, for answers in which something is null: that is how Perl says that it is not there."""
+        """The slower decoding for answers that contain null, Perl's way to say that a value is missing."""
         try:
-            answer = _dropping_nulls(msgspec.json.decode(raw.body))
+            answer = _dropping_nulls(read_json(raw.body))
             return msgspec.convert(answer, _envelope(kind), strict=False).data  # type: ignore[no-any-return]
-        except msgspec.ValidationError as error:
-            raise self._not_pve(path, raw, str(error)) from None
+        except (msgspec.ValidationError, Unreadable) as error:
+            raise not_pve(path, raw.status, len(raw.body), str(error)) from None
 
-    async def request(self, method: str, path: str, params: Mapping[str, Any] | None = None) -> Answer:
-        """One API call. Reads are tried again and on other nodes; a write is sent at most once."""
+    async def request(self, method: str, path: str, params: Mapping[str, Any] | None = None) -> ApiResponse:
+        """One API call. Reads are retried, also on other nodes; a write is sent at most once."""
         if method == "GET":
-            return self._decoded(path, await self._read(path, params or {}))
-        raw = await self._write(method, path, params or {})
-        try:
-            return self._decoded(path, raw)
-        except ServerFailed as garbled:
-            if path == "/access/ticket":
-                raise
-            raise _fate_unknown(method, path, f"{garbled.what}. {garbled.why}") from None
+            return self._decoded(path, await self._read_in_time(path, params or {}))
+        return self._decoded_write(method, path, await self._write(method, path, params or {}))
 
     async def upload(
         self, path: str, params: Mapping[str, Any], source: Path | bytes, report: Report | None = None
-    ) -> Answer:
-        """Send a file, which goes out as fast as PVE takes it. It may take any time, but not stand still."""
-        return self._decoded(path, await self._write("POST", path, params, Upload(source, report)))
+    ) -> ApiResponse:
+        """Send a file. It may take any time as long as it makes progress."""
+        return self._decoded_write("POST", path, await self._write("POST", path, params, Upload(source, report)))
 
     async def open_console(self, path: str) -> tuple[str, aiohttp.ClientWebSocketResponse]:
-        """The VNC connection to the VM at `path` and the password for it. Whoever asks has to close it.
+        """The VNC connection to the VM at `path` and its password. The caller closes it.
 
-        PVE opens the port only on the node that is asked, wherever the VM is: both calls go to the same endpoint.
+        PVE opens the port only on the node that gets the request, wherever the VM is, so both calls use one endpoint.
         """
         asked = {"websocket": True, "generate-password": True}
         try:
             raw = await self._write("POST", f"{path}/vncproxy", asked)
-        except OutcomeUnknown as problem:  # a console to which nobody comes is closed by PVE after ten seconds
+        except OutcomeUnknown as problem:  # PVE closes an unused console after ten seconds
             raise TimedOut("PVE did not answer when asked for the console", why=problem.why) from None
         opened = self._decoded_as(_Console, path, raw)
         way = {"port": opened.port, "vncticket": opened.ticket}
@@ -174,40 +184,67 @@ class PveClient:
             raise ServerFailed(
                 "PVE did not open the console",
                 why=f"It answered GET {path} with {error.status}",
-                next_step="Try again; a proxy in front of PVE has to pass WebSockets on",
+                next_step="Try again; a proxy in front of PVE has to forward WebSockets",
             ) from None
         except (_SentOnce, aiohttp.ClientError, OSError) as error:
             cause = error.error if isinstance(error, _SentOnce) else error
-            raise await self._explain(endpoint, "GET", path, cause) from None
+            raise await explain(self._connection, endpoint, "GET", path, cause) from None
 
     def _decoded_as(self, kind: type[T], path: str, raw: _Raw) -> T:
         try:
-            # PVE is written in Perl: now and then a number comes as a string.
-            return msgspec.json.decode(raw.body, type=_envelope(kind), strict=False).data  # type: ignore[no-any-return]
-        except msgspec.DecodeError as error:
-            raise self._not_pve(path, raw, str(error)) from None
+            # PVE is written in Perl, so a number is sometimes a string.
+            return read_json(raw.body, _envelope(kind), strict=False).data  # type: ignore[no-any-return]
+        except Unreadable as error:
+            raise not_pve(path, raw.status, len(raw.body), str(error)) from None
 
-    def _decoded(self, path: str, raw: _Raw) -> Answer:
+    def _decoded(self, path: str, raw: _Raw) -> ApiResponse:
         try:
-            return msgspec.json.decode(raw.body, type=Answer, strict=False)
-        except msgspec.DecodeError as error:
-            raise self._not_pve(path, raw, str(error)) from None
+            answer: ApiResponse = read_json(raw.body, ApiResponse, strict=False)
+            if can_be_deep(raw.body):
+                refuse_depth(answer.data)
+            return answer
+        except Unreadable as error:
+            raise not_pve(path, raw.status, len(raw.body), str(error)) from None
+
+    def _decoded_write(self, method: str, path: str, raw: _Raw) -> ApiResponse:
+        """PVE accepted the write, so an answer that cannot be read says nothing about its effect."""
+        try:
+            return self._decoded(path, raw)
+        except ServerFailed as garbled:
+            raise outcome_unknown(method, path, f"{garbled.what}. {garbled.why}") from None
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
 
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def note_nodes(self, names: Iterable[str]) -> None:
+        """Record the nodes of the cluster, which were just read."""
+        self._nodes = frozenset(names)
+
+    async def require_node(self, name: str) -> None:
+        """Refuse a name that is not a node.
+
+        PVE would look it up in the DNS and forward the request to that machine, including the credentials.
+        """
+        if name not in self._nodes:
+            self.note_nodes(row.node for row in await self.get_as(list[_Node], "/nodes"))
+        if name not in self._nodes:
+            raise NotFound(f"There is no node {name!r}", next_step=Advice("List the nodes", NODE_LIST))
+
     # -- reads and writes ------------------------------------------------------------------------------------------
 
-    async def _read(self, path: str, params: Mapping[str, Any]) -> _Raw:
+    async def _read_in_time(self, path: str, params: Mapping[str, Any]) -> _Raw:
         total = self._connection.limits.total_seconds
         try:
             async with asyncio.timeout(total):
                 return await self._read_with_retries(path, params)
         except TimeoutError:
             raise TimedOut(
-                f"PVE did not answer GET {path} within {total:g} s", next_step="See node_list, or raise total_seconds"
+                f"PVE did not answer GET {path} within {total:g} s",
+                next_step=Advice("Check the nodes, or raise total_seconds", NODE_LIST),
             ) from None
 
     async def _read_with_retries(self, path: str, params: Mapping[str, Any]) -> _Raw:
@@ -217,7 +254,7 @@ class PveClient:
         while True:
             attempts_left -= 1
             try:
-                return await self._call("GET", path, params)
+                return await self._send_anywhere("GET", path, params)
             except (Unreachable, TimedOut, NodeOffline) as problem:
                 # 595 means the node is down; only another endpoint could see that differently.
                 hopeless = problem.facts.get("status") == 595 and len(self._connection.endpoints) == 1
@@ -229,17 +266,21 @@ class PveClient:
 
     async def _write(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None) -> _Raw:
         try:
-            return await self._call(method, path, params, upload)
+            return await self._send_anywhere(method, path, params, upload)
         except (NodeOffline, Unreachable) as problem:
             if problem.facts.get("status") in NEVER_SENT:
                 raise
-            raise _fate_unknown(method, path, str(problem.what)) from None
+            raise outcome_unknown(method, path, str(problem.what)) from None
 
-    async def _call(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None) -> _Raw:
-        """Send to the first endpoint that takes the connection; a ticket that ran out is renewed once."""
+    async def _send_anywhere(
+        self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None
+    ) -> _Raw:
+        """Send to the first endpoint that accepts the connection; renew an expired ticket once."""
+        if path.startswith("/nodes/"):
+            await self.require_node(path.split("/")[2])
         raw = await self._first_reachable(method, path, params, upload)
         if raw.status == 401 and not self.is_token and path != "/access/ticket":
-            self._ticket = None  # a 401 means that nothing was done, so asking again is safe for writes too
+            self._ticket = None  # a 401 means that nothing was done, so repeating is safe, even for writes
             raw = await self._first_reachable(method, path, params, upload)
         if raw.status >= 400:
             raise from_answer(method, path, raw.status, raw.reason, _error_body(raw.body), identity=self.identity)
@@ -277,18 +318,18 @@ class PveClient:
             headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
         try:
             async with self._open().request(method, url, data=body, headers=headers, allow_redirects=False) as response:
-                content = await response.read()
+                content = await read_body(response, self._connection.limits.answer_bytes)
                 self._note_time(response.headers.get("Date"))
                 return _Raw(response.status, response.reason or "", content, endpoint)
         except _SentOnce as sent:
-            raise await self._explain(endpoint, method, path, sent.error) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise await self._explain(endpoint, method, path, error) from None
+            raise await explain(self._connection, endpoint, method, path, sent.error) from None
+        except (aiohttp.ClientError, OSError, BodyRefused) as error:
+            raise await explain(self._connection, endpoint, method, path, error) from None
 
     async def _send_file(
         self, endpoint: str, path: str, params: Mapping[str, Any], headers: Mapping[str, str], upload: Upload
     ) -> _Raw:
-        """PVE acts on an upload only when it has all of it, so one that was cut short has no unknown fate."""
+        """PVE acts on an upload only once it is complete, so the outcome of an interrupted one is known."""
         url, _ = _address(endpoint, "GET", path, {})
         loop, silence = asyncio.get_running_loop(), self._connection.limits.request_seconds
         limit = asyncio.timeout(silence)
@@ -299,7 +340,10 @@ class PveClient:
             if upload.report:
                 await upload.report(sent, size, f"{sent >> 20} of {size >> 20} MiB sent")
 
-        body = UploadBody(params, upload.source, moved)
+        try:
+            body = UploadBody(params, upload.source, moved)
+        except OSError as error:
+            raise unreadable_file(error) from None
         try:
             async with (
                 limit,
@@ -311,33 +355,15 @@ class PveClient:
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 ) as response,
             ):
-                content = await response.read()
+                content = await read_body(response, self._connection.limits.answer_bytes)
                 self._note_time(response.headers.get("Date"))
                 return _Raw(response.status, response.reason or "", content, endpoint)
-        except (_SentOnce, aiohttp.ClientError, OSError) as error:
+        except (_SentOnce, aiohttp.ClientError, OSError, BodyRefused) as error:
             cause = error.error if isinstance(error, _SentOnce) else error
-            problem = await self._explain(endpoint, "POST", path, cause)
-            raise _cut_short(body, problem) if isinstance(problem, OutcomeUnknown) else problem from None
-
-    async def _explain(self, endpoint: str, method: str, path: str, error: Exception) -> Problem:
-        """Why there is no answer: the order matters, aiohttp's errors are kinds of each other."""
-        match error:
-            case aiohttp.ServerFingerprintMismatch():
-                return trust.mismatch(endpoint, self._connection.trust, error.got)
-            case aiohttp.ClientConnectorCertificateError():
-                return await trust.unverified(endpoint, _certificate_reason(error.certificate_error))
-            case aiohttp.ClientSSLError():
-                return Unreachable(
-                    f"{endpoint} does not speak TLS as expected",
-                    why=str(error),
-                    next_step="Check the port (PVE's is 8006)",
-                )
-            case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError():
-                return _no_connection(endpoint, error)
-            case TimeoutError():
-                return self._too_slow(method, path)
-            case _:
-                return _broken(method, path, error)
+            problem = await explain(self._connection, endpoint, "POST", path, cause)
+            raise interrupted_upload(body, problem) if isinstance(problem, OutcomeUnknown) else problem from None
+        finally:
+            body.close()
 
     # -- session and credentials -----------------------------------------------------------------------------------
 
@@ -352,6 +378,8 @@ class PveClient:
                 ),
                 timeout=aiohttp.ClientTimeout(total=limits.request_seconds, sock_connect=CONNECT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                headers=ACCEPTED,
+                auto_decompress=False,
                 middlewares=(_send_once,),
             )
         return self._session
@@ -367,46 +395,35 @@ class PveClient:
         return headers if method == "GET" else {**headers, "CSRFPreventionToken": ticket.csrf}
 
     async def _valid_ticket(self, credentials: Password) -> _Ticket:
-        async with self._login:  # one login for all who wait
+        async with self._login:  # one login for everyone who waits
             ticket = self._ticket
             if ticket is None or self._clock.monotonic() - ticket.obtained > TICKET_SECONDS:
                 self._ticket = ticket = await self._log_in(credentials)
             return ticket
 
     async def _log_in(self, credentials: Password) -> _Ticket:
-        login = {"username": credentials.user, "password": credentials.password.reveal()}
+        given = {"username": credentials.user, "password": credentials.password.reveal()}
         try:
-            answer = await self.request("POST", "/access/ticket", login)
-        except OutcomeUnknown as problem:  # a login has no fate worth asking after
+            raw = await self._write("POST", "/access/ticket", given)
+            login = self._decoded_as(_Login, "/access/ticket", raw)
+        except OutcomeUnknown as problem:  # whether a login took effect does not matter
             raise TimedOut("PVE did not answer the login", why=problem.why) from None
-        if answer.data.get("NeedTFA"):
+        if login.second_factor:
             raise AuthenticationFailed(
-                f"{credentials.user} logs in with a second factor, which a server cannot give",
-                next_step="Make an API token instead: `pveum user token add USER quorate`",
+                f"{credentials.user} logs in with a second factor, which a server cannot provide",
+                next_step="Create an API token instead: `pveum user token add USER quorate`",
             )
-        return _Ticket(answer.data["ticket"], answer.data["CSRFPreventionToken"], self._clock.monotonic())
-
-    # -- small print -----------------------------------------------------------------------------------------------
+        return _Ticket(login.ticket, login.csrf, self._clock.monotonic())
 
     def _note_time(self, date: str | None) -> None:
-        if date and (parsed := email.utils.parsedate_tz(date)):
-            self.clock_skew = email.utils.mktime_tz(parsed) - self._clock.time()
+        if date and (seconds := _seconds(date)) is not None:
+            self.clock_skew = seconds - self._clock.time()
 
-    def _too_slow(self, method: str, path: str) -> Problem:
-        seconds = self._connection.limits.request_seconds
-        if method != "GET":
-            return _fate_unknown(method, path, f"No answer came within {seconds:g} s")
-        return TimedOut(
-            f"PVE did not answer GET {path} within {seconds:g} s",
-            next_step="The node may be overloaded; see node_list, or raise request_seconds in the config",
-        )
 
-    def _not_pve(self, path: str, raw: _Raw, error: str) -> Problem:
-        return ServerFailed(
-            f"The answer to {path} is not one of the PVE API",
-            why=f"HTTP {raw.status}, {len(raw.body)} bytes: {error}",
-            next_step="Check that the address is PVE's own (port 8006) and not a web proxy in front of it",
-        )
+@lru_cache(maxsize=8)  # it changes once a second
+def _seconds(date: str) -> int | None:
+    parsed = email.utils.parsedate_tz(date)
+    return email.utils.mktime_tz(parsed) if parsed else None
 
 
 class _SentOnce(Exception):
@@ -416,7 +433,7 @@ class _SentOnce(Exception):
 
 
 async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """aiohttp sends GET, PUT and DELETE again by itself when a connection breaks; for a write that must not happen."""
+    """Stops aiohttp from resending GET, PUT and DELETE after a broken connection, which must not happen to a write."""
     try:
         return await handler(request)
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
@@ -440,68 +457,17 @@ _ENVELOPES: dict[Any, type[Any]] = {}
 
 
 def _address(endpoint: str, method: str, path: str, params: Mapping[str, Any]) -> tuple[yarl.URL, bytes | None]:
-    """PVE wants parameters in the query for GET and DELETE and as a form otherwise; booleans are 1 and 0."""
-    form = urlencode(_pairs(params))
+    """PVE takes parameters in the query for GET and DELETE, and as a form otherwise."""
+    form = urlencode(wire.pairs(wire.encode(params)))
     url = f"{endpoint.rstrip('/')}/api2/json{quote(path, safe='/:@!$,;=+')}"
     if method in ("GET", "DELETE"):
         return yarl.URL(f"{url}?{form}" if form else url, encoded=True), None
     return yarl.URL(url, encoded=True), form.encode()
 
 
-def _pairs(params: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        (name, str(int(one)) if isinstance(one, bool) else str(one))
-        for name, value in params.items()
-        for one in (value if isinstance(value, (list, tuple)) else (value,))
-        if one is not None
-    ]
-
-
-def _error_body(body: bytes) -> Mapping[str, Any]:
+def _error_body(body: bytes | bytearray) -> Mapping[str, Any]:
     try:
-        decoded = msgspec.json.decode(body) if body else {}
-    except msgspec.DecodeError:  # errors of the HTTP server itself are plain text and stand in the reason phrase, too
+        decoded = read_json(body) if body else {}
+    except Unreadable:  # errors of the HTTP server itself are plain text, repeated in the reason phrase
         return {}
     return decoded if isinstance(decoded, dict) else {}
-
-
-def _certificate_reason(error: Exception) -> str:
-    return str(getattr(error, "verify_message", "") or error)
-
-
-def _no_connection(endpoint: str, error: Exception) -> Unreachable:
-    why = str(getattr(error, "os_error", None) or error) or type(error).__name__
-    return Unreachable(
-        f"No connection to {endpoint}",
-        why=why,
-        next_step="Check the address and port, that the node is up, and that no firewall is in between",
-    )
-
-
-def _broken(method: str, path: str, error: Exception) -> Problem:
-    why = str(error) or type(error).__name__
-    if method != "GET":
-        return _fate_unknown(method, path, f"The connection broke: {why}")
-    return TimedOut(
-        f"The connection broke during GET {path}", why=why, next_step="Try again; if it stays, see node_list"
-    )
-
-
-def _cut_short(body: UploadBody, problem: OutcomeUnknown) -> Problem:
-    if body.fault is not None:
-        return BadArgument("The file could not be read to its end", why=str(body.fault), next_step="Nothing was stored")
-    if body.complete:
-        return problem
-    return TimedOut(
-        f"The upload broke off after {body.sent >> 20} of {body.size >> 20} MiB",
-        why=f"{problem.why} PVE keeps nothing of an upload that is cut short",
-        next_step="Nothing was stored; try again. If it stays, the node may be out of space in /var/tmp",
-    )
-
-
-def _fate_unknown(method: str, path: str, why: str) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"It is not known whether {method} {path} took effect",
-        why=why,
-        next_step="It was not sent again. See task_list and the target's state before repeating it",
-    )

@@ -1,49 +1,71 @@
-"""One cluster, as the operations see it: guests, nodes, tasks and rights, by the names people use."""
+"""One cluster, as operations see it: guests, nodes, tasks and privileges."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quorate.command_rules import CommandRules
-from quorate.pve.agent_line import AgentLine
+from quorate.problems import NotFound, PermissionMissing, Problem
+from quorate.pve.agent_queue import AgentQueue
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.connection import Connection
-from quorate.pve.errors import NotConfigured, NotFound, PermissionMissing, permission_missing
-from quorate.pve.inventory import Inventory, Resource
+from quorate.pve.errors import permission_missing
+from quorate.pve.inventory import Inventory
+from quorate.pve.lookup import ListedGuest, Reference, Renamed, Resource, guests_in
+from quorate.pve.privileges import granting_roles
 from quorate.pve.schema import Facts, facts
+from quorate.pve.subjects import Census, Hides, Subject
+from quorate.pve.targets import GUEST, GUESTS, Reached
 from quorate.pve.tasks import OwnTasks
+from quorate.pve.values import is_on
 from quorate.ssh.access import SshAccess
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
 
 RIGHTS_LIFE_SECONDS = 60.0
+VERSION_LIFE_SECONDS = 600.0
+STATUS, CONFIG = "status/current", "config"
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What to take when the caller does not say."""
+    """What to use if the caller does not specify it."""
 
     node: str | None = None
     storage: str | None = None
     bridge: str | None = None
 
 
+async def _no_notes() -> Mapping[str, Any]:
+    return {}
+
+
+Neighbors = Callable[[], Awaitable[tuple[Sequence["Cluster"], Sequence["Cluster"]]]]
+"""The clusters as a caller sees them; and, unfiltered, those whose machines it must not use as plain hosts."""
+OtherCluster = Callable[[str], Awaitable["Cluster"]]
+"""Another cluster by its name, as the caller may see it. Raises if the caller may not use it."""
+
+
 class Cluster:
     def __init__(
         self,
         name: str,
-        connection: Connection | None,
+        connection: Connection,
         *,
         defaults: Defaults | None = None,
         clock: Clock | None = None,
         ssh: SshAccess | None = None,
         command_rules: CommandRules | None = None,
+        notes: Callable[[], Awaitable[Mapping[str, Any]]] = _no_notes,
     ) -> None:
         self.name = name
         self.defaults = defaults or Defaults()
@@ -54,27 +76,46 @@ class Cluster:
         self._client: PveClient | None = None
         self._inventory: Inventory | None = None
         self._version: dict[str, Any] | None = None
+        self._version_due = 0.0
         self._rights: dict[str, Mapping[str, int]] = {}
         self._rights_read_at = float("-inf")
         self._reading_rights = asyncio.Lock()
         self.reserved_vmids: set[int] = set()
-        """Ids that calls under way have chosen, so that two of them never choose the same."""
+        """Ids chosen by calls in progress, so that two of them never choose the same."""
         self.own_tasks = OwnTasks()
-        """Tasks that our calls have started, so that the task of a lost answer is not mistaken for another's."""
-        self.agent_lines: defaultdict[int, AgentLine] = defaultdict(AgentLine)
+        """Tasks that our calls started, so that the task of a lost answer is not confused with another."""
+        self.agent_queues: defaultdict[int, AgentQueue] = defaultdict(AgentQueue)
         """By vmid."""
+        self.notes = notes
+        """What the status of the cluster says about this server, such as that changes are frozen."""
+        self.runs: Any = None
+        """The durable runs (`quorate.state.runs.RunStore`), shared by all clusters of a server."""
         self.background: dict[str, Any] = {}
-        """Commands that go on inside guests, by handle: `quorate.inside.jobs` keeps them here."""
+        """Commands that continue inside guests and that only this server follows; see `quorate.inside.jobs`."""
+        self.jobs: Any = None
+        """Where those are recorded that any server can follow."""
+
+    @property
+    def connection(self) -> Connection:
+        """How it is reached; with its secrets, for a cluster that has to reach it."""
+        return self._connection
 
     @property
     def client(self) -> PveClient:
-        if self._connection is None:
-            raise NotConfigured(f"{self.name} has no Proxmox VE API")
         if self._client is None:
             from quorate.pve.client import PveClient  # aiohttp is not needed to list the tools
 
             self._client = PveClient(self._connection, clock=self.clock)
         return self._client
+
+    @property
+    def original(self) -> Cluster:
+        """The cluster with everything in it, including what rules hide from a caller."""
+        return self
+
+    @property
+    def api(self) -> Cluster:
+        return self
 
     @property
     def is_open(self) -> bool:
@@ -83,11 +124,11 @@ class Cluster:
     @property
     def inventory(self) -> Inventory:
         if self._inventory is None:
-            self._inventory = Inventory(self.client, self.clock)
+            self._inventory = Inventory(self.client, self.clock, self.may)
         return self._inventory
 
     async def close(self) -> None:
-        await self.ssh.close()  # first: what still runs inside guests is ended, also through the API
+        await self.ssh.close()  # first, because it ends commands inside guests, partly through the API
         if self._inventory is not None:
             await self._inventory.close()
         if self._client is not None:
@@ -101,21 +142,54 @@ class Cluster:
         return await self.client.get(path, **params)
 
     async def version(self) -> dict[str, Any]:
-        if self._version is None:
-            self._version = await self.get("/version")
+        """Read again now and then: a cluster is upgraded while this process runs, sometimes by it."""
+        now = self.clock.monotonic()
+        if self._version is None or now >= self._version_due:
+            self._version, self._version_due = await self.get("/version"), now + VERSION_LIFE_SECONDS
         return self._version
 
     async def facts(self) -> Facts:
-        """The API table nearest to the version this cluster runs."""
+        """The API facts closest to the version of this cluster."""
         return facts(str((await self.version()).get("version", "")))
 
     async def guest(self, ref: int | str) -> Guest:
-        return Guest(self, await self.inventory.guest(ref))
+        row = await self.inventory.guest(ref)
+        wanted = Reference.parse(ref)
+        return Guest(self, row, called=None if wanted.vmid == row.vmid else wanted.key)
 
     async def guests(self, refs: Iterable[int | str]) -> list[Guest]:
-        """The guests that are meant, each once."""
+        """The guests of these references, without duplicates."""
         found = [await self.guest(ref) for ref in refs]
         return list({guest.vmid: guest for guest in found}.values())
+
+    async def lookup(self, arguments: Mapping[str, Any]) -> None:
+        for ref in guests_in(arguments):
+            await self.guest(ref)
+
+    async def visible_view(self, hides: Hides | None, neighbors: Neighbors) -> Cluster:  # noqa: ARG002
+        if hides is None:
+            return self
+        from quorate.pve.filtered_cluster import filtered  # which is made of this class
+
+        return await filtered(self, hides)
+
+    async def visibility(self) -> str:
+        return "everything"
+
+    async def blanker(self) -> Callable[[str], str]:
+        return str
+
+    async def subjects(self, reach: Sequence[Sequence[Reached]], *, by_name: bool = False) -> list[list[Subject]]:
+        inventory = self.inventory
+        rows = await (inventory.guests_with_fresh_names(_vmids(reach)) if by_name else inventory.named_guests())
+        census = Census(rows)
+        return [census.subjects(things) for things in reach]
+
+    async def identity(self, kind: str, id: str) -> str:  # noqa: ARG002
+        return ""
+
+    def forget(self, changed: Iterable[int] = ()) -> None:
+        self.inventory.forget(changed)
 
     # -- rights ----------------------------------------------------------------------------------------------------
 
@@ -124,7 +198,7 @@ class Cluster:
         rights = await self._known_rights()
         if privilege in _granted(rights, path):
             return True
-        # Pool membership and the like show only when PVE is asked for that very path.
+        # Privileges through a pool show only when PVE is asked for that exact path.
         if path not in rights:
             rights[path] = (await self.get("/access/permissions", path=path)).get(path, {})
         return privilege in rights[path]
@@ -132,16 +206,39 @@ class Cluster:
     async def refusal(
         self, asked: str, path: str, privileges: list[str] | tuple[str, ...], *, any_of: bool = False
     ) -> PermissionMissing:
-        """What to tell when our credentials lack `privileges` on `path`: which, and the command that grants them."""
+        """The error for credentials that lack `privileges` on `path`, with the command that grants them."""
         held = (await self.get("/access/permissions", path=path)).get(path, {})
-        self.forget_rights()  # so that a grant made now is seen at the next try
-        return permission_missing(asked, self.client.identity, path, privileges, any_of=any_of, held=held)
+        self.forget_rights()  # so that the next attempt sees a new grant
+        role = await self._role_to_extend(path, held) if held else None
+        return permission_missing(asked, self.client.identity, path, privileges, any_of=any_of, held=held, role=role)
+
+    async def explain(self, problem: Problem) -> Problem:
+        if isinstance(problem, PermissionMissing) and problem.facts.get("status") == HTTPStatus.FORBIDDEN:
+            self.forget_rights()
+            if path := problem.facts.get("path"):
+                privileges = problem.facts["privileges"]
+                with suppress(Problem):
+                    asked = await self.refusal(problem.what, path, privileges, any_of=len(privileges) > 1)
+                    problem.advice = asked.advice
+        return problem
+
+    async def _role_to_extend(self, path: str, held: Collection[str]) -> str | None:
+        """A custom role that gives our credentials what they hold; built-in ones cannot be extended."""
+        try:
+            roles, entries = await self.get("/access/roles"), await self.get("/access/acl")
+        except Problem:
+            return None
+        own = {role["roleid"]: {*role.get("privs", "").split(",")} for role in roles if not is_on(role.get("special"))}
+        granted = granting_roles(self.client.identity, path, entries)
+        # Who may not read the list may still know the roles.
+        alike = [role for role in own if own[role] == {*held}] if not entries else []
+        return next((role for role in (*granted, *alike) if role in own), None)
 
     def forget_rights(self) -> None:
         self._rights_read_at = float("-inf")
 
     async def _known_rights(self) -> dict[str, Mapping[str, int]]:
-        async with self._reading_rights:  # calls that come together ask once
+        async with self._reading_rights:  # concurrent calls share one request
             if self.clock.monotonic() - self._rights_read_at > RIGHTS_LIFE_SECONDS:
                 self._rights = dict(await self.get("/access/permissions"))
                 self._rights_read_at = self.clock.monotonic()
@@ -149,7 +246,7 @@ class Cluster:
 
 
 def _granted(rights: Mapping[str, Mapping[str, int]], path: str) -> set[str]:
-    """What the nearest known path at or above `path` grants there; from above only what propagates."""
+    """What the closest known path at or above `path` grants; from above only what propagates."""
     if path in rights:
         return set(rights[path])
     at = path
@@ -160,12 +257,25 @@ def _granted(rights: Mapping[str, Mapping[str, int]], path: str) -> set[str]:
     return set()
 
 
-class Guest:
-    """A VM or container where it is now."""
+def _vmids(reach: Sequence[Sequence[Reached]]) -> set[int] | None:
+    """The guests that are reached by their vmid; None if some are reached as all of a node, a pool or the cluster."""
+    things = [thing for each in reach for thing in each]
+    if any(thing.kind == GUESTS for thing in things):
+        return None
+    return {int(thing.id) for thing in things if thing.kind == GUEST and thing.id.isdecimal()}
 
-    def __init__(self, cluster: Cluster, row: Resource) -> None:
+
+class Guest:
+    """A VM or container where it is now.
+
+    `row` is from the lookup and may be seconds old; reading `status/current` updates it. `called` is the name in the
+    lookup: a read that shows another name raises Renamed.
+    """
+
+    def __init__(self, cluster: Cluster, row: Resource, called: str | None = None) -> None:
         self._cluster = cluster
         self.row = row
+        self._called = called
 
     @property
     def vmid(self) -> int:
@@ -183,17 +293,43 @@ class Guest:
         return f"/nodes/{self.row.node}/{self.row.type}/{self.vmid}" + (f"/{sub}" if sub else "")
 
     async def get(self, sub: str, /, **params: Any) -> Any:
-        """A read of this guest; if it was migrated meanwhile, from the node where it is now."""
-        asked = self.row.node
+        """A read of this guest, repeated on its new node if it was migrated in the meantime."""
+        answer = await self._get_from_current_node(sub, params)
+        if self._called is not None and sub in (STATUS, CONFIG):
+            called, self._called = self._called, None
+            await self._refuse_renamed(called, sub, answer)
+        return answer
+
+    async def status(self) -> str:
+        """running or stopped, from its node, because the cluster's view lags by seconds."""
+        return str((await self.get(STATUS)).get("status", self.row.status))
+
+    async def _get_from_current_node(self, sub: str, params: Mapping[str, Any]) -> Any:
+        asked = self.row
         try:
-            return await self._get(sub, params)
+            answer = await self._get(sub, params)
         except NotFound:
             self._cluster.inventory.forget()
-            moved = await self._cluster.inventory.guest(self.vmid)
-            if moved.node == asked:
+            self.row = await self._cluster.inventory.guest(self.vmid)
+            if (self.row.node, self.row.type) == (asked.node, asked.type):
                 raise
-            self.row = moved
-            return await self._get(sub, params)
+            answer = await self._get(sub, params)
+        if sub == STATUS and isinstance(answer, dict):
+            listed = {"vmid": self.vmid, **{key: value for key, value in answer.items() if value is not None}}
+            self.row = msgspec.convert(listed, ListedGuest, strict=False).refresh(self.row)
+        return answer
+
+    async def _refuse_renamed(self, called: str, sub: str, answer: Mapping[str, Any]) -> None:
+        if sub == CONFIG:
+            if answer.get("name" if self.is_vm else "hostname") == called:
+                return
+            answer = await self._get_from_current_node(STATUS, {})  # the name is pending, or it has changed
+        if answer.get("name", called) != called:
+            self._cluster.inventory.distrust_names()
+            raise Renamed(
+                f"{self.vmid} was called {called!r} and is called {answer['name']!r} now",
+                next_step="Call again, or give the vmid",
+            )
 
     async def tell_agent(self, sub: str, params: Mapping[str, Any]) -> Any:
         """A write to the agent of this VM, sent once."""
@@ -205,7 +341,7 @@ class Guest:
             return await self._cluster.get(self.path(sub), **params)
 
     def _turn(self, sub: str) -> AbstractAsyncContextManager[None]:
-        return self._cluster.agent_lines[self.vmid].turn() if sub.startswith("agent/") else nullcontext()
+        return self._cluster.agent_queues[self.vmid].turn() if sub.startswith("agent/") else nullcontext()
 
     def __str__(self) -> str:
         return self.label

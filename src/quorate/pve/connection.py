@@ -1,4 +1,4 @@
-"""What it takes to reach one Proxmox VE cluster: endpoints, credentials, trust and time limits."""
+"""How to reach one Proxmox VE cluster: endpoints, credentials, trust and time limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """A user who logs in for a ticket, `user@realm` and password."""
+    """A user that logs in for a ticket: `user@realm` and password."""
 
     user: str
     password: Secret
@@ -27,7 +27,7 @@ class Password:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How the server's certificate is judged. The default is full verification by the system's CAs."""
+    """How the server's certificate is verified. The default is full verification with the system's CAs."""
 
     verify: bool = True
     ca_file: str | None = None
@@ -38,16 +38,18 @@ class Trust:
 @dataclass(frozen=True, slots=True)
 class Limits:
     request_seconds: float = 30.0
-    """One HTTP request. PVE's own proxy gives up after 30 s."""
+    """One HTTP request. PVE's own proxy times out after 30 s."""
     total_seconds: float = 60.0
     """One API call with its retries and failovers."""
-    connections: int = 100
+    connections: int = 32
     """Open connections to the cluster at any time."""
+    answer_bytes: int = 32 * 1024 * 1024
+    """One answer, decompressed. The resources of ten thousand guests take 6 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One cluster, by any of its nodes."""
+    """One cluster, through any of its nodes."""
 
     endpoints: tuple[str, ...]
     """Base URLs such as `https://pve1:8006`, tried in order."""

@@ -1,7 +1,7 @@
-"""What is on the screen of a VM: VNC's own protocol (RFB 3.8, RFC 6143) over the WebSocket that PVE gives for it.
+"""The screen of a VM: VNC (RFB 3.8, RFC 6143) over the WebSocket that PVE provides.
 
-`RfbClient` knows nothing of the connection: it is fed what came, cut anywhere, and tells what to answer. The server
-is not trusted: sizes, counts, bytes and the time are bounded.
+`RfbClient` does not know the connection: it takes bytes in pieces of any size and returns what to send. The server is
+not trusted: sizes, counts, bytes and time are bounded.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import struct
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-import aiohttp
 from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
 from cryptography.hazmat.primitives.ciphers import Cipher, modes
 
-from quorate.pve.errors import AuthenticationFailed, Problem, ServerFailed, TimedOut
-from quorate.pve.picture import PIXEL, Picture
+from quorate.hints import TASK_LIST, Advice
+from quorate.http_client import aiohttp
+from quorate.problems import AuthenticationFailed, Problem, ServerFailed, TimedOut
+from quorate.pve.framebuffer import PIXEL, Picture
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
@@ -28,29 +29,29 @@ MOST_BYTES = 2 * LARGEST_SIDE**2 * PIXEL
 MOST_MESSAGES = 200
 MOST_RESIZES = 20
 LONGEST_TEXT = 65536
-AGAIN = "Try again; if it stays, see the vncproxy task in task_list"
+AGAIN = Advice("Try again; if it persists, see the vncproxy task", TASK_LIST)
 
 _VERSION = re.compile(rb"RFB 003\.(\d{3})\n")
 _OUR_VERSION = b"RFB 003.008\n"
 _VNC_AUTHENTICATION = 2
-_SHARED = b"\x01"  # others who look at this console stay
+_SHARED = b"\x01"  # other viewers of this console stay connected
 _RAW, _DESKTOP_SIZE = 0, -223
-# 32 bits a pixel, of which 24 tell; little-endian, true colour, 255 for each; red in the first byte, then green, blue.
+# 32 bits a pixel, 24 of them used; little-endian, true color, 255 for each; red in the first byte, then green, blue.
 _PIXEL_FORMAT = struct.pack(">BBBBHHHBBB3x", 32, 24, 0, 1, 255, 255, 255, 0, 8, 16)
 _SET_PIXEL_FORMAT, _SET_ENCODINGS, _ASK = 0, 2, 3
 _UPDATE, _COLOURS, _BELL, _CUT_TEXT = range(4)
 
 Reading = Generator[int, bytes, None]
-"""Yields how many bytes it needs next, and is sent them."""
+"""Yields the number of bytes that it needs next, and receives them."""
 
 
 async def look(client: PveClient, path: str) -> Picture:
-    """What the screen of the VM at this API path shows now."""
+    """The current screen of the VM at this API path."""
     try:
         async with asyncio.timeout(SECONDS):
             return await _look(client, path)
     except TimeoutError:
-        raise TimedOut(f"The console did not show a whole picture within {SECONDS:g} s", next_step=AGAIN) from None
+        raise TimedOut(f"The console did not send a complete picture within {SECONDS:g} s", next_step=AGAIN) from None
 
 
 async def _look(client: PveClient, path: str) -> Picture:
@@ -60,7 +61,7 @@ async def _look(client: PveClient, path: str) -> Picture:
         while rfb.picture is None:
             message = await socket.receive()
             if message.type is not aiohttp.WSMsgType.BINARY:
-                raise ServerFailed("The console was closed before its picture was there", next_step=AGAIN)
+                raise ServerFailed("The console was closed before its picture was complete", next_step=AGAIN)
             if answer := rfb.feed(message.data):
                 await socket.send_bytes(answer)
     except (aiohttp.ClientError, OSError) as error:
@@ -71,11 +72,11 @@ async def _look(client: PveClient, path: str) -> Picture:
 
 
 class RfbClient:
-    """Asks a VNC server for one whole picture."""
+    """Requests one complete picture from a VNC server."""
 
     def __init__(self, password: str) -> None:
         self.picture: Picture | None = None
-        """The whole screen, as soon as it is there."""
+        """The complete screen, once it has arrived."""
         self._screen = Picture(0, 0)
         self._resizes = 0
         self._bytes = 0
@@ -85,7 +86,7 @@ class RfbClient:
         self._wanted = next(self._conversation)
 
     def feed(self, data: bytes) -> bytes:
-        """Take what came from the server; returns what is to be sent to it."""
+        """Process what the server sent; return what to send to it."""
         self._received += data
         self._bytes += len(data)
         if self._bytes > MOST_BYTES:
@@ -117,7 +118,7 @@ class RfbClient:
         said = yield len(_OUR_VERSION)
         version = _VERSION.fullmatch(said)
         if version is None or int(version[1]) < 8:
-            raise _not_vnc(f"It began with {said!r} instead of {_OUR_VERSION!r}")
+            raise _not_vnc(f"It started with {said!r} instead of {_OUR_VERSION!r}")
         self._answer += _OUR_VERSION
 
     def _log_in(self, password: str) -> Reading:
@@ -159,7 +160,7 @@ class RfbClient:
             (length,) = struct.unpack(">3xI", (yield 7))
             yield _bounded(length)
         elif kind != _BELL:
-            raise _not_vnc(f"It sent a message of the unknown kind {kind}")
+            raise _not_vnc(f"It sent a message of unknown type {kind}")
 
     def _update(self) -> Reading:
         (count,) = struct.unpack(">xH", (yield 3))
@@ -170,7 +171,7 @@ class RfbClient:
             elif encoding == _RAW:
                 yield from self._rectangle(x, y, width, height)
             else:
-                raise _not_vnc(f"It sent a rectangle in encoding {encoding}, which was not asked for")
+                raise _not_vnc(f"It sent a rectangle in encoding {encoding}, which was not requested")
         if self._screen.missing:
             self._ask()
 
@@ -185,21 +186,21 @@ class RfbClient:
         self._resizes += 1
         if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE) or self._resizes > MOST_RESIZES:
             raise ServerFailed(
-                f"The screen is said to be {width}x{height}",
-                why=f"A picture is taken of up to {LARGEST_SIDE}x{LARGEST_SIDE}",
+                f"The screen claims to be {width}x{height}",
+                why=f"The limit is {LARGEST_SIDE}x{LARGEST_SIDE}",
                 next_step="Choose a smaller resolution inside the guest",
             )
         self._screen = Picture(width, height)
 
     def _ask(self) -> None:
-        """For all of the screen, also what has not changed since."""
+        """For the whole screen, including what has not changed."""
         self._answer += struct.pack(">BBHHHH", _ASK, 0, 0, 0, self._screen.width, self._screen.height)
 
 
 def response_to(challenge: bytes, password: str) -> bytes:
-    """VNC's proof of the password: DES with its first eight bytes as key, the bits of each turned round."""
+    """VNC's challenge response: DES with the first eight bytes of the password, the bits of each reversed."""
     key = bytes(int(f"{byte:08b}"[::-1], 2) for byte in password.encode("latin-1", "replace")[:8].ljust(8, b"\0"))
-    # Three times the same key makes it plain DES. Only this protocol needs it: inside TLS, with a password for once.
+    # Three times the same key makes it plain DES. Only this protocol needs it, inside TLS and with a one-time password.
     encryptor = Cipher(TripleDES(key * 3), modes.ECB()).encryptor()  # noqa: S305
     return encryptor.update(challenge) + encryptor.finalize()
 
@@ -211,10 +212,10 @@ def _bounded(length: int) -> int:
 
 
 def _not_vnc(why: str) -> Problem:
-    return ServerFailed("The console does not speak VNC as it should", why=why, next_step=AGAIN)
+    return ServerFailed("The console violates the VNC protocol", why=why, next_step=AGAIN)
 
 
 def _refused(reason: str) -> Problem:
     return AuthenticationFailed(
-        "The console did not accept the password that PVE made for it", why=f"It said: {reason}", next_step=AGAIN
+        "The console did not accept the password that PVE generated for it", why=f"It said: {reason}", next_step=AGAIN
     )

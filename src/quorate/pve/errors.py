@@ -1,56 +1,42 @@
-"""What PVE answered, as the problem that fits: what happened, why, what to do next."""
+"""PVE's errors as problems: what happened, why, what to do next."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
+from quorate.hints import (
+    CLUSTER_STATUS,
+    GUEST_CLONE,
+    GUEST_LIST,
+    GUEST_POWER,
+    GUEST_STOP,
+    NODE_GET,
+    NODE_LIST,
+    SNAPSHOT_CREATE,
+    SNAPSHOT_DELETE,
+    STORAGE_LIST,
+    TASK_LIST,
+    TASK_WAIT,
+    Advice,
+)
 from quorate.problems import (
+    AgentSilent,
     AuthenticationFailed,
-    BadArgument,
     Conflict,
     NodeOffline,
     NoQuorum,
-    NotConfigured,
     NotFound,
-    OutcomeUnknown,
+    Overtaken,
     ParameterRejected,
     PermissionMissing,
     Problem,
-    Refused,
     ServerFailed,
-    TaskFailed,
-    TimedOut,
     Unreachable,
-    UntrustedCertificate,
 )
 
-__all__ = [
-    "AuthenticationFailed",
-    "BadArgument",
-    "Conflict",
-    "NoQuorum",
-    "NodeOffline",
-    "NotConfigured",
-    "NotFound",
-    "OutcomeUnknown",
-    "ParameterRejected",
-    "PermissionMissing",
-    "Problem",
-    "Refused",
-    "ServerFailed",
-    "TaskFailed",
-    "TimedOut",
-    "Unreachable",
-    "UntrustedCertificate",
-    "conflict_advice",
-    "from_answer",
-    "grant_command",
-    "permission_missing",
-]
-
-# PVE answers nearly every semantic problem with HTTP 500, so only its words tell the kinds apart.
+# PVE answers nearly every semantic error with HTTP 500, so only its text distinguishes them.
 _CONFLICT = re.compile(
     r"already running|not running|is running|is locked|already exists|already defined|already used|is paused"
     r"|protection mode|checksum mismatch|detected modified configuration|got timeout|got lock request timeout"
@@ -59,7 +45,9 @@ _CONFLICT = re.compile(
     r"|clone feature|only possible from a snapshot|there is a replication job",
     re.I,
 )
+NO_AGENT = "No QEMU guest agent configured"
 _NOT_FOUND = re.compile(r"does not exist|no such |unable to find configuration file|hostname lookup '", re.I)
+_ID_TAKEN = re.compile(r"\.conf' failed: File exists|(?:VM|CT) \d+ already exists on node")
 _PERMISSION = re.compile(r"Permission check failed \((?P<path>/[^,]*), (?P<privileges>[^)]+)\)")
 _NODE = re.compile(r"^/nodes/(?P<node>[^/]+)")
 
@@ -73,7 +61,7 @@ def from_answer(
     *,
     identity: str = "the configured user",
 ) -> Problem:
-    """Turn an HTTP error of PVE into the error that fits. `identity` is who asked, for the grant commands."""
+    """Convert an HTTP error of PVE. `identity` is who called, for the grant commands."""
     text = _text_of(reason, body)
     asked = f"{method} {path}"
     facts = {"status": status, "request": asked}
@@ -90,27 +78,34 @@ def from_answer(
             return ServerFailed(
                 f"PVE does not know {asked}",
                 why=text,
-                next_step="The call may need another PVE version; node_get shows the one that runs",
+                next_step=Advice("The call may need another PVE version; see which one runs", NODE_GET),
                 facts=facts,
             )
     if "no quorum" in text:
         return NoQuorum(
             "The cluster has no quorum, so it refuses changes",
             why=f"PVE said: {text}",
-            next_step="See cluster_status for the nodes that are offline and bring enough of them back",
+            next_step=Advice("See which nodes are offline and bring enough of them back", CLUSTER_STATUS),
             facts=facts,
         )
     if _NOT_FOUND.search(text):
         return NotFound(f"PVE did not find it: {text}", next_step=_where_to_look(text), facts=facts)
     if _CONFLICT.search(text):
-        return Conflict(f"PVE refused: {text}", next_step=conflict_advice(text), facts=facts)
+        return _conflict(text)(f"PVE refused: {text}", next_step=conflict_advice(text), facts=facts)
     if status in (502, 503, 504):
         return Unreachable(f"A gateway answered {status} instead of PVE", why=text, facts=facts)
     return ServerFailed(f"PVE answered {status} to {asked}: {text}", facts=facts)
 
 
+def _conflict(text: str) -> type[Conflict]:
+    lowered = text.lower()
+    if "already exists" in lowered:
+        return Overtaken
+    return AgentSilent if "agent is not running" in lowered else Conflict
+
+
 def _text_of(reason: str, body: Mapping[str, Any]) -> str:
-    """`message` carries the full text since PVE 8.4; before that the reason phrase is all there is."""
+    """`message` has the full text since PVE 8.4; before that there is only the reason phrase."""
     message = body.get("message")
     return (message if isinstance(message, str) and message.strip() else reason).strip() or "no reason given"
 
@@ -129,7 +124,7 @@ def _permission(text: str, asked: str, identity: str, facts: Mapping[str, Any]) 
     found = _PERMISSION.search(text)
     if found is None:
         advice = (
-            "Only root@pam itself may do this, no token can"
+            "Only root@pam itself may do this; no token can"
             if "root@pam" in text
             else f"See what is granted with `pveum user permissions {_user_of(identity)}`"
         )
@@ -146,15 +141,16 @@ def permission_missing(
     *,
     any_of: bool = False,
     held: Collection[str] | None = None,
+    role: str | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> PermissionMissing:
-    """`held` is what the identity has on the path already; None if that is not known."""
+    """`held` is what the identity already has on the path, None if unknown; `role` is the role that gives it."""
     joined = (" or " if any_of else " and ").join(privileges)
     return PermissionMissing(
         f"{identity} may not {asked}",
         why=f"It needs the privilege {joined} on {path}",
-        next_step=f"To grant it, on a node: `{grant_command(identity, path, privileges, any_of, held)}`"
-        + ("" if held is not None else f" (a role given on {path} replaces what is inherited there: keep that in it)"),
+        next_step=f"To grant it, on a node: `{grant_command(identity, path, privileges, any_of, held, role)}`"
+        + ("" if held is not None else f" (a role on {path} replaces what is inherited there, so include that)"),
         facts={**(facts or {}), "path": path, "privileges": list(privileges)},
     )
 
@@ -165,18 +161,22 @@ def grant_command(
     privileges: list[str] | tuple[str, ...],
     any_of: bool = False,
     held: Collection[str] | None = None,
+    role: str | None = None,
 ) -> str:
-    """The `pveum` commands that give `identity` these privileges on `path` and take nothing away.
+    """One line that grants `identity` these privileges on `path` and revokes nothing: what lacks is added to `role`.
 
-    A role on a path replaces all that is inherited there, so it has to hold what is `held` as well. A token never has
-    more than its user, so both get it; for a token without privilege separation the user's counts.
+    Without a role to extend, a new one replaces everything inherited on the path, so it has to include what is `held`.
+    A token never has more than its user, so both get it; for a token without privilege separation the user's counts.
     """
+    if role is not None:
+        lacking = [one for one in privileges if one not in (held or ())]
+        return f"pveum role modify {role} --append 1 --privs {','.join(lacking[:1] if any_of else lacking)}"
     needed = ",".join(sorted({*(privileges[:1] if any_of else privileges), *(held or ())}))
-    role = "Quorate" + (path if path != "/" else "/all").replace("/", "-")
+    new = "Quorate" + (path if path != "/" else "/all").replace("/", "-")
     holder = f"--users '{_user_of(identity)}'" + (f" --tokens '{identity}'" if "!" in identity else "")
     return (
-        f"pveum role add {role} --privs '{needed}' || pveum role modify {role} --append 1 --privs '{needed}'; "
-        f"pveum acl modify {path} --roles {role} {holder}"
+        f"pveum role add {new} --privs '{needed}' || pveum role modify {new} --append 1 --privs '{needed}'; "
+        f"pveum acl modify {path} --roles {new} {holder}"
     )
 
 
@@ -199,53 +199,57 @@ def _node_offline(path: str, text: str, status: int, facts: Mapping[str, Any]) -
     node = f"Node {found['node']}" if found else "A node of the cluster"
     return NodeOffline(
         f"{node} did not answer ({status} {text})",
-        why="The node that was asked could not reach it"
-        if status == 595
-        else "The connection broke before it answered",
-        next_step="See node_list for its state; power it on or repair its network, then try again",
+        why="The node that we asked could not reach it" if status == 595 else "The connection broke before it answered",
+        next_step=Advice("Check its state; power it on or repair its network, then try again", NODE_LIST),
         facts=facts,
     )
 
 
-def _where_to_look(text: str) -> str:
+def _where_to_look(text: str) -> Advice:
     lowered = text.lower()
     if "storage" in lowered:
-        return "storage_list shows the storages of each node"
+        return Advice("List the storages of each node", STORAGE_LIST)
     if "node" in lowered and "configuration file" not in lowered:
-        return "node_list shows the nodes"
+        return Advice("List the nodes", NODE_LIST)
     if "task" in lowered:
-        return "task_list shows the recent tasks"
-    return "guest_list shows what exists and where"
+        return Advice("List the recent tasks", TASK_LIST)
+    return Advice("See what exists and where", GUEST_LIST)
 
 
-def conflict_advice(text: str) -> str | None:
+_CONFLICTS: Final[tuple[tuple[str, Advice], ...]] = (
+    ("powerdown failed", Advice("The guest's OS did not react: look inside, allow more time, or stop it", GUEST_STOP)),
+    ("is locked", Advice("A task holds the guest: find it, wait for it, then try again", TASK_LIST, TASK_WAIT)),
+    ("qmp command 'guest-", Advice("The guest agent did not answer in time; the guest may be busy. Try again")),
+    ("got timeout", Advice("Another task holds the lock: see which, then try again", TASK_LIST)),
+    ("already running", Advice("It is already running; nothing was changed")),
+    ("agent is not running", Advice("Install and start qemu-guest-agent inside the guest, then try again")),
+    ("not running", Advice("Start it first", GUEST_POWER(action="start"))),
+    ("is running", Advice("Shut it down first", GUEST_POWER(action="shutdown"))),
+    ("is paused", Advice("Resume it first", GUEST_POWER(action="resume"))),
+    ("if it's a template", Advice("Templates cannot run; clone it into a guest first", GUEST_CLONE)),
+    ("protection mode", Advice("The guest is protected; its owner has to switch protection off first")),
+    ("checksum mismatch", Advice("Someone else changed it; read it again, then decide")),
+    ("detected modified configuration", Advice("Someone else changed it; read it again, then decide")),
+    ("already exists", Advice("Choose another name or id")),
+    ("already used", Advice("Choose another name")),
+    ("without --online", Advice("It has been started since; call again")),
+    ("purge parameter not set", Advice("Give purge=true to remove it from HA and replication as well")),
+    ("there is a replication job", Advice("Remove the job first, or give purge=true")),
+    ("still in use by linked clone", Advice("First delete the guests that were cloned from it")),
+    ("contains snapshots", Advice("Delete them first", SNAPSHOT_DELETE)),
+    ("snapshot feature is not available", Advice("Its storage cannot take snapshots; make a backup or move its disks")),
+    ("clone feature", Advice("Ask for full=true, or clone a template or a snapshot")),
+    ("only possible from a snapshot", Advice("Take a snapshot and clone that", SNAPSHOT_CREATE)),
+)
+
+
+def conflict_advice(text: str) -> Advice | None:
     """What to do about a state conflict, by PVE's own words (from an HTTP answer or a failed task)."""
     lowered = text.lower()
-    for words, advice in (
-        ("powerdown failed", "The guest's OS did not react; look inside, give it more time, or use guest_stop"),
-        ("is locked", "A task holds the guest: find it with task_list, wait with task_wait, then try again"),
-        ("qmp command 'guest-", "The guest agent took too long for it: the guest is busy or stands still; try again"),
-        ("got timeout", "Another task holds the lock: see task_list, then try again"),
-        ("already running", "It runs already; nothing was changed"),
-        ("agent is not running", "Install and start qemu-guest-agent inside the guest, then try again"),
-        ("not running", "Start it first with guest_power action=start"),
-        ("is running", "Shut it down first with guest_power action=shutdown"),
-        ("is paused", "Resume it first with guest_power action=resume"),
-        ("if it's a template", "Templates cannot run; clone it into a guest first"),
-        ("protection mode", "The guest is protected; its owner has to switch protection off first"),
-        ("checksum mismatch", "Someone changed it meanwhile; read it again and decide anew"),
-        ("detected modified configuration", "Someone changed it meanwhile; read it again and decide anew"),
-        ("already exists", "Choose another name or id"),
-        ("already used", "Choose another name"),
-        ("without --online", "It was started meanwhile; call again"),
-        ("purge parameter not set", "Give purge=true to take it out of HA and replication as well"),
-        ("there is a replication job", "Remove the job first, or give purge=true"),
-        ("still in use by linked clone", "Delete the guests that were cloned from it first"),
-        ("contains snapshots", "Delete them first with snapshot_delete"),
-        ("snapshot feature is not available", "Its storage cannot take snapshots; make a backup or move its disks"),
-        ("clone feature", "Ask for full=true, or clone a template or a snapshot"),
-        ("only possible from a snapshot", "Take one with snapshot_create and clone that"),
-    ):
-        if words in lowered:
-            return advice
-    return None
+    return next((advice for words, advice in _CONFLICTS if words in lowered), None)
+
+
+def id_was_taken(exit_status: str) -> bool:
+    """Whether a task ended because another guest took its id. PVE finds that out only inside the task, before any
+    work, if the guest is on another node or of the other type."""
+    return _ID_TAKEN.search(exit_status) is not None

@@ -1,240 +1,311 @@
-"""One `/cluster/resources` read serves every look-up: shared by its callers, short-lived, dropped after writes."""
+"""The inventory of a cluster: one `/cluster/resources` read for all lookups, and a second look before a refusal.
+
+That read is fast but lags: a node reports its guests and storages to the cluster every ten seconds. Until then a new
+guest has no name or status there, a new storage no size, and a renamed or restarted guest looks as before. Nothing is
+refused as absent on that view alone: the nodes are asked first, and they know immediately.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from quorate.pve.errors import BadArgument, Conflict, NodeOffline, NotFound, TimedOut, Unreachable
+from quorate.hints import NODE_LIST, Advice
+from quorate.problems import Conflict, NodeOffline, NotFound, Problem, TimedOut, Unreachable
+from quorate.pve.lookup import (
+    ListedGuest,
+    ListedStorage,
+    Reference,
+    Resource,
+    View,
+    ambiguous,
+    no_guest,
+    no_node,
+    no_pool,
+)
+from quorate.pve.tasks import gather_bounded
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
     from quorate.pve.clock import Clock
 
+__all__ = ["Inventory", "Resource"]
+
 LIFE_SECONDS = 2.0
-CANDIDATES_SHOWN = 8
+REPORT_SECONDS = 15.0
+"""How long the cluster's view may be stale after a change; nodes report every ten seconds."""
+NODES_AT_ONCE = 16
+
+NodeAndType = tuple[str, str]
+"""A node and qemu or lxc."""
+_Found = TypeVar("_Found")
 
 
-class Resource(msgspec.Struct, frozen=True, gc=False):
-    """A row of `/cluster/resources`: a guest, a node, a storage, a pool or a network."""
-
-    type: str
-    id: str
-    node: str = ""
-    status: str = "unknown"
-    vmid: int = 0
-    name: str = ""
-    template: int = 0
-    pool: str = ""
-    tags: str = ""
-    lock: str = ""
-    hastate: str = ""
-    storage: str = ""
-    plugintype: str = ""
-    content: str = ""
-    shared: int = 0
-    uptime: int = 0
-    cpu: float = 0.0
-    maxcpu: float = 0.0
-    mem: int = 0
-    maxmem: int = 0
-    disk: int = 0
-    maxdisk: int = 0
-    netin: int = 0
-    netout: int = 0
-    diskread: int = 0
-    diskwrite: int = 0
-    level: str = ""
-
-    @property
-    def is_guest(self) -> bool:
-        return self.type in ("qemu", "lxc")
-
-    @property
-    def kind(self) -> str:
-        """vm or ct, as the callers say it."""
-        return "vm" if self.type == "qemu" else "ct"
-
-    @property
-    def tag_list(self) -> list[str]:
-        return [tag for tag in self.tags.replace(",", ";").split(";") if tag]
-
-    def __str__(self) -> str:
-        return f"{self.name or 'unnamed'} ({self.kind} {self.vmid} on {self.node})"
+_NOTHING = View([])
 
 
 class Inventory:
-    def __init__(self, client: PveClient, clock: Clock) -> None:
+    def __init__(self, client: PveClient, clock: Clock, may: Callable[[str, str], Awaitable[bool]]) -> None:
         self._client = client
         self._clock = clock
-        self._rows: list[Resource] = []
+        self._may = may
+        self._view = View([])
         self._read_at = float("-inf")
-        self._reading: asyncio.Task[list[Resource]] | None = None
-        self._under_way: set[asyncio.Task[list[Resource]]] = set()
+        self._completed: tuple[View, View] | None = None
+        self._fresh: tuple[float, View] = (float("-inf"), self._view)
+        self._changed: dict[int, float] = {}
+        self._names_lag_until = float("-inf")
+        self._reading: asyncio.Task[View] | None = None
+        self._under_way: set[asyncio.Task[View]] = set()
         self._generation = 0
 
-    async def rows(self) -> list[Resource]:
-        """All resources, at most LIFE_SECONDS old; callers that come together share one request."""
+    # -- what the cluster says -------------------------------------------------------------------------------------
+
+    async def view(self) -> View:
+        """All resources, at most LIFE_SECONDS old; concurrent callers share one request."""
         if self._clock.monotonic() - self._read_at < LIFE_SECONDS:
-            return self._rows
+            return self._view
         if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read(self._generation))
+            self._view, self._completed = _NOTHING, None  # so that a large one is not in memory twice
+            self._reading = asyncio.ensure_future(self._fetch_resources(self._generation))
             self._under_way.add(self._reading)
             self._reading.add_done_callback(self._done_reading)
         return await asyncio.shield(self._reading)  # one caller's cancellation must not fail the others
 
-    def forget(self) -> None:
-        """What was read, or is being read now, is out of date: something was changed."""
+    async def rows(self) -> list[Resource]:
+        return list((await self.view()).rows)
+
+    async def guests(self) -> list[Resource]:
+        return list((await self.view()).guests)
+
+    async def of_type(self, type: str) -> list[Resource]:
+        return list((await self.view()).of_type(type))
+
+    def forget(self, changed: Iterable[int] = ()) -> None:
+        """Drop what was read or is being read, because something changed, such as these guests."""
+        self._changed |= dict.fromkeys(changed, self._clock.monotonic())
         self._generation += 1
         self._read_at = float("-inf")
+        self._fresh = (float("-inf"), _NOTHING)
         self._reading = None
 
+    @property
+    def lags(self) -> bool:
+        """Whether the cluster's view may not show our changes yet."""
+        return any(self._clock.monotonic() - when < REPORT_SECONDS for when in self._changed.values())
+
+    def distrust_names(self) -> None:
+        """Ask the nodes for names until the cluster's view has caught up with a renamed guest."""
+        self.forget()
+        self._names_lag_until = self._clock.monotonic() + REPORT_SECONDS
+
     async def close(self) -> None:
-        """A read that nobody waits for any more must not outlive the connection."""
+        """Cancel reads in progress, which must not outlive the connection."""
         under_way = list(self._under_way)
         for reading in under_way:
             reading.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def guests(self) -> list[Resource]:
-        return [row for row in await self.rows() if row.is_guest]
+    # -- what the nodes say ----------------------------------------------------------------------------------------
+
+    async def completed(self) -> View:
+        """The view, completed by the nodes for guests that it does not know yet or that we just changed."""
+        view = await self.view()
+        if self._completed is None or self._completed[0] is not view:
+            self._completed = (view, await self._complete(view))
+        return self._completed[1]
 
     async def named_guests(self) -> list[Resource]:
-        """The guests, with what their own nodes say of those that are too new to have a name in the cluster's view."""
-        guests = await self.guests()
-        online = {row.node for row in await self.of_type("node") if row.status == "online"}
-        new = {row.vmid: row for row in guests if row.status == "unknown" and not row.name and row.node in online}
-        known: dict[int, Resource] = {}
-        for place in sorted({(row.node, row.type) for row in new.values()}):
-            with contextlib.suppress(NodeOffline, TimedOut, Unreachable):  # then they stay nameless for now
-                listed = await self._client.get_as(list[_ListedGuest], f"/nodes/{place[0]}/{place[1]}")
-                known |= {row.vmid: row.as_resource(*place, new[row.vmid].pool) for row in listed if row.vmid in new}
-        return [known.get(row.vmid, row) for row in guests] if known else guests
+        return list((await self.completed()).guests)
 
-    async def of_type(self, type: str) -> list[Resource]:
-        return [row for row in await self.rows() if row.type == type]
+    async def fresh_guests(self, node: str | None = None) -> list[Resource]:
+        """The guests of a node, or all, as their nodes see them now: one request for each node and type."""
+        self.forget()
+        if node is None:
+            return list((await self._ask_everywhere()).guests)
+        here = {row.vmid: row for row in (await self.view()).guests if row.node == node}
+        listed = await self._lists({(node, row.type) for row in here.values()})
+        return [listed[vmid].refresh(row) if vmid in listed else row for vmid, row in here.items()]
+
+    async def guests_with_fresh_names(self, vmids: Collection[int] | None) -> list[Resource]:
+        """All guests; these (None: all) have the names that their nodes report now, or none if they do not answer."""
+        view = await self.completed()
+        concerned = [row for row in view.guests if vmids is None or row.vmid in vmids]
+        listed = await self._lists({(row.node, row.type) for row in concerned if row.node in view.online})
+        sure = {
+            row.vmid: listed[row.vmid].refresh(row) if row.vmid in listed else msgspec.structs.replace(row, name="")
+            for row in concerned
+        }
+        return list(view.replacing(sure).guests)
+
+    async def fresh_guest(self, vmid: int) -> Resource:
+        """A guest as its node sees it now. Raises NotFound if there is none with this vmid."""
+        row = await self.guest(vmid)
+        try:
+            return await self._ask(row)
+        except NotFound:
+            self.forget()
+            moved = await self.guest(vmid)
+            if (moved.node, moved.type) == (row.node, row.type):
+                raise
+            return await self._ask(moved)
+
+    async def fresh_storages(self, node: str) -> list[Resource]:
+        """The storages of a node as it sees them now."""
+        listed = await self._client.get_as(list[ListedStorage], f"/nodes/{node}/storage")
+        return [one.as_resource(node) for one in listed if one.enabled]
+
+    # -- one of them -----------------------------------------------------------------------------------------------
 
     async def guest(self, ref: int | str) -> Resource:
         """A guest by vmid, by name, or by `node/vmid` and `node/name`."""
-        node, key = _split(ref)
-        found = _matches(await self.guests(), node, key)
-        if not found:
-            found = await self._look_closer(node, key)
+        return await self._one(ref, await self.candidates(ref))
+
+    async def candidates(self, ref: int | str) -> list[Resource]:
+        """All guests that match a reference, after a second look if there seem to be none; each with its name."""
+        found = await self.matching(ref) or await self.matching(ref, closer=True)
+        return [await self._with_name(row) for row in found]
+
+    async def _one(self, ref: int | str, found: list[Resource]) -> Resource:
         if len(found) > 1:
-            raise _ambiguous(ref, found)
+            raise ambiguous(ref, found)
         if not found:
-            raise _unknown(ref, await self.guests())
+            raise no_guest(ref, await self.view(), all_seen=await self._sees(Reference.parse(ref)))
         return found[0]
 
-    async def matching(self, ref: int | str, *, closer: bool = False) -> list[Resource]:
-        """All guests that a reference may mean; `closer` takes a fresh view for it."""
-        node, key = _split(ref)
-        return await self._look_closer(node, key) if closer else _matches(await self.guests(), node, key)
-
-    async def node(self, name: str) -> Resource:
-        nodes = await self.of_type("node")
-        for row in nodes:
-            if row.node == name:
-                return row
-        names = sorted(row.node for row in nodes)
-        raise NotFound(f"There is no node {name!r}", next_step=f"The nodes are {', '.join(names)}")
-
-    async def online_node(self, name: str) -> Resource:
-        """The node, if it can be asked."""
-        row = await self.node(name)
-        if row.status != "online":
-            raise Conflict(f"Node {name} is {row.status}", next_step="node_list shows the nodes that are online")
+    async def _with_name(self, row: Resource) -> Resource:
+        """The row, completed by its node if the cluster knows only its vmid."""
+        if row.is_unreported and row.node in (await self.view()).online:
+            with contextlib.suppress(NodeOffline, TimedOut, Unreachable, NotFound):
+                return await self._ask(row)
         return row
 
-    async def _read(self, generation: int) -> list[Resource]:
-        begun = self._clock.monotonic()
-        rows = await self._client.get_as(list[Resource], "/cluster/resources")
-        if generation == self._generation:
-            self._rows, self._read_at = rows, begun
-        return rows
+    async def matching(self, ref: int | str, *, closer: bool = False) -> list[Resource]:
+        """All guests that match a reference; `closer` reads again, and asks the nodes for names that lag."""
+        wanted = Reference.parse(ref)
+        if wanted.vmid is None and self._clock.monotonic() < self._names_lag_until:
+            return (await self._ask_everywhere()).matching(wanted)
+        if not closer:
+            return (await self.view()).matching(wanted)
+        if not self._asked_recently:
+            self.forget()
+        found = (await self.view()).matching(wanted)
+        if found:
+            return found
+        # The set of vmids does not lag, their names do.
+        return (await (self.completed() if wanted.vmid is not None else self._ask_everywhere())).matching(wanted)
 
-    def _done_reading(self, reading: asyncio.Task[list[Resource]]) -> None:
+    async def node(self, name: str) -> Resource:
+        return await self.on_second_look(lambda view: _node(view, name))
+
+    async def online_node(self, name: str) -> Resource:
+        """The node, if it is online."""
+
+        def online(view: View) -> Resource:
+            row = _node(view, name)
+            if row.status != "online":
+                raise Conflict(
+                    f"Node {name} is {row.status}", next_step=Advice("See which nodes are online", NODE_LIST)
+                )
+            return row
+
+        return await self.on_second_look(online)
+
+    async def pool(self, name: str) -> str:
+        def existing(view: View) -> str:
+            if name not in view.pools:
+                raise no_pool(name, view.pools)
+            return name
+
+        return await self.on_second_look(existing)
+
+    async def on_second_look(self, decide: Callable[[View], _Found]) -> _Found:
+        """The result of `decide` on the view; if it refuses, on a fresh one."""
+        try:
+            return decide(await self.view())
+        except Problem:
+            self.forget()
+            return decide(await self.view())
+
+    async def choose_storage(self, node: str, decide: Callable[[list[Resource]], _Found]) -> _Found:
+        """The result of `decide` on the node's storages; if it refuses, on the node's own list."""
+        try:
+            return decide([row for row in (await self.view()).of_type("storage") if row.node == node])
+        except Problem as refusal:
+            try:
+                asked = await self.fresh_storages(node)
+            except Problem:
+                raise refusal from None
+            return decide(asked)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    async def _fetch_resources(self, generation: int) -> View:
+        begun = self._clock.monotonic()
+        view = View(await self._client.get_as(list[Resource], "/cluster/resources"))
+        self._client.note_nodes(view.nodes)
+        if generation == self._generation:
+            self._view, self._read_at = view, begun
+        return view
+
+    def _done_reading(self, reading: asyncio.Task[View]) -> None:
         self._under_way.discard(reading)
         if self._reading is reading:
             self._reading = None
         if not reading.cancelled():
-            reading.exception()  # its callers were told; if they are gone, nobody else needs to be
+            reading.exception()  # retrieved, so that asyncio does not log it; its callers have it
 
-    async def _look_closer(self, node: str | None, key: str) -> list[Resource]:
-        """Once more with a fresh view, and with the names of guests that were made seconds ago."""
-        self.forget()
-        return _matches(await self.named_guests(), node, key)
+    async def _complete(self, view: View) -> View:
+        since = self._clock.monotonic() - REPORT_SECONDS
+        self._changed = {vmid: when for vmid, when in self._changed.items() if when > since}
+        late = {row.vmid: row for row in view.guests if row.is_unreported and row.node in view.online}
+        late |= {vmid: row for vmid in self._changed if (row := view.by_vmid.get(vmid)) and row.node in view.online}
+        listed = await self._lists({(row.node, row.type) for row in late.values()})
+        return view.replacing({vmid: listed[vmid].refresh(row) for vmid, row in late.items() if vmid in listed})
 
+    @property
+    def _asked_recently(self) -> bool:
+        return self._clock.monotonic() - self._fresh[0] < LIFE_SECONDS
 
-class _ListedGuest(msgspec.Struct, frozen=True):
-    """A row of a node's own guest list."""
+    async def _ask_everywhere(self) -> View:
+        """The view, completed by every node; cached as long as a view."""
+        if not self._asked_recently:
+            begun, generation, view = self._clock.monotonic(), self._generation, await self.view()
+            listed = await self._lists({(row.node, row.type) for row in view.guests if row.node in view.online})
+            fresh = {vmid: one.refresh(view.by_vmid[vmid]) for vmid, one in listed.items() if vmid in view.by_vmid}
+            if generation != self._generation:  # something has changed since
+                return view.replacing(fresh)
+            self._fresh = (begun, view.replacing(fresh))
+        return self._fresh[1]
 
-    vmid: int
-    name: str = ""
-    status: str = "unknown"
-    tags: str = ""
-    template: int | str = 0
-    cpus: float = 0
-    maxmem: int = 0
-    maxdisk: int = 0
+    async def _lists(self, places: Iterable[NodeAndType]) -> dict[int, ListedGuest]:
+        """The guests in these places; none for a node that does not answer."""
+        lists = await gather_bounded(NODES_AT_ONCE, [partial(self._list, *place) for place in sorted(places)])
+        return {one.vmid: one for listed in lists for one in listed}
 
-    def as_resource(self, node: str, type: str, pool: str) -> Resource:
-        return Resource(
-            type=type,
-            id=f"{type}/{self.vmid}",
-            node=node,
-            vmid=self.vmid,
-            name=self.name,
-            status=self.status,
-            tags=self.tags,
-            pool=pool,
-            template=int(self.template or 0),
-            maxcpu=self.cpus,
-            maxmem=self.maxmem,
-            maxdisk=self.maxdisk,
-        )
+    async def _list(self, node: str, type: str) -> list[ListedGuest]:
+        with contextlib.suppress(Problem):  # its guests stay as in the cluster's view
+            return list(await self._client.get_as(list[ListedGuest], f"/nodes/{node}/{type}"))
+        return []
 
+    async def _ask(self, row: Resource) -> Resource:
+        path = f"/nodes/{row.node}/{row.type}/{row.vmid}/status/current"
+        return (await self._client.get_as(ListedGuest, path)).refresh(row)
 
-def _split(ref: int | str) -> tuple[str | None, str]:
-    text = str(ref).strip()
-    if not text:
-        raise BadArgument("The guest is empty", next_step="Give a vmid or a name; guest_list shows both")
-    node, slash, key = text.rpartition("/")
-    return (node or None, key) if slash else (None, text)
-
-
-def _matches(rows: Iterable[Resource], node: str | None, key: str) -> list[Resource]:
-    vmid = int(key) if key.isascii() and key.isdigit() else None
-    here = [row for row in rows if node is None or row.node == node or row.type == node]
-    by_id = [row for row in here if row.vmid == vmid]
-    return by_id or [row for row in here if row.name == key]
+    async def _sees(self, ref: Reference) -> bool:
+        """Whether our credentials would see such a guest; True if that cannot be determined."""
+        try:
+            return await self._may("/vms" if ref.vmid is None else f"/vms/{ref.vmid}", "VM.Audit")
+        except Problem:
+            return True
 
 
-def _ambiguous(ref: int | str, found: list[Resource]) -> BadArgument:
-    listed = ", ".join(f"{row.node}/{row.vmid} {row.kind} {row.status}" for row in found[:CANDIDATES_SHOWN])
-    return BadArgument(
-        f"{len(found)} guests are named {str(ref)!r}",
-        why=f"They are {listed}",
-        next_step="Say which by its vmid",
-    )
-
-
-def _unknown(ref: int | str, guests: list[Resource]) -> NotFound:
-    key = str(ref).rpartition("/")[2]
-    near = difflib.get_close_matches(key, [row.name for row in guests if row.name], 3)
-    near += [
-        str(row.vmid) for row in guests if str(row.vmid) in difflib.get_close_matches(key, [str(row.vmid)], 1, 0.8)
-    ][:2]
-    elsewhere = [str(row) for row in _matches(guests, None, key)]
-    if elsewhere:
-        hint = f"It is {elsewhere[0]}; leave the node out"
-    elif near:
-        hint = f"Did you mean {' or '.join(dict.fromkeys(near))}?"
-    else:
-        hint = "guest_list shows the guests; the token may also lack VM.Audit on it"
-    return NotFound(f"There is no guest {str(ref)!r}", next_step=hint)
+def _node(view: View, name: str) -> Resource:
+    if name not in view.nodes:
+        raise no_node(name, view.nodes)
+    return view.nodes[name]

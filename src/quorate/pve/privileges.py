@@ -1,25 +1,25 @@
-"""What a caller needs to be allowed to call an endpoint, read from the table's permission expressions.
+"""The privileges that an endpoint needs, from the permission expressions of the API table.
 
 An expression is one of
     ["perm", path template, privileges, option, value, ...]
     ["and", expression, ...] or ["or", expression, ...]
     ["perm-modify", path template]
     ["userid-group", ...] or ["userid-param", ...]
-The last two depend on the realm and the groups of the user that the call is about, which privileges alone do
-not tell: they are taken as granted here, and PVE has the last word.
+The last two depend on the realm and the groups of the user that the call is about. Privileges alone cannot tell, so
+they count as granted here, and PVE decides.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
 _VALID_PATH: Final = re.compile(r"[A-Za-z0-9.\-_/]+")
 
-# Who may allocate these objects may also hand out rights on them.
+# These privileges include granting privileges on the object.
 _OWNER_PRIVILEGE: Final = {"storage": "Datastore.Allocate", "vms": "VM.Allocate", "pool": "Pool.Allocate"}
 
 Has = Callable[[str, str], bool]
@@ -43,17 +43,44 @@ def root_only(permission: Mapping[str, Any] | None) -> bool:
 def needs(permission: Mapping[str, Any] | None, values: Mapping[str, object]) -> list[Need]:
     """Every check that the expression names, whether or not all have to pass. For explanations."""
     check = _expression(permission)
-    return [] if check is None else list(dict.fromkeys(_named(check, values)))
+    return [] if check is None else list(dict.fromkeys(_checks_in(check, values)))
 
 
 def missing(permission: Mapping[str, Any] | None, values: Mapping[str, object], has: Has) -> list[Need]:
-    """What has to be granted before the call is allowed; [] if it is allowed already.
+    """What has to be granted before the call is allowed; [] if it already is.
 
-    A need for several privileges at once names only those that are lacking. Where one of several ways would
-    do, it is the way that lacks least. A root-only endpoint (see `root_only`) has nothing to grant: [].
+    A need for several privileges names only the missing ones. Of several alternatives, it is the one that lacks
+    least. A root-only endpoint (see `root_only`) has nothing to grant: [].
     """
     check = _expression(permission)
     return [] if check is None else list(dict.fromkeys(_lacking(check, values, has)))
+
+
+def granting_roles(identity: str, path: str, entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The roles that give `identity` what it has on `path`, and that nobody else has: extending one affects no other.
+
+    A token has what both it and its user are granted, and one without privilege separation what its user is.
+    """
+    user = identity.split("!", 1)[0]
+    shared = {str(entry["roleid"]) for entry in entries if entry["ugid"] not in (user, identity)}
+    by_user, by_token = _closest_roles(user, path, entries), _closest_roles(identity, path, entries)
+    unlimited = user == "root@pam" or "Administrator" in by_user
+    own = by_token if unlimited else [role for role in by_user if role in by_token or not by_token]
+    return [role for role in own if role not in shared]
+
+
+def _closest_roles(holder: str, path: str, entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Entries on a path replace what is inherited from above; whether the holder is in a group is not known."""
+    roles: dict[str, list[str]] = {}
+    for entry in entries:
+        if _covers(entry, path) and (entry["ugid"] == holder or entry.get("type") == "group"):
+            roles.setdefault(str(entry["path"]), []).extend([str(entry["roleid"])] if entry["ugid"] == holder else [])
+    return roles[max(roles, key=len)] if roles else []
+
+
+def _covers(entry: Mapping[str, Any], path: str) -> bool:
+    at = str(entry["path"])
+    return at == path or (bool(int(entry.get("propagate", 1))) and f"{path}/".startswith(at.rstrip("/") + "/"))
 
 
 def _expression(permission: Mapping[str, Any] | None) -> Sequence[Any] | None:
@@ -64,10 +91,10 @@ def _expression(permission: Mapping[str, Any] | None) -> Sequence[Any] | None:
     return check
 
 
-def _named(check: Sequence[Any], values: Mapping[str, object]) -> list[Need]:
+def _checks_in(check: Sequence[Any], values: Mapping[str, object]) -> list[Need]:
     kind = check[0]
     if kind in ("and", "or"):
-        return [need for part in check[1:] for need in _named(part, values)]
+        return [need for part in check[1:] for need in _checks_in(part, values)]
     need = _need(check, values)
     return [] if need is None else [need]
 
@@ -87,7 +114,7 @@ def _lacking(check: Sequence[Any], values: Mapping[str, object], has: Has) -> li
 
 
 def _least(ways: Sequence[Sequence[Any]], values: Mapping[str, object], has: Has) -> list[Need]:
-    """The way that lacks least; a way that the call's parameters rule out only if there is no other."""
+    """The alternative that lacks least; one that the parameters rule out only if there is no other."""
     open_ways = [way for way in ways if _applies(way, values)] or ways
     return min((_lacking(way, values, has) for way in open_ways), key=len)
 

@@ -1,7 +1,7 @@
 """The facts of the Proxmox VE API: which endpoints exist, what they take, who may call them.
 
-Two tables are packed into the package, PVE 8.4 and 9.2; `facts()` picks the nearest one for a version. They
-are read on first use, and an endpoint is worked out only when it is asked for.
+The package contains two tables, for PVE 8.4 and 9.2; for 9.0 and 9.1 what came with 9.2 is left out. They are read on
+first use, and an endpoint is built only when it is needed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pkgutil
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -21,11 +21,23 @@ from quorate.pve.validation import PropertySet
 NEWEST: Final = "9.2"
 OLDEST: Final = "8.4"
 
-# The values of these path parameters may contain slashes, so they take all that is left of the path.
+_BEFORE_9_2: Final = "9.1"
+_NEW_PATHS: Final = (
+    "/cluster/qemu",
+    "/cluster/sdn/prefix-lists",
+    "/cluster/sdn/route-maps",
+    "/nodes/{node}/storage/{storage}/identity",
+)
+_NEW_PARAMETERS: Final = {("PUT", "/access/users/{userid}/token/{tokenid}"): frozenset({"regenerate"})}
+
+# The values of these path parameters may contain slashes, so they take the rest of the path.
 _REST_OF_PATH: Final = ("/content/{volume}", "/ipset/{name}/{cidr}")
 
 _GZIP: Final = zlib.MAX_WBITS | 16
-"""Tells zlib to expect gzip's header; the gzip module takes longer to import than to do the same."""
+"""Makes zlib expect a gzip header; importing the gzip module takes longer than that."""
+
+_KNOWN_PATHS: Final = 1024
+"""Paths whose templates are remembered: most calls are about the same few guests and nodes."""
 
 _COMMON: Final = "common.json.gz"
 """The facts that serve every version."""
@@ -42,12 +54,14 @@ def _read(name: str) -> Any:
 
 
 def _nearest(version: str) -> str:
-    major = version.strip().partition(".")[0]
-    return OLDEST if major.isdecimal() and int(major) <= 8 else NEWEST
+    numbers = [int(part) for part in version.strip().split(".")[:2] if part.isdecimal()]
+    if not numbers:
+        return NEWEST
+    return OLDEST if numbers < [9] else _BEFORE_9_2 if numbers < [9, 2] else NEWEST
 
 
 def facts(version: str) -> Facts:
-    """The facts nearest to a version such as "9.1.8"; an unknown version gets the newest table."""
+    """The facts closest to a version such as "9.1.8"; an unknown version gets the newest."""
     return _facts(_nearest(version))
 
 
@@ -82,6 +96,8 @@ class Endpoint:
     def parameters(self) -> Mapping[str, Mapping[str, Any]]:
         """The schema of every parameter, those of the path included. Numbered ones are spelled `net[n]`."""
         resolved: Mapping[str, Mapping[str, Any]] = self._facts.resolve(self._entry.get("params", {}))
+        if "cdrom" in resolved and "ide[n]" in resolved:  # the API dump names this format without describing it
+            return {**resolved, "cdrom": {**resolved["cdrom"], "format": resolved["ide[n]"]["format"]}}
         return resolved
 
     @cached_property
@@ -112,9 +128,21 @@ class Endpoint:
     def check(self, params: Mapping[str, object]) -> dict[str, str]:
         """PVE's `errors` map for these parameters, those of the path included; {} if all are fine.
 
-        Values are form texts or JSON values. What the method's own code would refuse later is not seen here.
+        Values are form texts or JSON values. What the method's own code would refuse later does not show here.
         """
         return self._properties.check(params)
+
+    def schema_of(self, name: str) -> Mapping[str, Any] | None:
+        """The schema of one parameter, also of a numbered one such as scsi3; None if there is no such parameter."""
+        return self._properties.schema_of(name)
+
+    def parts_of(self, name: str, text: str) -> dict[str, str] | None:
+        """A property string such as that of scsi0, parsed as PVE does; None if PVE could not."""
+        return self._properties.parts_of(name, text)
+
+    def keys_of(self, name: str) -> Mapping[str, Mapping[str, Any]] | None:
+        """The schema of every key of a property string; None if the parameter is none."""
+        return self._properties.keys_of(name)
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.method} {self.template}>"
@@ -171,33 +199,46 @@ class Facts:
     """One version's table."""
 
     def __init__(self, version: str) -> None:
-        table = _read(f"api-{version}.json.gz")
-        self.version: str = table["version"]
-        self._paths: dict[str, dict[str, Any]] = table["paths"]
+        self._older = version == _BEFORE_9_2
+        table = _read(f"api-{NEWEST if self._older else version}.json.gz")
+        self.version: str = version
+        self._paths: dict[str, dict[str, Any]] = {
+            path: methods
+            for path, methods in table["paths"].items()
+            if not (self._older and f"{path}/".startswith(tuple(f"{new}/" for new in _NEW_PATHS)))
+        }
         self._defs: dict[str, Any] = table["defs"]
         self._resolved: dict[str, Any] = {}
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
         self._tree = _Branch()
         for template in self._paths:
             self._tree.grow(template)
+        self._template_of = lru_cache(maxsize=_KNOWN_PATHS)(self._tree.find)
 
     def find(self, method: str, path: str) -> Match | None:
         """The endpoint at a concrete, percent-decoded path such as "/nodes/pve1/qemu/100/config"."""
-        found = self._tree.find(path)
+        found = self._template_of(path)
         if found is None:
             return None
         template, values = found
         if method not in self._paths[template]:
             return None
-        return Match(self.endpoint(method, template), values)
+        return Match(self.endpoint(method, template), dict(values))
 
     def endpoint(self, method: str, template: str) -> Endpoint:
         """The endpoint of a template such as "/nodes/{node}/qemu/{vmid}/config"; KeyError if none."""
         known = self._endpoints.get((method, template))
         if known is None:
-            known = Endpoint(method, template, self._paths[template][method], self)
+            known = Endpoint(method, template, self._entry(method, template), self)
             self._endpoints[method, template] = known
         return known
+
+    def _entry(self, method: str, template: str) -> dict[str, Any]:
+        entry: dict[str, Any] = self._paths[template][method]
+        new = _NEW_PARAMETERS.get((method, template)) if self._older else None
+        if new is None:
+            return entry
+        return {**entry, "params": {key: value for key, value in entry["params"].items() if key not in new}}
 
     def endpoints(self) -> Iterator[Endpoint]:
         for template, methods in self._paths.items():

@@ -1,12 +1,13 @@
-"""What rules are decided on: guests, nodes, storages, pools and hosts with the facts that a rule can name."""
+"""What rules are about: guests, nodes, storages, pools and hosts, with the facts that rules can match."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from quorate.problems import Problem
 from quorate.pve.inventory import Resource
-from quorate.pve.reach import GUEST, GUESTS, NODE, POOL, STORAGE, Reached
+from quorate.pve.targets import GUEST, GUESTS, NODE, POOL, STORAGE, Reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,22 +15,31 @@ class Subject:
     kind: str
     id: str
     name: str | None = None
-    """None is not known: a guest's name is missing while its node is away. Of a host, its address."""
+    """None if unknown: a guest's name is missing while its node is away. For a host, its address."""
     node: str = ""
     pool: str = ""
     tags: tuple[str, ...] = ()
-    """Of a host, its labels."""
+    """For a host, its labels."""
     level: str | None = None
-    """How far a call goes with it, where that is less than what the call does as a whole."""
+    """What the call does to this one, if less than its overall risk."""
+    secret: bool = False
+    """The call reaches it without naming it, so a refusal does not name it either: it may be hidden."""
     after: Subject | None = None
-    """What a guest that is there would become, where a call sets what rules rest on."""
+    """What it would become, if a call sets facts that rules match."""
+
+    def becoming(self, after: Subject) -> Subject:
+        return replace(self, after=after)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}" + (f" {self.name}" if self.name else "")
 
 
+Hides = Callable[[Subject], Problem | None]
+"""Why a caller must not see something; None if it may."""
+
+
 def of_row(row: Resource) -> Subject | None:
-    """A row of the inventory; None for what no rule can name."""
+    """A row of the inventory; None for what rules cannot match."""
     if row.is_guest:
         return Subject(GUEST, str(row.vmid), row.name or None, row.node, row.pool, tuple(row.tag_list))
     match row.type:
@@ -43,14 +53,18 @@ def of_row(row: Resource) -> Subject | None:
 
 
 class Census:
-    """The guests as they are, and those that the calls seen so far would make."""
+    """The existing guests, and those that the calls so far would create."""
 
     def __init__(self, rows: Iterable[Resource]) -> None:
         self._guests = {str(row.vmid): found for row in rows if row.is_guest and (found := of_row(row))}
         self._born: dict[str, Subject] = {}
 
+    @property
+    def guests(self) -> Collection[Subject]:
+        return self._guests.values()
+
     def subjects(self, things: Sequence[Reached]) -> list[Subject]:
-        """What one call reaches. Calls are to be told in their order: a later one may act on what an earlier makes."""
+        """What one call reaches. Pass calls in order: a later one may act on what an earlier one creates."""
         found = [one for thing in things for one in (self._many(thing) if thing.kind == GUESTS else [self._one(thing)])]
         return list(dict.fromkeys(found))
 
@@ -70,8 +84,13 @@ class Census:
         return [
             _changed(guest, thing)
             for guest in self._guests.values()
-            if thing.node in ("", guest.node) and thing.pool in ("", guest.pool)
+            if thing.node in ("", guest.node) and _is_within(guest.pool, thing.pool) and guest.id not in thing.without
         ]
+
+
+def _is_within(pool: str, outer: str) -> bool:
+    """Whether a pool is this one or nested in it; an empty `outer` contains every pool."""
+    return not outer or pool == outer or pool.startswith(f"{outer}/")
 
 
 def _changed(now: Subject, thing: Reached) -> Subject:

@@ -1,32 +1,36 @@
-"""PVE's tasks: reading UPIDs, following one to its end, finding the one that a lost answer would have named."""
+"""PVE's tasks: parse UPIDs, follow a task to its end, find the task of a lost answer."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from quorate.pve.errors import BadArgument, NodeOffline, Problem, ServerFailed, TimedOut, Unreachable
+from quorate.hints import TASK_LIST, Advice
+from quorate.problems import BadTaskId, NodeOffline, Problem, ServerFailed, TimedOut, Unreachable
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
     from quorate.pve.clock import Clock
 
-FIRST_INTERVAL = 0.2
+FIRST_INTERVAL = 0.1
 LONGEST_INTERVAL = 3.0
-GROWTH = 1.5
-LONGEST_SILENCE = 120.0  # a node that stays away for longer is not waited for
-FAILED_LOOKS = 3  # errors of PVE in a row that are put up with; they are mostly over at the next look
-LEAST_LOOK = 5.0  # seconds that even the last look may take
+GROWTH = 0.5  # of the time that the task has been followed: a long one is polled less often
+SHORT_TASK = 1.0  # seconds; the progress of a shorter task is not worth reading its log
+LONGEST_SILENCE = 120.0  # do not wait for a node that is away for longer
+FAILED_LOOKS = 3  # consecutive errors of PVE that are tolerated, because most are transient
+LEAST_LOOK = 5.0  # seconds that even the last poll may take
 LOG_PAGE = 500
 LOG_KEPT = 1000
 OWN_TASKS_KEPT = 5000
-EMPTY_LOG = "no content"  # PVE's line for a log that has none yet
+LISTED = 500  # tasks to search for one of ours
+EMPTY_LOG = "no content"  # PVE's line for an empty log
 
 Report = Callable[[float, float | None, str], Awaitable[None]]
-"""Progress for whoever waits: how far, of how much, and a line of text."""
+"""Reports progress: how far, of how much, and a line of text."""
 
 _UPID = re.compile(
     r"^UPID:(?P<node>[a-zA-Z0-9](?:[a-zA-Z0-9\-]*[a-zA-Z0-9])?):(?P<pid>[0-9A-Fa-f]{8}):(?P<pstart>[0-9A-Fa-f]{8,9})"
@@ -37,7 +41,7 @@ _PERCENT = re.compile(r"(\d{1,3}(?:\.\d+)?)\s?%")
 
 @dataclass(frozen=True, slots=True)
 class Upid:
-    """The name of a task: where it runs, since when, what it does to what, for whom."""
+    """The id of a task: node, start time, type, target and user."""
 
     text: str
     node: str
@@ -50,10 +54,10 @@ class Upid:
     def parse(cls, text: str) -> Upid:
         found = _UPID.match(text.strip())
         if found is None:
-            raise BadArgument(
+            raise BadTaskId(
                 f"{text!r} is not a task id",
                 why="A task id is a UPID, such as UPID:pve1:0001ABCD:00FF00FF:6723A1B2:qmstart:100:root@pam:",
-                next_step="task_list shows the ids of recent tasks",
+                next_step=Advice("Find the id among the recent tasks", TASK_LIST),
             )
         return cls(text.strip(), found["node"], int(found["start"], 16), found["type"], found["id"], found["user"])
 
@@ -67,7 +71,7 @@ class Upid:
 
 
 class OwnTasks:
-    """The newest tasks that our calls have started; a server that runs for months must not remember all of them."""
+    """The most recent tasks that our calls started, bounded for servers that run for months."""
 
     def __init__(self, most: int = OWN_TASKS_KEPT) -> None:
         self._most = most
@@ -82,9 +86,16 @@ class OwnTasks:
         return text in self._texts
 
 
+class TaskOutcome(StrEnum):
+    RUNNING = "running"
+    OK = "ok"
+    WARNINGS = "warnings"
+    FAILED = "failed"
+
+
 @dataclass(slots=True)
 class TaskState:
-    """How a task stands."""
+    """The state of a task."""
 
     upid: Upid
     running: bool
@@ -96,16 +107,15 @@ class TaskState:
     lines_seen: int = 0
     seconds_followed: float = 0.0
     trouble: Problem | None = None
-    """Why the last look failed, if it did."""
+    """Why the last poll failed, if it did."""
 
     @property
-    def outcome(self) -> str:
-        """running, ok, warnings or failed."""
+    def outcome(self) -> TaskOutcome:
         if self.running:
-            return "running"
+            return TaskOutcome.RUNNING
         if self.exit == "OK":
-            return "ok"
-        return "warnings" if (self.exit or "").startswith("WARNINGS") else "failed"
+            return TaskOutcome.OK
+        return TaskOutcome.WARNINGS if (self.exit or "").startswith("WARNINGS") else TaskOutcome.FAILED
 
 
 async def read_state(client: PveClient, upid: Upid) -> TaskState:
@@ -115,7 +125,7 @@ async def read_state(client: PveClient, upid: Upid) -> TaskState:
 
 
 async def read_log(client: PveClient, upid: Upid, *, start: int = 0, limit: int = LOG_PAGE) -> tuple[list[str], int]:
-    """Lines from `start` on, and how many there are in all."""
+    """Lines from `start` on, and the total number of lines."""
     answer = await client.request("GET", upid.path + "/log", {"start": start, "limit": limit})
     lines = [str(line.get("t", "")) for line in answer.data or []]
     if lines == [EMPTY_LOG]:
@@ -132,22 +142,33 @@ async def read_log_tail(client: PveClient, upid: Upid, lines: int) -> tuple[list
 
 
 async def follow(
-    client: PveClient, upid: Upid, *, clock: Clock, wait: float, report: Report | None = None
+    client: PveClient,
+    upid: Upid,
+    *,
+    clock: Clock,
+    wait: float,
+    report: Report | None = None,
+    log: bool = False,
+    new: bool = False,
 ) -> TaskState:
-    """Ask until the task has ended, `wait` seconds are over or the server ends, at growing intervals; pass progress on.
+    """Poll at growing intervals until the task ends, `wait` seconds pass or the server shuts down; report progress.
 
-    A node that stops answering meanwhile is asked on for a while: a task outlives a bad connection. If it stays away,
-    the state says so (`trouble`), and the task counts as running: nobody knows better. An answer that is an error is
-    raised if it comes again and again.
+    The log is read if the caller shows it (`log`), for the progress of a task that is not short, and at an end that is
+    not OK. `new`: the task was just started, so the first poll comes a moment later.
+
+    A node that stops answering is polled for a while longer, because a task outlives a bad connection. If it stays
+    away, the state says so (`trouble`), and the task counts as running. An error that repeats is raised.
     """
     begun = clock.monotonic()
-    interval = FIRST_INTERVAL
     state = TaskState(upid, running=True)
     heard_of, failed = begun, 0
+    if new:
+        await clock.sleep(min(FIRST_INTERVAL, wait))
     while True:
         try:
             left = wait - (clock.monotonic() - begun)
-            fresh = await _look(client, state, None if left == float("inf") else max(left, LEAST_LOOK))
+            shown = log or (report is not None and clock.monotonic() - begun >= SHORT_TASK)
+            fresh = await _look(client, state, None if left == float("inf") else max(left, LEAST_LOOK), log=shown)
             heard_of, failed = clock.monotonic(), 0
         except (NodeOffline, ServerFailed, TimedOut, Unreachable) as problem:
             failed += isinstance(problem, ServerFailed)
@@ -156,23 +177,24 @@ async def follow(
             state.trouble, fresh = problem, [f"no answer: {problem.what}"]
         state.seconds_followed = clock.monotonic() - begun
         if report and (fresh or not state.running):
-            await report(100.0 if not state.running else (state.percent or 0.0), 100.0, _line(upid, fresh or state.log))
+            await report(100.0 if not state.running else (state.percent or 0.0), 100.0, _line(state, fresh))
         silent = clock.monotonic() - heard_of > LONGEST_SILENCE
         if not state.running or state.seconds_followed >= wait or silent or client.leaving:
             return state
+        interval = min(max(FIRST_INTERVAL, state.seconds_followed * GROWTH), LONGEST_INTERVAL)
         await clock.sleep(min(interval, max(0.05, wait - state.seconds_followed)))
-        interval = min(interval * GROWTH, LONGEST_INTERVAL)
 
 
-async def _look(client: PveClient, state: TaskState, seconds: float | None) -> list[str]:
-    """Bring `state` up to date within so many seconds and return the new lines.
+async def _look(client: PveClient, state: TaskState, seconds: float | None, *, log: bool) -> list[str]:
+    """Update `state` within this number of seconds and return the new lines.
 
     Status first, then the log: the log of a task that has ended is then complete.
     """
     try:
         async with asyncio.timeout(seconds):
             now = await read_state(client, state.upid)
-            fresh = await _new_lines(client, state)
+            ended_well = now.outcome is TaskOutcome.OK
+            fresh = await _new_lines(client, state) if log or not (now.running or ended_well) else []
     except TimeoutError:
         raise TimedOut(f"Node {state.upid.node} did not answer in time") from None
     state.running, state.exit, state.trouble = now.running, now.exit, None
@@ -183,7 +205,7 @@ async def _look(client: PveClient, state: TaskState, seconds: float | None) -> l
 
 
 async def _new_lines(client: PveClient, state: TaskState) -> list[str]:
-    """All lines since the last look; of very many only the last, the others counted."""
+    """All lines since the last poll; of very many only the last ones, the others are counted."""
     lines, total = await read_log(client, state.upid, start=state.lines_seen)
     while state.lines_seen + len(lines) < total:
         if total - state.lines_seen - len(lines) > LOG_KEPT:
@@ -196,13 +218,13 @@ async def _new_lines(client: PveClient, state: TaskState) -> list[str]:
     return lines
 
 
-def _line(upid: Upid, lines: Iterable[str]) -> str:
-    last = next((line for line in reversed(list(lines)) if line.strip()), "")
-    return f"{upid.type} {upid.id}: {last}"[:200]
+def _line(state: TaskState, fresh: Sequence[str]) -> str:
+    last = next((line for line in reversed(fresh or state.log) if line.strip()), state.exit or "")
+    return f"{state.upid.type} {state.upid.id}: {last}"[:200]
 
 
 def last_percent(log: Iterable[str]) -> float | None:
-    """The newest percentage that the log mentions."""
+    """The last percentage in the log."""
     for line in reversed(list(log)):
         if found := _PERCENT.search(line):
             return min(float(found[1]), 100.0)
@@ -219,28 +241,48 @@ async def find_started(
     clock: Clock,
     known: Container[str],
 ) -> Upid | None:
-    """The task that a write with a lost answer has started, if it did.
+    """The task that a write with a lost answer started, if any.
 
     `since` is our time just before sending; `known` are tasks that belong to other calls of ours.
     """
-    earliest = int(since + client.clock_skew) - 1
-    for pause in (0.0, 1.0, 2.0):  # PVE lists a task a moment after it has begun
+    for pause in (0.0, 1.0, 2.0):  # PVE lists a task a moment after it starts
         await clock.sleep(pause)
-        listed = await client.get(f"/nodes/{node}/tasks", source="all", since=earliest, limit=100)
-        for row in listed or []:
-            upid = Upid.parse(row["upid"])
-            ours = upid.user == client.identity and upid.text not in known
-            if ours and upid.type in types and upid.id in ids and upid.started >= earliest:
+        for upid in await started_since(client, node, types, ids, since):
+            if upid.text not in known:
                 return upid
     return None
 
 
+async def started_since(
+    client: PveClient, node: str, types: Container[str], ids: Container[str] | None, since: float
+) -> list[Upid]:
+    """Our tasks of these types and ids (None: any) on a node, newest first; `since` is by our clock."""
+    earliest = int(since + client.clock_skew) - 1
+    listed = await client.get(f"/nodes/{node}/tasks", source="all", since=earliest, limit=LISTED)
+    found = [Upid.parse(row["upid"]) for row in listed or []]
+    return [
+        one
+        for one in found
+        if one.user == client.identity
+        and one.type in types
+        and (ids is None or one.id in ids)
+        and one.started >= earliest
+    ]
+
+
 async def gather_bounded(limit: int, work: Iterable[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """Run all of `work`, at most `limit` at a time, results in order."""
+    """Run all of `work`, at most `limit` at a time, results in order. After a failure nothing of it continues."""
     gate = asyncio.Semaphore(limit)
 
     async def one(job: Callable[[], Awaitable[Any]]) -> Any:
         async with gate:
             return await job()
 
-    return await asyncio.gather(*(one(job) for job in work))
+    tasks = [asyncio.ensure_future(one(job)) for job in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:  # gather leaves the others running: they would send writes after their change is closed
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,4 +1,4 @@
-"""Judging the server's certificate: by CA, by pinned fingerprint, or (only when told so) not at all."""
+"""Verification of the server's certificate: by CA, by pinned fingerprint, or not at all if the operator says so."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import hashlib
 import ssl
+from dataclasses import dataclass
+from datetime import datetime
 from urllib.parse import urlsplit
 
-import aiohttp
-
+from quorate.http_client import aiohttp
+from quorate.problems import UntrustedCertificate
 from quorate.pve.connection import Trust
-from quorate.pve.errors import UntrustedCertificate
 
 
 def fingerprint_bytes(text: str) -> bytes:
@@ -23,7 +24,7 @@ def fingerprint_text(digest: bytes) -> str:
 
 
 def ssl_setting(trust: Trust) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
-    """What aiohttp wants as `ssl=`."""
+    """The value for aiohttp's `ssl=`."""
     if trust.fingerprint:
         return aiohttp.Fingerprint(fingerprint_bytes(trust.fingerprint))
     if not trust.verify:
@@ -34,15 +35,15 @@ def ssl_setting(trust: Trust) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
         raise UntrustedCertificate(
             f"The CA file {trust.ca_file} cannot be used",
             why=error.strerror or str(error),
-            next_step="It has to be a certificate in PEM form, such as /etc/pve/pve-root-ca.pem of a node",
+            next_step="It must be a certificate in PEM format, such as /etc/pve/pve-root-ca.pem of a node",
         ) from None
-    # Python 3.13 turns on strict RFC 5280 checks, which the CA that PVE makes for itself does not pass.
+    # Python 3.13 enables strict RFC 5280 checks, which PVE's self-made CA does not pass.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 async def peer_certificate(endpoint: str, context: ssl.SSLContext, seconds: float) -> bytes:
-    """The certificate that the server shows (DER), fetched without sending it anything."""
+    """The certificate that the server presents (DER), fetched without sending a request."""
     parts = urlsplit(endpoint)
     async with asyncio.timeout(seconds):
         _, writer = await asyncio.open_connection(parts.hostname, parts.port or 8006, ssl=context)
@@ -56,15 +57,15 @@ async def peer_certificate(endpoint: str, context: ssl.SSLContext, seconds: floa
 
 
 def without_checks() -> ssl.SSLContext:
-    """Only for looking at what a server shows."""
+    """Only for looking at what a server presents."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
-async def seen_fingerprint(endpoint: str) -> str | None:
-    """The SHA-256 fingerprint the server shows now."""
+async def presented_fingerprint(endpoint: str) -> str | None:
+    """The SHA-256 fingerprint that the server presents now."""
     try:
         certificate = await peer_certificate(endpoint, without_checks(), 5)
     except (OSError, TimeoutError):
@@ -84,10 +85,10 @@ def mismatch(endpoint: str, trust: Trust, got: bytes) -> UntrustedCertificate:
 
 
 async def unverified(endpoint: str, why: str) -> UntrustedCertificate:
-    seen = await seen_fingerprint(endpoint)
+    seen = await presented_fingerprint(endpoint)
     return UntrustedCertificate(
         f"The certificate of {endpoint} is not trusted",
-        why=f"{why}; PVE signs its own certificates unless told otherwise",
+        why=f"{why}; PVE signs its own certificates unless configured otherwise",
         next_step=(
             f"It shows the SHA-256 fingerprint {seen}. Compare with `pvenode cert info` on the node; if equal, "
             f"trust it with PROXMOX_FINGERPRINT={seen} (fingerprint = in the config file), or give the cluster's CA, "
@@ -96,4 +97,62 @@ async def unverified(endpoint: str, why: str) -> UntrustedCertificate:
             else "Give the cluster's CA, /etc/pve/pve-root-ca.pem, as PROXMOX_CA_FILE, or pin PROXMOX_FINGERPRINT"
         ),
         facts={"fingerprint": seen},
+    )
+
+
+# -- the certificate itself --------------------------------------------------------------------------------------------
+
+HANDSHAKE_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    subject: str
+    issuer: str
+    names: tuple[str, ...]
+    """The host names and addresses that it is valid for."""
+    begins: datetime
+    ends: datetime
+    fingerprint: str
+    """SHA-256 in uppercase with colons."""
+
+
+async def fetch_certificate(endpoint: str) -> Certificate:
+    """Fetch the certificate that the server at this URL presents, without sending a request.
+
+    Raises OSError (which includes ssl.SSLError) or TimeoutError if there is no certificate.
+    """
+    return _parse(await peer_certificate(endpoint, without_checks(), HANDSHAKE_SECONDS))
+
+
+async def objection(endpoint: str, trust: Trust, shown: Certificate) -> str | None:
+    """Why the certificate is not trusted, or None: the same check that every call makes."""
+    if trust.fingerprint:
+        pinned = fingerprint_text(fingerprint_bytes(trust.fingerprint))
+        return None if pinned == shown.fingerprint else f"it is not the pinned one, {pinned}"
+    setting = ssl_setting(trust)
+    if not isinstance(setting, ssl.SSLContext):
+        return None
+    try:
+        await peer_certificate(endpoint, setting, HANDSHAKE_SECONDS)
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    return None
+
+
+def _parse(der: bytes) -> Certificate:
+    from cryptography import x509
+
+    found = x509.load_der_x509_certificate(der)
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        names = x509.SubjectAlternativeName([])
+    return Certificate(
+        subject=found.subject.rfc4514_string(),
+        issuer=found.issuer.rfc4514_string(),
+        names=tuple(str(name.value) for name in names),
+        begins=found.not_valid_before_utc,
+        ends=found.not_valid_after_utc,
+        fingerprint=fingerprint_text(hashlib.sha256(der).digest()),
     )

@@ -1,12 +1,13 @@
-"""The body of an upload: one file in the very form that PVE's own reader takes, read and sent piece by piece.
+"""The body of an upload: one file in exactly the form that PVE parses, streamed.
 
-PVE does not use a general multipart parser. It wants the fields in this order, then the file, whose headers must begin
-with its disposition; and it wants to know the length beforehand.
+PVE does not use a general multipart parser. It expects the fields in this order, then the file, whose headers must
+start with its disposition, and it needs the length in advance.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -21,35 +22,39 @@ PIECE = 512 * 1024
 
 
 class FileChanged(Exception):
-    """The file became shorter while it was sent."""
+    """The file became shorter during the upload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What is to be sent, and who wants to hear how far it is."""
+    """What to send, and where progress goes."""
 
     source: Path | bytes
     report: Report | None = None
 
 
 class UploadBody:
-    """One sending of a file; a second attempt needs a new one. `moved` is awaited with each piece that goes out."""
+    """One transmission of a file; a retry needs a new one. `moved` is awaited for each piece that is sent.
+
+    The caller closes it: aiohttp drops `pieces` wherever the connection breaks.
+    """
 
     def __init__(
         self, params: Mapping[str, object], source: Path | bytes, moved: Callable[[int, int], Awaitable[None]]
     ) -> None:
-        self._source = source
         self._moved = moved
         self._boundary = "quorate-" + secrets.token_hex(16)
         self._head = self._fields(params) + self._file_header(str(params["filename"]))
         self._tail = f"\r\n--{self._boundary}--\r\n".encode()
-        self.size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        self._file: BinaryIO = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+        self.size = self._file.seek(0, io.SEEK_END)
+        self._file.seek(0)
         self.sent = 0
-        """Bytes of the file that have been handed to the connection."""
+        """Bytes of the file passed to the connection."""
         self.complete = False
-        """Whether the last byte of the body has been handed over, so that PVE may have acted on it."""
+        """Whether the last byte was passed on, so that PVE may have acted on it."""
         self.fault: Exception | None = None
-        """Why the file could not be read to its end."""
+        """Why the file could not be read completely."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -58,11 +63,15 @@ class UploadBody:
             "Content-Length": str(len(self._head) + self.size + len(self._tail)),
         }
 
+    def close(self) -> None:
+        self._file.close()
+
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The whole body. The next piece is asked for when the connection has room, so little is held in memory."""
+        """The whole body, piece by piece as the connection has room, so little is held in memory."""
         yield self._head
         try:
-            async for piece in self._file():
+            while self.sent < self.size:
+                piece = await asyncio.to_thread(_read, self._file, min(PIECE, self.size - self.sent))
                 yield piece
                 self.sent += len(piece)
                 await self._moved(self.sent, self.size)
@@ -85,21 +94,6 @@ class UploadBody:
             f'--{self._boundary}\r\nContent-Disposition: form-data; name="filename"; filename="{filename}"\r\n'
             "Content-Type: application/octet-stream\r\n\r\n"
         ).encode()
-
-    async def _file(self) -> AsyncIterator[bytes]:
-        if isinstance(self._source, bytes):
-            for start in range(0, self.size, PIECE):
-                yield self._source[start : start + PIECE]
-            return
-        file = await asyncio.to_thread(self._source.open, "rb")
-        try:
-            left = self.size
-            while left:
-                piece = await asyncio.to_thread(_read, file, min(PIECE, left))
-                left -= len(piece)
-                yield piece
-        finally:
-            file.close()
 
 
 def _read(file: BinaryIO, count: int) -> bytes:

@@ -1,4 +1,4 @@
-"""PVE's check of parameters, reproduced: the same verdict in the same words.
+"""PVE's parameter checks, reproduced: the same verdict in the same words.
 
 `PropertySet.check` takes the values of a call as form texts or JSON values and returns the `errors` map of
 PVE's answer. Within one value the order is type, format, pattern, length, range, enumeration, and the first
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from quorate.pve.formats import FormatBook, perl_regex
+from quorate.pve.formats import FormatBook, PropertyCheck, perl_regex
 
 Schema = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ _OTHER_LAST_INDEX: Final = {"link": 7, "acmedomain": 5}
 
 _PERL_INTEGER_BITS: Final = 64
 
-# A check of one text under the name that errors are reported by.
+# Checks one text; the name is for error messages.
 TextCheck = Callable[[str, str], str | None]
 
 
@@ -46,6 +46,7 @@ class Errors(dict[str, str]):
     """Rejections by parameter. PVE joins two for the same parameter with a backslash and an n."""
 
     def add(self, name: str, text: str) -> None:
+        name = name or "_root"  # a parameter without a name
         self[name] = f"{self[name]}\\n{text}" if name in self else text
 
 
@@ -90,12 +91,12 @@ class PropertySet:
         known = self._rules.get(name)
         if known is not None:
             return known
-        schema = self._schema(name)
-        # Unknown names are not remembered: they come from callers, who could fill the memory with them.
+        schema = self.schema_of(name)
+        # Unknown names are not cached: callers could fill the memory with them.
         return None if schema is None else self._rules.setdefault(name, Rule(schema, self._formats))
 
-    def _schema(self, name: str) -> Schema | None:
-        """The schema of a parameter; `scsi3` follows the one spelled `scsi[n]`."""
+    def schema_of(self, name: str) -> Schema | None:
+        """The schema of a parameter; `scsi3` follows the one spelled `scsi[n]`. None if there is no such parameter."""
         if name.endswith("[n]"):
             return None
         schema = self._schemas.get(name)
@@ -103,6 +104,21 @@ class PropertySet:
         if numbered is None or int(numbered[2]) > self._last_index.get(numbered[1], -1):
             return schema
         return self._schemas.get(f"{numbered[1]}[n]")
+
+    def parts_of(self, name: str, text: str) -> dict[str, str] | None:
+        """A property string parsed as PVE does: aliases expanded, the default key named. None if PVE could not."""
+        schemas = self.keys_of(name)
+        try:
+            return None if schemas is None else PropertyString(schemas, self._formats).parse(text)
+        except _UnreadableError:
+            return None
+
+    def keys_of(self, name: str) -> Mapping[str, Schema] | None:
+        """The keys of a property string, or of each in an array; None if the parameter is something else."""
+        schema = self.schema_of(name) or {}
+        declared = schema.get("format") or (schema.get("items") or {}).get("format")
+        found = self._formats.properties(declared) if isinstance(declared, str) else declared
+        return found if isinstance(found, Mapping) else None
 
 
 class Rule:
@@ -147,15 +163,15 @@ class Rule:
                 errors.add(key, text)
 
     def _normalized(self, value: object) -> object:
-        """Old clients send a list as one text or an array as a single value; both are understood."""
-        if isinstance(value, list | tuple):
+        """Old clients send a list as one text or an array as a single value; both are accepted."""
+        if isinstance(value, (list, tuple)):
             return ",".join(map(text_of, value)) if self._joins_lists and value else value
-        if self._type == "array" and not isinstance(value, bool | dict) and text_of(value) not in ("", "0"):
+        if self._type == "array" and not isinstance(value, (bool, dict)) and text_of(value) not in ("", "0"):
             return [value]
         return value
 
     def _check_array(self, errors: Errors, value: object, name: str) -> None:
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, (list, tuple)):
             errors.add(name, "type check ('array') failed")
         elif self._items is not None:
             for position, element in enumerate(value):
@@ -167,7 +183,7 @@ class Rule:
     def _rejection(self, value: object, name: str) -> str | None:
         if isinstance(value, bool):
             return None if self._type in ("boolean", "") else self._wrong_type("JSON::PP::Boolean")
-        if isinstance(value, list | tuple | dict):
+        if isinstance(value, (list, tuple, dict)):
             return self._wrong_type("HASH" if isinstance(value, dict) else "ARRAY") if self._type else None
         text = text_of(value)
         if not _has_type(text, self._type):
@@ -183,7 +199,7 @@ class Rule:
 
 
 def _is_optional(name: str, schema: Schema) -> bool:
-    """Numbered options are never required, and an alias stands for another key."""
+    """Numbered options and aliases are never required."""
     if schema.get("optional") or "alias" in schema or name.endswith("[n]"):
         return True
     return any(alternative.get("optional") for alternative in schema.get("oneOf", ()))
@@ -260,7 +276,7 @@ def _text_check(declared: object, formats: FormatBook) -> TextCheck | None:
         return None
     properties = formats.properties(declared)
     if properties is not None:
-        return PropertyString(properties, formats).rejection
+        return PropertyString(properties, formats, formats.property_check(declared)).rejection
     check = formats.check(declared)
     return None if check is None else lambda text, _name: check(text)
 
@@ -272,8 +288,11 @@ class _UnreadableError(Exception):
 class PropertyString:
     """A value made of `key=value` parts, such as `virtio,bridge=vmbr0,tag=5`."""
 
-    def __init__(self, schemas: Mapping[str, Schema], formats: FormatBook) -> None:
+    def __init__(
+        self, schemas: Mapping[str, Schema], formats: FormatBook, together: PropertyCheck | None = None
+    ) -> None:
         self._schemas = schemas
+        self._together = together
         self._properties = PropertySet(schemas, formats=formats)
         self._default_key = next((key for key, schema in schemas.items() if schema.get("default_key")), None)
 
@@ -285,7 +304,7 @@ class PropertyString:
         errors = Errors()
         self._properties.check_into(errors, values, f"{name}.")
         if not errors:
-            return None
+            return None if self._together is None else self._together(values)
         return "format error\n" + "".join(f"{key}: {reason}\n" for key, reason in errors.items())
 
     def parse(self, text: str) -> dict[str, str]:
@@ -325,7 +344,7 @@ class PropertyString:
         values[key] = self._spelled(key, part)
 
     def _spelled(self, key: str, value: str) -> str:
-        """Unlike parameters, keys of a property string take words for booleans."""
+        """Unlike parameters, keys of a property string accept words for booleans."""
         if self._schemas.get(key, {}).get("type") != "boolean":
             return value
         return _BOOLEAN_WORDS.get(value.lower(), value)

@@ -33,7 +33,7 @@ NIC_MODELS = frozenset(
 
 
 def parse(text: str, default_key: str = "") -> dict[str, str]:
-    """The parts of a property string; a part without a key is filed under `default_key`."""
+    """The parts of a property string; a part without a key goes under `default_key`."""
     parts: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -50,7 +50,7 @@ def build(parts: Mapping[str, str], default_key: str = "") -> str:
 
 
 def merge(text: str, changes: Mapping[str, object], default_key: str = "") -> str:
-    """The property string with some parts changed and all others kept where they are; None takes a part out."""
+    """The property string with some parts changed and all others in place; None removes a part."""
     parts = parse(text, default_key)
     for key, value in changes.items():
         if value is None:
@@ -76,7 +76,7 @@ def is_on(text: object) -> bool:
 
 
 def bus_of(key: str) -> str | None:
-    """The kind of device a config key stands for: `scsi` for scsi0, `rootfs` for rootfs, None for cores."""
+    """The kind of device of a config key: `scsi` for scsi0, `rootfs` for rootfs, None for cores."""
     found = _DEVICE.match(key)
     return None if found is None else found["bus"] or "rootfs"
 
@@ -98,12 +98,12 @@ def is_cloudinit(text: str) -> bool:
 
 
 def boot_devices(config: Mapping[str, object]) -> list[str]:
-    """The boot order, empty if the configuration has none in today's form."""
+    """The boot order, empty if the configuration has none in the current form."""
     return [device for device in str(config.get("boot", "")).partition("order=")[2].split(";") if device]
 
 
 def boot_disk(config: Mapping[str, object], *, is_vm: bool) -> str | None:
-    """The disk that the guest starts from; for a VM without a boot order the first one there is."""
+    """The disk that the guest boots from; for a VM without a boot order, the first disk."""
     if not is_vm:
         return "rootfs"
     disks = {key for key, value in config.items() if bus_of(key) in BOOTABLE and is_disk(key, str(value))}
@@ -141,12 +141,12 @@ def decode_keys(stored: str) -> list[str]:
 
 
 def encode_keys(keys: Iterable[str]) -> str:
-    """Keys as PVE wants them inside the value: percent-encoded, spaces too. The form encodes it once more."""
+    """Keys as PVE expects them in the value: percent-encoded, including spaces. The form encodes them once more."""
     return quote("\n".join(keys) + "\n", safe="")
 
 
 def is_ssh_key(line: str) -> bool:
-    """A public key: options perhaps, then a type, then a blob that begins with the same type."""
+    """Whether the line is a public key: optional options, a type, and a blob that starts with the same type."""
     words = line.split()
     return any(_blob_says(blob, kind) for kind, blob in itertools.pairwise(words))
 
@@ -179,3 +179,9 @@ def addresses_in_config(config: Mapping[str, object]) -> dict[str, list[str]]:
 
 def _is_address(text: str) -> bool:
     return bool(text) and text not in ("dhcp", "manual", "auto")
+
+
+def pending_changes(entries: Iterable[Mapping[str, object]]) -> dict[str, str]:
+    """Changes that wait for a restart: option -> what it becomes."""
+    waiting = {str(entry["key"]): str(entry["pending"]) for entry in entries if "pending" in entry}
+    return waiting | {str(entry["key"]): "(removed)" for entry in entries if entry.get("delete")}

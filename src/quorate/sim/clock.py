@@ -11,8 +11,9 @@ from typing import Protocol
 # A ManualClock starts here, so that every run sees the same times: 2026-01-15 08:00:00 UTC.
 MANUAL_EPOCH = 1768464000.0
 
-# A woken task may need a few turns of the event loop until it sleeps again or ends.
-_SETTLE_TURNS = 25
+# A woken task may need a few turns of the event loop until it sleeps again or ends. What it sent over a socket is read
+# in the next turn, so a few turns without anything else to do mean that it does.
+_SETTLE_TURNS, _IDLE_TURNS = 25, 3
 
 
 class Clock(Protocol):
@@ -28,13 +29,13 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """Wall-clock time; `speed` 10 lets ten simulated seconds pass in a real one."""
+    """Wall-clock time, from now or from `epoch` on; `speed` 10 lets ten simulated seconds pass in a real one."""
 
-    def __init__(self, speed: float = 1.0) -> None:
+    def __init__(self, speed: float = 1.0, epoch: float | None = None) -> None:
         if speed <= 0:
             raise ValueError("the speed of a clock must be positive")
         self.speed = speed
-        self._epoch = time.time()
+        self._epoch = time.time() if epoch is None else epoch
         self._started = time.monotonic()
 
     def now(self) -> float:
@@ -64,7 +65,7 @@ class ManualClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Move the time on, waking whoever is due on the way and letting each of them get on."""
+        """Move the time on, waking every sleeper that is due on the way."""
         target = self._now + seconds
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= target:
@@ -78,5 +79,10 @@ class ManualClock:
         await self._settle()
 
     async def _settle(self) -> None:
+        others = getattr(asyncio.get_running_loop(), "_ready", True)  # of this turn; other event loops do not show them
+        idle = 0
         for _ in range(_SETTLE_TURNS):
             await asyncio.sleep(0)
+            idle = 0 if others else idle + 1
+            if idle == _IDLE_TURNS:
+                break

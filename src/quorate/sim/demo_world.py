@@ -1,15 +1,23 @@
-"""The cluster that the demo and most tests meet: a homelab of three nodes and some twenty guests."""
+"""The worlds of the simulator: a homelab of three nodes, or a cluster of any size."""
 
 from __future__ import annotations
 
 import random
 import uuid
+from datetime import UTC, datetime
+from typing import Any
 
-from quorate.sim.access import Pool, Token, User
-from quorate.sim.building import DAY, Builder
-from quorate.sim.guests import MIB, OperatingSystem, Snapshot
+from quorate.sim.access.directory import Pool, Token, User
+from quorate.sim.builder import DAY, Builder
+from quorate.sim.guests.guest import MIB, OperatingSystem, Snapshot
+from quorate.sim.nodes.status_daemon import spread
 from quorate.sim.world import HaResource, World
 
+_BACKUPS_MADE = ((2, 3604), (1, 3605))
+"""Days ago and seconds after midnight; the tasks that made them are in the history."""
+_MOVED = (15, 7201)
+_NAS_CONTENT = "images,iso,vztmpl,backup"
+_NAS: dict[str, Any] = {"server": "192.168.10.5", "export": "/volume1/proxmox", "path": "/mnt/pve/nas"}
 _UBUNTU = OperatingSystem("ubuntu", "Ubuntu", "24.04.3 LTS (Noble Numbat)", "24.04", "6.8.0-87-generic")
 _WINDOWS = OperatingSystem("mswindows", "Microsoft Windows", "11 Pro", "11", "26100", agent_installed=False)
 _APPLIANCE = OperatingSystem(
@@ -40,30 +48,11 @@ def _add_storages(builder: Builder) -> None:
     builder.storage(
         "tank", "zfspool", "images,rootdir", total=3600, used=210, nodes=["pve1", "pve2"], pool="tank/vm", sparse=1
     )
+    builder.storage("nas", "nfs", _NAS_CONTENT, total=7400, used=2950, shared=True, **_NAS, options="vers=4.2")
     builder.storage(
-        "nas",
-        "nfs",
-        "images,iso,vztmpl,backup",
-        total=7400,
-        used=2950,
-        shared=True,
-        server="192.168.10.5",
-        export="/volume1/proxmox",
-        path="/mnt/pve/nas",
-        options="vers=4.2",
-    )
-    builder.storage(
-        "pbs",
-        "pbs",
-        "backup",
-        total=5500,
-        used=1430,
-        shared=True,
-        server="192.168.10.6",
-        datastore="homelab",
-        username="backup@pbs",
-        fingerprint=":".join(["4f"] * 32),
-    )
+        "pbs", "pbs", "backup", total=5500, used=1430, shared=True, server="192.168.10.6", datastore="homelab",
+        username="backup@pbs", fingerprint=":".join(["4f"] * 32),
+    )  # fmt: skip
 
 
 def _add_machines(builder: Builder) -> None:
@@ -88,15 +77,15 @@ def _add_machines(builder: Builder) -> None:
         up_days=9.6, tags="docker;prod", system=_UBUNTU,
     )  # fmt: skip
     add(
-        "qemu", 104, "k3s-server", "pve2", cores=4, memory=6144, disk=60, ip="192.168.10.41", up_days=3.2,
+        "qemu", 104, "k3s-server", "pve2", cores=4, memory=6144, disk=60, ip="192.168.20.41", up_days=3.2,
         tags="k3s;lab", system=_UBUNTU,
     )  # fmt: skip
     add(
-        "qemu", 105, "k3s-agent", "pve3", cores=4, memory=6144, disk=60, ip="192.168.10.42", up_days=3.2,
+        "qemu", 105, "k3s-agent", "pve3", cores=4, memory=6144, disk=60, ip="192.168.20.42", up_days=3.2,
         tags="k3s;lab", system=_UBUNTU,
     )  # fmt: skip
     paused = add(
-        "qemu", 106, "build-runner", "pve3", cores=4, memory=4096, disk=80, ip="192.168.10.51", up_days=1.1,
+        "qemu", 106, "build-runner", "pve3", cores=4, memory=4096, disk=80, ip="192.168.20.51", up_days=1.1,
         tags="ci", system=_UBUNTU,
     )  # fmt: skip
     paused.paused = True
@@ -106,7 +95,7 @@ def _add_machines(builder: Builder) -> None:
     )  # fmt: skip
     add(
         "qemu", 108, "test-vm", "pve1", cores=1, memory=1024, disk=8, running=False, onboot=0, tags="lab",
-        ip="192.168.10.99",
+        ip="192.168.20.99",
     )  # fmt: skip
     noagent = add(
         "qemu", 109, "legacy-db", "pve3", cores=2, memory=4096, disk=50, up_days=200.0, tags="legacy", protection=1,
@@ -124,7 +113,7 @@ def _add_containers(builder: Builder) -> None:
     add(
         "lxc", 202, "nextcloud", "pve2", cores=4, memory=4096, disk=40, storage="tank", ip="192.168.10.61",
         tags="prod;web", mp0="nas:202/vm-202-disk-0.raw,mp=/data,size=500G",
-        description="Files of the family. Backed up to pbs every night.\n",
+        description="Files of the family. Backed up to pbs by hand, now and then.\n",
     )  # fmt: skip
     add("lxc", 203, "postgres", "pve2", cores=2, memory=2048, disk=32, ip="192.168.10.62", tags="db;prod")
     add("lxc", 204, "grafana", "pve3", cores=2, memory=1024, disk=16, ip="192.168.10.63", tags="monitoring")
@@ -151,17 +140,24 @@ def _add_files(builder: Builder) -> None:
     backups = ((102, "vm", "qemu", 31_000), (202, "ct", "lxc", 18_000), (203, "ct", "lxc", 6_200))
     for vmid, group, _, megabytes in backups:
         name = str(builder.world.guests[vmid].name)
-        for day in ("2026-01-13T01:00:04Z", "2026-01-14T01:00:05Z"):
+        for made in _BACKUPS_MADE:
+            when = datetime.fromtimestamp(_past(builder.world, *made), UTC)
             builder.file(
-                "pbs", "pve1", f"backup/{group}/{vmid}/{day}", "backup", f"pbs-{group}", megabytes * MIB,
-                vmid=vmid, notes=name, verified=True,
+                "pbs", "pve1", f"backup/{group}/{vmid}/{when:%Y-%m-%dT%H:%M:%SZ}", "backup", f"pbs-{group}",
+                megabytes * MIB, vmid=vmid, notes=name, verified=True,
             )  # fmt: skip
+    moved = datetime.fromtimestamp(_past(builder.world, *_MOVED), UTC)
     builder.file(
-        "nas", "pve1", "backup/vzdump-qemu-109-2025_12_31-02_00_01.vma.zst", "backup", "vma.zst", 21_000 * MIB,
+        "nas", "pve1", f"backup/vzdump-qemu-109-{moved:%Y_%m_%d-%H_%M_%S}.vma.zst", "backup", "vma.zst", 21_000 * MIB,
         vmid=109, notes="legacy-db, before the move", protected=True,
     )  # fmt: skip
     builder.file("nas", "pve1", "202/vm-202-disk-0.raw", "rootdir", "raw", 500 * 1024 * MIB, vmid=202)
     builder.file("local-lvm", "pve1", "vm-9000-cloudinit", "images", "raw", 4 * MIB, vmid=9000)
+
+
+def _past(world: World, days: int, seconds: int) -> float:
+    """Seconds after midnight (UTC), days ago: what was made at night is that old on any day."""
+    return world.clock.now() // DAY * DAY - days * DAY + seconds
 
 
 def _add_snapshots(world: World) -> None:
@@ -220,9 +216,10 @@ def _add_access(world: World) -> None:
 def _add_history(world: World) -> None:
     """Some tasks of the last days, among them one with warnings and one that failed."""
     now, add = world.clock.now(), world.tasks.add_finished
-    for days in (2, 1):
+    add("pve3", "vzdump", "109", "root@pam", started=_past(world, *_MOVED), lasted=540.0)
+    for made in _BACKUPS_MADE:
         for node, vmid in (("pve1", "102"), ("pve2", "202"), ("pve2", "203")):
-            add(node, "vzdump", vmid, "root@pam", started=now - days * DAY - 25_000, lasted=260.0)
+            add(node, "vzdump", vmid, "root@pam", started=_past(world, *made), lasted=260.0)
     add("pve2", "qmstart", "104", "root@pam", started=now - 3.2 * DAY, lasted=2.0)
     add("pve3", "qmstart", "105", "root@pam", started=now - 3.2 * DAY + 9, lasted=2.0)
     add("pve1", "qmsnapshot", "102", "carol@pve", started=now - 6 * DAY, lasted=14.0)
@@ -232,3 +229,44 @@ def _add_history(world: World) -> None:
         exitstatus="VM quit/powerdown failed - got timeout",
     )  # fmt: skip
     add("pve1", "aptupdate", "", "root@pam", started=now - 0.4 * DAY, lasted=8.0, exitstatus="WARNINGS: 1")
+
+
+_ROLES = ("web", "db", "cache", "worker", "build", "mail", "proxy", "test")
+_TAGS = ("prod", "staging", "lab", "prod;web", "db;prod")
+
+
+def build_scaled_world(world: World, nodes: int, guests: int) -> None:
+    """Fill an empty world with the given number of nodes and guests, spread evenly."""
+    if nodes < 1 or guests < 0:
+        raise ValueError("a cluster needs at least one node, and no fewer than zero guests")
+    builder = Builder(world)
+    names = [f"pve{number}" for number in range(1, nodes + 1)]
+    for name in names:
+        builder.node(name, memory=768, cpus=96, up_days=90.0)
+    per_node = guests // nodes + 1
+    _add_plain_storages(builder, per_node, guests)
+    for index in range(guests):
+        _add_guest(builder, 100 + index, names[index % nodes])
+    world.access.users["root@pam"].password = "simulated-root"  # noqa: S105
+    production = range(100, 100 + guests // 2)
+    world.access.pools = {
+        "production": Pool("production", "one half", set(production)),
+        "lab": Pool("lab", "the other", set(range(100 + guests // 2, 100 + guests))),
+    }
+    world.access.changed()
+
+
+def _add_plain_storages(builder: Builder, per_node: int, guests: int) -> None:
+    builder.storage("local", "dir", "iso,vztmpl,backup,snippets", total=200, used=30, path="/var/lib/vz")
+    builder.storage("local-lvm", "lvmthin", "images,rootdir", total=per_node * 64 + 500, thinpool="data", vgname="pve")
+    builder.storage("nas", "nfs", _NAS_CONTENT, total=guests * 16 + 10_000, used=900, shared=True, **_NAS)
+
+
+def _add_guest(builder: Builder, vmid: int, node: str) -> None:
+    chance = spread(builder.world.seed, vmid)
+    role = _ROLES[vmid % len(_ROLES)]
+    builder.guest(
+        "lxc" if vmid % 3 == 0 else "qemu", vmid, f"{role}-{vmid}", node, cores=1 + vmid % 8,
+        memory=1024 * (1 + vmid % 8), disk=8 + 8 * (vmid % 5), running=chance > 0.15, up_days=1.0 + 60.0 * chance,
+        ip=f"10.{vmid >> 16 & 255}.{vmid >> 8 & 255}.{vmid & 255}", tags=_TAGS[vmid % len(_TAGS)],
+    )  # fmt: skip

@@ -1,29 +1,6 @@
 """Things that go wrong on purpose, by option or from a test.
 
-An option is one text, `KIND[:ARGUMENT…][:METHOD:PATH][;count=N][;p=PROBABILITY]`:
-
-    latency:0.5                     every answer takes half a second longer
-    latency:2:GET:/cluster/*        only these requests (`*` in a path also matches slashes; METHOD may be `*`)
-    drop:before                     the connection is cut before the request is handled
-    drop:after:POST:/nodes/*/qemu/*/status/*
-                                    the request is handled, then the connection is cut without an answer
-    drop:mid                        the connection is cut in the middle of the answer's body
-    595[:METHOD:PATH]               `No route to host`, as for a node that is down
-    596[:METHOD:PATH]               `Connection timed out`, as for a node that does not answer in time
-    596:after[:METHOD:PATH]         the same answer, but the node does the work all the same
-    401[:METHOD:PATH]               the credentials are refused
-    403[:METHOD:PATH]               the rights are refused
-    500:TEXT[:METHOD:PATH]          the API answers with this error
-    501[:METHOD:PATH]               the API says that it has no such method
-    garbage:json[:METHOD:PATH]      the request is handled, but its answer is no valid JSON
-    garbage:html[:METHOD:PATH]      a proxy in between answers with its own page and 502
-    null:FIELD[:METHOD:PATH]        the first row of a list has null in this field, as of a careless storage plugin
-    task-fails:TYPE:TEXT            tasks of this type (`*` for any) end with this error and change nothing
-    locked:VMID:LOCK                the guest carries this lock, such as `backup`
-    node-offline:NAME               the node is down
-    no-quorum                       the cluster has lost its quorum
-
-`count` ends a fault after so many times, `p` lets it happen only with that probability (from the seed).
+An option is one text, `KIND[:ARGUMENT…][:METHOD:PATH][;count=N][;p=PROBABILITY]`; docs/simulator.md lists them all.
 """
 
 from __future__ import annotations
@@ -37,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from quorate.sim.http.refusals import existing
 from quorate.sim.world import Node, World
 
 _REQUEST_SUFFIX = re.compile(r":(GET|POST|PUT|DELETE|\*):(/.*|\*)$")
@@ -93,6 +71,10 @@ class Faults:
         for fault in list(self._active):
             self.remove(fault)
 
+    @property
+    def are_none(self) -> bool:
+        return not self._active
+
     def for_request(self, kind: str, method: str, path: str) -> Iterator[Fault]:
         """The faults of a kind that hit this request; each hit counts."""
         for fault in list(self._active):
@@ -108,9 +90,7 @@ class Faults:
             guest.touch()
 
     def lock(self, vmid: int, lock: str) -> None:
-        guest = self._world.guests.get(vmid)
-        if guest is None:
-            raise ValueError(f"there is no guest {vmid} to lock")
+        guest = existing(self._world.guests.get(vmid), ValueError(f"there is no guest {vmid} to lock"))
         guest.config["lock"] = lock
         guest.touch()
 
@@ -212,5 +192,5 @@ def with_null(data: Any, field: str) -> Any:
 
 
 def proxy_reason(status: int) -> str:
-    """What stands in the status line of a node that cannot be reached."""
+    """The status line of a node that cannot be reached."""
     return _PROXY_REASONS[status]

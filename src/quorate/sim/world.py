@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from quorate.sim.access import Access
+from quorate.sim.access.directory import Access
 from quorate.sim.clock import Clock
-from quorate.sim.guests import GIB, Guest, Kind, config_path
-from quorate.sim.refusals import failure
-from quorate.sim.storages import Storage
-from quorate.sim.tasks import Tasks
-
-# PVE's status daemon reports every 10 s; until then a new guest is only an id to the rest of the cluster.
-NEW_GUEST_SECONDS = 10.0
+from quorate.sim.guests.guest import GIB, Guest, Kind, config_path
+from quorate.sim.http.refusals import existing
+from quorate.sim.nodes.tasks import Tasks
+from quorate.sim.storage.storages import Storage
 
 _Part = TypeVar("_Part")
 
@@ -37,10 +34,17 @@ class Node:
     cpu_vendor: str = "AuthenticAMD"
     cpu_mhz: str = "3793.000"
     kernel: str = "6.17.2-1-pve"
+    new_kernel: str = "6.17.4-1-pve"  # comes with the updates; empty if they have none
+    installed_kernel: str = ""  # what the next boot starts, if that is another one
     fingerprint: str = ""
     online: bool = True
+    clock_offset: float = 0.0  # seconds by which its clock is ahead
     bridges: tuple[str, ...] = ("vmbr0",)
     last_pid: int = field(default=2000)
+    outages: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was off
+
+    def was_off(self, at: float) -> bool:
+        return any(start <= at < end for start, end in self.outages)
 
     def next_pid(self) -> int:
         """A process number for something that starts on this node."""
@@ -64,6 +68,22 @@ class HaResource:
     shown_state: str = "started"
 
 
+class PerNode(Generic[_Part]):
+    """A part of the world that every node has one of, made when it is first asked for."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._by_node: dict[str, _Part] = {}
+
+    def of(self, node: str) -> _Part:
+        if node not in self._by_node:
+            self._by_node[node] = self.make(self._world.nodes[node])
+        return self._by_node[node]
+
+    def make(self, node: Node) -> _Part:
+        raise NotImplementedError
+
+
 class World:
     """Everything there is. Domain code changes it; the API shows it."""
 
@@ -78,7 +98,9 @@ class World:
         self.guests: dict[int, Guest] = {}
         self.storages: dict[str, Storage] = {}
         self.ha: dict[str, HaResource] = {}
+        self.clustered = False  # one node is in no cluster until it has created one
         self.quorate_override: bool | None = None
+        self.has_qdevice = False  # a machine outside of the cluster that has a vote
         self.tasks = Tasks(clock, booted_at=self.started_at - 40 * 86400)
         self.on_guest_removed: list[Callable[[int], None]] = []
         self._parts: dict[type[Any], Any] = {}
@@ -92,11 +114,16 @@ class World:
 
     @property
     def quorate(self) -> bool:
-        """Whether more than half of the nodes see each other, unless a fault says otherwise."""
+        """Whether there are more than half of the votes, unless a fault says otherwise."""
         if self.quorate_override is not None:
             return self.quorate_override
-        online = sum(node.online for node in self.nodes.values())
-        return online * 2 > len(self.nodes)
+        votes = sum(node.online for node in self.nodes.values()) + self.has_qdevice
+        return votes * 2 > len(self.nodes) + self.has_qdevice
+
+    @property
+    def standalone(self) -> bool:
+        """Whether this is one node that is in no cluster."""
+        return len(self.nodes) == 1 and not self.clustered
 
     @property
     def release(self) -> str:
@@ -110,10 +137,13 @@ class World:
 
     def first_online(self) -> Node:
         """The node that answers when the one asked for its own view is down."""
-        for node in self.nodes.values():
-            if node.online:
-                return node
-        return next(iter(self.nodes.values()))
+        nodes = list(self.nodes.values())
+        return next((node for node in nodes if node.online), nodes[0])
+
+    def node(self, name: str) -> Node:
+        """The node, or what PVE finds out about a name that nobody has."""
+        missing = f"hostname lookup '{name}' failed - failed to get address info for: {name}: Name or service not known"
+        return existing(self.nodes.get(name), missing)
 
     def find_guest(self, node: str, kind: Kind, vmid: int) -> Guest | None:
         """The guest, if it is of this kind and lives on this node."""
@@ -124,17 +154,18 @@ class World:
 
     def guest(self, node: str, kind: Kind, vmid: int) -> Guest:
         """The guest, or PVE's complaint about the missing configuration file."""
-        guest = self.find_guest(node, kind, vmid)
-        if guest is None:
-            raise failure(missing_config(node, kind, vmid))
-        return guest
+        return existing(self.find_guest(node, kind, vmid), missing_config(node, kind, vmid))
+
+    def storage(self, storage_id: str) -> Storage:
+        """The storage of that name, switched on or not."""
+        return existing(self.storages.get(storage_id), f"storage '{storage_id}' does not exist")
 
     def guests_on(self, node: str, kind: Kind | None = None) -> list[Guest]:
         return [guest for guest in self.guests.values() if guest.node == node and (kind is None or guest.kind == kind)]
 
     def add_guest(self, guest: Guest) -> None:
-        """A guest that was just created: known by its id at once, in full a little later."""
-        guest.visible_at = self.clock.now() + NEW_GUEST_SECONDS
+        """A guest that was just created: known by its id at once, in full after the next report of its node."""
+        guest.created_at = self.clock.now()
         self.guests[guest.vmid] = guest
 
     def remove_guest(self, guest: Guest) -> None:

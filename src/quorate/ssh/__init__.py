@@ -1,1 +1,1 @@
-"""Commands on other machines over SSH. Knows nothing of Proxmox VE."""
+"""Commands on other machines over SSH. Independent of Proxmox VE."""

@@ -1,4 +1,4 @@
-"""Who may be reached over SSH and how: nodes and guests, by the operator's settings."""
+"""Which nodes and guests may be reached over SSH, and how, by the operator's settings."""
 
 from __future__ import annotations
 
@@ -16,44 +16,59 @@ class SshAccess:
     def __init__(self, settings: SshSettings | None = None) -> None:
         self.settings = settings or SshSettings()
         self.pool = Pool(HostKeys(self.settings.known_hosts, self.settings.pins))
-        self.told: dict[str, str] = {}
-        """Addresses of the nodes as the cluster tells them."""
-        self.told_at = float("-inf")
+        self.reported: dict[str, str] = {}
+        """Node -> address, as the cluster reports it."""
+        self.reported_at = float("-inf")
+        self.node_checks: dict[str, tuple[float, bool]] = {}
+        """Address -> when the machine there was asked whether it is a node, and the answer."""
 
     def configured_node(self, name: str) -> SshTarget | None:
-        """The node, if the operator wrote down its address."""
+        """The node, if its address is configured."""
         host = self.settings.node_hosts.get(name)
         return self.settings.nodes.at(host) if host else None
 
     def node_at(self, host: str) -> SshTarget:
         return self.settings.nodes.at(host)
 
+    def is_set_up(self, node: SshTarget) -> bool:
+        """Whether anything about SSH to nodes is configured, or the host key of this one is known."""
+        return self.settings.nodes != Login() or bool(self.settings.node_hosts) or self.pool.host_keys.knows(node)
+
     @property
     def single_host(self) -> str | None:
-        """One host for SSH, given without saying which node it is."""
+        """A host for SSH, configured without a node's name."""
         return self.settings.nodes.host
 
-    def require_allowed(self, told: str) -> None:
-        """An address that was told, not written down by the operator, counts only in the networks they named."""
-        if not self.is_allowed(told):
+    def require_allowed(self, address: str) -> None:
+        """An address that a cluster or guest reports is used only within the operator's networks."""
+        if not self.is_allowed(address):
+            if not self.settings.networks:
+                raise NotConfigured(
+                    f"SSH to {address} is not allowed",
+                    why="A .env file in the working directory describes the cluster, and your SSH keys are not used at "
+                    "addresses that such a cluster reports",
+                    next_step="The operator can describe the cluster in the environment or in the TOML file instead, "
+                    "or allow networks with PROXMOX_SSH_NETWORKS",
+                )
             raise NotConfigured(
-                f"SSH to {told} is not allowed",
-                why=f"The address was told, and only {', '.join(map(str, self.settings.networks))} may be reached so",
-                next_step="The operator can widen `networks` under [ssh], or give the host's address there",
+                f"SSH to {address} is not allowed",
+                why="The cluster or guest reported this address, and only "
+                f"{', '.join(map(str, self.settings.networks))} may be reached that way",
+                next_step="The operator can extend `networks` under [ssh], or set the host's address there",
             )
 
-    def is_allowed(self, told: str) -> bool:
+    def is_allowed(self, address: str) -> bool:
         networks = self.settings.networks
-        return not networks or any(_within(told, network) for network in networks)
+        return any(_within(address, network) for network in networks) if networks else self.settings.follow_reported
 
     def guest(self, vmid: int, host: str | None = None) -> SshTarget | None:
-        """The guest, at the address that is configured for it, else at `host`; None if there is neither."""
+        """The guest at its configured address, else at `host`; None without either."""
         login = self.guest_login(vmid)
         at = login.host or host
         return login.at(at) if at else None
 
     def guest_login(self, vmid: int) -> Login:
-        """What is set for this guest, else for all guests. User and key, but never a password, may be the nodes'."""
+        """What is set for this guest, else for all guests. User and key (never a password) default to the nodes'."""
         own, all_of_them, nodes = self._own_login(vmid), self.settings.guests, self.settings.nodes
         return Login(
             host=own.host,
@@ -64,20 +79,20 @@ class SshAccess:
             jump=own.jump or all_of_them.jump,
         )
 
-    def told_login(self, vmid: int) -> Login:
-        """For an address that the guest tells of itself: only with what is meant for guests, never the nodes' key."""
+    def reported_login(self, vmid: int) -> Login:
+        """For an address that the guest reports: only credentials meant for guests, never the nodes' key."""
         login, nodes = self.guest_login(vmid), self.settings.nodes
         own, all_of_them = self._own_login(vmid), self.settings.guests
         if nodes.key is not None and login.key == nodes.key and not (own.key or all_of_them.key):
             raise NotConfigured(
                 f"No login for guest {vmid} is configured",
-                why="The key of the nodes is not tried at an address that a guest tells of itself",
-                next_step="Give user and key for guests: PROXMOX_VM_SSH_USER and PROXMOX_VM_SSH_KEY, or [ssh.guests]",
+                why="The key of the nodes is not used at an address that a guest reports",
+                next_step="Set user and key for guests: PROXMOX_VM_SSH_USER and PROXMOX_VM_SSH_KEY, or [ssh.guests]",
             )
         return login
 
     def has_login_for_guests(self) -> bool:
-        """Whether the operator said anything about logging in to guests in general."""
+        """Whether a login for guests in general is configured."""
         return self.settings.guests != Login()
 
     def secrets(self) -> list[str]:
@@ -89,18 +104,18 @@ class SshAccess:
         await self.pool.close()
 
     def _own_login(self, vmid: int) -> Login:
-        """The environment is stronger than the file, and read now: it may name guests made since the start."""
+        """The environment overrides the file. It is read now, because it may name guests created since the start."""
         written = self.settings.single_guests.get(vmid, Login())
         variables = self.settings.variables()
 
-        def given(name: str) -> str | None:
+        def variable(name: str) -> str | None:
             return variables.get(f"PROXMOX_VM_{vmid}_SSH_{name}", "").strip() or None
 
-        key = given("KEY")
+        key = variable("KEY")
         return Login(
-            host=given("HOST") or written.host,
+            host=variable("HOST") or written.host,
             port=written.port,
-            user=given("USER") or written.user,
+            user=variable("USER") or written.user,
             key=Path(key).expanduser() if key else written.key,
             password=written.password,
             jump=written.jump,
@@ -108,7 +123,7 @@ class SshAccess:
 
 
 def _within(address: str, network: Network) -> bool:
-    """A name is in no network: what it leads to may change."""
+    """A name is not in any network: its address may change."""
     try:
         return ipaddress.ip_address(address) in network
     except ValueError:

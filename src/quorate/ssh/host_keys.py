@@ -24,18 +24,18 @@ PREFERRED = (
     "ssh-ed448",
     "ssh-rsa",
 )
-"""Of a host of which nothing is known: the kinds in the order in which OpenSSH asks, so that both show the same key."""
+"""The algorithms for an unknown host, in OpenSSH's order, so that both show the same key."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostKeys:
     files: tuple[Path, ...]
-    """The operator's; one that is not there is empty."""
+    """The operator's; a missing one counts as empty."""
     pins: Path
-    """Our own, which only `quorate trust` writes."""
+    """Quorate's own file, which only `quorate trust` writes."""
 
-    def known(self) -> asyncssh.SSHKnownHosts:
-        """Read anew for every connection, so that a key that was just trusted counts. Broken lines are passed over."""
+    def load(self) -> asyncssh.SSHKnownHosts:
+        """Read for every connection, so that a key counts as soon as it is trusted. Broken lines are skipped."""
         import asyncssh
 
         known = asyncssh.SSHKnownHosts()
@@ -47,17 +47,15 @@ class HostKeys:
         return known
 
     def trusted(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[asyncssh.SSHKey]]:
-        """Keys of hosts, of authorities, and revoked ones, for asyncssh. Only what was asked for is trusted: a name is
-        not believed because its address is known, for whoever answers for the name chooses the address."""
-        known = self.known()
+        """Keys of hosts, of authorities, and revoked ones, for asyncssh. A name is not trusted because its address is
+        known: the name server chooses the address."""
+        known = self.load()
         hosts, authorities, *_ = known.match(host, "", port)
         return hosts, authorities, known.match(host, addr, port)[2]
 
     def refusal(self, target: SshTarget, key: asyncssh.SSHKey | None, why: str) -> HostKeyRefused:
-        """What to tell about a key that does not match; None where the host shows none of the kinds that are known."""
-        shown = (
-            f"It shows {kind_of(key)} {key.get_fingerprint()}" if key else "It shows no key of the kinds known of it"
-        )
+        """The problem with a key that does not match; None if the host offers no key of a known type."""
+        shown = f"It shows {kind_of(key)} {key.get_fingerprint()}" if key else "It offers no key of a known type"
         where = ", ".join(str(file) for file in (*self.files, self.pins))
         if "revoked" in why:
             return HostKeyRefused(
@@ -68,30 +66,34 @@ class HostKeys:
         if key is None or self._known_otherwise(target):
             return HostKeyRefused(
                 f"WARNING: THE HOST KEY OF {target.address} HAS CHANGED",
-                why=f"{shown}, which is not the key known of it ({where}). "
-                "Either it was installed anew, or somebody in between pretends to be it",
-                next_step=f"Nothing was sent. If it was installed anew ({_seen_there(key)}), take the old key out with "
+                why=f"{shown}, which is not its known key ({where}). "
+                "Either it was reinstalled, or someone in between impersonates it",
+                next_step=f"Nothing was sent. If it was reinstalled ({_seen_there(key)}), remove the old key with "
                 f"`ssh-keygen -R '{entry_name(target.host, target.port)}'` or "
                 f"`quorate trust --remove {target.address}`, "
                 f"then trust the new one with `quorate trust {target.address}`",
             )
         return HostKeyRefused(
             f"The host key of {target.address} is not known",
-            why=f"{shown}; nothing of it stands in {where}",
+            why=f"{shown}, and no key for it is in {where}",
             next_step=f"Only the operator can change that, at a terminal: `quorate trust {target.address}` "
             f"({_seen_there(key)})",
         )
 
-    def wanted(self, target: SshTarget) -> tuple[str, ...]:
-        """The kinds of key to ask the host for; empty leaves it to those that are known of it."""
+    def knows(self, target: SshTarget) -> bool:
+        """Whether a key of the host, or of an authority for it, is trusted."""
         hosts, authorities, *_ = self._matching(target)
-        return () if hosts or authorities else PREFERRED
+        return bool(hosts or authorities)
+
+    def key_algorithms(self, target: SshTarget) -> tuple[str, ...]:
+        """The key types to request from the host; empty for those already known."""
+        return () if self.knows(target) else PREFERRED
 
     def _known_otherwise(self, target: SshTarget) -> bool:
         return bool(self._matching(target)[0])
 
     def _matching(self, target: SshTarget) -> Sequence[Sequence[Any]]:
-        return self.known().match(target.host, "", None if target.port == SSH_PORT else target.port)
+        return self.load().match(target.host, "", None if target.port == SSH_PORT else target.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Pin:
 
 
 def entry_name(host: str, port: int) -> str:
-    """How known_hosts writes a host."""
+    """A host as known_hosts writes it."""
     return host if port == SSH_PORT else f"[{host}]:{port}"
 
 
@@ -111,13 +113,13 @@ def kind_of(key: asyncssh.SSHKey) -> str:
 
 
 def how_to_see(key: asyncssh.SSHKey | None) -> str:
-    """The command that shows the fingerprint of this very key on the host itself."""
+    """The command that shows the fingerprint of this key on the host itself."""
     kind = next((short for short in ("rsa", "ecdsa") if key and short in kind_of(key)), "ed25519")
     return f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
 
 
 def _seen_there(key: asyncssh.SSHKey | None) -> str:
-    return f"`{how_to_see(key)}` on the host shows the true one"
+    return f"`{how_to_see(key)}` on the host shows its real key"
 
 
 def pinned(pins: Path) -> list[Pin]:
@@ -138,7 +140,7 @@ def pin(pins: Path, host: str, port: int, key: asyncssh.SSHKey) -> None:
 
 
 def unpin(pins: Path, host: str, port: int) -> bool:
-    """Whether there was one to forget."""
+    """Whether there was one to remove."""
     others = _others(pins, host, port)
     if len(others) == len(_lines(pins)):
         return False
@@ -159,7 +161,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _write(pins: Path, lines: Sequence[str]) -> None:
-    """At once and for our eyes alone: a reader sees the old file or the new one."""
+    """Atomically and readable by our user only."""
     pins.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = pins.with_name(f"{pins.name}.{os.getpid()}")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:

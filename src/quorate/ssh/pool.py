@@ -1,4 +1,4 @@
-"""One connection to each target, shared by all commands: made once, kept alive, closed when idle, re-made when dead."""
+"""One connection to each target, shared by all commands: kept alive, closed when idle, reopened when dead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quorate.problems import Problem, Unreachable
-from quorate.ssh.connecting import connect
+from quorate.ssh.connection import connect
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.target import SshTarget
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 300.0
 MOST_CHANNELS = 10
-"""What OpenSSH allows unless told otherwise (MaxSessions); a server that allows less is believed when it refuses."""
+"""OpenSSH's default for MaxSessions; a server that allows fewer lowers this by refusing one."""
 GOODBYE_SECONDS = 5.0
 
 
@@ -46,19 +46,19 @@ class Pool:
         self._idle_seconds = idle_seconds
         self._lines: dict[SshTarget, Line] = {}
         self._crowded: set[Line] = set()
-        """Lines that are left to the lasting commands on them."""
+        """Lines reserved for the long-running commands on them."""
         self._connecting: dict[SshTarget, asyncio.Task[Line]] = {}
         self._chores: set[asyncio.Task[Any]] = set()
         self.running: set[Stoppable] = set()
-        """Commands that end when the pool is closed."""
+        """Commands that are stopped when the pool closes."""
 
     async def open(
         self, target: SshTarget, command: str | None, *, urgent: bool = False, screen: Screen | None = None
     ) -> Channel:
-        """A channel in which `command` has been asked for; None is the login shell, `screen` gives it a terminal.
+        """A channel that runs `command`; None is the login shell, `screen` gives it a terminal.
 
-        If the connection turns out to be dead, it is made anew, once: a command that waits for its input has done
-        nothing yet. `urgent` is for what ends other commands and must not wait for them.
+        A dead connection is reopened once: a command that waits for its input has done nothing yet. `urgent` is for
+        commands that kill others and must not wait for them.
         """
         line = await self._line(target)
         try:
@@ -75,11 +75,11 @@ class Pool:
             raise Unreachable(
                 f"The connection to {target.address} breaks as soon as it is used",
                 why=str(error),
-                next_step="Try again; if it stays so, look into the log of the SSH server there",
+                next_step="Try again; if it happens again, check the log of the SSH server there",
             ) from None
 
     async def dial(self, target: SshTarget, socket: str) -> Dialled:
-        """A stream to a Unix socket of the target, which its SSH server opens as the user who logged in."""
+        """A stream to a Unix socket of the target, opened by its SSH server as the login user."""
         try:
             return await (await self._line(target)).dial(socket)
         except _Dead:
@@ -92,13 +92,13 @@ class Pool:
             ) from None
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something that has to be done although nobody waits for it; closing the pool waits for a while."""
-        task = asyncio.get_running_loop().create_task(_as_far_as_it_goes(work))
+        """Work that nobody waits for; closing the pool waits for it a little."""
+        task = asyncio.get_running_loop().create_task(_suppress_problems(work))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 
     def hang_up(self, target: SshTarget) -> None:
-        """End the connection to it, if there is one, with all that runs over it."""
+        """Close the connection to it, if there is one, with everything that runs over it."""
         if line := self._lines.get(target):
             line.hang_up()
 
@@ -121,7 +121,7 @@ class Pool:
         await asyncio.gather(*(line.gone() for line in lines))
 
     async def _line(self, target: SshTarget) -> Line:
-        """The line to the target; those who come together wait for the same one."""
+        """The line to the target; concurrent callers share one connection attempt."""
         if (line := self._lines.get(target)) is not None and line.alive:
             if not line.crowded:
                 return line
@@ -130,13 +130,13 @@ class Pool:
         if making is None:
             making = asyncio.get_running_loop().create_task(self._connect(target))
             self._connecting[target] = making
-            making.add_done_callback(lambda done: self._made(target, done))
+            making.add_done_callback(lambda done: self._connected(target, done))
         return await asyncio.shield(making)  # one caller's cancellation must not fail the others
 
-    def _made(self, target: SshTarget, making: asyncio.Task[Line]) -> None:
+    def _connected(self, target: SshTarget, making: asyncio.Task[Line]) -> None:
         self._connecting.pop(target, None)
         if not making.cancelled():
-            making.exception()  # its callers were told; if they are gone, nobody else needs to be
+            making.exception()  # marks it as retrieved, even if all callers are gone
 
     async def _connect(self, target: SshTarget, *, for_once: bool = False) -> Line:
         jump = await self._line(target.jump) if target.jump else None
@@ -159,25 +159,25 @@ class Pool:
             del self._lines[target]
 
 
-async def _as_far_as_it_goes(work: Coroutine[Any, Any, None]) -> None:
-    with contextlib.suppress(Problem):  # there is nobody to tell
+async def _suppress_problems(work: Coroutine[Any, Any, None]) -> None:
+    with contextlib.suppress(Problem):
         await work
 
 
 class _Dead(Exception):
-    """The connection is gone; what was to be sent over it was not."""
+    """The connection is gone; nothing was sent."""
 
 
 class _Crowded(Exception):
-    """It is left to the lasting commands on it."""
+    """The line is reserved for its long-running commands."""
 
 
 class _Full(Exception):
-    """No room for something urgent."""
+    """No channel is free for an urgent command."""
 
 
 class Line:
-    """One connection and how many commands it carries."""
+    """One connection and the number of commands on it."""
 
     connection: asyncssh.SSHClientConnection
 
@@ -187,7 +187,7 @@ class Line:
         self._most = MOST_CHANNELS
         self._open = 0
         self._lasting = 0
-        """How many of them go on although nobody waits for their end."""
+        """How many of them run in the background."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.alive = True
@@ -196,11 +196,11 @@ class Line:
 
     @property
     def crowded(self) -> bool:
-        """Lasting commands hold so many places that the others would have to wait for them: those get a new line."""
+        """Long-running commands occupy enough channels to make others wait: those get a new connection."""
         return self._lasting >= max(1, self._most // 2)
 
     def leave_to_lasting(self) -> None:
-        """One more of its commands is lasting. If that are too many, those who wait look for another line."""
+        """One more of its commands runs in the background. If there are too many, waiting ones get another line."""
         self._lasting += 1
         while self.crowded and self._waiting:
             self._wake()
@@ -244,21 +244,21 @@ class Line:
             raise
 
     def _nobody_reads(self, opening: asyncio.Future[tuple[Any, Any]]) -> None:
-        """As with commands, below."""
+        """See `_nobody_wants`."""
         if opening.cancelled() or opening.exception() is not None:
             self.release()
         else:
             Dialled(self, *opening.result()).close()
 
     def _nobody_wants(self, opening: asyncio.Future[asyncssh.SSHClientProcess[bytes]]) -> None:
-        """The caller gave up while the channel was being opened: it still has to be closed."""
+        """The caller was cancelled while the channel opened: it still has to be closed."""
         if opening.cancelled() or opening.exception() is not None:
             self.release()
         else:
             Channel(self, opening.result()).close()
 
     async def _place(self, urgent: bool) -> None:
-        """Wait until there is room for one more; the last place is for what is urgent."""
+        """Wait for a free channel; the last one is reserved for urgent commands."""
         while self.alive and not urgent and not self.crowded and self._open >= max(1, self._most - 1):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -266,7 +266,7 @@ class Line:
                 await turn
             except asyncio.CancelledError:
                 if turn.done():
-                    self._wake()  # it was our turn; somebody else may take it
+                    self._wake()  # pass the turn on
                 raise
             finally:
                 with contextlib.suppress(ValueError):
@@ -278,12 +278,12 @@ class Line:
         self.hold()
 
     async def _refused(self, reason: str, urgent: bool) -> None:
-        """The server takes no more channels than there are now: believe it, and wait for one of them to end."""
+        """The server accepts no more channels: remember the limit and wait for one to close."""
         if urgent and self._open > 0:
             raise _Full(reason)
         if self._open == 0:
             raise Unreachable(
-                "The SSH server opens no session",
+                "The SSH server does not open a session",
                 why=f"It said: {reason}",
                 next_step="Its sshd_config may forbid sessions (MaxSessions, ForceCommand, PermitRootLogin)",
             )
@@ -303,7 +303,7 @@ class Line:
             self.rest()
 
     def rest(self) -> None:
-        """Nobody uses it: after a while it is closed."""
+        """Close it after a while, unless it is used again."""
         if self.alive and self._open == 0 and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self.hang_up)
 
@@ -334,7 +334,7 @@ class Line:
 
 
 class Channel:
-    """One command's place on a line; it is given back once, when both sides have closed it."""
+    """One command's channel on a line; released once, when both sides have closed it."""
 
     def __init__(self, line: Line, process: asyncssh.SSHClientProcess[bytes]) -> None:
         self._line = line
@@ -343,7 +343,7 @@ class Channel:
         self.process = process
 
     def outlast(self) -> None:
-        """Nobody waits for the end of the command any more."""
+        """The command continues in the background."""
         if not self._lasting and not (self._leaving is not None and self._leaving.done()):
             self._lasting = True
             self._line.leave_to_lasting()
@@ -367,7 +367,7 @@ class Channel:
 
 
 class Dialled:
-    """A stream to a socket of the other side; it keeps the line open until it is closed."""
+    """A stream to a socket of the other side; keeps the line open until it is closed."""
 
     def __init__(self, line: Line, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]) -> None:
         self._line: Line | None = line
@@ -375,7 +375,7 @@ class Dialled:
         self._writer = writer
 
     async def read(self, most: int) -> bytes:
-        """What has come; nothing once the other side has ended."""
+        """The next bytes; empty at the end."""
         import asyncssh
 
         try:
@@ -386,7 +386,7 @@ class Dialled:
     async def write(self, data: bytes) -> None:
         import asyncssh
 
-        with contextlib.suppress(asyncssh.Error, OSError):  # whoever reads afterwards learns that it has ended
+        with contextlib.suppress(asyncssh.Error, OSError):  # the next read shows the end
             self._writer.write(data)
             await self._writer.drain()
 

@@ -1,15 +1,16 @@
-"""One command on another machine: bounded output, an end that can be waited for, and a way to end it."""
+"""A command or a terminal on another machine: bounded output, waiting for its end, and stopping it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorate.problems import OutcomeUnknown, Problem
-from quorate.ssh.launching import ASKED, LET_IN, Launch, Stream, command_line, ending
-from quorate.ssh.pool import Channel, Pool
+from quorate.ssh.launcher import ASKED, LET_IN, Launch, Stream, command_line, ending
+from quorate.ssh.pool import Channel, Pool, Screen
 from quorate.ssh.target import SshTarget
 
 if TYPE_CHECKING:
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
 
 CHUNK = 64 * 1024
 GRACE_SECONDS = 3.0
-"""Between a polite end and one by force, and for a command to say its number."""
+"""Between TERM and KILL, and for a command to report its process id."""
 ENDING_SECONDS = 10.0
 SUDO_SECONDS = 20.0
-"""For sudo to take the password; where it asks for something else it would wait for ever."""
+"""For sudo to accept the password; a different prompt would wait forever."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where commands run: on the target, or in what its prefix enters (`pct exec 101 --`)."""
+class ExecutionTarget:
+    """Where commands run: on the SSH target, or in what a prefix enters there (`pct exec 101 --`)."""
 
     pool: Pool
     target: SshTarget
@@ -40,26 +41,28 @@ class Ended:
     exit_code: int | None
     signal: str | None
     started: bool
-    """False if something on the way refused it: then `words` say why, and the command itself never ran."""
+    """False if something refused the command before it ran: then `words` say why."""
     words: str
-    """What was said before the command began."""
+    """What was printed before the command started."""
 
 
 class Process:
-    """A command that was sent. Its streams fill by themselves."""
+    """A command that was sent. Its streams fill in the background."""
 
-    def __init__(self, place: Place, launch: Launch, channel: Channel, keep: int) -> None:
+    def __init__(self, place: ExecutionTarget, launch: Launch, channel: Channel, keep: int) -> None:
         self._place = place
         self._launch = launch
         self._channel = channel
         self.stdout, self.stderr = Stream(keep), Stream(keep)
         self._started = asyncio.Event()
         self._answered = asyncio.Event()
-        """Sudo has taken the password or wants another one."""
+        """sudo accepted the password or asked for another one."""
         self.end: asyncio.Task[Ended]
 
     @classmethod
-    async def start(cls, place: Place, launch: Launch, stdin: bytes, *, keep: int, urgent: bool = False) -> Process:
+    async def start(
+        cls, place: ExecutionTarget, launch: Launch, stdin: bytes, *, keep: int, urgent: bool = False
+    ) -> Process:
         for_sudo, lines = launch.for_sudo(), launch.lines()
         channel = await place.pool.open(place.target, place.line(launch.shell), urgent=urgent)
         process = cls(place, launch, channel, keep)
@@ -69,15 +72,15 @@ class Process:
         return process
 
     async def ended(self) -> Ended:
-        """Wait for its end; giving up waiting does not end it."""
+        """Wait for its end; cancelling the wait does not stop it."""
         return await asyncio.shield(self.end)
 
     def outlast(self) -> None:
-        """It goes on although nobody waits for it: others need not wait for its place."""
+        """It continues in the background: others do not wait for its channel."""
         self._channel.outlast()
 
     async def stop(self) -> None:
-        """End it with all that it has started: politely, then by force, then by hanging up."""
+        """Stop it with all its children: TERM, then KILL, then close the channel."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_SECONDS):
                 await self._started.wait()
@@ -91,11 +94,11 @@ class Process:
         await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
 
     def stop_in_background(self) -> None:
-        """For whoever is being cancelled and cannot wait."""
+        """For a caller that is being cancelled."""
         self._place.pool.in_background(self.stop())
 
     async def _signal(self, pid: int, signal: str) -> None:
-        if self._launch.user:  # who logs in may not end what sudo has started
+        if self._launch.user:  # the login may not signal what sudo started
             ender = await Process.start(self._place, self._launch.ending(pid, signal), b"", keep=0, urgent=True)
             await asyncio.wait({ender.end}, timeout=ENDING_SECONDS)
         if not self.end.done():
@@ -123,8 +126,8 @@ class Process:
         if signal is None and process.exit_status is None:
             raise OutcomeUnknown(
                 f"The connection to {self._place.target.address} broke while a command ran",
-                why="Whether it has ended or still runs is not known; it was not sent again",
-                next_step="Look at what it was to do before you repeat it",
+                why="It may have ended or may still be running; it was not sent again",
+                next_step="Check its effect before you repeat it",
             )
         noise = bytes(self.stderr.noise or self.stdout.noise).replace(ASKED, b"").replace(LET_IN, b"")
         words = noise.decode("utf-8", "replace").strip()
@@ -133,9 +136,9 @@ class Process:
 
     async def _send(self, for_sudo: bytes, data: bytes) -> None:
         stdin = self._channel.process.stdin
-        with contextlib.suppress(OSError):  # it does not have to read all of it
+        with contextlib.suppress(OSError):  # the command need not read all of it
             if for_sudo and not await self._let_in(for_sudo):
-                data = b""  # sudo would take it for more passwords, and lock the account for so many wrong ones
+                data = b""  # sudo would read it as more passwords and lock the account
             for at in range(0, len(data), CHUNK):
                 stdin.write(data[at : at + CHUNK])
                 await stdin.drain()
@@ -162,4 +165,45 @@ class Process:
     def _ended(self, end: asyncio.Task[Ended]) -> None:
         self._place.pool.running.discard(self)
         if not end.cancelled():
-            end.exception()  # whoever waits is told; if nobody does, nobody needs to be
+            end.exception()  # marks it as retrieved, even if nobody waits
+
+
+TERMINAL_CHUNK = 32 * 1024
+
+
+class Terminal:
+    def __init__(self, place: ExecutionTarget, channel: Channel) -> None:
+        self._place = place
+        self._channel = channel
+
+    @classmethod
+    async def open(cls, place: ExecutionTarget, argv: Sequence[str], screen: Screen) -> Terminal:
+        """Without `argv`, the login shell."""
+        line = command_line((*place.enter, *argv)) if argv or place.enter else None
+        channel = await place.pool.open(place.target, line, screen=screen)
+        channel.outlast()  # other commands do not wait for a person
+        terminal = cls(place, channel)
+        place.pool.running.add(terminal)
+        return terminal
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the end."""
+        import asyncssh
+
+        with contextlib.suppress(asyncssh.Error, OSError):
+            return await self._channel.process.stdout.read(TERMINAL_CHUNK)
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # the next read shows the end
+            self._channel.process.stdin.write(data)
+            await self._channel.process.stdin.drain()
+
+    def resize(self, screen: Screen) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.process.change_terminal_size(*screen.size)
+
+    async def stop(self) -> None:
+        """Close it: the other side ends what runs in the terminal."""
+        self._place.pool.running.discard(self)
+        self._channel.close()

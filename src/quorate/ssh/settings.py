@@ -1,4 +1,4 @@
-"""What the operator says about SSH to nodes and guests."""
+"""The operator's settings for SSH to nodes and guests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How to get in somewhere; what is None comes from a wider setting."""
+    """How to log in; None means that a broader setting applies."""
 
     host: str | None = None
     port: int | None = None
@@ -28,7 +28,7 @@ class Login:
     jump: SshTarget | None = None
 
     def at(self, host: str) -> SshTarget:
-        """The target that this is for `host`, which may name its port: `10.0.0.5:2222`."""
+        """The target at `host`, which may include a port: `10.0.0.5:2222`."""
         name, port = split_port(host)
         return SshTarget(
             name, port or self.port or SSH_PORT, self.user or "root", self.key, self.password, jump=self.jump
@@ -45,11 +45,13 @@ class SshSettings:
     known_hosts: tuple[Path, ...] = ()
     pins: Path = Path("known_hosts")
     networks: tuple[Network, ...] = ()
-    """Where addresses that a cluster or a guest tells of itself have to be to be used; empty is anywhere."""
+    """Networks that contain every usable address reported by a cluster or guest; empty means any."""
+    follow_reported: bool = True
+    """Whether such addresses are used without networks: not for a cluster that a `.env` file describes."""
     max_output: int = MOST_OUTPUT
-    """The most that is kept of each output of a command, whatever a caller asks for."""
+    """The limit for each output of a command, whatever the caller requests."""
     variables: Callable[[], Mapping[str, str]] = field(default=dict, compare=False)
-    """The environment as it is when a guest is asked for: PROXMOX_VM_101_SSH_HOST and its like."""
+    """The environment at the time of a lookup: PROXMOX_VM_101_SSH_HOST and similar."""
 
 
 def split_port(text: str) -> tuple[str, int | None]:
@@ -62,5 +64,5 @@ def split_port(text: str) -> tuple[str, int | None]:
     else:
         host, port = text, ""
     if not host or (port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)):
-        raise NotConfigured(f"{text!r} is no address for SSH", next_step="Write host, host:port or [address]:port")
+        raise NotConfigured(f"{text!r} is not an SSH address", next_step="Write host, host:port or [address]:port")
     return host, int(port) if port else None

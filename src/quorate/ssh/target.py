@@ -16,14 +16,14 @@ class SshTarget:
     port: int = SSH_PORT
     user: str = "root"
     key: Path | None = None
-    """A private key. Without one, the keys of the SSH agent or the usual files of `~/.ssh` are tried."""
+    """A private key. Without one, the keys of the SSH agent or the default files of `~/.ssh` are tried."""
     password: Secret | None = None
     jump: SshTarget | None = None
     """Connect through this host."""
 
     @property
     def address(self) -> str:
-        """As `quorate trust` takes it and known_hosts writes it, but for the brackets."""
+        """As `quorate trust` accepts it."""
         return address(self.host, self.port)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Approvals: what a caller asked for and an operator has to answer before it may happen.
+"""Approvals: requests of callers that an operator has to answer first.
 
 An approval is bound to the caller, the exact arguments and the identity of what they act on. It is used once, and it
-expires. Each step is one conditional statement, so of many that answer or use it at once, in any number of processes or
-replicas, exactly one succeeds.
+expires. Each step is one conditional statement, so of concurrent attempts to answer or use it, in any process or
+replica, exactly one succeeds.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from quorate.pve.errors import Conflict, NotFound, Refused
+from quorate.problems import Conflict, NotFound, Refused
 from quorate.state.canonical import canonical
-from quorate.state.database import Row
-from quorate.state.store import Store
+from quorate.state.store import Row, Store
 
 PENDING_SECONDS = 15 * 60.0
 """How long a request waits for its answer."""
@@ -26,7 +25,7 @@ APPROVED_SECONDS = 10 * 60.0
 """How long an approved request may be used, from the answer on."""
 KEPT_SECONDS = 30 * 24 * 3600.0
 MOST_PENDING = 50
-"""Open requests of one caller: more would bury the one that matters."""
+"""Open requests of one caller; more would hide the one that matters."""
 POLL_SECONDS = (0.25, 0.5, 1.0)
 
 _ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # none that look alike when read aloud or typed
@@ -43,22 +42,22 @@ class State(StrEnum):
 
 OPEN = (State.PENDING, State.APPROVED)
 DRY_RUN = "the dry run"
-"""Who has answered a plan token: it was made with its answer."""
+"""Who answered a plan token: it is created together with its answer."""
 TARGET_CHANGED = "the target has changed since"
 
 
 class Use(StrEnum):
-    """What became of an attempt to use an approval. Only OK is true."""
+    """The result of an attempt to use an approval. Only OK is true."""
 
     OK = "ok"
-    UNKNOWN = "there is no such approval"
+    UNKNOWN = "it does not exist"
     PENDING = "it is not answered yet"
     DENIED = "it was denied"
     EXPIRED = "it has expired"
     USED = "it was used already"
-    OTHER_CALLER = "it was asked for by another caller"
-    OTHER_ARGUMENTS = "it was given for other arguments"
-    OTHER_IDENTITY = "what it was given for has changed since"
+    OTHER_CALLER = "another caller requested it"
+    OTHER_ARGUMENTS = "it is for other arguments"
+    OTHER_IDENTITY = "its target has changed since"
 
     def __bool__(self) -> bool:
         return self is Use.OK
@@ -66,10 +65,10 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a caller wants to do. Everything in it is stored and shown, so it comes here without secrets."""
+    """What a caller wants to do. All of it is stored and shown, so it must not contain secrets."""
 
     caller: str
-    """Who asks: token subject and client."""
+    """The token subject or the client."""
     cluster: str
     tool: str
     risk: str
@@ -80,7 +79,11 @@ class Request:
     summary: str
     plan: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What whoever answers should know beside the steps: the state of the target, what would be lost, warnings."""
+    """What the operator should know besides the steps: the state of the target, losses, warnings."""
+    word: str = ""
+    """What a person types to approve, such as the guest's name."""
+    differences: tuple[tuple[str, str, str], ...] = ()
+    """What is changed, its current value and the new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +104,12 @@ class Approval:
     answered_at: float | None
     reason: str | None
     remarks: tuple[str, ...] = ()
+    word: str = ""
+    differences: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def standing(self) -> str:
-        """What its state means, for people."""
+        """Its state in words."""
         by_token = self.answered_by == DRY_RUN
         match self.state:
             case State.PENDING:
@@ -123,7 +128,7 @@ class Approval:
 
 
 def request_digest(caller: str, cluster: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """What makes two calls the same call. The arguments are the exact ones; only their digest is kept."""
+    """What identifies a call. It covers the exact arguments, of which only this digest is kept."""
     return hashlib.sha256(
         canonical({"caller": caller, "cluster": cluster, "tool": tool, "arguments": arguments})
     ).hexdigest()
@@ -139,9 +144,9 @@ class Approvals:
         self._approved_seconds = approved_seconds
 
     async def ask(self, request: Request) -> Approval:
-        """The open approval for this request: a new one, or the one that the same caller asked for before.
+        """The open approval for this request: a new one, or an earlier one of the same caller.
 
-        A request that was denied stays denied until it would have expired, so that nobody is asked into giving in.
+        A denied request stays denied until it would have expired, so nobody can wear the operator down.
         """
         while True:
             await self._tidy()
@@ -153,7 +158,7 @@ class Approvals:
             created = await self._insert(request)
             if created is not None:
                 return created
-            # Another call of the same caller was quicker: its row is found in the next round.
+            # Another call of the same caller was faster: the next round finds its row.
 
     async def find(self, caller: str, digest: str) -> Approval | None:
         """The newest approval of this request that has not expired: pending, approved or denied."""
@@ -185,7 +190,7 @@ class Approvals:
         return [self._approval(row) for row in rows]
 
     async def pending(self) -> int:
-        """How many wait for an answer. Only reads: it may be asked every few seconds."""
+        """How many wait for an answer. Read-only, so it can be polled."""
         rows = await self._store.fetch(
             "SELECT count(*) AS pending FROM quorate_approvals WHERE state = 'pending' AND expires > $1",
             self._clock.time(),
@@ -194,7 +199,7 @@ class Approvals:
         return count
 
     async def answer(self, id: str, approve: bool, by: str, reason: str | None = None) -> Approval:
-        """Approve or deny what is pending. Raises NotFound, or Conflict if it is answered, used or expired."""
+        """Approve or deny a pending request. Raises NotFound, or Conflict if it is answered, used or expired."""
         key, now = _as_written(id), self._clock.time()
         answered = await self._store.execute(
             """UPDATE quorate_approvals
@@ -209,17 +214,17 @@ class Approvals:
         )
         found = await self.get(key)
         if found is None:
-            raise NotFound(f"There is no approval {key}", next_step="`quorate approvals` lists those that are pending")
+            raise NotFound(f"There is no approval {key}", next_step="`quorate approvals` lists the pending ones")
         if not answered:
             whose = f" by {found.answered_by}" if found.answered_by and found.state is not State.EXPIRED else ""
             raise Conflict(
                 f"The approval {key} cannot be answered ({found.standing}{whose})",
-                next_step="If it is still wanted, the call has to be made again",
+                next_step="If it is still needed, make the call again",
             )
         return found
 
     async def use(self, id: str, caller: str, digest: str, identity: str) -> Use:
-        """Use an approval up. Of all that try, one gets Use.OK; the others get the reason why not."""
+        """Use an approval. Only one of all attempts gets Use.OK; the others get the reason."""
         key, now = _as_written(id), self._clock.time()
         used = await self._store.execute(
             """UPDATE quorate_approvals SET state = 'used'
@@ -240,12 +245,12 @@ class Approvals:
             return Use.OTHER_CALLER
         if found.digest != digest:
             return Use.OTHER_ARGUMENTS
-        if found.state is State.APPROVED:  # with the same identity it was answered only this moment
+        if found.state is State.APPROVED:  # with the same identity: it was answered just now
             return Use.OTHER_IDENTITY if found.identity != identity else Use.PENDING
         return Use[found.state.name]
 
     async def wait(self, id: str, seconds: float) -> Approval | None:
-        """The approval once it is no longer pending, or as it stands when the time is up."""
+        """The approval once it is answered, or as it is when the time is up."""
         deadline = self._clock.monotonic() + seconds
         polls = 0
         while True:
@@ -260,8 +265,10 @@ class Approvals:
         key, now = _new_id(), self._clock.time()
         inserted = await self._store.execute(
             """INSERT INTO quorate_approvals
-                (id, created, expires, caller, cluster, tool, risk, digest, identity, summary, plan, remarks, state)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'pending') ON CONFLICT DO NOTHING""",
+                (id, created, expires, caller, cluster, tool, risk, digest, identity, summary, plan, remarks, word,
+                differences, state)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 'pending')
+                ON CONFLICT DO NOTHING""",
             key,
             now,
             now + self._pending_seconds,
@@ -274,11 +281,13 @@ class Approvals:
             request.summary,
             json.dumps(request.plan),
             json.dumps(request.remarks),
+            request.word,
+            json.dumps(request.differences),
         )
         return await self.get(key) if inserted else None
 
     async def _tidy(self) -> None:
-        """Name what has expired, forget what is long past (the audit trail keeps it)."""
+        """Mark expired requests and delete old ones; the audit trail keeps them."""
         now = self._clock.time()
         await self._store.execute(
             "UPDATE quorate_approvals SET state = 'expired' WHERE state IN ('pending', 'approved') AND expires <= $1",
@@ -287,7 +296,7 @@ class Approvals:
         await self._store.execute("DELETE FROM quorate_approvals WHERE created < $1", now - KEPT_SECONDS)
 
     async def _drop_outdated(self, request: Request) -> None:
-        """The same call, but its target is another one now: what was asked or approved before is void."""
+        """Void earlier requests for the same call whose target has changed."""
         await self._store.execute(
             """UPDATE quorate_approvals SET state = 'expired', reason = $1
                 WHERE caller = $2 AND digest = $3 AND identity <> $4 AND state IN ('pending', 'approved')""",
@@ -312,11 +321,12 @@ class Approvals:
         if state in OPEN and row["expires"] <= self._clock.time():
             state = State.EXPIRED
         lists = {name: tuple(json.loads(row[name])) for name in ("plan", "remarks")}
-        return Approval(**{**row, "state": state, **lists})
+        differences = tuple(tuple(one) for one in json.loads(row["differences"]))
+        return Approval(**{**row, "state": state, **lists, "differences": differences})
 
 
 def _new_id() -> str:
-    """50 random bits, as k7m2q-9xqdh."""
+    """50 random bits, such as k7m2q-9xqdh."""
     groups = ("".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_GROUP)) for _ in range(2))
     return "-".join(groups)
 

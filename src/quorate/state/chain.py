@@ -1,9 +1,10 @@
-"""The hash chain of the audit trail: how entries are linked, and how a broken chain is found.
+"""The hash chain of the audit trail: how records are linked, and how a broken chain is found.
 
-Every entry carries `seq`, the hash of the entry before it (`prev`) and its own `hash` over both and all it says. The
-first one follows the digest of whatever stood in the trail before it. So no entry can be changed, left out, put in or
-moved without breaking the chain; that the end was cut off shows in the head record, which is kept in the store. Who may
-write trail and store alike can make a new chain: against that helps only a copy elsewhere, such as an export.
+A record is one line of the trail. A change takes several of them, which views fold into one entry. Every record carries
+`seq`, the hash of the record before it (`prev`) and its own `hash` over both and its content. The first one follows the
+digest of anything older in the trail. So no record can be changed, removed, inserted or moved without breaking the
+chain. A cut-off end shows because the store keeps the newest link. Someone who can write both trail and store can forge
+a new chain; only a copy elsewhere, such as an export, protects against that.
 """
 
 from __future__ import annotations
@@ -15,35 +16,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.state.canonical import canonical, plain
+from quorate.state.entries import CHANGE, OUTCOME, PHASE, is_continuation
 
 TORN = "torn_before"
-"""The field in which an entry names the bytes before it that a crash has left."""
+"""The field in which a record names the bytes before it that a crash left behind."""
 UNKNOWN = "unknown_before"
-"""The field in which an entry says how many before it the store had no record of: after a crash, or a stranger's."""
+"""The field in which a record says how many before it were unknown to the store, after a crash or a forgery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The place of an entry in the chain; also the head record of a trail."""
+    """The place of a record in the chain; also what the store keeps of its end."""
 
     seq: int
     hash: str
 
 
 def first_link(before: hashlib._Hash | None = None) -> Link:
-    """What the first entry follows: the digest of all that stood in the trail before, if anything did."""
+    """What the first record follows: the digest of anything older in the trail."""
     return Link(0, (before or hashlib.sha256()).hexdigest())
 
 
 def linked(entry: Mapping[str, Any], after: Link) -> tuple[bytes, Link]:
-    """The entry as the line that follows `after`, and its own link."""
+    """The entry as the record that follows `after`, and its own link."""
     content = json.loads(_line({"seq": after.seq + 1, **_own_words(plain(dict(entry)))}))  # as it will be read again
     digest = _hash(content, after.hash)
     return _line({**content, "prev": after.hash, "hash": digest}), Link(after.seq + 1, digest)
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """The entry in a line, or None if there is none."""
+    """The record in a line, or None if there is none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -52,7 +54,7 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def link_of(entry: Mapping[str, Any] | None) -> Link | None:
-    """Where the entry says it stands, or None for one without a hash, as versions before the chain wrote them."""
+    """The link that the record states, or None for one without a hash, as older versions wrote them."""
     if entry is None or not isinstance(entry.get("prev"), str):
         return None
     seq, digest = entry.get("seq"), entry.get("hash")
@@ -72,11 +74,15 @@ class Break:
 @dataclass(frozen=True, slots=True)
 class Verification:
     entries: int
-    """How many entries of the chain were found, up to a break."""
+    """How many entries were found, up to a break: one for each change, dry run or refusal."""
+    records: int
+    """How many chained lines they take."""
     older: int
-    """How many lines without a hash stand before it."""
+    """How many lines without a hash come before the chain."""
     broken: Break | None
     remarks: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    """Changes without a final outcome, each in a line of text."""
 
     @property
     def intact(self) -> bool:
@@ -89,7 +95,7 @@ async def verify(lines: AsyncIterator[bytes], head: Link | None) -> Verification
     broken: Break | None = None
     missing: _Gap | None = None
     async for line in lines:
-        if missing is not None:  # the rest tells only whether what is missing stands elsewhere
+        if missing is not None:  # the rest shows only whether the missing record is elsewhere
             if missing.filled_by(line):
                 broken = missing.as_reordered()
                 break
@@ -100,12 +106,14 @@ async def verify(lines: AsyncIterator[bytes], head: Link | None) -> Verification
         elif found is not None:
             broken = found
             break
-    return Verification(walk.entries, walk.older, broken or walk.at_end(), tuple(walk.remarks))
+    end = broken or walk.at_end()
+    unfinished = tuple(walk.unfinished.values())
+    return Verification(walk.entries, walk.records, walk.older, end, tuple(walk.remarks), unfinished)
 
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """The entry that should stand at this line does not."""
+    """The record that belongs at this line is missing."""
 
     after: Link
     next_seq: int
@@ -116,24 +124,26 @@ class _Gap:
         return link_of(entry) is not None and entry is not None and entry["prev"] == self.after.hash
 
     def as_removed(self) -> Break:
-        return Break("removed", self.line, f"{_entries(self.after.seq + 1, self.next_seq - 1)} removed")
+        return Break("removed", self.line, f"{_records(self.after.seq + 1, self.next_seq - 1)} removed")
 
     def as_reordered(self) -> Break:
-        return Break("reordered", self.line, f"Entry {self.after.seq + 1} stands behind entry {self.next_seq}")
+        return Break("reordered", self.line, f"Record {self.after.seq + 1} comes after record {self.next_seq}")
 
 
 @dataclass(slots=True)
 class _Walk:
     head: Link | None
     entries: int = 0
+    records: int = 0
     older: int = 0
     remarks: list[str] = field(default_factory=list)
+    unfinished: dict[str, str] = field(default_factory=dict)
     _number: int = 0
     _last: Link | None = None
     _last_prev: str = ""
     _before: hashlib._Hash = field(default_factory=hashlib.sha256)
     _stray: hashlib._Hash | None = None
-    """Of lines that are no entry; where they begin and whether the last one is whole."""
+    """Of lines that are not records; where they begin and whether the last one is complete."""
     _stray_at: int = 0
     _stray_ended: bool = True
 
@@ -146,37 +156,47 @@ class _Walk:
         if self._stray is not None and (broken := self._explain_stray(self._stray.hexdigest(), entry, link)):
             return broken
         if line.removesuffix(b"\n") + b"\n" != _line(entry) or _hash(_content(entry), entry["prev"]) != link.hash:
-            return self._break("changed", f"Entry {link.seq} was changed after it was written")
+            return self._break("changed", f"Record {link.seq} was changed after it was written")
         if (problem := self._misplaced(entry, link)) is not None:
             return problem
         if self.head is not None and link.seq == self.head.seq and link.hash != self.head.hash:
             return self._break(
-                "cut", f"Entry {link.seq} is not the one that was written: the end was cut off and replaced"
+                "cut", f"Record {link.seq} is not the one that was written: the end was cut off and replaced"
             )
         if type(entry.get(UNKNOWN)) is int:
             self.remarks.append(
-                f"{_entries(link.seq - entry[UNKNOWN], link.seq - 1)} not in the store's record when entry {link.seq} "
-                "was written: a crash came between, or a stranger wrote"
+                f"{_records(link.seq - entry[UNKNOWN], link.seq - 1)} unknown to the store when record {link.seq} was "
+                "written: after a crash, or forged"
             )
-        self.entries += 1
+        self._note_change(entry, link)
         self._last, self._last_prev = link, entry["prev"]
         return None
+
+    def _note_change(self, entry: Mapping[str, Any], link: Link) -> None:
+        self.records += 1
+        self.entries += not is_continuation(entry)
+        change = str(entry.get(CHANGE, ""))
+        if change and not is_continuation(entry):
+            what = entry.get("plan") or entry.get("tool")
+            self.unfinished[change] = f"The entry in record {link.seq} has no outcome: {what} ({entry.get('time')})"
+        elif entry.get(PHASE) == OUTCOME:
+            begun = self.unfinished.pop(change, "")
+            if not entry.get("final", True) and begun:
+                self.unfinished[change] = begun.replace("no outcome", f"no final outcome ({entry.get('outcome')})")
 
     def at_end(self) -> Break | None:
         last = self._last or Link(0, "")
         if self.head is None:
             if self._last is not None:
-                self.remarks.append(
-                    "The store has no record of the newest entry: entries cut off at the end go unnoticed"
-                )
+                self.remarks.append("The store does not know the newest record, so a cut-off end would go unnoticed")
         elif last.seq < self.head.seq:
-            return Break("cut", self._number, f"{_entries(last.seq + 1, self.head.seq)} cut off at the end")
+            return Break("cut", self._number, f"{_records(last.seq + 1, self.head.seq)} cut off at the end")
         elif last.seq > self.head.seq:
-            self.remarks.append(f"{_entries(self.head.seq + 1, last.seq, 'is', 'are')} newer than the store's record")
+            self.remarks.append(f"{_records(self.head.seq + 1, last.seq, 'is', 'are')} newer than what the store knows")
         if self._stray is not None:
             if self._stray_ended:
-                return Break("inserted", self._stray_at, f"Line {self._stray_at} is no entry")
-            self.remarks.append(f"Line {self._number} is unfinished: a crash cut the writing of an entry short")
+                return Break("inserted", self._stray_at, f"Line {self._stray_at} is not a record")
+            self.remarks.append(f"Line {self._number} is incomplete: a crash interrupted the writing of a record")
         if self.older:
             self.remarks.insert(0, _older(self.older, self._last is not None))
         return None
@@ -188,7 +208,7 @@ class _Walk:
             return None
         if entry is not None:
             how = "changed" if "seq" in entry else "inserted"
-            return self._break(how, f"The entry in line {self._number} has no hash")
+            return self._break(how, f"The record in line {self._number} has no hash")
         if self._stray is None:
             self._stray, self._stray_at = hashlib.sha256(), self._number
         self._stray.update(line)
@@ -198,10 +218,10 @@ class _Walk:
     def _explain_stray(self, digest: str, entry: Mapping[str, Any], link: Link) -> Break | None:
         at, self._stray = self._stray_at, None
         if entry.get(TORN) == digest:
-            self.remarks.append(f"Line {at} is unfinished: a crash cut it short, as entry {link.seq} says")
+            self.remarks.append(f"Line {at} is incomplete: a crash interrupted it, as record {link.seq} says")
             return None
         damaged = self._last is not None and link.seq == self._last.seq + 2
-        return Break("changed" if damaged else "inserted", at, f"Line {at} is no entry")
+        return Break("changed" if damaged else "inserted", at, f"Line {at} is not a record")
 
     def _misplaced(self, entry: Mapping[str, Any], link: Link) -> Break | _Gap | None:
         expected = self._last or first_link(self._before)
@@ -209,13 +229,13 @@ class _Walk:
             return _Gap(expected, link.seq, self._number)
         if link.seq <= expected.seq:
             twins = entry["prev"] == self._last_prev
-            why = f"follows entry {link.seq - 1} as well" if twins else f"stands behind entry {expected.seq}"
-            return self._break("inserted", f"Entry {link.seq} in line {self._number} {why}")
+            why = f"follows record {link.seq - 1} as well" if twins else f"comes after record {expected.seq}"
+            return self._break("inserted", f"Record {link.seq} in line {self._number} {why}")
         if entry["prev"] != expected.hash:
             if self._last is None:
-                return Break("changed", 1, f"What stands before the first entry (line {self._number}) was changed")
+                return Break("changed", 1, f"What comes before the first record (line {self._number}) was changed")
             return Break(
-                "changed", self._number - 1, f"Entry {expected.seq} is not the one that entry {link.seq} follows"
+                "changed", self._number - 1, f"Record {expected.seq} is not the one that record {link.seq} follows"
             )
         return None
 
@@ -236,17 +256,15 @@ def _hash(content: Mapping[str, Any], prev: str) -> str:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """Readable as it stands; half a surrogate pair becomes the escape that JSON has for it."""
+    """Readable text; half a surrogate pair becomes its JSON escape."""
     text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace") + b"\n"
 
 
-def _entries(first: int, last: int, one: str = "was", more: str = "were") -> str:
-    return f"Entry {first} {one}" if first == last else f"Entries {first} to {last} {more}"
+def _records(first: int, last: int, one: str = "was", more: str = "were") -> str:
+    return f"Record {first} {one}" if first == last else f"Records {first} to {last} {more}"
 
 
 def _older(count: int, followed: bool) -> str:
     lines = "1 line" if count == 1 else f"{count} lines"
-    return f"{lines} without a hash, from before the chain" + (
-        ": what they say is covered by entry 1" if followed else ""
-    )
+    return f"{lines} without a hash, from before the chain" + (": record 1 covers their content" if followed else "")

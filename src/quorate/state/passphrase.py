@@ -1,11 +1,10 @@
-"""The operator's passphrase: what stands between an approval that is asked for and one that is given.
+"""The operator's passphrase, which turns a requested approval into a granted one.
 
-Only an scrypt hash of it is kept. A one-time code (TOTP) is left out on purpose: its secret would have to be kept in a
-form that gives it back, and whoever can read the store could then make codes.
+Only an scrypt hash of it is stored. One-time codes (TOTP) are not supported on purpose: their secret would have to be
+stored in a reversible form, and anyone who can read the store could generate codes.
 
-Wrong tries are counted in the store, so that all replicas and every command line share the count. There is no way to
-replace a forgotten passphrase from here: one that the operator could use, an agent with a shell could use as well. Who
-owns the store removes the row.
+Wrong attempts are counted in the store, so all replicas and command lines share the count. A forgotten passphrase
+cannot be replaced from here, because an agent with a shell could do the same. The owner of the store deletes the row.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import hmac
 import os
 import unicodedata
 
-from quorate.pve.errors import BadArgument, Conflict, Problem
+from quorate.problems import BadArgument, Conflict, Problem, ProblemCode
 from quorate.state.store import Store
 
 SHORTEST = 12
@@ -30,15 +29,15 @@ _OPERATOR = "operator"
 
 
 class PassphraseNotSet(Problem):
-    kind = "passphrase"
+    code = ProblemCode.PASSPHRASE
 
 
 class PassphraseWrong(Problem):
-    kind = "passphrase"
+    code = ProblemCode.PASSPHRASE
 
 
 class PassphraseLocked(Problem):
-    kind = "passphrase"
+    code = ProblemCode.PASSPHRASE
 
 
 class Passphrase:
@@ -50,17 +49,17 @@ class Passphrase:
         return await self._record() is not None
 
     async def ensure_set(self) -> str:
-        """Its hash; raises PassphraseNotSet where there is none."""
+        """Its hash. Raises PassphraseNotSet if there is none."""
         record = await self._record()
         if record is None:
             raise PassphraseNotSet(
-                "No operator's passphrase is set, so nothing can be approved",
+                "No operator passphrase is set, so nothing can be approved",
                 next_step=f"Set it at a terminal with `{SET_PASSPHRASE}`",
             )
         return record
 
     async def set(self, new: str, old: str | None = None) -> None:
-        """Set it for the first time, or replace `old`, which has to be right."""
+        """Set it for the first time, or replace it, which needs the correct `old` one."""
         _ensure_long(new)
         known = await self._record()
         if known is not None:
@@ -98,7 +97,7 @@ class Passphrase:
         return rows[0]["passphrase"] if rows else None
 
     async def _count_try(self) -> None:
-        """Counted before it is looked at, so that tries made at the same time are no way around the limit."""
+        """Counted before it is checked, so parallel attempts cannot exceed the limit."""
         now = self._clock.time()
         counted = await self._store.execute(
             """UPDATE quorate_operator SET tries = CASE WHEN last_try <= $1 THEN 1 ELSE tries + 1 END, last_try = $2
@@ -120,12 +119,12 @@ class Passphrase:
 def _ensure_long(text: str) -> None:
     if len(text.strip()) < SHORTEST:
         raise BadArgument(
-            f"The passphrase is too short: it needs {SHORTEST} characters or more", next_step="Take a few random words"
+            f"The passphrase is too short: it needs {SHORTEST} characters or more", next_step="Use a few random words"
         )
 
 
 async def _hashed(text: str) -> str:
-    """The record says how it was made, so that the cost can be raised later without a new passphrase."""
+    """The record contains its parameters, so the cost can be raised later without a new passphrase."""
     salt = os.urandom(16)
     digest = await asyncio.to_thread(stretched, text, salt, COST, BLOCK, LANES)
     encoded = (base64.b64encode(part).decode() for part in (salt, digest))
@@ -139,7 +138,7 @@ def _matches(text: str, record: str) -> bool:
 
 
 def stretched(text: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
-    """32 bytes from a passphrase, at a price that makes guessing slow."""
+    """32 bytes from a passphrase, at a cost that makes guessing slow."""
     typed = unicodedata.normalize("NFKC", text).encode(
         errors="surrogatepass"
     )  # keyboards spell the same letter differently

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from quorate.state.database import Row, StateUnavailable
 from quorate.state.schema import NEWEST, READ_VERSION, VERSION_TABLE, WRITE_VERSION, statements_since
+from quorate.state.store import Row, StateUnavailable
 
 CONNECTIONS = 4
 ANSWER_SECONDS = 10.0
@@ -17,26 +17,31 @@ CLOSE_SECONDS = 5.0
 SCHEMA_LOCK = 0x51756F72617465  # "Quorate": one replica at a time makes the tables
 
 _HOST = r"(?:[\w.-]*|\[[\da-fA-F:]+\])(?::\d+)?"
-# Only an address that is understood to the last character is shown; what is not might hold a piece of the password.
+# Shown only if every character is understood; otherwise it might contain a part of the password.
 _LOCATION = re.compile(
     rf"postgres(?:ql)?://(?:[^/@?#]*@)?(?P<hosts>{_HOST}(?:,{_HOST})*)(?P<name>/[\w.-]*)?(?:\?[^@]*)?"
 )
 
 
-def shown(location: str) -> str:
+def safe_address(location: str) -> str:
     """The address without user, password and options."""
     found = _LOCATION.fullmatch(location)
     return f"PostgreSQL {found['hosts']}{found['name'] or ''}" if found else "PostgreSQL"
 
 
 class PostgresDatabase:
-    def __init__(self, place: str, pool: Any) -> None:
+    def __init__(self, place: str, pool: Any, location: str) -> None:
         self._place = place
         self._pool = pool
+        self._location = location
+        self._holder: Any = None
+        """The connection that holds our locks. PostgreSQL releases them when it ends, and it ends with this process."""
+        self._names: set[str] = set()
+        self._holding = asyncio.Lock()
 
     @classmethod
     async def open(cls, location: str) -> PostgresDatabase:
-        place = shown(location)
+        place = safe_address(location)
         try:
             import asyncpg  # type: ignore[import-untyped]
         except ImportError:
@@ -44,11 +49,11 @@ class PostgresDatabase:
                 f"The state is in {place}, but the PostgreSQL driver is not installed",
                 next_step="Install it with `pip install 'quorate[postgres]'`",
             ) from None
-        async with _told(place):
+        async with _translate_errors(place):
             try:
                 pool = await asyncpg.create_pool(
                     location,
-                    min_size=0,  # else the driver goes on trying, with tracebacks, while the server is away
+                    min_size=0,  # otherwise the driver keeps retrying, with tracebacks, while the server is away
                     max_size=CONNECTIONS,
                     timeout=ANSWER_SECONDS,
                     command_timeout=ANSWER_SECONDS,
@@ -59,20 +64,47 @@ class PostgresDatabase:
                 except BaseException:
                     pool.terminate()
                     raise
-            except ValueError:  # its words may repeat a piece of the address
+            except ValueError:  # its text may repeat a part of the address
                 raise _unavailable(place, "The address cannot be read") from None
-        return cls(place, pool)
+        return cls(place, pool, location)
 
     async def execute(self, statement: str, *values: Any) -> int:
-        async with _told(self._place):
+        async with _translate_errors(self._place):
             status: str = await self._pool.execute(statement, *values)
         return int(status.rpartition(" ")[2])  # "UPDATE 1", "INSERT 0 1"
 
     async def fetch(self, statement: str, *values: Any) -> list[Row]:
-        async with _told(self._place):
+        async with _translate_errors(self._place):
             return [dict(row) for row in await self._pool.fetch(statement, *values)]
 
+    async def hold(self, name: str) -> None:
+        import asyncpg
+
+        async with self._holding, _translate_errors(self._place):
+            if self._holder is None or self._holder.is_closed():
+                self._holder = await asyncpg.connect(
+                    self._location,
+                    timeout=ANSWER_SECONDS,
+                    command_timeout=ANSWER_SECONDS,
+                    server_settings={"application_name": "quorate", "tcp_keepalives_idle": "30"},
+                )
+                self._names.clear()
+            if name not in self._names:
+                await self._holder.execute("SELECT pg_advisory_lock($1)", _key(name))
+                self._names.add(name)
+
+    async def is_held(self, name: str) -> bool:
+        found = await self.fetch(
+            """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                AND (classid::bigint << 32) | objid::bigint = $1""",
+            _key(name),
+        )
+        return bool(found)
+
     async def close(self) -> None:
+        if self._holder is not None:
+            self._holder.terminate()
         try:
             await asyncio.wait_for(self._pool.close(), CLOSE_SECONDS)
         except TimeoutError:
@@ -90,9 +122,14 @@ async def _upgrade(pool: Any, place: str) -> None:
             await connection.execute(WRITE_VERSION, NEWEST)
 
 
+def _key(name: str) -> int:
+    """Names are hexadecimal numbers, because PostgreSQL's locks are numbered."""
+    return int(name, 16)
+
+
 @asynccontextmanager
-async def _told(place: str) -> AsyncIterator[None]:
-    """What the driver says, as our problem."""
+async def _translate_errors(place: str) -> AsyncIterator[None]:
+    """Converts the driver's errors."""
     import asyncpg
 
     try:
@@ -111,5 +148,5 @@ def _unavailable(place: str, why: str) -> StateUnavailable:
     return StateUnavailable(
         f"The state in {place} cannot be reached",
         why=why,
-        next_step="Check that the server runs and that address, user and password in QUORATE_STATE are right",
+        next_step="Check that the server runs, and the address, user and password in QUORATE_STATE",
     )

@@ -1,4 +1,4 @@
-"""Whatever has a kind, an id and a history, as JSON: runs of plans, backups, installed services."""
+"""Records with a kind and an id, as JSON: runs of plans, backups, installed services."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Records(Generic[T]):
         return msgspec.json.decode(rows[0]["entry"], type=self._entry) if rows else None
 
     async def all(self) -> dict[str, T]:
-        """By id, what was changed last first."""
+        """By id, most recently changed first."""
         rows = await self._store.fetch(
             "SELECT id, entry FROM quorate_records WHERE kind = $1 ORDER BY changed DESC, id", self._kind
         )
@@ -36,8 +36,26 @@ class Records(Generic[T]):
         await self._store.execute(
             "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "
             "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed",
-            self._kind, name, msgspec.json.encode(entry).decode(), self._store.clock.time(),
+            self._kind, name, msgspec.json.encode(entry, enc_hook=str).decode(), self._store.clock.time(),
         )  # fmt: skip
+
+    async def keep_new(self, name: str, entry: T) -> bool:
+        """Keep it unless there is one of that id; returns whether it was kept."""
+        kept = await self._store.execute(
+            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "
+            "ON CONFLICT DO NOTHING",
+            self._kind, name, msgspec.json.encode(entry, enc_hook=str).decode(), self._store.clock.time(),
+        )  # fmt: skip
+        return bool(kept)
+
+    async def replace(self, name: str, old: T, new: T) -> bool:
+        """Replace it if it is still the old one; returns whether it was replaced."""
+        replaced = await self._store.execute(
+            "UPDATE quorate_records SET entry = $3, changed = $4 WHERE kind = $1 AND id = $2 AND entry = $5",
+            self._kind, name, msgspec.json.encode(new, enc_hook=str).decode(), self._store.clock.time(),
+            msgspec.json.encode(old, enc_hook=str).decode(),
+        )  # fmt: skip
+        return bool(replaced)
 
     async def forget(self, name: str) -> None:
         await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", self._kind, name)

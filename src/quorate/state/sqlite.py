@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quorate.state.database import Row, StateUnavailable
-from quorate.state.locking import locked_folder
+from quorate.state.file_lock import NamedLocks, locked_folder
 from quorate.state.schema import NEWEST, READ_VERSION, VERSION_TABLE, WRITE_VERSION, statements_since
+from quorate.state.store import Row, StateUnavailable
 
 BUSY_SECONDS = 10.0
 
@@ -20,40 +20,50 @@ Answer = TypeVar("Answer")
 
 
 class SqliteDatabase:
-    """All access happens in one worker thread: SQLite blocks, and its connection stays where it was made."""
+    """All access happens in one worker thread: SQLite blocks, and its connection is bound to a thread."""
 
     def __init__(self, file: Path, worker: ThreadPoolExecutor, connection: sqlite3.Connection) -> None:
         self._file = file
         self._worker = worker
         self._connection = connection
+        self._locks = NamedLocks(file.with_name(f"{file.name}-locks"))
 
     @classmethod
     async def open(cls, file: Path) -> SqliteDatabase:
         worker = ThreadPoolExecutor(1, thread_name_prefix="quorate-state")
         try:
-            connection = await asyncio.get_running_loop().run_in_executor(worker, _told(file, lambda: _connect(file)))
+            connection = await asyncio.get_running_loop().run_in_executor(
+                worker, _translate_errors(file, lambda: _connect(file))
+            )
         except BaseException:
             worker.shutdown(wait=False)
             raise
         return cls(file, worker, connection)
 
     async def execute(self, statement: str, *values: Any) -> int:
-        return await self._in_worker(lambda: self._connection.execute(statement, _named(values)).rowcount)
+        return await self._in_worker(lambda: self._connection.execute(statement, _by_name(values)).rowcount)
 
     async def fetch(self, statement: str, *values: Any) -> list[Row]:
-        rows = await self._in_worker(lambda: self._connection.execute(statement, _named(values)).fetchall())
+        rows = await self._in_worker(lambda: self._connection.execute(statement, _by_name(values)).fetchall())
         return [dict(row) for row in rows]
 
+    async def hold(self, name: str) -> None:
+        await self._in_worker(lambda: self._locks.hold(name))
+
+    async def is_held(self, name: str) -> bool:
+        return await self._in_worker(lambda: self._locks.is_held(name))
+
     async def close(self) -> None:
+        await self._in_worker(self._locks.release)
         await self._in_worker(self._connection.close)
         self._worker.shutdown()
 
     async def _in_worker(self, work: Callable[[], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, _told(self._file, work))
+        return await asyncio.get_running_loop().run_in_executor(self._worker, _translate_errors(self._file, work))
 
 
 def _connect(file: Path) -> sqlite3.Connection:
-    """Open the file and bring its tables up to date, once, whoever else starts at the same time."""
+    """Open the file and upgrade its tables, once, even if other processes start at the same time."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked_folder(file.parent):
         _keep_private(file)
@@ -61,7 +71,7 @@ def _connect(file: Path) -> sqlite3.Connection:
         try:
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")  # what was used up stays used up after a power cut
+            connection.execute("PRAGMA synchronous = FULL")  # a used approval stays used after a power failure
             _upgrade(connection, str(file))
         except BaseException:
             connection.close()
@@ -71,7 +81,7 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 def _keep_private(file: Path) -> None:
     if not file.exists():
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite's side files take over its mode
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite's side files inherit its mode
     elif file.is_file() and file.stat().st_mode & 0o077:
         file.chmod(0o600)
 
@@ -91,12 +101,12 @@ def _upgrade(connection: sqlite3.Connection, place: str) -> None:
         raise
 
 
-def _named(values: tuple[Any, ...]) -> dict[str, Any]:
-    """To SQLite `$1` is a parameter with the name 1."""
+def _by_name(values: tuple[Any, ...]) -> dict[str, Any]:
+    """For SQLite, `$1` is a parameter named 1."""
     return {str(number): value for number, value in enumerate(values, 1)}
 
 
-def _told(file: Path, work: Callable[[], Answer]) -> Callable[[], Answer]:
+def _translate_errors(file: Path, work: Callable[[], Answer]) -> Callable[[], Answer]:
     def run() -> Answer:
         try:
             return work()
@@ -105,7 +115,7 @@ def _told(file: Path, work: Callable[[], Answer]) -> Callable[[], Answer]:
             raise StateUnavailable(
                 f"The state file {file} cannot be used",
                 why=why,
-                next_step="Check that the disk has room and the folder is ours, or set QUORATE_STATE to another place",
+                next_step="Check free disk space and the owner of the folder, or set QUORATE_STATE to another place",
             ) from None
 
     return run

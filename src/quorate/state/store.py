@@ -4,43 +4,89 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from quorate.state.database import Database, Row, StateUnavailable
+from quorate.problems import Problem, ProblemCode
 
 if TYPE_CHECKING:
     from quorate.pve.clock import Clock
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]+)://")
 
+Row = dict[str, Any]
+
+
+class StateUnavailable(Problem):
+    """The state can be neither read nor written now."""
+
+    code = ProblemCode.STATE
+
+
+class Database(Protocol):
+    """SQL is written once, with `$1`, `$2` for the values, which both databases accept.
+
+    There is no `transaction`: every atomic step is one statement, and the number of changed rows says whether it
+    happened. That holds between threads, processes and replicas, and a canceled caller leaves nothing half done.
+    """
+
+    async def execute(self, statement: str, *values: Any) -> int:
+        """Run a statement that writes, and return the number of rows it changed."""
+
+    async def fetch(self, statement: str, *values: Any) -> list[Row]: ...
+
+    async def hold(self, name: str) -> None:
+        """Hold the lock of this name until the process ends, however it ends; take it again if it was lost."""
+
+    async def is_held(self, name: str) -> bool:
+        """Whether a living process holds it, this one included."""
+
+    async def close(self) -> None: ...
+
 
 class Store:
-    """The door to the database. It opens when first used: what only reads a cluster never pays for it."""
+    """Access to the database, which is opened on first use, so that plain reads never pay for it."""
 
     def __init__(self, location: str, *, clock: Clock) -> None:
         self.clock = clock
         self.shared = location.startswith(("postgresql://", "postgres://"))
-        """Whether other machines may use it too."""
+        """Whether other machines may use it as well."""
         self._location = location
         self._database: Database | None = None
         self._opening = asyncio.Lock()
 
     @property
     def place(self) -> str:
-        """Where it is, for people; never with a password."""
+        """Where it is, without the password."""
         if not self.shared:
             return self._location
-        from quorate.state.postgres import shown
+        from quorate.state.postgres import safe_address
 
-        return shown(self._location)
+        return safe_address(self._location)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything to read; a file is created on first use."""
+        try:
+            return self.shared or Path(self._location).exists()
+        except OSError:  # such as a folder of another user: opening it says why
+            return True
 
     async def execute(self, statement: str, *values: Any) -> int:
-        """Run a statement that writes; how many rows it touched."""
+        """Run a statement that writes, and return the number of rows it changed."""
         return await (await self._opened()).execute(statement, *map(_storable, values))
 
     async def fetch(self, statement: str, *values: Any) -> list[Row]:
         return await (await self._opened()).fetch(statement, *map(_storable, values))
+
+    async def hold(self, name: str) -> None:
+        """Hold the lock of this name until the process ends, however it ends."""
+        await (await self._opened()).hold(name)
+
+    async def is_held(self, name: str) -> bool:
+        """Whether a living process holds it."""
+        return await (await self._opened()).is_held(name)
 
     async def ready(self) -> None:
         """Raises StateUnavailable if the database does not answer."""
@@ -76,7 +122,7 @@ class Store:
 
 
 def open_store(location: str, *, clock: Clock) -> Store:
-    """A path of a file or `postgresql://user:password@host/name`. Nothing is touched before the first use."""
+    """The path of a file or `postgresql://user:password@host/name`. Nothing is opened before the first use."""
     found = _SCHEME.match(location)
     if found and found["scheme"] not in ("postgresql", "postgres"):
         raise StateUnavailable(
@@ -86,8 +132,21 @@ def open_store(location: str, *, clock: Clock) -> Store:
     return Store(location if found else str(Path(location).expanduser()), clock=clock)
 
 
+async def shared_key(store: Store, name: str) -> bytes:
+    """A key that all replicas share, created by the first to ask.
+
+    It seals what a client carries between two requests: the name of a question, not a privilege. The owner of the
+    database could answer approvals in it as well, so the key gives nothing more away.
+    """
+    await store.execute(
+        "INSERT INTO quorate_keys (name, key) VALUES ($1, $2) ON CONFLICT DO NOTHING", name, secrets.token_hex(32)
+    )
+    rows = await store.fetch("SELECT key FROM quorate_keys WHERE name = $1", name)
+    return bytes.fromhex(rows[0]["key"])
+
+
 def _storable(value: Any) -> Any:
-    """Texts may come from strangers; halves of surrogate pairs and NUL are the ones that a database refuses."""
+    """Escape what a database refuses in texts: halves of surrogate pairs and NUL."""
     if not isinstance(value, str):
         return value
     return value.encode(errors="backslashreplace").decode().replace("\0", "\\0")

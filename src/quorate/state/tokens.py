@@ -1,7 +1,7 @@
 """Bearer tokens of the HTTP transport: `qrt_<id>_<secret>`.
 
-The secret is 256 random bits, so nobody can guess it from its hash: plain SHA-256 is as good as a slow hash here, and
-it is computed at every request. The id finds the row, the secret alone opens it.
+The secret has 256 random bits and cannot be guessed from its hash, so plain SHA-256 is as good as a slow hash; it is
+computed for every request. The id finds the row; only the secret authenticates.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from quorate.pve.errors import BadArgument, Conflict
-from quorate.state.database import Row, StateUnavailable
-from quorate.state.store import Store
+from quorate.problems import BadArgument, Conflict
+from quorate.state.store import Row, StateUnavailable, Store
 
 ACCESS = ("read", "operate", "admin")
 CACHE_SECONDS = 3.0
-"""How long the table is believed: a token that another process revokes works at most so long."""
+"""How long the table is cached: a token that another process revokes works at most this long."""
 AWAY_SECONDS = 15 * 60.0
-"""How long what was read last is believed while the store does not answer: then changes stop, but reads go on."""
+"""How long the cache lasts while the store does not answer: changes stop, but reads continue."""
 PATIENCE_SECONDS = 2.0
-"""How long a caller whose token is known waits for a store that hangs."""
+"""How long a caller with a known token waits for a hanging store."""
 NEWCOMER_SECONDS = 0.25
-"""How soon a token that another process has made is found, and how often strangers' inventions make us look."""
+"""How soon a token created by another process is found, and how often unknown tokens cause a lookup."""
 USE_NOTED_SECONDS = 60.0
 
 _LOG = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ _NAME = re.compile(r"[\w.@-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class TokenGrant:
-    """What a token allows. For toolsets and clusters None means all that the server has."""
+    """What a token allows. For toolsets and clusters, None means all of the server's."""
 
     id: str
     name: str
@@ -56,14 +55,14 @@ class TokenGrant:
 @dataclass(frozen=True, slots=True)
 class NewToken:
     plain: str
-    """Shown once; it cannot be had again."""
+    """Shown once; it cannot be recovered."""
     grant: TokenGrant
 
 
 class Tokens:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = store.clock
+        self.clock = store.clock
         self._known: dict[str, Row] = {}
         self._read_at = -math.inf
         self._away_at = -math.inf
@@ -79,11 +78,11 @@ class Tokens:
         clusters: Iterable[str] | None = None,
         expires: float | None = None,
     ) -> NewToken:
-        """Make a token. `expires` is a time, in seconds since the epoch."""
+        """Create a token. `expires` is in seconds since the epoch."""
         _ensure_named(name)
         _ensure_access(access)
-        if expires is not None and expires <= self._clock.time():
-            raise BadArgument("The token would be expired already")
+        if expires is not None and expires <= self.clock.time():
+            raise BadArgument("The token would already be expired")
         key, secret = secrets.token_hex(6), secrets.token_hex(32)
         row: Row = {
             "id": key,
@@ -92,7 +91,7 @@ class Tokens:
             "access": access,
             "toolsets": None if toolsets is None else json.dumps(sorted(set(toolsets))),
             "clusters": None if clusters is None else json.dumps(sorted(set(clusters))),
-            "created": self._clock.time(),
+            "created": self.clock.time(),
             "expires": expires,
             "last_used": None,
             "revoked": None,
@@ -105,34 +104,40 @@ class Tokens:
         )
         if not made:
             raise Conflict(
-                f"There is a token {name!r} already", next_step=f"Revoke it first, or choose another name than {name!r}"
+                f"A token named {name!r} already exists",
+                next_step=f"Revoke it first, or choose another name than {name!r}",
             )
         self._read_at = -math.inf
         return NewToken(f"qrt_{key}_{secret}", _grant(row))
 
     async def list(self) -> list[TokenGrant]:
-        """All tokens, also expired and revoked ones, oldest first."""
+        """All tokens, including expired and revoked ones, oldest first."""
         return [_grant(row) for row in await self._store.fetch("SELECT * FROM quorate_tokens ORDER BY created, id")]
 
+    async def find(self, id: str) -> TokenGrant | None:
+        """The token of that id as it is now, even if it is expired or revoked."""
+        rows = await self._store.fetch("SELECT * FROM quorate_tokens WHERE id = $1", id)
+        return _grant(rows[0]) if rows else None
+
     async def revoke(self, id_or_name: str) -> bool:
-        """End a token for good. False if there is none of that id or name that still works."""
+        """Revoke a token permanently. False if no valid token has that id or name."""
         ended = await self._store.execute(
             "UPDATE quorate_tokens SET revoked = $1 WHERE (id = $2 OR name = $2) AND revoked IS NULL",
-            self._clock.time(),
+            self.clock.time(),
             id_or_name,
         )
         self._read_at = -math.inf
         return ended > 0
 
     async def verify(self, text: str) -> TokenGrant | None:
-        """What this token allows, or None. Equally long for an unknown id and a wrong secret."""
+        """What this token allows, or None. Takes the same time for an unknown id and a wrong secret."""
         found = _TOKEN.fullmatch(text)
         if found is None:
             return None
         row = await self._row(found["id"])
         expected = row["secret_sha256"] if row else _sha256("")
         right = hmac.compare_digest(_sha256(found["secret"]), expected)
-        now = self._clock.time()
+        now = self.clock.time()
         if row is None or not right or row["revoked"] is not None:
             return None
         if row["expires"] is not None and row["expires"] <= now:
@@ -141,34 +146,34 @@ class Tokens:
         return _grant(row)
 
     async def _row(self, id: str) -> Row | None:
-        """From the whole table, which is small and read at most every few seconds, whoever asks and however many."""
+        """From the whole table, which is small and read at most every few seconds, regardless of the load."""
         if not self._fresh(id):
             async with self._reading:
                 if not self._fresh(id):
-                    await (self._read_if_there() if self._believable(id) else self._read())
+                    await (self._read_if_there() if self._believable(id) else self._load())
         return self._known.get(id)
 
-    async def _read(self) -> None:
+    async def _load(self) -> None:
         rows = await self._store.fetch("SELECT * FROM quorate_tokens WHERE revoked IS NULL")
         self._known = {row["id"]: row for row in rows}
-        self._read_at = self._clock.monotonic()
+        self._read_at = self.clock.monotonic()
 
     async def _read_if_there(self) -> None:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._read()
+                await self._load()
         except (StateUnavailable, TimeoutError) as problem:
-            self._away_at = self._clock.monotonic()
-            _LOG.error("tokens are believed as they were read last: %s", str(problem) or "the store does not answer")
+            self._away_at = self.clock.monotonic()
+            _LOG.error("using tokens as last read: %s", str(problem) or "the store does not answer")
 
     def _fresh(self, id: str) -> bool:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now - self._away_at < CACHE_SECONDS and self._believable(id):
             return True
         return now - self._read_at < (CACHE_SECONDS if id in self._known else NEWCOMER_SECONDS)
 
     def _believable(self, id: str) -> bool:
-        return id in self._known and self._clock.monotonic() - self._read_at < AWAY_SECONDS
+        return id in self._known and self.clock.monotonic() - self._read_at < AWAY_SECONDS
 
     async def _note_use(self, row: Row, now: float) -> None:
         if row["last_used"] is not None and now - row["last_used"] < USE_NOTED_SECONDS:
@@ -177,7 +182,7 @@ class Tokens:
         try:
             await self._store.execute("UPDATE quorate_tokens SET last_used = $1 WHERE id = $2", now, row["id"])
         except StateUnavailable:
-            return  # a full disk must not end reads
+            return  # a full disk must not stop reads
 
 
 def _grant(row: Row) -> TokenGrant:
@@ -192,7 +197,7 @@ def _sha256(text: str) -> str:
 def _ensure_named(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise BadArgument(
-            f"{name!r} is no name for a token",
+            f"{name!r} is not a valid name for a token",
             next_step="Use up to 64 letters, digits, dots, dashes, underscores and @",
         )
 

@@ -6,16 +6,15 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator, Generator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from quorate.state.audit_head import AuditHead
 from quorate.state.chain import TORN, UNKNOWN, Link, first_link, link_of, linked, parsed
-from quorate.state.database import StateUnavailable
-from quorate.state.locking import lock_file
-from quorate.state.store import Store
+from quorate.state.file_lock import lock_file
+from quorate.state.store import StateUnavailable, Store
+from quorate.state.trail import AuditHead
 
 ROOM_FOR_ENTRIES = 256 * 1024
 _BLOCK = 64 * 1024
@@ -23,12 +22,13 @@ _BATCH_LINES = 500
 
 
 class TrailFile:
-    """Written under a lock that all processes share; the head record in the store tells if the end was cut off."""
+    """Written under a lock that all processes share; the head in the store shows if the end was cut off."""
 
     def __init__(self, file: Path, store: Store) -> None:
         self.place = str(file)
         self._file = file
-        self._head = AuditHead(store, str(file.absolute()))
+        self.name = str(file.absolute())
+        self._head = AuditHead(store, self.name)
         self._appending = asyncio.Lock()
 
     async def ensure_writable(self) -> None:
@@ -36,25 +36,18 @@ class TrailFile:
         await self._head.ensure_writable()
 
     async def append(self, entry: Mapping[str, Any]) -> None:
-        async with self._appending:
-            handle = await asyncio.to_thread(self._open_locked)
-            try:
-                head = await self._known_head()
-                written = await asyncio.to_thread(_append, handle, entry, head)
-                with suppress(StateUnavailable):  # the entry is written; the next one brings the head up to date
-                    await self._head.move(head, written)
-            finally:
-                os.close(handle)
+        async with self._appending, self._locked() as handle:
+            head = await self._known_head()
+            written = await asyncio.to_thread(_append, handle, entry, head)
+            with suppress(StateUnavailable):  # the record is written; the next one updates the head
+                await self._head.move(head, written)
 
     async def whole(self) -> tuple[AsyncIterator[bytes], Link | None]:
-        """All lines, oldest first, and the head record that belongs to them."""
+        """All lines, oldest first, and the head that belongs to them."""
         if not self._file.exists():
             return _batched(_nothing()), await self._head.read()
-        handle = await asyncio.to_thread(self._open_locked)
-        try:
+        async with self._locked() as handle:
             head, size = await self._head.read(), os.fstat(handle).st_size
-        finally:
-            os.close(handle)
         return _batched(_lines(self._file, size)), head
 
     def newest_first(self) -> AsyncIterator[bytes]:
@@ -79,9 +72,26 @@ class TrailFile:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
+    @asynccontextmanager
+    async def _locked(self) -> AsyncIterator[int]:
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open_locked))
+        try:
+            handle = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)  # the thread gets the lock all the same, and must not keep it
+            raise
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+
     def _open_locked(self) -> int:
         handle = self._open()
-        lock_file(handle)
+        try:
+            lock_file(handle)
+        except BaseException:
+            os.close(handle)
+            raise
         return handle
 
     def _backwards(self) -> Generator[bytes]:
@@ -90,15 +100,20 @@ class TrailFile:
                 yield line
 
 
+def _close_opened(opening: asyncio.Future[int]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        os.close(opening.result())
+
+
 def _append(handle: int, entry: Mapping[str, Any], head: Link | None) -> Link:
-    """One write, to the disk or not at all: the lock is held, so what a full disk has cut short can be taken back."""
+    """One write, complete or not at all: under the lock, a write cut short by a full disk can be undone."""
     size = os.fstat(handle).st_size
     unfinished = b"\n" if size and os.pread(handle, 1, size - 1) != b"\n" else b""
     after, end = _last_link(handle, size)
     if unfinished and 0 < end < size:
         entry = {**entry, TORN: _digest(handle, end, size, unfinished).hexdigest()}
     if head is not None and not _holds(handle, size, head):
-        after = head  # the end was cut off: going on after it keeps the gap in sight
+        after = head  # the end was cut off: continuing after it keeps the gap visible
     elif head is not None and head.seq < after.seq:
         entry = {**entry, UNKNOWN: after.seq - head.seq}
     elif not after.seq:
@@ -119,7 +134,7 @@ def _write(handle: int, data: bytes, size: int) -> None:
 
 
 def _last_link(handle: int, size: int) -> tuple[Link, int]:
-    """The newest entry of the chain and where its line ends."""
+    """The newest record of the chain and where its line ends."""
     for line, end in _lines_backwards(handle, size):
         if link := link_of(parsed(line)):
             return link, end
@@ -127,7 +142,7 @@ def _last_link(handle: int, size: int) -> tuple[Link, int]:
 
 
 def _holds(handle: int, size: int, head: Link) -> bool:
-    """Whether the entry that the store knows is where it was: at the end, or a crash has left newer ones behind it."""
+    """Whether the record that the store knows is in place: at the end, or before newer ones left by a crash."""
     for line, _ in _lines_backwards(handle, size):
         link = link_of(parsed(line))
         if link is not None and link.seq <= head.seq:
@@ -152,7 +167,7 @@ def _lines(file: Path, size: int) -> Generator[bytes]:
 
 
 def _lines_backwards(handle: int, size: int) -> Generator[tuple[bytes, int]]:
-    """The lines before `size`, the last one first, each with the place where it ends."""
+    """The lines before `size`, last one first, each with the offset of its end."""
     rest, start, end = b"", size, size
     while start > 0:
         length = min(_BLOCK, start)
@@ -171,10 +186,11 @@ def _nothing() -> Generator[bytes]:
 
 
 async def _batched(lines: Generator[bytes]) -> AsyncIterator[bytes]:
-    """Read in a thread, a batch at a time: a long trail neither blocks the server nor fills its memory."""
+    """Read in a thread, in batches: a long trail neither blocks the server nor fills its memory."""
     try:
         while batch := await asyncio.to_thread(lambda: list(islice(lines, _BATCH_LINES))):
             for line in batch:
                 yield line
     finally:
-        lines.close()
+        with suppress(ValueError):  # a canceled reader leaves a thread in it, which closes it when it is done
+            lines.close()

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from quorate.state.audit_head import AuditHead
 from quorate.state.chain import Link, first_link, linked
 from quorate.state.store import Store
+from quorate.state.trail import AuditHead
 
 _NAME = "audit"
 _PAGE = 500
@@ -16,10 +16,11 @@ _FAR = 2**62
 
 
 class TrailTable:
-    """An entry and the head that it moves are one statement, which fails if another replica was quicker."""
+    """One statement writes a record and moves the head; it fails if another replica was faster."""
 
     def __init__(self, store: Store) -> None:
         self.place = store.place
+        self.name = _NAME
         self._store = store
         self._head = AuditHead(store, _NAME)
         self._appending = asyncio.Lock()
@@ -28,12 +29,12 @@ class TrailTable:
         await self._head.ensure_writable()
 
     async def append(self, entry: Mapping[str, Any]) -> None:
-        async with self._appending:  # so that only replicas compete, not the calls of one
+        async with self._appending:  # only replicas compete, not the calls of one
             while not await self._append_after(await self._last(), entry):
-                pass  # someone has appended, so the trail goes on; now after theirs
+                pass  # another replica appended first; try after its record
 
     async def whole(self) -> tuple[AsyncIterator[bytes], Link | None]:
-        """All rows that there are now, in order, and the head record; one statement, so they fit together."""
+        """All current rows in order, and the head, consistent with each other."""
         rows = await self._store.fetch(
             """SELECT (SELECT max(seq) FROM quorate_audit) AS newest,
                 (SELECT seq FROM quorate_audit_head WHERE name = $1) AS seq,

@@ -10,9 +10,9 @@ from mcp.types import Completion
 
 from quorate.operations.registry import Table
 from quorate.pipeline.caller import Exchange
+from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.routing import CLUSTER
-from quorate.pipeline.run import Pipeline
-from quorate.pve.errors import Problem
+from quorate.problems import Problem
 
 MOST = 100
 """The protocol's limit."""

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as ListedTool
 from msgspec import Meta
 
-from quorate.operations.meant import meant
+from quorate.documents import Unreadable, read_json
+from quorate.hints import Naming, ToolHint
 from quorate.operations.registry import Operation, Risk, Table, operation_named, operations, schema_of
 from quorate.pipeline.arguments import WrongArguments, decode
 from quorate.pipeline.caller import Caller, Exchange
-from quorate.pipeline.run import Pipeline, Result
-from quorate.pve.errors import BadArgument, Problem
+from quorate.pipeline.invocation import Result
+from quorate.pipeline.pipeline import Pipeline
+from quorate.problems import BadArgument, Problem
+from quorate.suggestions import did_you_mean, similar_tools
 from quorate.surfaces import rendering
-from quorate.surfaces.describing import arguments_of, in_short, needed_arguments
-from quorate.surfaces.finding import Finder
+from quorate.surfaces.argument_help import arguments_of, in_short, needed_arguments
 from quorate.surfaces.instructions import instructions
-from quorate.surfaces.native import NativeSurface, hints
+from quorate.surfaces.native import NativeSurface, allowed_risk, hints
 from quorate.surfaces.surface import answer
+from quorate.surfaces.tool_search import Finder
 
 SHOWN = 5
+OPERATION_NAMES = ("tool", "name", "operation_name", "op", "command", "method", "action")
+"""What callers write instead of `operation`."""
 
 
 class _Finding(msgspec.Struct):
@@ -47,6 +51,7 @@ class Tool:
     risks: tuple[Risk, ...]
     """Of the calls that it is for, the worst last."""
     arguments: type[msgspec.Struct] = _Running
+    inapplicable: ClassVar[Mapping[str, str]] = {}
 
     @property
     def risk(self) -> Risk:
@@ -111,10 +116,10 @@ class LeanSurface:
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
         tool = TOOLS.get(name)
         if tool is None:
-            raise BadArgument(f"There is no tool {name!r}", next_step=f"There are {', '.join(TOOLS)}")
+            raise BadArgument(f"There is no tool {name!r}", next_step=f"Available: {', '.join(TOOLS)}")
         given = _decoded(tool, arguments)
         if tool is FIND:
-            return answer(Result(self._found(exchange.caller, given["words"], given["operation"])))
+            return answer(Result(self._find(exchange.caller, given["words"], given["operation"])))
         return await self._run(tool, given["operation"], given["arguments"], exchange)
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -127,9 +132,16 @@ class LeanSurface:
                 f"{tool.name} does not run this call of {name}", next_step=f"Make the same call with {needed.name}"
             )
         try:
-            return answer(await self._pipeline.run(name, arguments, exchange))
+            return answer(await self._pipeline.run(name, arguments, exchange), self.naming(exchange.caller))
         except WrongArguments as problem:
-            return self._explained(operation, problem, exchange.caller)
+            return self._wrong_arguments(operation, problem, exchange.caller)
+
+    def naming(self, caller: Caller) -> Naming:
+        def name(hint: ToolHint) -> str | None:
+            risk = allowed_risk(self._pipeline, hint, caller)
+            return None if risk is None else _call(next(tool for tool in RUNNERS if risk in tool.risks), hint)
+
+        return name
 
     def _needed(self, operation: Operation, arguments: dict[str, Any]) -> Tool | None:
         """None where the arguments are wrong: the pipeline finds that as well, and tells it without secrets."""
@@ -139,10 +151,10 @@ class LeanSurface:
             return None
         return next(tool for tool in RUNNERS if risk in tool.risks)
 
-    def _explained(self, operation: Operation, problem: Problem, caller: Caller) -> CallToolResult:
+    def _wrong_arguments(self, operation: Operation, problem: Problem, caller: Caller) -> CallToolResult:
         """What is wrong with the arguments, and which there are."""
         arguments = rendering.text(dict(self._arguments(operation, caller)))
-        text = f"{rendering.problem_text(problem)}\n{operation.name} takes:\n{arguments}"
+        text = f"{rendering.problem_text(problem, self.naming(caller))}\n{operation.name} takes:\n{arguments}"
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
     def _operation(self, name: str) -> Operation:
@@ -150,17 +162,15 @@ class LeanSurface:
         if found := operation_named(name):
             return found
         plain_words = " " in name.strip()
-        near = [one.name for one in self._finder.find(name)[:3]] if plain_words else meant(name, operations())
-        hint = (
-            f"Did you mean {' or '.join(map(repr, near))}?" if near else f"{FIND.name} finds operations by plain words"
-        )
+        near = [one.name for one in self._finder.find(name)[:3]] if plain_words else similar_tools(name, operations())
+        hint = did_you_mean(near) if near else f"{FIND.name} finds operations by plain words"
         raise BadArgument(f"There is no operation {name!r}", next_step=hint)
 
     # -- finding ---------------------------------------------------------------------------------------------------
 
-    def _found(self, caller: Caller, words: str | None, name: str | None) -> Table | dict[str, Any]:
+    def _find(self, caller: Caller, words: str | None, name: str | None) -> Table | dict[str, Any]:
         if name is not None:
-            return self._described(self._operation(name), caller)
+            return self._describe(self._operation(name), caller)
         visible = self._pipeline.visible(caller)
         if words is None:
             return _by_toolset(visible)
@@ -174,7 +184,7 @@ class LeanSurface:
             table.facts["not_available"] = self._objection(found[0], caller)
         return table
 
-    def _described(self, operation: Operation, caller: Caller) -> dict[str, Any]:
+    def _describe(self, operation: Operation, caller: Caller) -> dict[str, Any]:
         objection = self._objection(operation, caller)
         return {
             "operation": operation.name,
@@ -185,7 +195,7 @@ class LeanSurface:
         }
 
     def _arguments(self, operation: Operation, caller: Caller) -> dict[str, str]:
-        return arguments_of(self._native.described(operation, caller).input_schema)
+        return arguments_of(self._native.arguments(operation, caller))
 
     def _objection(self, operation: Operation, caller: Caller) -> str:
         """Why no cluster lets the caller do it; empty if one does."""
@@ -206,14 +216,23 @@ class LeanSurface:
 def _decoded(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     given = dict(arguments)
     if isinstance(text := given.get("arguments"), str):  # how some clients send an object inside an object
-        with contextlib.suppress(json.JSONDecodeError):
-            given["arguments"] = json.loads(text)
+        with contextlib.suppress(Unreadable):
+            given["arguments"] = read_json(text)
     try:
         return decode(tool, given)
     except WrongArguments as problem:
-        if tool is not FIND and set(given) - {"operation", "arguments"}:
-            problem.next_step = 'The arguments of the operation go into arguments, such as {"guest": "web01"}.'
+        if tool is FIND:
+            raise
+        if renamed := next((name for name in OPERATION_NAMES if name in given and "operation" not in given), None):
+            problem.next_step = f"Give the operation as operation={given[renamed]}"
+        elif set(given) - {"operation", "arguments"}:
+            problem.next_step = 'Put the arguments of the operation into arguments, such as {"guest": "web01"}'
         raise
+
+
+def _call(tool: Tool, hint: ToolHint) -> str:
+    arguments = f" arguments={msgspec.json.encode(hint.arguments).decode()}" if hint.arguments else ""
+    return f"{tool.name} operation={hint.tool}{arguments}"
 
 
 def listed(tool: Tool) -> ListedTool:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
+import msgspec
 from mcp.types import CallToolResult, Tool, ToolAnnotations
 
+from quorate.hints import Naming, ToolHint
 from quorate.operations.registry import Operation, Risk, operation_named
+from quorate.pipeline.arguments import LONGEST_NAME, WrongArguments, refuse_long
 from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.routing import CLUSTER
-from quorate.pipeline.run import Pipeline
+from quorate.problems import BadArgument
 from quorate.surfaces.instructions import instructions
 from quorate.surfaces.surface import answer
 
+MAX_TOOLS, MAX_BYTES = 100, 96_000
+"""The budget of one tool list: beyond it, clients drop tools, choose the wrong ones or run out of context."""
 PLAN_TOKEN = {"type": "string", "description": "From the dry run of the same call"}
 
 
@@ -30,17 +37,51 @@ class NativeSurface:
         return instructions(self._pipeline.gates(), self._pipeline.visible(), self._pipeline.approver.mode)
 
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
-        return answer(await self._pipeline.run(name, arguments, exchange))
+        if not self.knows(name):
+            self._refuse_unknown(name, exchange.caller)
+        return answer(await self._pipeline.run(name, arguments, exchange), self.naming(exchange.caller))
+
+    def _refuse_unknown(self, name: str, caller: Caller) -> NoReturn:
+        from quorate.surfaces.unknown_tool import of_other_servers, suggest_instead
+
+        refuse_long("The name of the tool", name, LONGEST_NAME)
+        _, natives = of_other_servers(name)
+        hint = f"Here it is {natives}" if natives else suggest_instead(name, self._pipeline.visible(caller))
+        raise BadArgument(f"There is no tool {name!r}", next_step=hint or "The list of tools has them all")
+
+    def naming(self, caller: Caller) -> Naming:
+        return lambda hint: str(hint) if allowed_risk(self._pipeline, hint, caller) else None
 
     def described(self, operation: Operation, caller: Caller) -> Tool:
-        """With what the pipeline itself takes from this caller."""
-        clusters = [site.name for site in self._pipeline.sites.open_to(caller)]
-        tool, approver = describe(operation), self._pipeline.approver
-        if approver.takes_tokens and approver.needed(operation.risk):
-            tool.input_schema["properties"]["plan_token"] = PLAN_TOKEN
-        if len(clusters) > 1 and not operation.about_homelab:
-            tool.input_schema["properties"][CLUSTER] = {"type": "string", "enum": clusters}
+        tool = describe(operation)
+        tool.input_schema["properties"] |= self._pipeline_arguments(operation, caller)
         return tool
+
+    def arguments(self, operation: Operation, caller: Caller) -> dict[str, Any]:
+        """The whole schema, with bounds and defaults."""
+        schema = operation.schema()
+        return {**schema, "properties": {**schema["properties"], **self._pipeline_arguments(operation, caller)}}
+
+    def _pipeline_arguments(self, operation: Operation, caller: Caller) -> dict[str, Any]:
+        """What the pipeline itself takes from this caller."""
+        clusters = [site.name for site in self._pipeline.sites.open_to(caller)]
+        # The arguments may raise the risk of any change.
+        token = {"plan_token": PLAN_TOKEN} if self._pipeline.approver.takes_tokens and operation.changes else {}
+        several = len(clusters) > 1 and not operation.about_homelab
+        return {**token, **({CLUSTER: {"type": "string", "enum": clusters}} if several else {})}
+
+
+def allowed_risk(pipeline: Pipeline, hint: ToolHint, caller: Caller) -> Risk | None:
+    """The risk of the call in a hint; None if no cluster lets this caller make it."""
+    operation = operation_named(hint.tool)
+    if operation is None:
+        return None
+    try:
+        risk = pipeline.risk_of(operation, hint.arguments)
+    except WrongArguments:  # a hint may leave arguments to the caller
+        risk = operation.least_risk
+    gates = pipeline.gates(caller, operation)
+    return risk if any(gate.objection(operation, caller, risk) is None for gate in gates) else None
 
 
 def describe(operation: Operation) -> Tool:
@@ -48,9 +89,38 @@ def describe(operation: Operation) -> Tool:
     return Tool(
         name=operation.name,
         description=operation.summary,
-        input_schema={**schema, "properties": {**schema["properties"]}},
+        input_schema={
+            **schema,
+            "properties": {name: listed(name, part) for name, part in schema["properties"].items()},
+        },
         annotations=hints(operation.risk, idempotent=operation.idempotent),
     )
+
+
+_LISTED = {"dry_run": {"type": "boolean"}, "wait": {"type": "number"}, "safely": {"type": "boolean"}}
+"""Arguments of every change; the instructions explain them once."""
+
+
+def listed(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    """One argument as a client pays for it with every conversation: without bounds that a refusal names, without
+    defaults that go without saying, and with a number that may also be a text as a text."""
+    if name in _LISTED:
+        return dict(_LISTED[name])
+    slim = {key: value for key, value in part.items() if key not in _BOUNDS and not _is_obvious(name, key, value)}
+    if "items" in slim:
+        slim["items"] = listed("", slim["items"])
+    kinds = [listed("", one) for one in slim.pop("anyOf", ())]
+    if {"type": "string"} in kinds:
+        kinds = [one for one in kinds if one != {"type": "integer"}]
+    return slim | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {})
+
+
+def _is_obvious(name: str, key: str, value: object) -> bool:
+    """A default that is nothing, and the length of a page, which every page shows."""
+    return key == "default" and (not value or name == "limit")
+
+
+_BOUNDS = frozenset({"minimum", "exclusiveMinimum", "maximum"})
 
 
 def hints(risk: Risk, *, idempotent: bool) -> ToolAnnotations:
@@ -65,3 +135,15 @@ def hints(risk: Risk, *, idempotent: bool) -> ToolAnnotations:
 def as_json(tools: list[Tool]) -> list[dict[str, Any]]:
     """The `tools` array as it goes over the wire."""
     return [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in tools]
+
+
+def budget_warning(tools: list[Tool]) -> str | None:
+    """What to say at start if the list is longer than a client can use well."""
+    size = len(msgspec.json.encode(as_json(tools)))
+    if len(tools) <= MAX_TOOLS and size <= MAX_BYTES:
+        return None
+    return (
+        f"these toolsets list {len(tools)} tools in {size / 1000:.0f} kB, more than the {MAX_TOOLS} tools and "
+        f"{MAX_BYTES / 1000:.0f} kB that most clients handle well. Choose fewer --toolsets, or start with "
+        "--surface lean, whose few tools reach everything."
+    )

@@ -2,31 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from quorate.hints import Naming, resolve
 from quorate.operations.registry import Table
-from quorate.pve.errors import Problem
+from quorate.operations.units import Quantity
+from quorate.problems import Problem
 
 
-def structured(data: dict[str, Any] | Table) -> dict[str, Any]:
-    if not isinstance(data, Table):
-        return {key: value for key, value in data.items() if value not in ("", None, [], {})}
-    more = {} if data.next_offset is None else {"next_offset": data.next_offset}
-    note = {"note": data.note} if data.note else {}
-    return {
-        "columns": list(data.columns),
-        "rows": data.rows,
-        "total": data.total,
-        **more,
-        **note,
-        **data.facts,
-    }
+def render_advice(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any] | Table:
+    """The same answer with its advice as text, in which `name` writes the calls of tools."""
+    if isinstance(data, Table):
+        return replace(
+            data, rows=resolve(data.rows, name), note=resolve(data.note, name), facts=resolve(data.facts, name)
+        )
+    resolved: dict[str, Any] = resolve(data, name)
+    return resolved
 
 
-def text(data: dict[str, Any] | Table) -> str:
+def text_and_structure(data: dict[str, Any] | Table, name: Naming = str) -> tuple[str, dict[str, Any]]:
+    """The answer for people and models, and for programs."""
+    rendered = render_advice(data, name)
+    return _text(rendered), _structure(rendered)
+
+
+def structured(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any]:
+    """The answer for programs: raw values, and a table as columns and rows, which is half the size of objects."""
+    return _structure(render_advice(data, name))
+
+
+def _structure(data: dict[str, Any] | Table) -> dict[str, Any]:
+    if isinstance(data, Table):
+        return {"columns": list(data.columns), "rows": raw(data.rows), **_beside(data)}
+    return _filled(raw(data))
+
+
+def objects(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any]:
+    """The answer for scripts: raw values, and every table as a list of objects without empty values."""
+    data = render_advice(data, name)
+    if isinstance(data, Table):
+        return {
+            "items": _keyed(data.columns, raw(data.rows)),
+            **{key: _unfold(one) for key, one in _beside(data).items()},
+        }
+    unfolded: dict[str, Any] = _unfold(_filled(raw(data)))
+    return unfolded
+
+
+def raw(value: Any) -> Any:
+    """The same structure with the values that its texts stand for: bytes, seconds, fractions, ISO times."""
+    if isinstance(value, Quantity):
+        return value.value
+    if isinstance(value, dict):
+        return {key: raw(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [raw(one) for one in value]
+    return value
+
+
+def _beside(table: Table) -> dict[str, Any]:
+    more = {} if table.next_offset is None else {"next_offset": table.next_offset}
+    note = {"note": table.note} if table.note else {}
+    return {"total": table.total, **more, **note, **raw(table.facts)}
+
+
+def _filled(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in ("", None, [], {})}
+
+
+def _keyed(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    return [_filled(dict(zip(columns, row, strict=True))) for row in rows]
+
+
+def _unfold(value: Any) -> Any:
+    """With the tables inside an answer as lists of objects."""
+    if isinstance(value, dict) and value.keys() == {"columns", "rows"}:
+        return _keyed(value["columns"], value["rows"])
+    if isinstance(value, dict):
+        return {key: _unfold(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_unfold(one) for one in value]
+    return value
+
+
+def text(data: dict[str, Any] | Table, name: Naming = str) -> str:
     """Tab-separated rows for a table, `key: value` lines for the rest."""
+    return _text(render_advice(data, name))
+
+
+def _text(data: dict[str, Any] | Table) -> str:
     if not isinstance(data, Table):
-        return "\n".join(_lines(structured(data), ""))
+        return "\n".join(_lines(_filled(data), ""))
     lines = ["\t".join(data.columns)] if data.rows else []
     lines += ["\t".join(_cell(value) for value in row) for row in data.rows]
     return "\n".join([*lines, _footer(data), *_lines(data.facts, "")])
@@ -82,9 +150,9 @@ def _scalar(value: Any, indent: str) -> str:
     return str(value).replace("\n", f"\n{indent}  ")
 
 
-def problem_text(problem: Problem) -> str:
+def problem_text(problem: Problem, name: Naming = str) -> str:
     """What happened, why, what to do next; then the facts that help, such as the task and the end of its log."""
-    lines = [str(problem)]
+    lines = [problem.render(name)]
     if "task" in problem.facts:
         lines.append(f"Task: {problem.facts['task']}")
     if problem.facts.get("log"):

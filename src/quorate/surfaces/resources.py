@@ -9,11 +9,12 @@ from urllib.parse import quote, unquote
 
 from mcp.types import INVALID_PARAMS, Resource, ResourceTemplate
 
+from quorate.hints import Naming
 from quorate.operations.registry import Table
 from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.routing import CLUSTER
-from quorate.pipeline.run import Pipeline
-from quorate.pve.errors import NotFound
+from quorate.problems import NotFound
 from quorate.surfaces import rendering
 
 SCHEME = "pve://"
@@ -75,8 +76,9 @@ WHOLE = "cluster"
 
 
 class Resources:
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, naming: Callable[[Caller], Naming]) -> None:
         self._pipeline = pipeline
+        self._naming = naming
 
     def listed(self, caller: Caller) -> list[Resource]:
         if not self._offers("cluster_status", caller):
@@ -112,7 +114,8 @@ class Resources:
         """Raises Problem; NotFound if there is nothing at this address."""
 
         async def read(operation: str, arguments: Mapping[str, Any]) -> dict[str, Any] | Table:
-            return (await self._pipeline.run(operation, arguments, exchange)).data
+            data = (await self._pipeline.run(operation, arguments, exchange)).data
+            return rendering.render_advice(data, self._naming(exchange.caller))
 
         where, part, name = self._parsed(uri, exchange.caller)
         if part == WHOLE:
@@ -131,7 +134,7 @@ class Resources:
             if len(parts) == 2 and parts[0] in KINDS:
                 return where, parts[0], parts[1]
         places = ", ".join(f"{SCHEME}{kind.part}/{{{kind.variable}}}" for kind in KINDS.values())
-        raise NotFound(f"There is nothing at {uri}", next_step=f"There are {SCHEME}{WHOLE}, {places}")
+        raise NotFound(f"There is nothing at {uri}", next_step=f"Available: {SCHEME}{WHOLE}, {places}")
 
     def _where(self, cluster: str, caller: Caller) -> dict[str, str] | None:
         """The argument that names the cluster; None if the caller reaches none of that name."""

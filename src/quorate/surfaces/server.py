@@ -9,10 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mcp.server import MCPServer
+from mcp.server.apps import APP_MIME_TYPE, Apps, client_supports_apps
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.shared.exceptions import MCPError
 from mcp.types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolResult,
     Completion,
@@ -20,6 +23,7 @@ from mcp.types import (
     CompletionContext,
     GetPromptResult,
     InputRequiredResult,
+    ListToolsResult,
     Prompt,
     PromptReference,
     Resource,
@@ -29,15 +33,19 @@ from mcp.types import (
 )
 
 from quorate import __version__
+from quorate.hints import TASK_LIST, Advice, Naming
+from quorate.pipeline.arguments import LONGEST_NAME, LONGEST_TEXT, refuse_oversized
 from quorate.pipeline.caller import AnswerLater, Caller, Exchange, Scope
-from quorate.pipeline.run import Pipeline
-from quorate.pve.errors import Problem
+from quorate.pipeline.pipeline import Pipeline
+from quorate.pipeline.sanitization import clean_text
+from quorate.problems import BadArgument, NotFound, Problem, Refused
 from quorate.surfaces import rendering
-from quorate.surfaces.asking import as_input_required, asker
+from quorate.surfaces.elicitation import as_input_required, asker
 from quorate.surfaces.surface import Surface
 
 if TYPE_CHECKING:
     from quorate.surfaces.completions import Completions
+    from quorate.surfaces.early_handshake import Opening
     from quorate.surfaces.prompts import Prompts
     from quorate.surfaces.resources import Resources
 
@@ -48,13 +56,13 @@ Identify = Callable[[], tuple[str, Scope]]
 
 
 def nobody() -> tuple[str, Scope]:
-    """Over stdio there are no credentials: whoever started the server is the caller."""
+    """Over stdio there are no credentials: the caller is the user who started the server."""
     return "", Scope()
 
 
 def _remarks(transport: str) -> list[str]:
-    """Instructions are made once, before anybody has come."""
-    return ["Your token may allow less: what it does not is not listed."] if transport == "http" else []
+    """Instructions are made once, before any caller is known."""
+    return ["Your token may allow less; tools beyond its scope are not listed."] if transport == "http" else []
 
 
 class Server(MCPServer[Any]):
@@ -83,12 +91,35 @@ class Server(MCPServer[Any]):
             instructions="\n\n".join([*(surface.instructions() for surface in surfaces), *_remarks(transport)]),
             log_level="WARNING",
             subscriptions=False,  # what is listed does not change while a server runs
+            extensions=[Apps()],  # views for clients that show them; their pages are read as resources
             **sdk,
         )
         self.completion()(self._complete)  # type: ignore[no-untyped-call]
 
+    async def run_stdio_async(self) -> None:
+        from quorate.surfaces.early_handshake import Opening
+        from quorate.surfaces.lines import standard_streams
+
+        async with standard_streams() as (lines, writer):
+            await self.converse(Opening(lines, writer))
+
+    async def converse(self, opening: Opening) -> None:
+        """Take over a conversation on standard input and output."""
+        from quorate.surfaces.stdio import conversation
+
+        read, write = conversation(opening)
+        await self._lowlevel_server.run(read, write, self._lowlevel_server.create_initialization_options())
+
     def knows(self, name: str) -> bool:
         return any(surface.knows(name) for surface in self._surfaces)
+
+    async def _handle_list_tools(self, ctx: Any, params: Any) -> ListToolsResult:
+        listed = await super()._handle_list_tools(ctx, params)
+        if client_supports_apps(ctx):
+            from quorate.surfaces.views import with_views
+
+            listed.tools = with_views(listed.tools)
+        return listed
 
     async def list_tools(self) -> list[Tool]:
         caller = self._caller(None)
@@ -97,20 +128,21 @@ class Server(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        surface = next((one for one in self._surfaces if one.knows(name)), self._surfaces[0])
         report = None if context is None else context.report_progress
+        surface = next((one for one in self._surfaces if one.knows(name)), self._surfaces[0])
+        caller = self._caller(context)
         try:
-            return await surface.call(name, arguments, Exchange(self._caller(context), report, asker(context)))
+            refuse_oversized(name, arguments)
+            return await surface.call(name, arguments, Exchange(caller, report, asker(context)))
         except AnswerLater as later:
             return as_input_required(later)
         except Problem as problem:
-            raise ToolError(rendering.problem_text(problem)) from None
-        except Exception as error:  # noqa: BLE001 (a defect of ours: the log gets the place, the caller no internals)
-            log.error("%s failed: %s", name, self._pipeline.trace_of(error, arguments))
-            raise ToolError(
-                f"{name} failed inside Quorate ({type(error).__name__}); this is a defect, not your mistake. "
-                "The server's log has the details; whether anything was changed shows in task_list."
-            ) from None
+            # Cleaned here, too: a surface refuses some calls before the pipeline sees them.
+            raise ToolError(clean_text(rendering.problem_text(problem, surface.naming(caller)))) from None
+        except Exception as error:  # noqa: BLE001 (a defect: details go to the log, not to the caller)
+            log.error("%s failed: %s", name[:LONGEST_NAME], self._pipeline.trace_of(error, arguments))
+            defect = _defect(name, error, Advice("Check whether anything was changed", TASK_LIST))
+            raise ToolError(clean_text(defect.render(surface.naming(caller)))) from None
 
     # -- resources, prompts, completions: their modules are imported when a client asks, which many never do ---------
 
@@ -118,13 +150,13 @@ class Server(MCPServer[Any]):
     def _resources(self) -> Resources:
         from quorate.surfaces.resources import Resources
 
-        return Resources(self._pipeline)
+        return Resources(self._pipeline, self._naming)
 
     @cached_property
     def _prompts(self) -> Prompts:
         from quorate.surfaces.prompts import Prompts
 
-        return Prompts(self._pipeline)
+        return Prompts(self._pipeline, self._naming)
 
     @cached_property
     def _completions(self) -> Completions:
@@ -143,8 +175,14 @@ class Server(MCPServer[Any]):
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
         from quorate.surfaces.resources import TEXT, not_found_code
 
+        if str(uri).startswith("ui://"):
+            from quorate.surfaces.views import page
+
+            if (view := page(str(uri))) is not None:
+                return [ReadResourceContents(content=view, mime_type=APP_MIME_TYPE)]
         code = not_found_code(None if context is None else context.protocol_version)
-        with self._protocol_errors(str(uri), code, {"uri": str(uri)}):
+        with self._protocol_errors(str(uri)[:LONGEST_TEXT], code, {"uri": str(uri)[:LONGEST_TEXT]}):
+            refuse_oversized("resources/read", {"uri": str(uri)})
             text = await self._resources.read(str(uri), Exchange(self._caller(context)))
         return [ReadResourceContents(content=text, mime_type=TEXT)]
 
@@ -154,7 +192,8 @@ class Server(MCPServer[Any]):
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
-        with self._protocol_errors(name):
+        with self._protocol_errors(name[:LONGEST_NAME]):
+            refuse_oversized(name, arguments or {})
             return await self._prompts.get(name, arguments or {}, Exchange(self._caller(context)))
 
     async def _complete(
@@ -163,8 +202,10 @@ class Server(MCPServer[Any]):
         argument: CompletionArgument,
         context: CompletionContext | None,
     ) -> Completion:
-        """An argument means the same in every prompt and address, so it does not matter where it stands."""
+        """An argument means the same in every prompt and address, so the reference does not matter."""
         chosen = (context.arguments if context else None) or {}
+        with self._protocol_errors("completion/complete"):
+            refuse_oversized("completion/complete", {**chosen, "argument": argument.name, "value": argument.value})
         exchange = Exchange(self._caller(None))
         return await self._completions.complete(argument.name, argument.value, chosen, exchange)
 
@@ -172,18 +213,39 @@ class Server(MCPServer[Any]):
     def _protocol_errors(
         self, what: str, not_found: int = INVALID_PARAMS, data: dict[str, Any] | None = None
     ) -> Iterator[None]:
-        from quorate.surfaces.protocol_errors import as_error, defect
-
+        """Problems and defects as errors of the protocol, where no answer can carry them."""
         try:
             yield
+        except NotFound as problem:
+            raise self._protocol_error(not_found, problem, data) from None
+        except (BadArgument, Refused) as problem:  # the caller can correct these
+            raise self._protocol_error(INVALID_PARAMS, problem, data) from None
         except Problem as problem:
-            raise as_error(problem, not_found=not_found, data=data) from None
-        except Exception as error:  # noqa: BLE001 (a defect of ours, as above)
+            raise self._protocol_error(INTERNAL_ERROR, problem, data) from None
+        except Exception as error:  # noqa: BLE001 (a defect, as above)
             log.error("%s failed: %s", what, self._pipeline.trace_of(error, {}))
-            raise defect(error) from None
+            raise MCPError(code=INTERNAL_ERROR, message=str(_defect("The request", error))) from None
+
+    def _protocol_error(self, code: int, problem: Problem, data: dict[str, Any] | None) -> MCPError:
+        message = rendering.problem_text(problem, self._naming(self._caller(None)))
+        return MCPError(code=code, message=message, data=data)
+
+    def _naming(self, caller: Caller) -> Naming:
+        """Tools of any surface, for what belongs to none of them."""
+        namings = [surface.naming(caller) for surface in self._surfaces]
+        return lambda hint: next((call for name in namings if (call := name(hint))), None)
 
     def _caller(self, context: Context[Any, Any] | None) -> Caller:
         params = context.session.client_params if context is not None else None
         client = f"{params.client_info.name} {params.client_info.version}" if params else "unknown"
         subject, scope = self._identify()
         return Caller(client, self._transport, subject, scope)
+
+
+def _defect(what: str, error: Exception, next_step: Advice | None = None) -> Problem:
+    """A defect of ours: the log has the place and the cause, the caller sees no internals."""
+    return Problem(
+        f"{what} failed inside Quorate ({type(error).__name__})",
+        why="This is a defect, not your mistake; the server's log has the details",
+        next_step=next_step,
+    )

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from mcp.types import CallToolResult, ImageContent, TextContent, Tool
 
+from quorate.hints import Naming
 from quorate.pipeline.caller import Caller, Exchange
-from quorate.pipeline.run import Result
+from quorate.pipeline.invocation import Result
 from quorate.surfaces import rendering
 
 
@@ -22,7 +23,11 @@ class Surface(Protocol):
         ...
 
     def instructions(self) -> str:
-        """What an assistant is told once, at the start."""
+        """What an assistant reads once, at the start."""
+        ...
+
+    def naming(self, caller: Caller) -> Naming:
+        """How this caller makes a call that advice refers to."""
         ...
 
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
@@ -30,11 +35,12 @@ class Surface(Protocol):
         ...
 
 
-def answer(result: Result) -> CallToolResult:
+def answer(result: Result, name: Naming = str) -> CallToolResult:
     """The same facts as text and as structure, and the pictures."""
+    text, structure = rendering.text_and_structure(result.data, name)
     return CallToolResult(
-        content=[TextContent(type="text", text=rendering.text(result.data)), *map(image, result.pictures)],
-        structured_content=rendering.structured(result.data),
+        content=[TextContent(type="text", text=text), *map(image, result.pictures)],
+        structured_content=structure,
         is_error=result.failed,
     )
 

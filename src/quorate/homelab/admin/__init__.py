@@ -1,1 +1,1 @@
-"""An administration account on a host: its key, its rights, what was made for it, and taking it away again."""
+"""The administration account on a host: its key, its rights, what was created for it, and its removal."""

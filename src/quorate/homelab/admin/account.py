@@ -1,31 +1,36 @@
-"""An administration account as it stands on a machine, found out by one fixed script."""
+"""An administration account on a machine: its state, whether it works, and what was created for it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
 
 from quorate.homelab.machines import Machine
 from quorate.inside.posix_script import script, words_of
-from quorate.inside.way import Command, Output
+from quorate.inside.transport import Command, Output
 from quorate.problems import BadArgument, GuestRefused
+from quorate.state.records import Records
+from quorate.state.store import Store
 
 USUAL_GROUPS = ("docker", "lxd", "libvirt", "kvm", "incus-admin")
-"""They let their members use what is installed, each as good as root."""
+"""Their members control what is installed; each is equivalent to root."""
 SECONDS = 60.0
-# Where an account is made, the programs for it may be in folders that a plain login does not search.
+# The programs that manage accounts may be in folders outside a plain login's PATH.
 PATHS = 'PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin"; export PATH\n'
 
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,30}", re.ASCII)
 _GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", re.ASCII)
 _REMEDIES = {
-    "currently used by process": "End what runs as that account there, then call again",
-    "sudo:": "It takes a login as root, or one that may use sudo",
+    "currently used by process": "Stop what runs as that account there, then call again",
+    "sudo:": "Log in as root, or as a user who may use sudo",
 }
 _PROGRAMS = "useradd usermod userdel gpasswd adduser addgroup deluser delgroup chpasswd sudo visudo bash"
 
-# $1 account, $2 the line of its key, $3 its sudo rule, then groups to ask for. Says one fact a line.
+# $1 account, $2 its public key, $3 its sudo rule, then groups to check. Prints one fact per line.
 _LOOK = f"""{PATHS}
 u=$1; key=$2; rule=$3; shift 3
 entry() {{ getent "$1" "$2" 2>/dev/null || grep "^$2:" "/etc/$1"; }}
@@ -35,25 +40,28 @@ done
 if grep -Eq "^[#@]includedir[[:space:]]+\\"?/etc/sudoers[.]d" /etc/sudoers 2>/dev/null; then echo "has=includedir"; fi
 for group in "$@"; do if entry group "$group" >/dev/null; then echo "group=$group"; fi; done
 if [ -e "/etc/sudoers.d/$u" ]; then
-  if [ "$(cat "/etc/sudoers.d/$u")" = "$rule" ]; then echo "sudo=ours"; else echo "sudo=other"; fi
+  all=$(sed -e "s/#.*//" "/etc/sudoers.d/$u" | tr -d "[:space:]")
+  if [ "$(cat "/etc/sudoers.d/$u")" = "$rule" ]; then echo "sudo=ours"
+  elif [ "$all" = "${{u}}ALL=(ALL)NOPASSWD:ALL" ]; then echo "sudo=same"
+  elif [ "$all" = "${{u}}ALL=(ALL:ALL)NOPASSWD:ALL" ]; then echo "sudo=same"
+  else echo "sudo=other"; fi
 fi
 user=$(entry passwd "$u") || exit 0
 echo "passwd=$user"
 echo "member=$(id -Gn "$u")"
 home=$(printf '%s\\n' "$user" | cut -d: -f6)
-if [ -n "$key" ] && grep -qxF -- "$key" "$home/.ssh/authorized_keys" 2>/dev/null; then echo "key=there"; fi
+if [ -n "$key" ] && grep -v "^[[:space:]]*#" "$home/.ssh/authorized_keys" 2>/dev/null | grep -qF -- "$key"
+then echo "key=there"; fi
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What was found."""
-
+class AccountState:
     programs: frozenset[str]
     groups: tuple[str, ...]
-    """Of those asked for, the ones that there are."""
+    """The requested groups that exist."""
     sudo: str
-    """Of the sudo rule: `ours`, `other`, or nothing."""
+    """The sudo rule: `ours`, `same` (not ours, but equivalent), `other`, or empty."""
     uid: int | None = None
     comment: str = ""
     home: str = ""
@@ -68,15 +76,15 @@ class Standing:
 def checked_account(name: str) -> str:
     if not _ACCOUNT.fullmatch(name) or name == "root":
         raise BadArgument(
-            f"{name!r} is no name for an administration account",
-            next_step="Use small letters, digits, _ and -, at most 31 of them, and not root",
+            f"{name!r} is not a valid name for an administration account",
+            next_step="Use up to 31 lowercase letters, digits, _ and -, and not root",
         )
     return name
 
 
 def checked_groups(names: list[str]) -> tuple[str, ...]:
     if wrong := next((name for name in names if not _GROUP.fullmatch(name)), None):
-        raise BadArgument(f"{wrong!r} is no name of a group")
+        raise BadArgument(f"{wrong!r} is not a group name")
     return tuple(dict.fromkeys(names))
 
 
@@ -88,20 +96,20 @@ def sudo_rule(account: str) -> str:
     )
 
 
-async def look(machine: Machine, account: str, key: str | None, groups: tuple[str, ...]) -> Standing:
+async def look(machine: Machine, account: str, key: str | None, groups: tuple[str, ...]) -> AccountState:
     output = await as_root(
         machine, f"Looking for the account {account}", _LOOK, account, key or "", sudo_rule(account), *groups
     )
     facts: dict[str, list[str]] = {}
     for name, _, value in (line.partition("=") for line in output.stdout.decode("utf-8", "replace").splitlines()):
         facts.setdefault(name, []).append(value)
-    found = Standing(frozenset(facts.get("has", ())), tuple(facts.get("group", ())), "".join(facts.get("sudo", ())))
+    found = AccountState(frozenset(facts.get("has", ())), tuple(facts.get("group", ())), "".join(facts.get("sudo", ())))
     if "passwd" not in facts:
         return found
     fields = facts["passwd"][0].split(":")
     if len(fields) < 7 or not fields[2].isdecimal() or not PurePosixPath(fields[5]).is_absolute():
-        raise GuestRefused(f"The entry of {account} on {machine} cannot be understood")
-    return Standing(
+        raise GuestRefused(f"The passwd entry of {account} on {machine} cannot be parsed")
+    return AccountState(
         found.programs, found.groups, found.sudo,
         int(fields[2]), fields[4], fields[5], frozenset("".join(facts["member"]).split()), "key" in facts,
     )  # fmt: skip
@@ -112,14 +120,14 @@ async def as_root(machine: Machine, doing: str, text: str, *values: str) -> Outp
 
 
 async def as_account(machine: Machine, account: str, doing: str, text: str, *values: str) -> Output:
-    """What is in the account's own home is changed by the account itself, never by root: links there lead nowhere."""
+    """The account itself changes its home, never root: links there could point anywhere."""
     command = script(text, *values)
     ran_by = Command(command.argv, command.stdin, command.env, user=account, password=machine.sudo_password)
     return await _done(machine, doing, ran_by)
 
 
 async def _done(machine: Machine, doing: str, command: Command) -> Output:
-    output = await machine.way.run(command, seconds=SECONDS)
+    output = await machine.transport.run(command, seconds=SECONDS)
     if output.exit_code != 0:
         said = words_of(output)
         raise GuestRefused(
@@ -128,3 +136,88 @@ async def _done(machine: Machine, doing: str, command: Command) -> Output:
             next_step=next((step for word, step in _REMEDIES.items() if word in said), None),
         )
     return output
+
+
+TRY_SECONDS = 45.0
+
+# Prints one fact per line. What does not answer within seconds is not usable. Podman is left out: it needs no group,
+# and leaves a process behind.
+_TRY = """
+PATH="$PATH:/usr/sbin:/sbin:/snap/bin"
+patience=; if command -v timeout >/dev/null 2>&1; then patience="timeout 8"; fi
+answers() { $patience "$@" </dev/null >/dev/null 2>&1; }
+try() {
+  what=$1; shift
+  command -v "$1" >/dev/null 2>&1 || return 0
+  if answers "$@"; then echo "usable=$what"; else echo "unusable=$what"; fi
+}
+echo "user=$(id -un)"
+echo "groups=$(id -Gn)"
+if command -v sudo >/dev/null 2>&1; then if answers sudo -n true; then echo sudo=yes; else echo sudo=no; fi; fi
+try docker docker ps -q
+try lxd lxc list --format csv
+try incus incus list --format csv
+try libvirt virsh -c qemu:///system list --name
+if [ -e /dev/kvm ]; then if [ -r /dev/kvm ] && [ -w /dev/kvm ]; then echo usable=kvm; else echo unusable=kvm; fi; fi
+"""
+
+
+async def try_account(machine: Machine) -> dict[str, Any]:
+    """`machine` uses the account's login. Raises the login's Problem if it fails."""
+    output = await machine.transport.run(script(_TRY), seconds=TRY_SECONDS)
+    facts: dict[str, list[str]] = {}
+    for name, _, value in (line.partition("=") for line in output.stdout.decode("utf-8", "replace").splitlines()):
+        facts.setdefault(name, []).append(value)
+    return {
+        "logged_in_as": "".join(facts.get("user", ())),
+        "sudo": {"yes": "without a password", "no": "no"}.get("".join(facts.get("sudo", ())), "not installed"),
+        "groups": "".join(facts.get("groups", ())).split(),
+        "usable": facts.get("usable", []),
+        **({"not_usable": facts["unusable"]} if "unusable" in facts else {}),
+    }
+
+
+def hang_up(machine: Machine) -> None:
+    """Close our own connection as the account: a logged-in user cannot be removed."""
+    if machine.target is not None and machine.ssh is not None:
+        machine.ssh.pool.hang_up(machine.target)
+
+
+_KIND = "admin account"
+
+
+class FormerLogin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The previous login of a registered host; secrets are references, as in the registry."""
+
+    user: str | None = None
+    key: str | None = None
+    password: str | None = None
+    sudo_password: str | None = None
+
+
+class Made(msgspec.Struct, frozen=True, omit_defaults=True):
+    user: bool = False
+    uid: int | None = None
+    """Identifies the created user: another one of the same name is not ours."""
+    sudo: bool = False
+    groups: tuple[str, ...] = ()
+    former: FormerLogin | None = None
+    """If the registry was changed."""
+
+
+class Ledger:
+    """Written before each step, so that interrupted steps are known, too."""
+
+    def __init__(self, store: Store, machine: Machine, account: str) -> None:
+        self._records = Records(store, _KIND, Made)
+        cluster = f"{machine.where.name}/" if machine.where else ""
+        self._id = f"{machine.kind} {cluster}{machine.name} {account}"
+
+    async def read(self) -> Made:
+        return await self._records.find(self._id) or Made()
+
+    async def note(self, **changes: object) -> None:
+        await self._records.keep(self._id, msgspec.structs.replace(await self.read(), **changes))
+
+    async def forget(self) -> None:
+        await self._records.forget(self._id)

@@ -1,1 +1,1 @@
-"""The devices of the homelab over time: what was seen of each, which is which, and what has changed."""
+"""The devices of the homelab over time: what was seen of each, their identity, and what has changed."""

@@ -1,4 +1,4 @@
-"""Who is really gone, of those that a scan did not meet."""
+"""Which of the devices that a scan did not find are really gone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 
 from quorate.homelab.devices.device import Device, bare
-from quorate.homelab.network.probing import Answer, Pace
-from quorate.homelab.network.seen import Scan
+from quorate.homelab.network.probe import Pace, PortState, Scan
 from quorate.homelab.network.targets import Address
 
 KNOCKS = 3
@@ -19,9 +18,9 @@ SECONDS = 8.0
 
 
 async def absent(devices: Iterable[Device], scan: Scan, wanted: Sequence[Address], pace: Pace) -> list[Device]:
-    """Devices that stood where the scan looked and do not answer where they used to.
+    """Devices within the scanned range that no longer answer at their address.
 
-    One that had open ports has to answer at them: the neighbour table remembers for a while who has left.
+    One that had open ports has to answer on them: the neighbor table remembers departed devices for a while.
     """
     looked_at = {str(one) for one in wanted} - {str(one) for one in scan.unfinished}
     answered = {str(one.address) for one in scan.seen.values() if not one.quiet}
@@ -39,7 +38,7 @@ async def absent(devices: Iterable[Device], scan: Scan, wanted: Sequence[Address
         for one in queue:
             answers[one.id] = await _answers(one, pace)
 
-    with contextlib.suppress(TimeoutError):  # of whom it is not known by then, nothing is said
+    with contextlib.suppress(TimeoutError):  # devices without an answer by then stay as they are
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as workers:
             for _ in range(min(AT_ONCE, len(missing))):
                 workers.create_task(work())
@@ -51,10 +50,10 @@ def _bare(device: Device) -> set[str]:
 
 
 async def _answers(device: Device, pace: Pace) -> bool:
-    """Whether it is there at a port that was open. Of one that never had any, the neighbour table has told."""
+    """Whether it answers on a port that was open. For a device without one, the neighbor table decides."""
     for port in _known_open(device)[:KNOCKS]:
         address = ipaddress.ip_address(device.address)
-        if await pace.probe(address, port, PATIENCE_SECONDS) is not Answer.SILENT:
+        if await pace.probe(address, port, PATIENCE_SECONDS) is not PortState.SILENT:
             return True
     return not (_known_open(device) or device.macs)
 

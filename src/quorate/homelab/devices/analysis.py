@@ -1,4 +1,4 @@
-"""What deserves a person's eye: each finding with what shows it and what to do."""
+"""Findings about the homelab, each with its evidence and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from quorate.homelab.devices.device import Device, bare
-from quorate.homelab.devices.releases import end_of_life
 from quorate.homelab.devices.sitemap import Sitemap
 from quorate.homelab.devices.view import FULL_PERCENT, used_percent
 from quorate.homelab.host import Host
@@ -31,11 +30,15 @@ class Finding:
 
 
 def findings(devices: Sequence[Device], map_: Sitemap, hosts: Sequence[Host], now: float) -> list[Finding]:
-    """The gravest first."""
+    """The most severe first."""
     present = [one for one in devices if one.state == "up"]
     found = [
-        *_duplicates(present, "address", _addresses, "Give one of them another address, or free it in the DHCP server"),
-        *_duplicates(present, "MAC", lambda one: one.macs, "Give one of them a new MAC, as a cloned machine needs"),
+        *_duplicates(
+            present, "address", _addresses, "Assign another address to one of them, or release it in the DHCP server"
+        ),
+        *_duplicates(
+            present, "MAC", lambda one: one.macs, "Assign a new MAC to one of them, as a cloned machine needs"
+        ),
         *_single_points(present, map_, hosts),
         *(finding for one in present for finding in _of_machine(one)),
         *_old_kernels(present),
@@ -45,7 +48,7 @@ def findings(devices: Sequence[Device], map_: Sitemap, hosts: Sequence[Host], no
     return sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.kind, one.about))
 
 
-def _named(device: Device) -> str:
+def _label(device: Device) -> str:
     return f"{device} (device {device.id})"
 
 
@@ -65,7 +68,7 @@ def _duplicates(
             holders[value].append(device)
     for value, several in sorted(holders.items()):
         if len(several) > 1:
-            names = ", ".join(map(_named, several))
+            names = ", ".join(map(_label, several))
             yield Finding("critical", f"duplicate {what}", value, f"{names} all have {what} {value}", to_do)
 
 
@@ -88,33 +91,35 @@ def _single_points(devices: Sequence[Device], map_: Sitemap, hosts: Sequence[Hos
                 gateway,
                 users,
                 names,
-                "Without it they reach no other network; keep a spare or a second router",
+                "Without it they cannot reach other networks; keep a spare or a second router",
             )
     for resolver, users in sorted(by_resolver.items()):
         if len(users) > 1:
-            yield _depends("DNS", resolver, users, names, "Name a second resolver, in the DHCP server or on the hosts")
+            yield _depends(
+                "DNS", resolver, users, names, "Configure a second resolver, in the DHCP server or on the hosts"
+            )
     yield from _only_hypervisor(map_)
     yield from _shared_storage(devices)
     for jump in sorted({one.jump for one in hosts if one.jump}):
         through = [one.name for one in hosts if one.jump == jump]
-        evidence = f"{_some(through)} can be reached through {jump} only"
-        yield Finding("notice", "single jump host", jump, evidence, "Keep another way in, such as a console")
+        evidence = f"{_some(through)} can only be reached through {jump}"
+        yield Finding("notice", "single jump host", jump, evidence, "Keep another access, such as a console")
 
 
 def _depends(what: str, on: str, users: set[int], names: dict[int, str], to_do: str) -> Finding:
     who = _some([names[number] for number in sorted(users)])
-    return Finding("notice", f"single {what}", on, f"{len(users)} devices know no other {what}: {who}", to_do)
+    return Finding("notice", f"single {what}", on, f"{len(users)} devices have no other {what}: {who}", to_do)
 
 
 def _only_hypervisor(map_: Sitemap) -> Iterator[Finding]:
-    """A hypervisor whose guests have nowhere else to go."""
+    """A hypervisor whose guests have no other node."""
     carriers = [spot for _, _, spot in map_.everything() if spot.role == "hypervisor"]
     for spot in carriers:
         running = [guest.name for guest in spot.guests if guest.state == "up"]
         cluster = spot.place.partition("/")[0]
         others = [one for one in carriers if cluster and one is not spot and one.place.startswith(f"{cluster}/")]
         if running and not any(one.state == "up" for one in others):
-            evidence = f"{len(running)} running guests have no other node to go to: {_some(running)}"
+            evidence = f"{len(running)} running guests have no other node: {_some(running)}"
             yield Finding(
                 "warning", "single hypervisor", spot.name, evidence, "Keep backups elsewhere, or add a second node"
             )
@@ -128,9 +133,9 @@ def _shared_storage(devices: Sequence[Device]) -> Iterator[Finding]:
                 users[server].add(str(device))
     for server, names in sorted(users.items()):
         if len(names) > 1:
-            evidence = f"{len(names)} devices mount file systems of it: {_some(sorted(names))}"
+            evidence = f"{len(names)} devices mount its file systems: {_some(sorted(names))}"
             yield Finding(
-                "notice", "single storage", server, evidence, "Know what stops without it; back it up elsewhere"
+                "notice", "single storage", server, evidence, "Know what depends on it, and back it up elsewhere"
             )
 
 
@@ -152,8 +157,8 @@ def _of_machine(device: Device) -> Iterator[Finding]:
         used = used_percent(one)
         if used is not None and used >= NEARLY_FULL:
             severity = "critical" if used >= 95 else "warning" if used >= FULL_PERCENT else "notice"
-            evidence = f"{one.mount} is {used}% full, {_gib((one.size or 0) - (one.used or 0))} are left"
-            yield Finding(severity, "nearly full disk", _named(device), evidence, "Free space there, or make it larger")
+            evidence = f"{one.mount} is {used}% full, {_gib(one.available or 0)} left"
+            yield Finding(severity, "nearly full disk", _label(device), evidence, "Free up space, or enlarge it")
     memory = facts.memory
     if (
         memory
@@ -161,18 +166,18 @@ def _of_machine(device: Device) -> Iterator[Finding]:
         and memory.available is not None
         and memory.available * 100 < LITTLE_MEMORY * memory.total
     ):
-        evidence = f"{_gib(memory.available)} of {_gib(memory.total)} are available"
-        yield Finding("warning", "little memory", _named(device), evidence, "Stop or move something, or add memory")
+        evidence = f"{_gib(memory.available)} of {_gib(memory.total)} available"
+        yield Finding("warning", "little memory", _label(device), evidence, "Stop or move something, or add memory")
     if facts.services and facts.services.failed:
         failed = _some(facts.services.failed)
-        to_do = f"Look at it there: systemctl status {facts.services.failed[0]}"
+        to_do = f"Run `systemctl status {facts.services.failed[0]}` there"
         yield Finding(
-            "warning", "failed services", _named(device), f"{len(facts.services.failed)} failed: {failed}", to_do
+            "warning", "failed services", _label(device), f"{len(facts.services.failed)} failed: {failed}", to_do
         )
 
 
 def _old_kernels(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Older than what others of the same release run."""
+    """Kernels older than that of another device with the same release."""
     groups: dict[tuple[str, ...], list[tuple[tuple[int, ...], Device]]] = defaultdict(list)
     for device in devices:
         system = device.facts.system if device.facts else None
@@ -185,7 +190,7 @@ def _old_kernels(devices: Sequence[Device]) -> Iterator[Finding]:
                 release = f"{name} {version}".strip()
                 evidence = f"It runs {_kernel(device)}; {model} with the same {release} runs {_kernel(model)}"
                 yield Finding(
-                    "notice", "old kernel", _named(device), evidence, "Update it and boot into the new kernel"
+                    "notice", "old kernel", _label(device), evidence, "Update it and boot into the new kernel"
                 )
 
 
@@ -203,9 +208,9 @@ def _old_release(device: Device, now: float) -> Iterator[Finding]:
     system = device.facts.system if device.facts else None
     end = end_of_life(system.id, system.version) if system else None
     if system and end and end < datetime.datetime.fromtimestamp(now, datetime.UTC).date():
-        evidence = f"{system.name or system.id} gets no security updates since {end}"
+        evidence = f"{system.name or system.id} has had no security updates since {end}"
         yield Finding(
-            "warning", "release out of support", _named(device), evidence, "Upgrade it to a release that is cared for"
+            "warning", "release out of support", _label(device), evidence, "Upgrade it to a supported release"
         )
 
 
@@ -213,9 +218,7 @@ def _unseen(device: Device, now: float) -> Iterator[Finding]:
     age = now - device.last_seen
     if device.state not in ("stopped", "retired") and age > LONG_UNSEEN:
         evidence = f"It was last seen {age / 86400:.0f} days ago" + (f" at {device.address}" if device.address else "")
-        yield Finding(
-            "notice", "not seen for long", _named(device), evidence, "Switch it on, or look for it with network_scan"
-        )
+        yield Finding("notice", "not seen for long", _label(device), evidence, "Turn it on, or scan the network for it")
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:
@@ -224,3 +227,33 @@ def _some(names: Sequence[str], most: int = 5) -> str:
 
 def _gib(count: int) -> str:
     return f"{count / 2**30:.1f} GiB"
+
+
+# ID of /etc/os-release -> version -> last day. Only what a homelab is likely to run.
+_ENDS: dict[str, dict[str, str]] = {
+    "debian": {"9": "2022-06-30", "10": "2024-06-30", "11": "2026-08-31", "12": "2028-06-30", "13": "2030-06-30"},
+    "ubuntu": {
+        "16.04": "2021-04-30", "18.04": "2023-05-31", "20.04": "2025-05-31", "22.04": "2027-04-30",
+        "23.04": "2024-01-25", "23.10": "2024-07-11", "24.04": "2029-04-30", "24.10": "2025-07-10",
+        "25.04": "2026-01-15",
+    },
+    "alpine": {
+        "3.16": "2024-05-23", "3.17": "2024-11-22", "3.18": "2025-05-09", "3.19": "2025-11-01", "3.20": "2026-04-01",
+        "3.21": "2026-11-01", "3.22": "2027-05-01",
+    },
+    "fedora": {"38": "2024-05-21", "39": "2024-11-26", "40": "2025-05-13", "41": "2025-12-15"},
+    "centos": {"7": "2024-06-30", "8": "2021-12-31"},
+    "rocky": {"8": "2029-05-31", "9": "2032-05-31"},
+    "almalinux": {"8": "2029-03-01", "9": "2032-05-31"},
+    "freebsd": {"12": "2023-12-31", "13": "2026-04-30", "14": "2028-11-30"},
+}  # fmt: skip
+
+
+def end_of_life(system: str | None, version: str | None) -> datetime.date | None:
+    """The last day of a release, if known: for 12.5 that of 12, for 3.19.1 that of 3.19."""
+    known = _ENDS.get((system or "").lower(), {})
+    parts = re.split(r"[.-]", version or "")
+    for length in range(len(parts), 0, -1):
+        if end := known.get(".".join(parts[:length])):
+            return datetime.date.fromisoformat(end)
+    return None

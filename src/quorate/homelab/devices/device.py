@@ -1,4 +1,4 @@
-"""A device as it is kept, and a sighting: what one look at the network told of it."""
+"""A device as it is stored, and a sighting: what one observation says about it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any, Literal
 
 import msgspec
 
-from quorate.homelab.discovery.facts import Facts
+from quorate.inside.facts.model import Facts
 
 State = Literal["up", "away", "stopped", "retired"]
 View = dict[str, dict[str, Any]]
-"""Section -> key -> value: what of a device is worth a line in its history."""
+"""Section -> key -> value: the parts of a device that its history tracks."""
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look told. What it does not tell is not gone: it was not looked for."""
+    """One observation. What it does not mention was not observed, which does not mean that it is gone."""
 
     kind: str = "device"
-    """host, node, vm, ct; device if only the network told of it."""
+    """host, node, vm, ct; device if only seen on the network."""
     name: str = ""
     ref: str = ""
-    """As the tools for hosts know it."""
+    """The name that host tools accept."""
     place: str = ""
-    """cluster/vmid or cluster/node of what belongs to a cluster."""
+    """cluster/vmid or cluster/node, for members of a cluster."""
     node: str = ""
-    """The node that it runs on."""
+    """The node it runs on."""
     address: str = ""
     """Where it was reached."""
     macs: tuple[str, ...] = ()
@@ -34,11 +34,11 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts | None = None
     open_ports: tuple[int, ...] = ()
     closed_ports: tuple[int, ...] = ()
-    """Looked at by a scan, and not open."""
+    """Scanned and not open."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that is known of it by now."""
+    """Everything known about a device."""
 
     id: int = 0
     first_seen: float = 0.0
@@ -49,7 +49,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: str = ""
     node: str = ""
     addresses: tuple[str, ...] = ()
-    """With their prefix where that is known: 192.168.1.5/24"""
+    """With their prefix if known: 192.168.1.5/24"""
     macs: tuple[str, ...] = ()
     machine_id: str = ""
     serial: str = ""
@@ -58,18 +58,18 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     closed_ports: tuple[int, ...] = ()
     state: State = "up"
     discovered: float | None = None
-    """When it was last looked into."""
+    """When facts were last collected from it."""
     changed: float = 0.0
     """When its history last got an entry."""
     told: View = {}
-    """As its history has it: small movements are measured from here, so that many of them are noticed."""
+    """The state in its history: small changes are measured from here, so that they add up."""
 
     def __str__(self) -> str:
         return self.name or self.address or f"device {self.id}"
 
     @property
     def address(self) -> str:
-        """The first of its addresses, bare."""
+        """Its first address, without the prefix."""
         return bare(self.addresses[0]) if self.addresses else ""
 
 
@@ -78,7 +78,7 @@ def bare(address: str) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Of the network: one that needs an interface beside it is nobody else's."""
+    """A scoped address such as fe80::1%eth0 does not count: it means nothing to others."""
     if "%" in text:
         return False
     try:
@@ -89,11 +89,11 @@ def is_address(text: str) -> bool:
 
 
 def is_place(text: str) -> bool:
-    """An address, with or without a port: where something is, and not what it is called."""
+    """Whether the text is an address, with or without a port, rather than a name."""
     return is_address(text) or is_address(text.rpartition(":")[0].strip("[]"))
 
 
 def segment_of(address: str) -> str:
-    """The network of an address with prefix; without one, what a home network usually is."""
+    """The network of an address; without a prefix, the usual size of a home network."""
     bits = "" if "/" in address else "/24" if ":" not in address else "/64"
     return str(ipaddress.ip_network(f"{address}{bits}", strict=False))

@@ -1,4 +1,4 @@
-"""Which device a sighting is of. An address may go to another tomorrow; a machine id may have been cloned."""
+"""Which device a sighting belongs to. Addresses move between devices, and machine ids may be cloned."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from quorate.homelab.devices.device import Device, Sighting, bare, is_address
 from quorate.homelab.machines import Machine
-from quorate.inside.way import Command
+from quorate.inside.transport import Command
 from quorate.problems import Problem
 
 SECONDS = 10.0
-# Machine id, serial number of the machine: a line each, empty where there is none.
+# Machine id and serial number: a line each, empty if there is none.
 _SCRIPT = """
 cat /etc/machine-id 2>/dev/null || cat /var/lib/dbus/machine-id 2>/dev/null || cat /etc/hostid 2>/dev/null ||
     ioreg -rd1 -c IOPlatformExpertDevice 2>/dev/null | sed -n 's/.*IOPlatformUUID" = "\\(.*\\)".*/\\1/p' || echo
@@ -23,9 +23,9 @@ _BLANK_SERIALS = ("", "none", "unknown", "default string", "not specified", "sys
 
 
 async def fingerprint(machine: Machine) -> tuple[str, str]:
-    """Its machine id and serial number, as far as they can be read."""
+    """Its machine id and serial number, if they can be read."""
     try:
-        output = await machine.way.run(Command(("sh", "-c", _SCRIPT)), seconds=SECONDS, keep=2000)
+        output = await machine.transport.run(Command(("sh", "-c", _SCRIPT)), seconds=SECONDS, keep=2000)
     except Problem:
         return "", ""
     return parse_fingerprint(output.stdout.decode("utf-8", "replace"))
@@ -42,13 +42,13 @@ def _word(text: str) -> str:
 
 
 def _is_blank(serial: str) -> bool:
-    """What makers write who do not number their machines."""
+    """Placeholders from vendors that do not assign serial numbers."""
     plain = _word(serial).lower()
     return plain in _BLANK_SERIALS or "o.e.m" in plain or len(set(plain)) < 3 or plain in "0123456789"
 
 
 def matching(devices: Iterable[Device], seen: Sighting) -> Device | None:
-    """The device that was seen, if it is known: by the strongest of what both tell."""
+    """The known device that was seen, by the strongest evidence."""
     found = [(strength, one) for one in devices if (strength := likeness(one, seen))]
     if not found:
         return None
@@ -56,7 +56,7 @@ def matching(devices: Iterable[Device], seen: Sighting) -> Device | None:
 
 
 def likeness(device: Device, seen: Sighting) -> int:
-    """How sure it is that they are the same; 0 if they are not."""
+    """How certain it is that they are the same; 0 if they are not."""
     ids_meet = bool(device.machine_id) and device.machine_id == seen.machine_id
     ids_part = bool(device.machine_id and seen.machine_id) and not ids_meet
     macs_meet = bool(set(device.macs) & set(seen.macs))
@@ -70,12 +70,12 @@ def likeness(device: Device, seen: Sighting) -> int:
         return 6
     elsewhere = bool(device.addresses) and seen.address not in map(bare, device.addresses)
     if other_ref and elsewhere and _tells_where(seen.address):
-        return 0  # known by another name, at another address: only its own word makes it the same machine
+        return 0  # another name at another address is another machine
     if ids_meet:  # with other network cards and another name it is a clone
         return 0 if macs_part and not same_ref else 5
     if seen.serial and device.serial == seen.serial and not ids_part and not macs_part:
-        return 4  # containers tell the serial number of the machine that they run on
-    if macs_meet:  # with another machine id it was installed anew, unless both are known by names of their own
+        return 4  # containers show the serial number of their host
+    if macs_meet:  # with another machine id it was reinstalled, unless both have names of their own
         return 0 if ids_part and other_ref else 3
     if ids_part or macs_part:
         return 0
@@ -85,12 +85,12 @@ def likeness(device: Device, seen: Sighting) -> int:
 
 
 def _tells_where(address: str) -> bool:
-    """Not a name, and not the near end of a tunnel."""
+    """Neither a name nor the local end of a tunnel."""
     return is_address(address) and not ipaddress.ip_address(address).is_loopback
 
 
 def identities(seen: Sighting) -> Iterator[str]:
-    """Names for a new device, the most telling first: two servers that see it at once choose the same."""
+    """Identities for a new device, strongest first: two servers that see it at once choose the same."""
     if seen.place:
         yield f"place:{seen.place}"
     if seen.machine_id:

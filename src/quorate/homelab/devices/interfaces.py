@@ -1,4 +1,4 @@
-"""Which interfaces and addresses of a machine say something about it, and which come and go by themselves."""
+"""Which interfaces and addresses identify a machine, and which come and go."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ import re
 from collections.abc import Iterator
 
 from quorate.homelab.devices.device import bare
-from quorate.homelab.discovery.facts import Interface, Network
+from quorate.inside.facts.model import Interface, Network
 
 _FLEETING = re.compile(r"lo\d*|veth.*|tap.*|vnet\d+|fw(?:br|pr|ln).*|cali.*|lxc[0-9a-f_]{6,}|ifb\d+|dummy\d+")
-"""Made and removed with what they belong to."""
+"""Created and removed with their owner."""
 _INWARD = re.compile(
     r"docker\d*|br-[0-9a-f]{12}|virbr\d+|lxdbr\d+|incusbr\d+|lxcbr\d+|cni\d*|podman\d+|flannel.*|bridge100"
 )
-"""Networks that exist only within one machine."""
+"""Networks inside one machine."""
 
 
 def lasting(network: Network) -> Iterator[Interface]:
-    """Those that stay: `veth…` and their like belong to containers and guests, which are told of elsewhere."""
+    """Permanent interfaces: `veth…` and similar ones belong to containers and guests."""
     return (one for one in network.interfaces if not _FLEETING.fullmatch(one.name))
 
 
 def outward(network: Network) -> Iterator[Interface]:
-    """Those by which others reach the machine."""
+    """Interfaces that other machines can reach."""
     return (one for one in lasting(network) if not _INWARD.fullmatch(one.name))
 
 
 def addresses(network: Network) -> tuple[str, ...]:
-    """By which others reach it; the one of the default route first."""
+    """Addresses that other machines can reach, that of the default route first."""
     first = {words[2] for gateway in network.gateways if len(words := gateway.split()) > 2 and words[1] == "dev"}
     found = sorted(outward(network), key=lambda one: (one.name not in first, one.name))
     return tuple(dict.fromkeys(address for one in found for address in one.addresses if steady(address)))
 
 
 def macs(network: Network) -> tuple[str, ...]:
-    """Of its own network cards."""
+    """The addresses of its own network cards."""
     given = {one.mac.lower() for one in outward(network) if one.mac}
     return tuple(sorted(given - {"00:00:00:00:00:00"}))
 
 
 def steady(address: str) -> bool:
-    """Not one that is bound to a link, or that privacy makes anew every day."""
+    """Neither link-local nor a temporary IPv6 address."""
     try:
         found = ipaddress.ip_address(bare(address))
     except ValueError:
@@ -51,4 +51,4 @@ def steady(address: str) -> bool:
     if found.version == 4:
         return True
     own = int(found) & (2**64 - 1)
-    return own >> 24 & 0xFFFF == 0xFFFE or own < 2**32  # made of the MAC, or written by hand
+    return own >> 24 & 0xFFFF == 0xFFFE or own < 2**32  # derived from the MAC, or set manually

@@ -1,4 +1,4 @@
-"""The map as data: segments, what stands in them, hypervisors with their guests."""
+"""The network map as data: segments, their devices, and hypervisors with their guests."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ import asyncio
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from quorate.homelab.address_index import reported_addresses
 from quorate.homelab.devices.device import Device, bare, is_address, is_place, segment_of
-from quorate.homelab.home import Homelab
-from quorate.inside.node_addresses import ssh_of_node
+from quorate.homelab.homelab import Homelab
+from quorate.inside.node_addresses import reported_address, ssh_of_node
 from quorate.problems import Problem
-from quorate.pve.cluster import Cluster
+from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.inventory import Resource
+from quorate.pve.tasks import gather_bounded
 
 CLUSTER_SECONDS = 15.0
+GUESTS_SECONDS = 10.0
+MOST_ASKED = 200
+AT_ONCE = 8
 ORDER = ("router", "hypervisor", "host", "guest", "device")
-"""What a thing is on the map, the most telling first."""
+"""Roles on the map, most specific first."""
 
 
 @dataclass
 class Spot:
-    """One thing on the map."""
+    """One device on the map."""
 
     role: str
     name: str
@@ -34,7 +40,7 @@ class Spot:
     containers: int = 0
     place: str = ""
     ref: str = ""
-    """As the tools for hosts know it."""
+    """The name that host tools accept."""
     mac: str = ""
     guests: list[Spot] = field(default_factory=list)
 
@@ -51,23 +57,23 @@ class Spot:
 class Segment:
     network: str
     assumed: bool = True
-    """Nobody has told the prefix."""
+    """True if no machine reported the prefix."""
     gateways: list[str] = field(default_factory=list)
     spots: list[Spot] = field(default_factory=list)
     visitors: list[Spot] = field(default_factory=list)
-    """What stands in another segment, but has an address here, too."""
+    """Devices of another segment with an address in this one."""
 
 
 @dataclass
 class Sitemap:
     segments: list[Segment]
     unplaced: list[Spot]
-    """Nobody knows an address of theirs."""
+    """Devices without a known address."""
     silent: dict[str, str]
     """Clusters that do not answer, and why."""
 
     def everything(self) -> Iterator[tuple[str, str, Spot]]:
-        """Segment, hypervisor, thing."""
+        """Segment, hypervisor, device."""
         lanes = [*((one.network, one.spots) for one in self.segments), ("", self.unplaced)]
         for network, spots in lanes:
             for spot in spots:
@@ -77,15 +83,16 @@ class Sitemap:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What a cluster consists of, and where its nodes are."""
+    """A cluster's resources and the addresses of its nodes."""
 
     cluster: Cluster
     rows: Sequence[Resource]
     addresses: dict[str, str]
+    guest_addresses: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 async def trees(home: Homelab) -> tuple[list[Tree], dict[str, str]]:
-    """Of every cluster that answers; and why the others do not."""
+    """One for every cluster that answers, and why the others do not."""
     answers = await asyncio.gather(*(_tree(one) for one in home.clusters))
     found = [answer for answer in answers if isinstance(answer, Tree)]
     silent = {
@@ -99,23 +106,37 @@ async def _tree(cluster: Cluster) -> Tree | str:
         async with asyncio.timeout(CLUSTER_SECONDS):
             rows = await cluster.inventory.rows()
             nodes = [row.node for row in rows if row.type == "node"]
-            return Tree(cluster, rows, {node: await _address(cluster, node) for node in nodes})
+            addresses = {node: await _address(cluster, node) for node in nodes}
+            return Tree(cluster, rows, addresses, await _guest_addresses(cluster, rows))
     except TimeoutError:
         return f"It did not answer within {CLUSTER_SECONDS:g} s"
     except Problem as problem:
         return problem.what
 
 
+async def _guest_addresses(cluster: Cluster, rows: Sequence[Resource]) -> dict[int, tuple[str, ...]]:
+    """What PVE knows about running guests; of a large cluster only what was discovered, as each costs two requests."""
+    running = [Guest(cluster, row) for row in rows if row.is_guest and row.status == "running" and not row.template]
+    if len(running) > MOST_ASKED:
+        return {}
+    try:
+        async with asyncio.timeout(GUESTS_SECONDS):
+            found = await gather_bounded(AT_ONCE, [partial(reported_addresses, guest) for guest in running])
+    except TimeoutError:
+        return {}
+    return {guest.vmid: tuple(addresses) for guest, addresses in zip(running, found, strict=True)}
+
+
 async def _address(cluster: Cluster, node: str) -> str:
     try:
-        host = (await ssh_of_node(cluster, node)).host
+        host = await reported_address(cluster, node) or (await ssh_of_node(cluster, node)).host
     except Problem:
         return ""
     return host if is_address(host) else ""
 
 
 def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[str, str] | None = None) -> Sitemap:
-    """Put everything in its place. A guest stands with its node, wherever its address is."""
+    """Builds the map. A guest is placed with its node, wherever its address is."""
     by_place = {one.place: one for one in devices if one.place}
     alone = [one for one in devices if not one.place]
     spots = [spot for tree in clusters for spot in _hypervisors(tree, by_place)]
@@ -160,15 +181,16 @@ def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[Spot]:
         spot.addresses = spot.addresses or ((told,) if told else ())
         spot.cores, spot.memory = spot.cores or int(row.maxcpu) or None, spot.memory or row.maxmem or None
         guests = sorted((one for one in tree.rows if one.is_guest and one.node == row.node), key=lambda one: one.vmid)
-        spot.guests = [_guest(one, tree.cluster.name, by_place) for one in guests if not one.template]
+        spot.guests = [_guest(one, tree, by_place) for one in guests if not one.template]
         yield spot
 
 
-def _guest(row: Resource, cluster: str, by_place: dict[str, Device]) -> Spot:
-    place = f"{cluster}/{row.vmid}"
+def _guest(row: Resource, tree: Tree, by_place: dict[str, Device]) -> Spot:
+    place = f"{tree.cluster.name}/{row.vmid}"
     state = "up" if row.status == "running" else "stopped"
     spot = _spot(by_place[place], state) if place in by_place else Spot("guest", "", state, place=place, ref=place)
     spot.role, spot.name = "guest", row.name or str(row.vmid)
+    spot.addresses = spot.addresses or tree.guest_addresses.get(row.vmid, ())
     spot.cores, spot.memory = spot.cores or int(row.maxcpu) or None, spot.memory or row.maxmem or None
     return spot
 
@@ -192,7 +214,7 @@ def _spot(device: Device, state: str | None = None) -> Spot:
 
 
 def _ref(device: Device) -> str:
-    """The name of a registered host goes before an address."""
+    """Prefers the name of a registered host to an address."""
     return min(device.refs, key=is_place, default="")
 
 
@@ -204,7 +226,7 @@ def _vm_state(state: str | None) -> str:
 
 
 def _told_segments(devices: Iterable[Device]) -> set[str]:
-    """Networks of which a machine has told the prefix."""
+    """Networks whose prefix a machine reported."""
     return {segment_of(one) for device in devices for one in device.addresses if "/" in one and not _single(one)}
 
 
@@ -227,7 +249,7 @@ def _gateways(devices: Iterable[Device]) -> list[str]:
 
 
 def _place_gateway(gateway: str, segments: dict[str, Segment], known: set[str], spots: list[Spot]) -> None:
-    """Whoever has that address is a router; if nobody is known to, it is still there."""
+    """The device with that address is a router; without one, the gateway is shown alone."""
     if ipaddress.ip_address(gateway).is_link_local or (network := _network(gateway, known)) not in segments:
         return
     segments[network].gateways.append(gateway)

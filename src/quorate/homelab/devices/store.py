@@ -1,7 +1,8 @@
 """The devices in the state store, and the history of their changes.
 
-Several servers may write at once. A device is replaced only if nobody else did meanwhile. What has changed is noted
-before that, and taken back if somebody was quicker: a server that dies in between tells a change twice, but loses none.
+Several servers may write at once. A device is replaced only if no other server did so in the meantime. Changes are
+recorded first and withdrawn if another server was faster: one that dies in between may record a change twice, but loses
+none.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from quorate.hints import NETWORK_MAP, Advice
 from quorate.homelab.devices.device import Device, Sighting, State
-from quorate.homelab.devices.folding import first_looks, folded
 from quorate.homelab.devices.identity import identities, matching
+from quorate.homelab.devices.merge import first_looks, merge
 from quorate.homelab.devices.view import differences, view
 from quorate.problems import NotFound
-from quorate.state.database import StateUnavailable
-from quorate.state.store import Store
+from quorate.state.store import StateUnavailable, Store
 
 MOST_DEVICES = 5_000
 MOST_CHANGES = 20_000
 KEPT_SECONDS = 400 * 86400.0
 MOST_PATHS = 100
-"""Of one change: a machine that was replaced need not be told line by line."""
+"""Of one change: a replaced machine need not be listed line by line."""
 LONGEST_VALUE = 300
-"""A machine that tells long stories does not fill the history with them."""
+"""Longer values are cut in the history."""
 TRIES = 20
 
 _ALL = "SELECT id, entry, first_seen, last_seen FROM quorate_devices"
@@ -47,7 +48,7 @@ _FORGET_OLD_DEVICES = """DELETE FROM quorate_devices WHERE last_seen < $1 OR las
 _FIRST = {"path": "device", "old": None, "new": "seen for the first time"}
 
 Known = dict[int, tuple[Device, str]]
-"""Each with the text that is kept of it."""
+"""Each with its stored text."""
 
 
 class Change(NamedTuple):
@@ -55,31 +56,31 @@ class Change(NamedTuple):
     device: int
     name: str
     changes: list[dict[str, Any]]
-    """Of each: path, old, new; None where there was or is nothing."""
+    """Path, old and new value of each; None if absent."""
 
 
 class Devices:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.changed: set[int] = set()
-        """Ids of the devices that were seen for the first time, or different from before."""
+        """Ids of devices that are new or changed."""
 
     async def all(self) -> list[Device]:
         return [device for device, _ in await self._read(f"{_ALL} ORDER BY id")]
 
     async def find(self, ref: int | str) -> Device:
-        return found(await self.all(), ref)
+        return find_device(await self.all(), ref)
 
-    async def saw(self, sightings: Iterable[Sighting], now: float) -> list[Device]:
-        """Take them into what is known; the devices that they were of, in their order."""
-        known = await self._known()
+    async def record_sightings(self, sightings: Iterable[Sighting], now: float) -> list[Device]:
+        """Merge the sightings; returns their devices in the same order."""
+        known = await self._load_all()
         found = [await self._take(seen, now, known) for seen in sightings]
         await self._store.execute(_FORGET_OLD_CHANGES, now - KEPT_SECONDS, MOST_CHANGES)
         await self._store.execute(_FORGET_OLD_DEVICES, now - KEPT_SECONDS, MOST_DEVICES)
         return found
 
-    async def missed(self, ids: Sequence[int], now: float, state: State = "away") -> None:
-        """They did not answer where they used to."""
+    async def mark_absent(self, ids: Sequence[int], now: float, state: State = "away") -> None:
+        """Mark devices that no longer answer."""
         for number in ids:
             for _ in range(TRIES):
                 rows = await self._read(f"{_ALL} WHERE id = $1", number)
@@ -89,7 +90,7 @@ class Devices:
     async def changes(
         self, devices: Iterable[int] | None = None, *, since: float = 0.0, limit: int = 50
     ) -> list[Change]:
-        """Of these devices, or of all; the newest first."""
+        """Changes of these devices, or of all, newest first."""
         among = "" if devices is None else f"AND c.device IN ({', '.join(str(int(one)) for one in devices) or 'NULL'})"
         rows = await self._store.fetch(
             f"""SELECT c.device, c.time, c.changes, d.entry FROM quorate_device_changes c
@@ -109,17 +110,17 @@ class Devices:
                 known |= await self._add(seen, now)
                 continue
             entry = known[device.id][1]
-            changed = await self._replace(device, entry, folded(device, seen, now), now, first_looks(device, seen))
+            changed = await self._replace(device, entry, merge(device, seen, now), now, first_looks(device, seen))
             if changed is not None:
                 known[device.id] = changed
                 return changed[0]
             known.clear()
-            known |= await self._known()
-        raise StateUnavailable("The devices could not be written", why="Others write the same ones without end")
+            known |= await self._load_all()
+        raise StateUnavailable("The devices could not be stored", why="Other servers keep changing the same ones")
 
     async def _add(self, seen: Sighting, now: float) -> Known:
-        """The new device, or the one that somebody else has just added."""
-        new = folded(Device(changed=now), seen, now)
+        """The new device, or the one that another server has just added."""
+        new = merge(Device(changed=now), seen, now)
         new = msgspec.structs.replace(new, told=view(new))
         for identity in identities(seen):
             ours = await self._store.execute(_ADD, identity, _stored(new), now)
@@ -134,19 +135,19 @@ class Devices:
     async def _replace(
         self, old: Device, entry: str, new: Device, now: float, learned: Iterable[str] = ()
     ) -> tuple[Device, str] | None:
-        """Put `new` in the place of `old`, noting what is different; None if somebody else was quicker."""
+        """Replace `old` by `new` and record the changes; None if another server was faster."""
         changes, told = differences(old.told, view(new), learned=learned)
         new = msgspec.structs.replace(new, told=told, changed=now if changes else old.changed)
         noted = await self._note(new.id, now, changes) if changes else None
         if await self._store.execute(_REPLACE, new.id, _stored(new), new.last_seen, entry):
             self.changed |= {new.id} if changes else set()
             return new, _stored(new)
-        if noted:  # it is looked at anew, against what they have written
+        if noted:  # it is compared again, with what the other server wrote
             await self._store.execute("DELETE FROM quorate_device_changes WHERE id = $1", noted)
         return None
 
     async def _note(self, device: int, now: float, changes: list[dict[str, Any]]) -> str:
-        """The id of the entry, which is ours alone."""
+        """The id of the new entry."""
         shown = [{name: _cut(value) for name, value in one.items()} for one in changes[:MOST_PATHS]]
         if len(changes) > MOST_PATHS:
             shown.append({"path": "…", "old": None, "new": f"{len(changes) - MOST_PATHS} more"})
@@ -154,7 +155,7 @@ class Devices:
         await self._store.execute(_NOTE, number, device, now, json.dumps(shown, separators=(",", ":")))
         return number
 
-    async def _known(self) -> Known:
+    async def _load_all(self) -> Known:
         return {device.id: (device, entry) for device, entry in await self._read(_ALL)}
 
     async def _read(self, statement: str, *values: Any) -> list[tuple[Device, str]]:
@@ -162,13 +163,13 @@ class Devices:
         return [(_restored(row), row["entry"]) for row in rows]
 
 
-def found(devices: Sequence[Device], ref: int | str) -> Device:
-    """By id, by a name that it is known by, or by address."""
+def find_device(devices: Sequence[Device], ref: int | str) -> Device:
+    """By id, by name, or by address."""
     text = str(ref).strip()
     for knows in (_by_id, _by_name, _by_address):
         if fitting := [one for one in devices if knows(one, text)]:
             return max(fitting, key=lambda one: one.last_seen)
-    raise NotFound(f"There is no device {text!r}", next_step="network_map shows the devices with their ids")
+    raise NotFound(f"There is no device {text!r}", next_step=Advice("See the devices and their ids", NETWORK_MAP))
 
 
 def _cut(value: Any) -> Any:

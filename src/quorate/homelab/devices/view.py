@@ -1,4 +1,4 @@
-"""What of a device is worth a line in its history, and what has changed of it."""
+"""The parts of a device that its history tracks, and how they changed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from quorate.homelab.devices import interfaces
 from quorate.homelab.devices.device import Device, View
-from quorate.homelab.discovery.facts import Facts, Filesystem, Network, Port
+from quorate.inside.facts.model import Facts, Filesystem, Network, Port
 
 STEP_PERCENT = 10
-"""A file system that fills up by less is not worth a line, until it has moved so far in all."""
+"""Smaller changes of a file system's usage are ignored until they add up to this."""
 FULL_PERCENT = 90
 SAME_SIZE = 0.05
-"""Memory and file systems differ by so much from boot to boot."""
+"""Sizes of memory and file systems vary by this share between boots."""
 EPHEMERAL = range(32768, 65536)
 _RPC = re.compile(r"rpc[.\w]*|lockd|nlockmgr|statd|mountd")
 
 
 def view(device: Device) -> View:
-    """Only what is known: a section that is missing says nothing."""
+    """Only what is known: a missing section means nothing."""
     found: View = {"state": {"": device.state}}
     for section in ("node", "machine_id", "serial"):
         if value := getattr(device, section):
@@ -37,10 +37,10 @@ def view(device: Device) -> View:
 
 
 def differences(old: View, new: View, *, learned: Iterable[str] = ()) -> tuple[list[dict[str, Any]], View]:
-    """What has changed, and what the history then says.
+    """The changes, and the new state of the history.
 
-    Something becomes known is no change of the device: sections are compared that both have. Of `learned` paths it is
-    known that nobody had looked there before.
+    Learning something is not a change of the device: only sections that both have are compared, and `learned` paths
+    were never observed before.
     """
     changes: list[dict[str, Any]] = []
     told: View = {}
@@ -124,7 +124,7 @@ def _running(state: str | None) -> str:
 
 
 def used_percent(one: Filesystem) -> int | None:
-    return None if one.used is None or not one.size else round(100 * one.used / one.size)
+    return None if one.share is None else round(100 * one.share)
 
 
 def _filesystem(one: Filesystem) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _network(network: Network) -> dict[str, Any]:
 
 
 def _ports(ports: Iterable[Port]) -> dict[str, Any]:
-    """Port -> the addresses it listens at. Those that the system hands out by chance are left out."""
+    """Port -> the addresses it listens on, without ephemeral ports."""
     found: dict[str, set[str]] = {}
     for one in ports:
         if not (one.port in EPHEMERAL and _by_chance(one)):
@@ -152,6 +152,6 @@ def _ports(ports: Iterable[Port]) -> dict[str, Any]:
 
 
 def _by_chance(one: Port) -> bool:
-    """Only what others can reach, under the name of a program that keeps its port, was meant to be there."""
+    """An ephemeral port counts only if others can reach it and a known program keeps it."""
     inward = one.address.startswith(("127.", "::1", "[::1"))
     return inward or one.protocol.startswith("udp") or not one.process or _RPC.fullmatch(one.process) is not None

@@ -1,1 +1,1 @@
-"""Infrastructure plans: what is wanted, what is there, what was done."""
+"""Infrastructure documents: what is requested, what exists, what was done."""

@@ -1,7 +1,7 @@
-"""A backup as one file: a tar of compressed pieces and a list of them, each sealed if there is a passphrase.
+"""A backup as one file: a tar of compressed pieces and their list, each sealed if a passphrase is configured.
 
-The key comes from the passphrase of the secrets file by scrypt. Every piece is bound to the archive and to its own
-name, so that none can be put in the place of another.
+The key is derived from the passphrase of the secrets file by scrypt. Every piece is bound to the archive and to its own
+name, so that pieces cannot be swapped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
     """file, workload, data or packages"""
     name: str
     sha256: str
-    """Of what is compared: of a file its content, of a workload what makes it."""
+    """Of what is compared: a file's content, or a workload's definition."""
     member: str
     mode: int = 0
     uid: int = 0
@@ -46,11 +46,11 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class DeviceBackup(msgspec.Struct, omit_defaults=True):
     device: str
-    """As `machine` understands it."""
+    """The name that `machine` accepts."""
     machine_id: str = ""
     pieces: list[Piece] = []
     cannot: dict[str, str] = {}
-    """What could not be taken, and why."""
+    """What could not be backed up, and why."""
 
 
 class Manifest(msgspec.Struct, omit_defaults=True):
@@ -67,7 +67,7 @@ class _Head(msgspec.Struct):
 
 
 class Writer:
-    """Writes beside the place; `finish` puts the whole there in one step."""
+    """Writes to a temporary file; `finish` moves it into place."""
 
     def __init__(self, folder: Path, name: str, passphrase: Secret | None) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class Writer:
         self._add(_HEAD, msgspec.json.encode(_Head(FORMAT, self._seal.salt)))
 
     def add(self, content: bytes) -> str:
-        """The member that it stands in."""
+        """The name of the new member."""
         self._count += 1
         name = f"{self._count:05}"
         self._add(name, self._seal.closed(name, zlib.compress(content)))
@@ -109,13 +109,13 @@ class Writer:
 
 class Reader:
     def __init__(self, file: Path, sha256: str, passphrase: Secret | None) -> None:
-        """The archive, if it is the one that was written: its hash is kept apart from it."""
+        """Raises unless the archive is the one that was written: its hash is stored separately."""
         if not file.exists():
-            raise NotFound(f"The archive {file} is gone", next_step="Put it back there, or use another backup")
+            raise NotFound(f"The archive {file} is missing", next_step="Restore the file, or use another backup")
         if _sha256_of(file) != sha256:
             raise Conflict(
-                f"The archive {file} is not what was written",
-                why="Its hash is another one",
+                f"The archive {file} was changed",
+                why="Its hash does not match",
                 next_step="Restore the file from elsewhere, or use another backup",
             )
         self._file = file
@@ -170,7 +170,7 @@ class _Seal:
         except InvalidTag:
             raise AuthenticationFailed(
                 "The passphrase does not open the archive",
-                next_step="Give the one that was configured when the backup was made",
+                next_step="Configure the passphrase that was set when the backup was made",
             ) from None
 
     def _bound_to(self, member: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Backups of devices: where they are, and what is known of each."""
+"""Backups of devices: creating, listing and opening them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
+from quorate.hints import INFRA_BACKUP, INFRA_BACKUP_LIST, Advice
 from quorate.homelab.devices.identity import fingerprint
-from quorate.homelab.home import Homelab
+from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra.archive import DeviceBackup, Manifest, Reader, Writer
-from quorate.homelab.infra.taking import data_of, look
+from quorate.homelab.infra.device_backup import data_of, look
 from quorate.homelab.machines import Machine
 from quorate.problems import Conflict, NotFound, Problem, TaskFailed
 from quorate.state.records import Records
@@ -26,7 +27,7 @@ LISTED = 10
 
 @dataclass
 class Backup:
-    """One that is being made. Nothing is known of it before all of it is written."""
+    """A backup in progress. It is recorded only after everything is written."""
 
     home: Homelab
     id: str
@@ -35,13 +36,15 @@ class Backup:
     manifest: Manifest
     missing: dict[str, str]
     data: bool = False
+    name: str | None = None
+    """The caller's name for it; several backups may share it."""
 
     @property
     def encrypted(self) -> bool:
         return self.writer.encrypted
 
     async def take(self, ref: str, machine: Machine) -> DeviceBackup:
-        """Of one device. One that does not answer is told, and does not cost the others their backup."""
+        """Back up one device. One that does not answer is reported and does not stop the others."""
         found = DeviceBackup(ref)
         try:
             found.machine_id, _ = await fingerprint(machine)
@@ -62,12 +65,13 @@ class Backup:
         if not self.manifest.devices:
             self.writer.discard()
             raise TaskFailed("Nothing could be backed up", why="; ".join(self.missing.values()) or None)
-        self.manifest.devices.sort(key=lambda one: one.device)  # they came in as they answered
+        self.manifest.devices.sort(key=lambda one: one.device)  # they arrive in any order
         sha256 = await asyncio.to_thread(self.writer.finish, self.manifest)
         entry = {
             "file": str(self.writer.file),
             "sha256": sha256,
             "created": self.manifest.created,
+            **({"name": self.name} if self.name else {}),
             "devices": [one.device for one in self.manifest.devices],
             "sections": list(self.sections),
             "data": self.data,
@@ -84,34 +88,34 @@ async def begin(home: Homelab, sections: Collection[str], name: str | None, *, d
     number = f"{name or 'backup'}-{stamp}-{secrets.token_hex(3)}"
     folder = home.settings.work / FOLDER
     writer = await asyncio.to_thread(Writer, folder, number, home.settings.passphrase)
-    return Backup(home, number, tuple(sections), writer, Manifest(number, now, list(sections)), {}, data)
+    return Backup(home, number, tuple(sections), writer, Manifest(number, now, list(sections)), {}, data, name)
 
 
 async def ensure_same(then: DeviceBackup, machine: Machine) -> None:
-    """Another machine may have got the name meanwhile: nothing of this one belongs there."""
+    """Another machine may have the name by now: nothing of this one belongs there."""
     now, _ = await fingerprint(machine)
     if then.machine_id and now and now != then.machine_id:
         raise Conflict(
-            f"{machine} is not the machine that the backup was made of",
-            why="Its machine id is another one",
-            next_step="Nothing was done; was it set up anew, or is it another host under the same name?",
+            f"{machine} is not the machine that was backed up",
+            why="Its machine id differs",
+            next_step="Nothing was changed. Check whether it was reinstalled, or is another host with the same name",
         )
 
 
 async def everything(home: Homelab) -> dict[str, dict[str, Any]]:
-    """By id, the newest first."""
+    """By id, newest first."""
     return await Records(home.store, "infra backup", dict[str, Any]).all()
 
 
 async def opened(home: Homelab, backup: str) -> Reader:
     records = Records(home.store, "infra backup", dict[str, Any])
-    entry = await records.find(backup)
+    named = [one for one in (await records.all()).values() if one.get("name") == backup]
+    entry = await records.find(backup) or max(named, key=lambda one: float(one["created"]), default=None)
     if entry is None:
         known = list(await records.all())[:LISTED]
         raise NotFound(
             f"There is no backup {backup!r}",
-            next_step=f"The newest are {', '.join(known)}; infra_backup_list shows them all"
-            if known
-            else "infra_backup makes one",
+            why=f"The newest are {', '.join(known)}" if known else None,
+            next_step=Advice("See all of them", INFRA_BACKUP_LIST) if known else Advice("Make one", INFRA_BACKUP),
         )
     return await asyncio.to_thread(Reader, Path(entry["file"]), entry["sha256"], home.settings.passphrase)

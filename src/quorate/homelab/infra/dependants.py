@@ -1,25 +1,35 @@
-"""Who needs a machine: what runs there, who goes through it, which documents speak of it, who is connected to it."""
+"""What depends on a machine: what runs there, what is reached through it, documents that mention it, its clients."""
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import re
 from dataclasses import dataclass, field
 
-from quorate.homelab.home import Homelab
+from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra.document import read
-from quorate.homelab.infra.kept import Kept
+from quorate.homelab.infra.plan_store import PlanStore
 from quorate.homelab.machines import Machine
-from quorate.homelab.services.installed import Ledger, place_of
+from quorate.homelab.services.installations import Ledger, place_of
 from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.engines import survey
 from quorate.homelab.workloads.model import Workload
+from quorate.inside.facts.model import Facts
 from quorate.inside.posix_script import script
 from quorate.problems import NotFound, Problem
 from quorate.ssh.target import SSH_PORT
 
 COMPOSE = "com.docker.compose.project"
 PEERS = 50
-# Port and peer of every connection that somebody else has to a port that is listened on here.
+FACTS_SECONDS = 20.0
+_SYSTEM_PROGRAMS = ("sshd", "systemd", "docker-proxy", "dhclient", "dhcpcd")
+_SYSTEM_SERVICES = re.compile(
+    r"(?:systemd-.*|getty@.*|serial-getty@.*|user@.*|dbus.*|sshd?|cron|crond|atd|acpid|rsyslog|syslog|klogd|"
+    r"networking|NetworkManager.*|wpa_supplicant|polkit|udev|udev-.*|chronyd?|ntpd?|ntpsec|unattended-upgrades|"
+    r"irqbalance|qemu-guest-agent|hwdrivers|modules|hostname|bootmisc|local|acpid|agetty.*|mdev|swap|sysctl)$"
+)
+# Connections from other machines to listening ports.
 _CONNECTED = "command -v ss > /dev/null 2>&1 && ss -Htn state established && echo -- && ss -Htln"
 
 
@@ -27,26 +37,28 @@ _CONNECTED = "command -v ss > /dev/null 2>&1 && ss -Htn state established && ech
 class Dependants:
     workloads: list[tuple[Engine, Workload]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    """One sentence each: what nobody but a person can move."""
+    """One sentence each: what only a person can move."""
+    running: list[str] = field(default_factory=list)
+    """One sentence each: what listens or runs there, whether or not anybody uses it."""
     unknown: str = ""
-    """Why it could not be looked into, if so."""
+    """Why the machine could not be examined, if so."""
 
     @property
-    def told(self) -> list[str]:
+    def sentences(self) -> list[str]:
         ours = [f"{one} ({one.state}, {one.image}) runs there" for _, one in self.workloads]
-        return [*ours, *self.others, *([f"What runs there is not known: {self.unknown}"] if self.unknown else [])]
+        return [*ours, *self.others, *([f"What runs there is unknown: {self.unknown}"] if self.unknown else [])]
 
 
 async def dependants(home: Homelab, ref: str, machine: Machine) -> Dependants:
     found = Dependants()
     services = [one for one in await Ledger(home.store).everything() if one.host == place_of(machine)]
     kept = [one for one in services if one.state != "removed"]
-    found.others += [f"the service {one.service} is installed there: service_uninstall takes it away" for one in kept]
+    found.others += [f"the service {one.service} is installed there; uninstall it first" for one in kept]
     found.others += [f"host {one.name} is reached through it" for one in await home.hosts.everyone() if one.jump == ref]
-    for name, entry in (await Kept(home.store).entries()).items():
+    for name, entry in (await PlanStore(home.store).entries()).items():
         items = [item for item in read(entry.document).items.values() if ref in (item.place, item.name)]
         if items:
-            found.others.append(f"the infrastructure document {name} speaks of it: {', '.join(map(str, items[:5]))}")
+            found.others.append(f"the infrastructure document {name} mentions it: {', '.join(map(str, items[:5]))}")
     try:
         await _look(home, machine, found)
     except Problem as problem:
@@ -66,13 +78,30 @@ async def _look(home: Homelab, machine: Machine, found: Dependants) -> None:
             if project is None:
                 found.workloads.append((engine, one))
             elif not project.startswith("quorate-"):
-                found.others.append(f"{one} of the Compose project {project} is there")
-    output = await machine.way.run(script(_CONNECTED))
+                found.others.append(f"{one} of the Compose project {project} runs there")
+    output = await machine.transport.run(script(_CONNECTED))
     found.others += connected(output.stdout.decode("utf-8", "replace"))
+    with contextlib.suppress(Problem):  # without root, some program names are unknown
+        facts = await machine.collect_facts(sections=("ports", "services"), seconds=FACTS_SECONDS, sudo=True)
+        found.running = still_running(facts)
+
+
+def still_running(facts: Facts) -> list[str]:
+    """Programs that listen for other machines, and services that run, without those of the system itself."""
+    programs: dict[str, set[int]] = {}
+    for port in facts.ports or ():
+        name = port.process or "something"
+        if not _is_loopback(port.address) and not name.startswith(_SYSTEM_PROGRAMS):
+            programs.setdefault(name, set()).add(port.port)
+    services = facts.services.running if facts.services else ()
+    return [
+        *(f"{name} listens on port {', '.join(map(str, sorted(ports)))}" for name, ports in sorted(programs.items())),
+        *(f"the service {name} is running" for name in services if not _SYSTEM_SERVICES.match(name)),
+    ]
 
 
 def connected(text: str) -> list[str]:
-    """Who uses what listens there, by what `ss` tells; logins by SSH do not count."""
+    """Who uses the listening ports, from the output of `ss`, without SSH."""
     established, _, listening = text.partition("--\n")
     ports = {cells[3].rpartition(":")[2] for line in listening.splitlines() if len(cells := line.split()) >= 5}
     users: dict[str, set[str]] = {}
@@ -81,14 +110,15 @@ def connected(text: str) -> list[str]:
         if len(cells) < 4:
             continue
         port, peer = cells[-2].rpartition(":")[2], cells[-1].rpartition(":")[0].strip("[]").partition("%")[0]
-        if port in ports and port != str(SSH_PORT) and not _is_own(peer):
+        if port in ports and port != str(SSH_PORT) and not _is_loopback(peer):
             users.setdefault(port, set()).add(peer)
     return [f"port {port} is in use by {', '.join(sorted(peers)[:PEERS])}" for port, peers in sorted(users.items())]
 
 
-def _is_own(peer: str) -> bool:
+def _is_loopback(address: str) -> bool:
+    if address == "*":
+        return False
     try:
-        address = ipaddress.ip_address(peer.removeprefix("::ffff:"))
+        return ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback
     except ValueError:
         return True
-    return address.is_loopback

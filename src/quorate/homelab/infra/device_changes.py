@@ -1,15 +1,18 @@
-"""Changes of a device, as they are asked for, and those that are made by scripts: its name, and who may log in."""
+"""Requested changes of a device, and those that scripts make: its name, and SSH logins."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
 
+from quorate.hints import HOST_ADMIN_SETUP, Advice
 from quorate.homelab.machines import Machine
-from quorate.homelab.workloads.docker_shapes import NANO
+from quorate.homelab.workloads import request
+from quorate.homelab.workloads.docker_shapes import NANO, create_request, storage
 from quorate.homelab.workloads.model import Power, Restart, Spec
 from quorate.inside.posix_script import failure, script, words_of
 from quorate.problems import BadArgument, Conflict, NotConfigured
@@ -20,7 +23,7 @@ _UNLIKE, _LACKING = 44, 45
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A word that nobody knows is a mistake of whoever wrote it."""
+    """Unknown keys are errors."""
 
 
 class WorkloadChange(Strict, frozen=True):
@@ -28,6 +31,20 @@ class WorkloadChange(Strict, frozen=True):
     memory: str | None = None
     cpus: float | None = None
     restart: Restart | None = None
+    ports: list[str] | None = None
+    """The complete list: ports that are not in it are no longer published."""
+    volumes: list[str] | None = None
+    env: dict[str, str] | None = None
+    """Merged into the existing variables; an empty value removes one."""
+
+
+class ServiceChange(Strict, frozen=True):
+    """A systemd unit."""
+
+    unit: str | None = None
+    """The whole file."""
+    enabled: bool | None = None
+    running: bool | None = None
 
 
 class NetworkChange(Strict, frozen=True):
@@ -45,7 +62,7 @@ class ResourceChange(Strict, frozen=True):
 
 
 class Changes(Strict, frozen=True):
-    services: dict[str, ServiceAction] = {}
+    services: dict[str, ServiceAction | ServiceChange] = {}
     workloads: dict[str, Power | WorkloadChange] = {}
     network: NetworkChange = NetworkChange()
     security: SecurityChange = SecurityChange()
@@ -59,18 +76,20 @@ def checked(given: dict[str, Any]) -> Changes:
         raise BadArgument(
             "The changes cannot be read",
             why=str(error),
-            next_step="services {name: restart}, workloads {name: stop, or {image, memory, cpus, restart}}, "
+            next_step="Use services {name: restart, or {unit, enabled, running}}, workloads {name: stop, or {image, "
+            "ports, volumes, env, memory, cpus, restart}}, "
             "network {hostname}, security {ssh_password_login, ssh_root_login}, resources {cores, memory}",
         ) from None
     if changes == Changes():
-        raise BadArgument("Nothing to change was given", next_step="Give at least one section")
+        raise BadArgument("There is nothing to change", next_step="Give at least one section")
     if changes.network.hostname is not None and not _HOSTNAME.fullmatch(changes.network.hostname):
-        raise BadArgument(f"{changes.network.hostname!r} is no host name", next_step="Letters, digits and - between")
+        advice = "Use letters and digits, with - between them"
+        raise BadArgument(f"{changes.network.hostname!r} is not a valid hostname", next_step=advice)
     return changes
 
 
 def changed_spec(old: Spec, change: WorkloadChange, memory: int | None) -> Spec:
-    """The same container but for what is asked for."""
+    """The same container with the requested changes."""
     exact = dict(old.exact or {})
     limits = dict(exact.get("HostConfig") or {})
     if memory is not None:
@@ -79,8 +98,31 @@ def changed_spec(old: Spec, change: WorkloadChange, memory: int | None) -> Spec:
         limits |= {"NanoCpus": round(change.cpus * NANO)}
     if change.restart is not None:
         limits |= {"RestartPolicy": {"Name": change.restart}}
+    ports, mounts = old.ports, old.mounts
+    if change.ports is not None:
+        ports = request.ports(change.ports)
+        published = create_request(Spec(old.name, old.image, ports))
+        limits["PortBindings"] = published["HostConfig"]["PortBindings"]
+        exact["ExposedPorts"] = {**(exact.get("ExposedPorts") or {}), **published["ExposedPorts"]}
+    if change.volumes is not None:
+        mounts = request.mounts(change.volumes)
+        limits |= storage(mounts)
+    if change.env is not None:
+        exact["Env"] = _environment(exact.get("Env") or [], request.environment(change.env))
     exact |= {"HostConfig": limits, "Image": change.image or old.image}
-    return replace(old, image=change.image or old.image, restart=change.restart or old.restart, exact=exact)
+    return replace(
+        old,
+        image=change.image or old.image,
+        restart=change.restart or old.restart,
+        ports=ports,
+        mounts=mounts,
+        exact=exact,
+    )
+
+
+def _environment(old: list[str], change: Mapping[str, str]) -> list[str]:
+    kept = [one for one in old if one.partition("=")[0] not in change]
+    return [*kept, *(f"{name}={value}" for name, value in change.items() if value)]
 
 
 # -- by scripts --------------------------------------------------------------------------------------------------------
@@ -90,8 +132,8 @@ if command -v hostnamectl > /dev/null 2>&1 && [ -d /run/systemd/system ]; then h
 else printf '%s\\n' "$1" > /etc/hostname && hostname "$1" || exit; fi
 [ "$(cat /etc/hostname)" = "$1" ]
 """
-# $1 is the file, standard input what it is to hold, the others are lines of `sshd -T` that have to come of it. Where
-# they do not, or sshd would not start with it, all is as before.
+# $1 is the file, standard input its content, the others are lines that `sshd -T` must then print. If it does not, or
+# sshd would not start, the old file is restored.
 _SET_SSHD = f"""
 PATH=$PATH:/usr/sbin:/sbin; command -v sshd > /dev/null 2>&1 && [ -d "${{1%/*}}" ] || exit {_LACKING}
 file=$1; shift
@@ -109,13 +151,13 @@ SSHD_FILE = "/etc/ssh/sshd_config.d/01-quorate.conf"
 
 
 async def set_hostname(machine: Machine, name: str) -> None:
-    output = await machine.way.run(machine.as_root(script(_SET_NAME, name)))
+    output = await machine.transport.run(machine.as_root(script(_SET_NAME, name)))
     if output.exit_code != 0:
         raise failure(output, f"Naming {machine} {name}")
 
 
 def sshd_lines(change: SecurityChange) -> tuple[list[str], list[str]]:
-    """What is written, and what sshd has to say then: it has another word for one of the values."""
+    """The lines to write, and what sshd must then print: it has another word for one of the values."""
     lines, told = [], []
     if change.ssh_password_login is not None:
         word = "yes" if change.ssh_password_login else "no"
@@ -128,29 +170,34 @@ def sshd_lines(change: SecurityChange) -> tuple[list[str], list[str]]:
 
 
 def require_way_back(machine: Machine, change: SecurityChange) -> None:
-    """Nobody locks themselves out: the login that is used here has to work afterwards."""
+    """Prevents a lockout: the login in use has to work afterwards."""
     target = machine.target
     if target is None:
         return
     if change.ssh_password_login is False and target.key is None:
-        raise Conflict(f"The login to {machine} is by password", next_step="host_admin_setup makes one with a key")
+        advice = Advice("Set up an account with a key first", HOST_ADMIN_SETUP)
+        raise Conflict(f"The login to {machine} uses a password", next_step=advice)
     if target.user == "root" and (
         change.ssh_root_login == "no" or (change.ssh_root_login == "prohibit-password" and target.key is None)
     ):
-        raise Conflict(f"The login to {machine} is root's", next_step="host_admin_setup makes another one")
+        raise Conflict(
+            f"The login to {machine} is root", next_step=Advice("Set up another account first", HOST_ADMIN_SETUP)
+        )
 
 
 async def set_sshd(machine: Machine, change: SecurityChange) -> None:
     lines, told = sshd_lines(change)
     content = "".join(f"{line}\n" for line in lines).encode()
-    output = await machine.way.run(machine.as_root(script(_SET_SSHD, SSHD_FILE, *told, stdin=content)))
+    output = await machine.transport.run(machine.as_root(script(_SET_SSHD, SSHD_FILE, *told, stdin=content)))
     if output.exit_code == _LACKING:
-        raise NotConfigured(f"That is not supported for this device: {machine} has no sshd with sshd_config.d")
+        raise NotConfigured(f"This is not supported for this device: {machine} has no sshd with sshd_config.d")
     if output.exit_code == _UNLIKE:
         raise Conflict(
-            f"sshd of {machine} does not take it from {SSHD_FILE}; all is as before",
-            why="Another line stands before it, or sshd_config does not include that folder",
-            next_step="Look at /etc/ssh/sshd_config there",
+            f"sshd of {machine} ignores {SSHD_FILE}; the old settings were restored",
+            why="Another line precedes it, or sshd_config does not include that folder",
+            next_step="Check /etc/ssh/sshd_config there",
         )
     if output.exit_code != 0:
-        raise Conflict(f"sshd of {machine} would not start so; all is as before", why=words_of(output) or None)
+        raise Conflict(
+            f"sshd of {machine} would not start with that; the old settings were restored", why=words_of(output) or None
+        )

@@ -1,4 +1,4 @@
-"""The document that says what is wanted: hosts, guests, workloads and services. docs/homelab/infra.md explains it."""
+"""The document that describes hosts, guests, workloads and services. docs/homelab/infra.md explains it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from quorate.documents import Unreadable, read_yaml
+from quorate.hints import INFRA_VALIDATE, Advice
 from quorate.homelab.host import Host, checked
-from quorate.homelab.workloads import asking
+from quorate.homelab.workloads import request
 from quorate.homelab.workloads.model import EngineName, Port, Pull, Restart
 from quorate.problems import BadArgument, Problem
 from quorate.ssh.target import SSH_PORT
 from quorate.state.canonical import canonical
 
-LONGEST = 256 * 1024
 MOST_ITEMS = 500
 MOST_COPIES = 50
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -26,10 +27,10 @@ _SECRET = re.compile(r"passw|passphrase|_pass\b|secret|token|api_?key|private_?k
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A word that nobody knows is a mistake of whoever wrote it."""
+    """Unknown keys are errors."""
 
     needs: tuple[str, ...] = ()
-    """Names of what has to be there first."""
+    """Names of items that must exist first."""
 
 
 class WantedHost(Strict, frozen=True):
@@ -53,17 +54,17 @@ COMPARED_OF_HOSTS = tuple(name for name in WantedHost.__struct_fields__ if name 
 class WantedGuest(Strict, frozen=True):
     type: Literal["ct", "vm"] = "ct"
     cluster: str = ""
-    """May be left out where there is one."""
+    """Optional if there is only one."""
     template: str = ""
-    """Of a container."""
+    """For a new container."""
     clone: str = ""
-    """The guest or template that it is a copy of, instead of being made new."""
+    """The guest or template to clone, instead of creating a new guest."""
     cores: int | None = None
     memory: str | int | None = None
     running: bool = True
     replicas: int = 1
     settings: dict[str, Any] = {}
-    """Whatever else container_create, vm_create or guest_clone takes."""
+    """Further arguments of the tool that creates the guest."""
 
 
 class WantedWorkload(Strict, frozen=True):
@@ -88,11 +89,12 @@ class WantedWorkload(Strict, frozen=True):
 class WantedService(Strict, frozen=True):
     host: str
     service: str = ""
-    """Of the catalogue; the name itself unless given."""
+    """Its name in the catalogue, if different."""
+    unit: str = ""
+    """Instead of the catalogue: the whole text of a systemd unit file."""
     settings: dict[str, Any] = {}
 
 
-Wanted = WantedHost | WantedGuest | WantedWorkload | WantedService
 KINDS: Mapping[str, type[Any]] = {
     "hosts": WantedHost,
     "guests": WantedGuest,
@@ -117,11 +119,11 @@ class Item:
 
     @property
     def place(self) -> str:
-        """The machine that it is put on, if it is."""
+        """The machine it runs on, if any."""
         return self.wanted.host if isinstance(self.wanted, WantedWorkload | WantedService) else ""
 
     def copies(self) -> list[str]:
-        """The first copy has the name itself, so that scaling never renames what is there."""
+        """The first copy has the plain name, so that scaling never renames anything."""
         count = getattr(self.wanted, "replicas", 1)
         return [copy_name(self.name, number) for number in range(1, count + 1)]
 
@@ -153,57 +155,58 @@ class Document:
 
     @property
     def id(self) -> str:
-        """The same for the same content."""
+        """Identical for identical content."""
         return f"{self.name}-{hashlib.sha256(canonical(self.to_builtins())).hexdigest()[:12]}"
 
     def needs(self, item: Item) -> list[str]:
-        """What it says itself, and what follows from where it is."""
+        """Its declared needs, and those implied by its place."""
         implied = [item.place, getattr(item.wanted, "jump", None), getattr(item.wanted, "clone", None)]
         return list(dict.fromkeys([*item.wanted.needs, *(one for one in implied if one in self.items)]))
 
     def order(self) -> list[Item]:
-        """What is needed comes first; otherwise as it is written. Raises BadArgument if they go round in a circle."""
+        """Needs come first; otherwise as written. Raises BadArgument for a cycle."""
         placed: dict[str, Item] = {}
-
-        def place(item: Item, above: tuple[str, ...]) -> None:
-            if item.name in above:
-                circle = " -> ".join((*above[above.index(item.name) :], item.name))
-                raise BadArgument("The needs go round in a circle", why=circle)
-            for name in self.needs(item):
-                if name not in placed and name in self.items:
-                    place(self.items[name], (*above, item.name))
-            placed.setdefault(item.name, item)
-
-        for item in self.items.values():
-            if item.name not in placed:
-                place(item, ())
+        for first in self.items.values():
+            above = {first.name: iter(self.needs(first))} if first.name not in placed else {}
+            while above:  # items that wait for their needs; not recursive, because a chain may be long
+                waiting, needs = next(reversed(above.items()))
+                name = next((one for one in needs if one not in placed and one in self.items), None)
+                if name is None:
+                    del above[waiting]
+                    placed[waiting] = self.items[waiting]
+                elif name in above:
+                    chain = list(above)
+                    circle = " -> ".join((*chain[chain.index(name) :], name))
+                    raise BadArgument("The needs form a cycle", why=circle)
+                else:
+                    above[name] = iter(self.needs(self.items[name]))
         return list(placed.values())
 
 
 def read(given: str | Mapping[str, Any]) -> Document:
-    """The document, if there is nothing wrong with it."""
+    """The document. Raises BadArgument if anything is wrong with it."""
     document, faults = examined(given)
     if faults:
         raise BadArgument(
             "The document cannot be used",
             why="; ".join(map(str, faults[:10])),
-            next_step="infra_validate tells all that is wrong",
+            next_step=Advice("See everything that is wrong", INFRA_VALIDATE),
             facts={"faults": [str(one) for one in faults[:50]]},
         )
     return document
 
 
 def examined(given: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
-    """As much of it as can be read, and all that is wrong with it."""
+    """What can be read of it, and everything that is wrong with it."""
     told = loaded(given)
     faults = [
-        Fault(str(key), f"is not known here; there are name, {', '.join(KINDS)}")
+        Fault(str(key), f"is unknown; use name, {', '.join(KINDS)}")
         for key in told
         if key not in KINDS and key != "name"
     ]
     name = told.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        faults.append(Fault("name", "every document has a name, of letters, digits and . _ - between them"))
+        faults.append(Fault("name", "must consist of letters and digits, with . _ - between them"))
     items: dict[str, Item] = {}
     for kind, type_ in KINDS.items():
         part = told.get(kind) or {}
@@ -217,7 +220,7 @@ def examined(given: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
             elif item:
                 items[item.name] = item
     if len(items) > MOST_ITEMS:
-        faults.append(Fault("", f"It has {len(items)} items; {MOST_ITEMS} are the most"))
+        faults.append(Fault("", f"It has {len(items)} items; the limit is {MOST_ITEMS}"))
     document = Document(str(name), items)
     faults += _between(document)
     return document, faults
@@ -226,20 +229,14 @@ def examined(given: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
 def loaded(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(given, Mapping):
         return given
-    import yaml
-
-    if len(given) > LONGEST:
-        raise BadArgument(f"The document is longer than {LONGEST} characters")
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(given, yaml.SafeLoader)):
-            raise BadArgument("The document has YAML aliases", next_step="Write it out, without & and *")
-        told = yaml.safe_load(given)
-    except yaml.YAMLError as error:
-        raise BadArgument("The document is no YAML", why=" ".join(str(error).split())[:300]) from None
-    except RecursionError:
-        raise BadArgument("The document is nested too deeply") from None
+        told = read_yaml(given, aliases=False)
+    except Unreadable as fault:
+        raise BadArgument(f"The document {fault}") from None
     if not isinstance(told, Mapping):
-        raise BadArgument("The document must be a mapping", next_step="name: lab, then hosts:, guests:, workloads: …")
+        raise BadArgument(
+            "The document must be a mapping", next_step="Write name: lab, then hosts:, guests:, workloads: …"
+        )
     return told
 
 
@@ -249,7 +246,7 @@ def loaded(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
 def _item(kind: str, name: str, value: Any, type_: type[Any], faults: list[Fault]) -> Item | None:
     path = f"{kind}.{name}"
     if not _NAME.fullmatch(name):
-        faults.append(Fault(path, "is no name: use letters, digits, and . _ - between them"))
+        faults.append(Fault(path, "is not a valid name: use letters and digits, with . _ - between them"))
         return None
     try:
         item = Item(kind.removesuffix("s"), name, msgspec.convert(value, type_, strict=False))
@@ -264,25 +261,30 @@ def _item(kind: str, name: str, value: Any, type_: type[Any], faults: list[Fault
 def _of_itself(item: Item) -> Iterator[str]:
     wanted = item.wanted
     if not 0 <= getattr(wanted, "replicas", 1) <= MOST_COPIES:
-        yield f"replicas are 0 to {MOST_COPIES}"
+        yield f"replicas must be 0 to {MOST_COPIES}"
     try:
         if isinstance(wanted, WantedHost):
             wanted.host(item.name)
         elif isinstance(wanted, WantedWorkload):
-            asking.name(item.name)
-            asking.image(wanted.image)
-            asking.ports(wanted.ports)
-            asking.mounts(wanted.volumes)
-            asking.environment({**wanted.env, **wanted.secrets})
-            asking.labels(wanted.labels)
+            request.name(item.name)
+            request.image(wanted.image)
+            request.ports(wanted.ports)
+            request.mounts(wanted.volumes)
+            request.environment({**wanted.env, **wanted.secrets})
+            request.labels(wanted.labels)
     except Problem as problem:
         yield str(problem)
     if isinstance(wanted, WantedWorkload):
         for one in wanted.env:
             if _SECRET.search(one):
-                yield f"env.{one} looks like a secret: documents are kept, so give it as a reference, under secrets"
+                yield f"env.{one} looks like a secret: documents are stored, so use a reference under secrets"
     if isinstance(wanted, WantedGuest):
         yield from _of_guest(wanted)
+    if isinstance(wanted, WantedService) and wanted.unit:
+        if wanted.service or wanted.settings:
+            yield "a service has either a unit or a place in the catalogue"
+        if "[Service]" not in wanted.unit:
+            yield "unit must be the text of a unit file, with [Unit] and [Service]"
 
 
 def _of_guest(wanted: WantedGuest) -> Iterator[str]:
@@ -290,17 +292,19 @@ def _of_guest(wanted: WantedGuest) -> Iterator[str]:
         yield "a container needs a template, or clone"
     if wanted.template and (wanted.clone or wanted.type == "vm"):
         yield "template is for a new container only"
-    if taken := {"name", "hostname", "start", "guest", "vmid"} & wanted.settings.keys():
-        yield f"settings.{min(taken)} is decided by the document itself"
+    own = {"name", "hostname", "start", "guest", "vmid"}
+    own |= {name for name in ("template", "cores", "memory") if getattr(wanted, name)}
+    if taken := own & wanted.settings.keys():
+        yield f"settings.{min(taken)} comes from the document itself"
     if found := [one for one in wanted.settings if _SECRET.search(one)]:
-        yield f"settings.{found[0]} is a secret, and documents are kept: use ssh_keys, or set it afterwards"
+        yield f"settings.{found[0]} is a secret, and documents are stored: use ssh_keys, or set it afterwards"
 
 
 def _between(document: Document) -> Iterator[Fault]:
     for item in document.items.values():
         for name in item.wanted.needs:
             if name not in document.items:
-                yield Fault(f"{item.path}.needs", f"there is nothing called {name!r} in the document")
+                yield Fault(f"{item.path}.needs", f"the document has no item {name!r}")
     yield from _same_copies(document)
     yield from _same_ports(document)
     try:
@@ -315,7 +319,7 @@ def _same_copies(document: Document) -> Iterator[Fault]:
         for copy in item.copies() if item.kind in ("guest", "workload") else ():
             other = seen.setdefault((item.kind, item.place, copy), item)
             if other is not item:
-                yield Fault(item.path, f"a copy of {other} is called {copy}, too")
+                yield Fault(item.path, f"a copy of {other} is also named {copy}")
 
 
 def _same_ports(document: Document) -> Iterator[Fault]:
@@ -326,11 +330,11 @@ def _same_ports(document: Document) -> Iterator[Fault]:
                 if port.outside is None:
                     continue
                 if port.outside > 65535:
-                    yield Fault(item.path, f"the copies need the port {port.outside}, and 65535 is the last")
+                    yield Fault(item.path, f"the copies need port {port.outside}, but 65535 is the last one")
                 there = seen.setdefault((item.place, port.outside, port.protocol), [])
                 for address, other in there:
                     if other is not item and (address == port.address or not address or not port.address):
-                        yield Fault(item.path, f"port {port.outside}/{port.protocol} is that of {other}, too")
+                        yield Fault(item.path, f"port {port.outside}/{port.protocol} also belongs to {other}")
                 there.append((port.address, item))
 
 
@@ -338,13 +342,13 @@ def _spread(wanted: WantedWorkload, number: int) -> Iterator[Port]:
     try:
         yield from spread_ports(wanted, number)
     except Problem:
-        return  # told by itself
+        return  # reported separately
 
 
 def spread_ports(wanted: WantedWorkload, number: int) -> tuple[Port, ...]:
-    """Of the copy of that number, from 0: each has the host's ports after those of the copy before it."""
-    ports = asking.ports(wanted.ports)
+    """The ports of a copy, counted from 0: each copy uses the host ports after those of the previous one."""
+    ports = request.ports(wanted.ports)
     outside = sorted({port.outside for port in ports if port.outside})
     close = any(after - before < MOST_COPIES for before, after in itertools.pairwise(outside))
-    step = outside[-1] - outside[0] + 1 if close else 1  # else the copies would meet
+    step = outside[-1] - outside[0] + 1 if close else 1  # else copies would collide
     return tuple(replace(port, outside=port.outside + number * step) if port.outside else port for port in ports)

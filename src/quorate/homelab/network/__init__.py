@@ -1,1 +1,1 @@
-"""Looking at the network from here: who answers, at which ports, with which hardware address."""
+"""Network scans from this machine: which addresses answer, on which ports, with which hardware address."""

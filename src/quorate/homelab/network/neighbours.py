@@ -1,4 +1,4 @@
-"""The hardware addresses that this machine has learned of its neighbours."""
+"""The hardware addresses in this machine's neighbor table."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _STEP = 0.5
 
 
 async def neighbours() -> dict[str, str]:
-    """Address -> MAC, of those that have answered; empty where this system does not tell."""
+    """Address -> MAC of neighbors that have answered; empty if this system does not say."""
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, UnicodeDecodeError):
         known |= parse_arp_file(ARP_FILE.read_text())  # noqa: ASYNC240 - the kernel answers at once
-    if shutil.which("ip"):  # tells of IPv6, too
+    if shutil.which("ip"):  # includes IPv6
         return known | parse_ip_neigh(await _output("ip", "neigh", "show"))
     return known or parse_arp_command(await _output("arp", "-an"))
 
 
 async def heard_of(wanted: Collection[str], clock: Clock, patience: float) -> set[str]:
-    """Those that have told their hardware address themselves. Who is just being asked for it anew is waited for."""
+    """Those that answered with their hardware address. Waits for entries that the kernel is verifying."""
     if not shutil.which("ip"):
         return set(wanted) & (await neighbours()).keys() - _set_by_hand()
     end = clock.monotonic() + patience
@@ -47,7 +47,7 @@ async def heard_of(wanted: Collection[str], clock: Clock, patience: float) -> se
 
 
 def parse_states(text: str) -> dict[str, str]:
-    """Address -> what the kernel thinks of it."""
+    """Address -> the kernel's state for it."""
     rows = [line.split() for line in text.splitlines()]
     return {row[0]: row[-1] for row in rows if len(row) > 2}
 
@@ -63,23 +63,23 @@ def _set_by_hand() -> set[str]:
 def parse_arp_file(text: str) -> dict[str, str]:
     """/proc/net/arp: address, type, flags, MAC, mask, device."""
     rows = [line.split() for line in text.splitlines()[1:]]
-    return _known((row[0], row[3]) for row in rows if len(row) >= 6 and _number(row[2]) & _COMPLETE)
+    return _valid_pairs((row[0], row[3]) for row in rows if len(row) >= 6 and _number(row[2]) & _COMPLETE)
 
 
 def parse_ip_neigh(text: str) -> dict[str, str]:
     """192.168.1.1 dev eth0 lladdr 02:fc:00:00:00:05 router REACHABLE"""
     rows = [line.split() for line in text.splitlines()]
     found = [(row, row.index("lladdr") + 1) for row in rows if "lladdr" in row and row[-1] not in _DEAD]
-    return _known((row[0], row[at]) for row, at in found if at < len(row))
+    return _valid_pairs((row[0], row[at]) for row, at in found if at < len(row))
 
 
 def parse_arp_command(text: str) -> dict[str, str]:
     """? (192.168.1.1) at 2:fc:0:0:0:5 on en0 ifscope [ethernet]"""
     found = re.findall(r"\(([^)\s]+)\) at (\S+)", text)
-    return _known(found)
+    return _valid_pairs(found)
 
 
-def _known(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _valid_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     known: dict[str, str] = {}
     for address, mac in pairs:
         with contextlib.suppress(ValueError):

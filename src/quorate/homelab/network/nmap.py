@@ -1,4 +1,4 @@
-"""The same scan by nmap, where the operator has installed it."""
+"""A scan by nmap, if the operator has installed it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from xml.etree import ElementTree
 
-from quorate.homelab.network.seen import Scan, Seen
+from quorate.homelab.network.probe import Scan, Seen
 from quorate.homelab.network.targets import Address
 from quorate.problems import NotConfigured, Problem, ServerFailed
 
@@ -19,7 +19,7 @@ def is_installed() -> bool:
 
 
 async def scan(wanted: Sequence[Address], ports: Sequence[int], *, rate: float, seconds: float) -> Scan:
-    """A connect scan with pings before it; what is not finished in time is not counted as silent."""
+    """A connect scan after pings; addresses that are not finished in time do not count as silent."""
     if not is_installed():
         raise NotConfigured(
             "nmap is not installed where Quorate runs", next_step="Use engine=builtin, or install nmap there"
@@ -41,7 +41,7 @@ async def scan(wanted: Sequence[Address], ports: Sequence[int], *, rate: float, 
 
 
 def _command(group: Sequence[Address], ports: Sequence[int], rate: float, version: int) -> list[str]:
-    """Only numbers and addresses of ours stand in it."""
+    """Contains only our own numbers and addresses."""
     four = [ipaddress.IPv4Network(one) for one in group if one.version == 4]
     places = list(ipaddress.collapse_addresses(four)) if four else group
     return [
@@ -51,7 +51,7 @@ def _command(group: Sequence[Address], ports: Sequence[int], rate: float, versio
 
 
 async def _run(command: list[str], seconds: float) -> str | None:
-    """What it printed; None if it was not finished in time."""
+    """Its output; None if it did not finish in time."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -67,7 +67,7 @@ async def _run(command: list[str], seconds: float) -> str | None:
             await process.wait()
     if process.returncode:
         why = complaint.decode("utf-8", "replace").strip()[:300] or f"It ended with {process.returncode}"
-        raise ServerFailed("nmap did not work", why=why, next_step="engine=builtin does without it")
+        raise ServerFailed("nmap failed", why=why, next_step="Use engine=builtin")
     return text.decode("utf-8", "replace")
 
 
@@ -76,7 +76,7 @@ def parse(text: str) -> Iterable[Seen]:
     try:
         root = ElementTree.fromstring(text)  # noqa: S314 - nmap is the operator's own
     except ElementTree.ParseError as error:
-        raise Problem("The answer of nmap cannot be read", why=str(error)) from None
+        raise Problem("The output of nmap cannot be parsed", why=str(error)) from None
     for host in root.iter("host"):
         status = host.find("status")
         if status is None or status.get("state") != "up" or status.get("reason") == "user-set":

@@ -1,4 +1,4 @@
-"""What is to be scanned: addresses, ranges and subnets, within what the operator allows and a call can do."""
+"""Scan targets: addresses, ranges and subnets, within the operator's networks and the limits of a call."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ USUAL_PORTS = (
     3389, 5000, 5001, 5432, 5900, 5985, 6379, 6443, 8000, 8006, 8007, 8080, 8096, 8123, 8443, 9000, 9090, 9100, 9443,
     32400,
 )  # fmt: skip
-"""What tells most about a device of a homelab."""
+"""The ports that say most about a homelab device."""
 
 
 def addresses(targets: Sequence[str], allowed: Sequence[Network]) -> list[Address]:
-    """Every address of the targets, in order and once; none that may not be scanned."""
+    """Every address of the targets, once and in order. Raises Refused if one may not be scanned."""
     ranges = [_range(text) for text in targets]
     if not ranges:
-        raise BadArgument("Nothing to scan was given", next_step="Give targets such as 192.168.1.0/24")
+        raise BadArgument("There is nothing to scan", next_step="Give targets such as 192.168.1.0/24")
     whole = sum(int(last) - int(first) + 1 for first, last in ranges)
     if whole > MOST_ADDRESSES:
         raise BadArgument(
@@ -43,18 +43,18 @@ def ports(texts: Iterable[str | int]) -> list[int]:
     for text in texts:
         first, dash, last = str(text).strip().partition("-")
         if not (first.isascii() and first.isdecimal() and (not dash or (last.isascii() and last.isdecimal()))):
-            raise BadArgument(f"{text!r} is no port", next_step="Write 22 or 8000-8010")
+            raise BadArgument(f"{text!r} is not a port", next_step="Write 22 or 8000-8010")
         span = range(int(first), int(last or first) + 1)
         if not (span.start > 0 and span.stop <= 65536 and len(span)):
-            raise BadArgument(f"{text!r} is no port", next_step="Ports are 1 to 65535")
+            raise BadArgument(f"{text!r} is not a port", next_step="Use 1 to 65535")
         if len(span) + len(found) > MOST_PORTS:
-            raise BadArgument("Too many ports for one scan", next_step=f"Give {MOST_PORTS} at most")
+            raise BadArgument("Too many ports for one scan", next_step=f"Give up to {MOST_PORTS}")
         found |= dict.fromkeys(span)
     return list(found)
 
 
-def told(found: Iterable[Address]) -> list[str]:
-    """Addresses as few ranges, for people and for the next call."""
+def as_ranges(found: Iterable[Address]) -> list[str]:
+    """The addresses as few ranges, for people and for the next call."""
     ordered = sorted(set(found), key=lambda one: (one.version, int(one)))
     runs = groupby(enumerate(ordered), lambda pair: (pair[1].version, int(pair[1]) - pair[0]))
     lines = [[one for _, one in run] for _, run in runs]
@@ -76,7 +76,7 @@ def _range(text: str) -> tuple[Address, Address]:
         end = ipaddress.ip_address(last or first)
     except ValueError:
         raise BadArgument(
-            f"{text!r} is nothing that can be scanned",
+            f"{text!r} is not a scan target",
             next_step="Write a subnet (192.168.1.0/24), a range (192.168.1.10-50) or an address",
         ) from None
     if begin.version != end.version or begin > end:  # type: ignore[operator]
@@ -94,6 +94,6 @@ def _require_allowed(text: str, first: Address, last: Address, allowed: Sequence
     raise Refused(
         f"{text} may not be scanned",
         why=f"Scans are allowed in {', '.join(map(str, allowed)) or 'no network'}",
-        next_step=f'The operator allows more in the configuration: [homelab] networks = ["{text}"], '
-        "and in the same list what shall stay allowed",
+        next_step=f'The operator can allow it in the configuration: [homelab] networks = ["{text}"], '
+        "together with the networks that should stay allowed",
     )

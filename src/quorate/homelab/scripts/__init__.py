@@ -1,1 +1,1 @@
-"""Community scripts for Proxmox VE: an index of them, their text, and how one is run without questions."""
+"""Community scripts for Proxmox VE: their index, their text, and running one without questions."""

@@ -1,8 +1,7 @@
-"""The index of community scripts: the package's own, or the one that the operator has fetched since."""
+"""The index of community scripts: the packaged one, or a newer one that the operator downloaded."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -11,20 +10,23 @@ from pathlib import Path
 
 import msgspec
 
+from quorate.documents import Unreadable, read_json
+from quorate.hints import SCRIPT_SEARCH, Advice
 from quorate.homelab.scripts.script import Category, Script
 from quorate.problems import BadArgument, NotConfigured, NotFound
+from quorate.suggestions import similar
 
-REFRESH = "`quorate scripts refresh` fetches today's"
+REFRESH = "Download the current index with `quorate scripts refresh`"
 
 
 class Index(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     scripts: tuple[Script, ...]
     taken: float | None = None
-    """When it was fetched; None for the package's own."""
+    """When it was downloaded; None for the packaged one."""
     source: str = ""
     commit: str = ""
 
-    def named(self, name: str, category: Category | None = None) -> Script:
+    def get(self, name: str, category: Category | None = None) -> Script:
         """By `jellyfin` or `ct/jellyfin.sh`."""
         wanted = name.strip().lower()
         found = [
@@ -36,19 +38,19 @@ class Index(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
             raise BadArgument(
                 f"There are several scripts {name!r}",
                 why=f"They are {', '.join(one.path for one in found)}",
-                next_step="Say which by its category",
+                next_step="Choose one with category",
             )
         if not found:
-            near = difflib.get_close_matches(wanted, [one.slug for one in self.scripts], n=3)
+            near = similar(wanted, [one.slug for one in self.scripts], 3)
             raise NotFound(
                 f"The index has no script {name!r}" + (f" of the category {category}" if category else ""),
-                why=f"Close to it are {', '.join(near)}" if near else None,
-                next_step=f"script_search finds scripts by words; {REFRESH} index",
+                why=f"Similar names are {', '.join(near)}" if near else None,
+                next_step=Advice(f"Search for it. {REFRESH}", SCRIPT_SEARCH),
             )
         return found[0]
 
     def matching(self, words: str, category: Category | None = None) -> list[Script]:
-        """Those that have all the words somewhere, best first."""
+        """Scripts that contain all the words, best first."""
         wanted = words.lower().split()
         ranked = [
             (rank, one.slug, one)
@@ -59,7 +61,7 @@ class Index(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 def _rank(script: Script, words: Iterable[str]) -> int | None:
-    """How far from the name the words are found, altogether; None if one is found nowhere."""
+    """The total distance of the words from the name; None if one is missing."""
     title = f"{script.slug} {script.name}".lower()
     rest = f"{script.about} {' '.join(script.tags)} {script.os}".lower()
     places = ({script.slug.lower(), script.name.lower()}, {*re.split(r"[\s-]+", title), *script.tags}, title, rest)
@@ -73,7 +75,7 @@ def _rank(script: Script, words: Iterable[str]) -> int | None:
 
 
 def current(fetched: Path) -> Index:
-    """The one that was fetched, else the package's own."""
+    """The downloaded index, else the packaged one."""
     try:
         data = fetched.read_bytes()
     except FileNotFoundError:
@@ -81,9 +83,10 @@ def current(fetched: Path) -> Index:
     except OSError as error:
         raise NotConfigured(f"The index {fetched} cannot be read", why=error.strerror, next_step=REFRESH) from None
     try:
-        return msgspec.json.decode(data, type=Index)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotConfigured(f"The index {fetched} cannot be used", why=str(error), next_step=REFRESH) from None
+        found: Index = read_json(data, Index)
+        return found
+    except Unreadable as fault:
+        raise NotConfigured(f"The index {fetched} cannot be used", why=f"It {fault}", next_step=REFRESH) from None
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What is known of a community script, and how that is read from its text. The text is never run here."""
+"""Facts about a community script, read from its text without running it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 
 Category = Literal["ct", "vm", "misc", "addon"]
 FOLDERS: dict[str, Category] = {"ct": "ct", "vm": "vm", "tools/pve": "misc", "tools/addon": "addon"}
-"""Where the project keeps scripts. Those for nodes have moved from misc/, and people still call them so."""
+"""The project's folders. Scripts for nodes moved from misc/, but people still use that name."""
 PATH = re.compile(rf"(?P<folder>{'|'.join(FOLDERS)})/(?P<slug>[A-Za-z0-9][A-Za-z0-9._-]*)\.sh")
 _APP = re.compile(r'^APP="([^"$`]{1,80})"', re.M)
-# var_cpu="2" or var_cpu="${var_cpu:-2}", at the beginning of a line: what is indented depends on something.
+# var_cpu="2" or var_cpu="${var_cpu:-2}" at the start of a line: indented ones are conditional.
 _DEFAULT = re.compile(r'^var_(\w+)="?(?:\$\{var_\w+:-)?([^"}$`\n]*)\}?"?\s*$', re.M)
 _PORT = re.compile(r"\$\{IP\}:(\d{1,5})\b")
 
@@ -42,7 +42,7 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 def described(path: str, text: str) -> Script:
-    """What the script says of itself: the defaults that it sets and the address that it shows at its end."""
+    """The defaults that the script sets, and the port of the address that it shows at its end."""
     defaults = dict(reversed(_DEFAULT.findall(text)))  # the first one counts
     app, port = _APP.search(text), _PORT.search(text)
     slug = path.rpartition("/")[2].removesuffix(".sh")

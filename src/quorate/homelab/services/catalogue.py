@@ -1,15 +1,16 @@
-"""The catalogue: what the package brings, and what the operator has put into a folder of their own."""
+"""The catalogue: packaged services, and those in the operator's own folder."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from quorate.hints import SERVICE_LIST, Advice
 from quorate.homelab.services.template import Template, read
 from quorate.problems import NotFound
+from quorate.suggestions import suggest
 
 PACKAGE = "package"
 LONGEST = 256 * 1024
@@ -19,20 +20,30 @@ LONGEST = 256 * 1024
 class Catalogue:
     services: Mapping[str, Template]
     broken: Mapping[str, str]
-    """File -> what is wrong with it. The others are not held up by it."""
+    """File -> what is wrong with it. The others stay usable."""
 
     def find(self, name: str) -> Template:
-        if found := self.services.get(name.strip().lower()):
+        """By its id or another name: `home_assistant` and `homeassistant` mean the same."""
+        wanted = name.strip().lower()
+        if found := self.services.get(wanted):
             return found
+        for one in self.services.values():
+            if plain(wanted) in map(plain, (one.id, *one.also)):
+                return one
         if fault := next((why for file, why in self.broken.items() if Path(file).stem == name), None):
-            raise NotFound(f"The service {name!r} cannot be used", why=fault, next_step="The operator mends its file")
-        near = difflib.get_close_matches(name.lower(), self.services, 3)
-        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "service_list shows all of them"
+            raise NotFound(
+                f"The service {name!r} cannot be used", why=fault, next_step="The operator has to fix its file"
+            )
+        hint = suggest(name.lower(), self.services, Advice("See all services", SERVICE_LIST), count=3)
         raise NotFound(f"There is no service {name!r} in the catalogue", next_step=hint)
 
 
+def plain(name: str) -> str:
+    return name.replace("-", "").replace("_", "")
+
+
 def catalogue(folder: Path) -> Catalogue:
-    """Read anew each time: a file that was just mended counts. The operator's stand before those of the package."""
+    """Read each time, so that a fixed file counts at once. The operator's services override packaged ones."""
     own: dict[str, Template] = {}
     broken: dict[str, str] = {}
     for file in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):

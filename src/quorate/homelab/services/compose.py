@@ -1,4 +1,4 @@
-"""A service as a Compose project on a host: its files in a folder of its own, run by the Compose that is there."""
+"""A service as a Compose project on a host: its files in a separate folder, run by the host's own Compose."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quorate.homelab.machines import Machine
-from quorate.homelab.services.choosing import Chosen
+from quorate.homelab.services.settings import ChosenSettings
 from quorate.homelab.services.template import Template, services_of
-from quorate.inside.over_ssh import content_of, read_command
-from quorate.inside.way import Command, Output
+from quorate.inside.ssh_transport import content_of, read_command
+from quorate.inside.transport import Command, Output
 from quorate.problems import GuestRefused, NotConfigured, NotFound, ServerFailed, TimedOut
 from quorate.pve.tasks import Report
 
 COMPOSE, ENVIRONMENT = "compose.yaml", ".env"
 PULL_SECONDS, START_SECONDS = 1800.0, 600.0
 PREFIX = "quorate-"
-"""Of the names of projects: a project of somebody else is not taken for ours."""
+"""Of project names, so that other projects are not mistaken for ours."""
 DOCKER = ("docker", "compose")
 LOG_LINES = 20
 WORDS = 500
@@ -29,7 +29,7 @@ if docker compose version > /dev/null 2>&1; then echo docker compose
 elif docker-compose version > /dev/null 2>&1; then echo docker-compose
 elif podman compose version > /dev/null 2>&1; then echo podman compose; fi
 """
-# $1 the folder, $2 the file, $3 its mode. There is never a half-written file under its own name.
+# $1 the folder, $2 the file, $3 its mode. Atomic.
 _WRITE = 'umask 077; mkdir -p -- "$1" && cat > "$1/$2.new" && chmod "$3" "$1/$2.new" && mv -f -- "$1/$2.new" "$1/$2"'
 _FOLDER = 'mkdir -p -- "$1" && chown "$2" "$1" && chmod 750 "$1"'
 _SUM = 'cd -- "$1" && umask 077 && shift && sha256sum -- "$@" > .quorate.sums'
@@ -55,40 +55,40 @@ class Container:
 
     @property
     def well(self) -> bool:
-        """It runs, or has done what it was there for."""
+        """It runs, or has finished successfully."""
         return (self.state == "running" and "unhealthy" not in self.status) or self.status.startswith("Exited (0)")
 
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What stood there before, so that it can be put back."""
+    """The previous installation, so that it can be restored."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     images: tuple[tuple[str, str], ...] = ()
-    """Id and name of each; a name may lead to another image by now."""
+    """Id and name of each; a name may refer to another image by now."""
 
     @property
     def values(self) -> dict[str, str]:
-        """Its settings, secrets included."""
+        """Its settings, including secrets."""
         return _parsed(self.files.get(ENVIRONMENT, b"").decode("utf-8", "replace"))
 
 
 async def compose_of(machine: Machine) -> tuple[str, ...] | None:
-    """The command of the Compose that is there: `docker compose`, `docker-compose` or `podman compose`."""
-    if machine.way.system != "posix":
-        raise NotConfigured(f"{machine} is no POSIX system", next_step="Services are put on Linux hosts")
-    output = await machine.way.run(machine.as_root(Command(("/bin/sh", "-c", _LOOK))), seconds=30)
-    _require(output, f"{machine} cannot be asked for Compose")
+    """The host's Compose command: `docker compose`, `docker-compose` or `podman compose`."""
+    if machine.transport.system != "posix":
+        raise NotConfigured(f"{machine} is not a POSIX system", next_step="Use a Linux host")
+    output = await machine.transport.run(machine.as_root(Command(("/bin/sh", "-c", _LOOK))), seconds=30)
+    _require(output, f"Compose on {machine} cannot be detected")
     return tuple(output.stdout.decode().split()) or None
 
 
 async def install_docker(machine: Machine, report: Report | None) -> tuple[str, ...]:
-    """Docker with Compose from the packages of Debian or Ubuntu."""
+    """Install Docker with Compose from the packages of Debian or Ubuntu."""
     output = await _followed(machine, ("/bin/sh", "-c", _APT), PULL_SECONDS, report, "Docker")
-    _require(output, f"Docker cannot be installed on {machine}")
+    _require(output, f"Docker could not be installed on {machine}")
     found = await compose_of(machine)
     if found is None:
-        raise ServerFailed(f"Docker was installed on {machine}, but there is no Compose")
+        raise ServerFailed(f"Docker was installed on {machine}, but Compose is missing")
     return found
 
 
@@ -96,7 +96,7 @@ def missing(machine: Machine) -> NotConfigured:
     return NotConfigured(
         f"There is no Compose on {machine}",
         why="None of `docker compose`, `docker-compose` and `podman compose` works there",
-        next_step="docker=true installs it on Debian and Ubuntu",
+        next_step="Use docker=true to install it on Debian or Ubuntu",
     )
 
 
@@ -119,7 +119,7 @@ class Project:
     # -- its files -------------------------------------------------------------------------------------------------
 
     async def environment(self) -> dict[str, str]:
-        """The settings that stand there, secrets included."""
+        """The current settings, including secrets."""
         return _parsed((await self._read(ENVIRONMENT) or b"").decode("utf-8", "replace"))
 
     async def former(self, template: Template) -> Former:
@@ -127,7 +127,7 @@ class Project:
         files = {name: content for name in names if (content := await self._read(name)) is not None}
         return Former(files, await self._images()) if COMPOSE in files else Former()
 
-    async def write(self, template: Template, chosen: Chosen) -> None:
+    async def write(self, template: Template, chosen: ChosenSettings) -> None:
         await self._put(
             {
                 COMPOSE: template.compose.encode(),
@@ -136,7 +136,9 @@ class Project:
             }
         )
         for name, owner in template.folders.items():
-            await self._script(_FOLDER, f"{self.folder}/{name}", str(owner), what=f"The folder {name} cannot be made")
+            await self._script(
+                _FOLDER, f"{self.folder}/{name}", str(owner), what=f"The folder {name} could not be created"
+            )
 
     async def put_back(self, former: Former) -> None:
         await self._put(former.files)
@@ -144,17 +146,17 @@ class Project:
             await self._run(self._engine, "tag", image, name)
 
     async def drift(self, template: Template) -> list[str]:
-        """What is not as we left it."""
+        """What was changed since the installation."""
         output = await self._sh(_COMPARE, self.folder)
         if output.exit_code == 44:
-            return [f"{self.folder} is gone"]
+            return [f"{self.folder} is missing"]
         lines = output.stdout.decode("utf-8", "replace").splitlines()
         found = [f"{line.partition(':')[0]} was changed" for line in lines if not line.endswith(": OK")]
         there = {one.service for one in await self.containers()}
         return found + [f"{name} has no container" for name in services_of(template.compose) if name not in there]
 
     async def delete(self) -> None:
-        await self._script('rm -rf -- "$1"', self.folder, what=f"{self.folder} cannot be removed")
+        await self._script('rm -rf -- "$1"', self.folder, what=f"{self.folder} could not be removed")
 
     # -- its containers --------------------------------------------------------------------------------------------
 
@@ -168,16 +170,16 @@ class Project:
         return sorted((Container(*row) for row in rows if len(row) == 6), key=lambda one: one.name)
 
     async def pull(self, report: Report | None) -> None:
-        output = await _followed(self.machine, self.line("pull"), PULL_SECONDS, report, "Fetching the images")
-        _require(output, "The images cannot be fetched")
+        output = await _followed(self.machine, self.line("pull"), PULL_SECONDS, report, "Pulling the images")
+        _require(output, "The images could not be pulled")
 
     async def up(self, report: Report | None = None) -> None:
         line = self.line("up", "--detach", "--remove-orphans")
-        _require(await _followed(self.machine, line, START_SECONDS, report, "Starting"), "It cannot be started")
+        _require(await _followed(self.machine, line, START_SECONDS, report, "Starting"), "It could not be started")
 
     async def down(self, *, volumes: bool) -> None:
         line = self.line("down", "--remove-orphans", *(("--volumes",) if volumes else ()))
-        _require(await self._output(line, START_SECONDS), "It cannot be taken down")
+        _require(await self._output(line, START_SECONDS), "It could not be taken down")
 
     async def logs(self) -> list[str]:
         output = await self._output(self.line("logs", "--no-color", "--tail", str(LOG_LINES)), 30.0)
@@ -195,12 +197,12 @@ class Project:
     async def _put(self, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
             mode = "600" if name == ENVIRONMENT else "644"
-            await self._script(_WRITE, self.folder, name, mode, what=f"{name} cannot be written", stdin=content)
-        await self._script(_SUM, self.folder, *files, what="The checksums cannot be written")
+            await self._script(_WRITE, self.folder, name, mode, what=f"{name} could not be written", stdin=content)
+        await self._script(_SUM, self.folder, *files, what="The checksums could not be written")
 
     async def _read(self, name: str) -> bytes | None:
         path = f"{self.folder}/{name}"
-        output = await self.machine.way.run(self.machine.as_root(read_command(path, 0, _MOST)), seconds=30)
+        output = await self.machine.transport.run(self.machine.as_root(read_command(path, 0, _MOST)), seconds=30)
         try:
             return content_of(output, path)
         except NotFound:
@@ -218,16 +220,16 @@ class Project:
         return output
 
     async def _output(self, argv: tuple[str, ...], seconds: float, stdin: bytes = b"") -> Output:
-        return await self.machine.way.run(self.machine.as_root(Command(argv, stdin)), seconds=seconds)
+        return await self.machine.transport.run(self.machine.as_root(Command(argv, stdin)), seconds=seconds)
 
 
-def environment_text(chosen: Chosen) -> str:
-    """Compose takes the settings from here: no value is ever put into YAML."""
+def environment_text(chosen: ChosenSettings) -> str:
+    """Compose reads settings from here: values never become part of YAML."""
     return "".join(f"{name.upper()}='{value}'\n" for name, value in chosen.values.items())
 
 
 def digest(template: Template) -> str:
-    """Of what would be written, without the settings."""
+    """Of the files without the settings."""
     parts = (template.compose, *(text for pair in sorted(template.files.items()) for text in pair))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
@@ -238,21 +240,21 @@ def _parsed(text: str) -> dict[str, str]:
 
 
 def _unquoted(value: str) -> str:
-    """Without the one pair of quotes around it; any others are its own."""
+    """Without one pair of surrounding quotes."""
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
 async def _followed(
     machine: Machine, argv: tuple[str, ...], seconds: float, report: Report | None, doing: str
 ) -> Output:
-    """Its output, whose last line is the progress meanwhile."""
-    job = await machine.way.start(machine.as_root(Command(argv)), limit=seconds)
+    """Run it to its end; its last line is the progress."""
+    job = await machine.transport.start(machine.as_root(Command(argv)), limit=seconds)
     waited, told = 0.0, ""
     while (output := await job.wait(1.0)) is None:
         waited += 1.0
         if waited >= seconds:
             await job.stop()
-            raise TimedOut(f"{doing} did not end within {seconds:g} s", next_step="Look at the host, then try again")
+            raise TimedOut(f"{doing} did not end within {seconds:g} s", next_step="Check the host, then try again")
         said = await job.so_far()
         line = _words(said.stderr or said.stdout)
         if report is not None and line != told:

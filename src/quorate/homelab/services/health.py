@@ -1,4 +1,4 @@
-"""Whether a service answers, asked on its own host."""
+"""Whether a service is healthy, checked on its own host."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.template import Health, Template
-from quorate.inside.way import Command
+from quorate.inside.transport import Command
 from quorate.problems import Problem
 from quorate.pve.clock import Clock
 from quorate.pve.tasks import Report
 
 EVERY = 3.0
 WORDS = 200
-# A page that wants a login is a page. The certificate is its own, so it is not checked; nothing is sent but a question.
+# A page that requires a login counts as healthy. The certificate is self-signed, so it is not checked.
 _ASK = """
 if command -v curl > /dev/null 2>&1; then
 code=$(curl -sSk --noproxy '*' --max-time 5 --output /dev/null --write-out '%{http_code}' "$1")
@@ -24,8 +24,8 @@ else exit 127; fi
 """
 
 
-async def ailment(machine: Machine, template: Template, values: Mapping[str, Any]) -> str | None:
-    """What is wrong with it; None if it is healthy, or if nobody knows how to tell."""
+async def find_health_problem(machine: Machine, template: Template, values: Mapping[str, Any]) -> str | None:
+    """What is wrong with it; None if it is healthy, or has no health check."""
     health = template.health
     if health is None:
         return None
@@ -38,13 +38,13 @@ async def ailment(machine: Machine, template: Template, values: Mapping[str, Any
         return str(problem)
 
 
-async def healthy(
+async def wait_until_healthy(
     machine: Machine, template: Template, values: Mapping[str, Any], clock: Clock, report: Report | None = None
 ) -> str | None:
-    """Wait for it; what is wrong with it when the time is up."""
+    """Wait until it is healthy; returns what is wrong when the time is up."""
     seconds = template.health.seconds if template.health else 0
     end = clock.monotonic() + seconds
-    while wrong := await ailment(machine, template, values):
+    while wrong := await find_health_problem(machine, template, values):
         if clock.monotonic() >= end:
             return wrong
         if report is not None:
@@ -55,25 +55,23 @@ async def healthy(
 
 async def _http(machine: Machine, health: Health, port: int) -> str | None:
     url = f"{'https' if health.tls else 'http'}://127.0.0.1:{port}{health.http}"
-    output = await machine.way.run(Command(("/bin/sh", "-c", _ASK, "sh", url)), seconds=20)
+    output = await machine.transport.run(Command(("/bin/sh", "-c", _ASK, "sh", url)), seconds=20)
     if output.exit_code == 0:
         return None
-    if output.exit_code == 127:  # nothing there that asks for pages
+    if output.exit_code == 127:  # neither curl nor wget is installed
         return await _tcp(machine, port)
     return f"{url}: {_words(output.stderr) or 'no answer'}"
 
 
 async def _tcp(machine: Machine, port: int) -> str | None:
-    from quorate.homelab.discovery.discover import discover  # many parsers, for those who need them
-
-    facts = await discover(machine, sections=("ports",), seconds=15)
+    facts = await machine.collect_facts(sections=("ports",), seconds=15)
     if any((one.protocol, one.port) == ("tcp", port) for one in facts.ports or ()):
         return None
     return f"Nothing listens on port {port}"
 
 
 async def _ended(machine: Machine, command: Command) -> str | None:
-    output = await machine.way.run(command, seconds=20)
+    output = await machine.transport.run(command, seconds=20)
     if output.exit_code == 0:
         return None
     return f"{command.argv[0]} ended with {output.exit_code}: {_words(output.stderr or output.stdout)}"

@@ -1,4 +1,4 @@
-"""Programs of this server that do the work on hosts, Ansible and Terraform, in processes and folders of their own."""
+"""Runs Ansible and Terraform on this server, in separate processes and folders."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from quorate.ssh.access import SshAccess
 KEPT = 256 * 1024
 LONGEST_LINE = 8 * 1024 * 1024
 MOST_OUTPUT = 64 * 1024 * 1024
-"""A plan of Terraform as JSON is long, but not so long."""
+"""A Terraform plan as JSON is long, but not this long."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|USER|LANG|LC_.*|TMPDIR|TZ|SSH_AUTH_SOCK|(?:HTTPS?|NO|ALL)_PROXY|SSL_CERT_.*"
     r"|TF_CLI_CONFIG_FILE|TF_PLUGIN_CACHE_DIR|XDG_.*",
     re.IGNORECASE,
 )
-"""Of our environment: what such a program needs, and none of our own secrets."""
+"""The variables that such a program needs, without our own secrets."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def private_folder(*parts: str | Path) -> Path:
-    """For us alone, also if it was made before with another umask."""
+    """Accessible to our user only, even if it was created with another umask."""
     folder = Path(*parts)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
@@ -47,7 +47,7 @@ def private_folder(*parts: str | Path) -> Path:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Never half-written, never open to others, not even for a moment."""
+    """Atomically, and never readable by others."""
     new = file.with_name(f".{file.name}-{secrets.token_hex(6)}")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
         opened.write(text)
@@ -55,7 +55,7 @@ def write_private(file: Path, text: str) -> None:
 
 
 def trusted_keys(ssh: SshAccess) -> str:
-    """Every host key that the operator trusts, as one known_hosts file."""
+    """All host keys that the operator trusts, as one known_hosts file."""
     texts = []
     for file in (*ssh.settings.known_hosts, ssh.settings.pins):
         with contextlib.suppress(OSError):
@@ -71,7 +71,7 @@ def ssh_of(machine: Machine, fallback: SshAccess) -> SshAccess:
 async def running(
     argv: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Ended]]:
-    """The process, to read lines from; afterwards `Ended` says how it went. It never outlives this, nor its time."""
+    """The process, to read lines from; afterwards `Ended` has its result. It never outlives the context or its time."""
     process = await asyncio.create_subprocess_exec(
         *argv,
         cwd=folder,
@@ -84,7 +84,7 @@ async def running(
     )
     assert process.stderr is not None
     ended = Ended(-1, "")
-    said = asyncio.ensure_future(_kept(process.stderr))
+    said = asyncio.ensure_future(_read_tail(process.stderr))
     try:
         async with asyncio.timeout(seconds):
             yield process, ended
@@ -112,12 +112,12 @@ async def output(
         while data := await process.stdout.read(65536):
             out += data
             if len(out) > MOST_OUTPUT:
-                raise GuestRefused(f"{Path(argv[0]).name} says more than {MOST_OUTPUT} bytes")
+                raise GuestRefused(f"{Path(argv[0]).name} printed more than {MOST_OUTPUT} bytes")
     return ended.exit_code, out, ended.stderr
 
 
 async def _gone(process: asyncio.subprocess.Process) -> None:
-    """Politely first: Terraform writes its state down before it ends."""
+    """TERM before KILL, because Terraform saves its state before it ends."""
     try:
         async with asyncio.timeout(10):
             await process.wait()
@@ -127,7 +127,7 @@ async def _gone(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-async def _kept(stream: asyncio.StreamReader) -> bytes:
+async def _read_tail(stream: asyncio.StreamReader) -> bytes:
     kept = b""
     while data := await stream.read(65536):
         kept = (kept + data)[-KEPT:]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.homelab.discovery.discover import discover
-from quorate.homelab.discovery.facts import Facts, Filesystem, Memory
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.template import Template, bytes_of
+from quorate.inside.facts.model import Facts, Filesystem, Memory
 
 SECTIONS = ("system", "memory", "filesystems", "ports")
 ARCHITECTURES = {
@@ -17,16 +16,16 @@ ARCHITECTURES = {
 _UNITS = ((1024**4, "T"), (1024**3, "G"), (1024**2, "M"))
 
 
-async def looked_at(machine: Machine, seconds: float = 30) -> Facts:
-    return await discover(machine, sections=SECTIONS, seconds=seconds)
+async def collect_requirements(machine: Machine, seconds: float = 30) -> Facts:
+    return await machine.collect_facts(sections=SECTIONS, seconds=seconds)
 
 
-def judged(
+def check_requirements(
     template: Template, values: Mapping[str, Any], facts: Facts, folder: str, own: Mapping[str, Any]
 ) -> list[list[str]]:
-    """Rows of what is needed, what is there, and whether that is enough.
+    """Rows of the requirement, what is available, and whether that is enough.
 
-    `own` are the settings by which it runs there already, if it does: what it has taken is not missing.
+    `own` are the settings of an existing installation: what it already uses is not missing.
     """
     rows = []
     own_ports = template.ports(own) if own else []
@@ -56,10 +55,10 @@ def _verdict(enough: object) -> str:
 
 
 def _free(filesystems: tuple[Filesystem, ...], folder: str) -> int | None:
-    """Of the file system that the folder is on."""
+    """The free space of the file system that contains the folder."""
     holding = [one for one in filesystems if f"{folder}/".startswith(f"{one.mount.rstrip('/')}/")]
     best = max(holding, key=lambda one: len(one.mount), default=None)
-    return None if best is None or best.size is None or best.used is None else best.size - best.used
+    return None if best is None else best.available
 
 
 def _memory(found: Memory | None) -> int | None:

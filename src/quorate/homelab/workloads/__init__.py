@@ -1,1 +1,1 @@
-"""Containers on machines: Docker, Podman, LXD and Incus, by their own APIs."""
+"""Containers on machines: Docker, Podman, LXD and Incus, through their own APIs."""

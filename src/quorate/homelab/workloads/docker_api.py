@@ -1,22 +1,30 @@
-"""Docker and Podman by the Engine API."""
+"""Docker and Podman through the Engine API."""
 
 from __future__ import annotations
 
-import json
 import posixpath
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from quorate.homelab.workloads.docker_shapes import Pulling, copied, digest_of, inspected, listed, log_text, wanted
+from quorate.documents import Unreadable, read_json
+from quorate.homelab.workloads.docker_shapes import (
+    Pulling,
+    copied,
+    create_request,
+    digest_of,
+    inspected,
+    listed,
+    log_text,
+)
 from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
-from quorate.homelab.workloads.unix_http import Answer, UnixSocket
+from quorate.homelab.workloads.unix_http import HttpResponse, UnixSocket
 from quorate.problems import BadArgument, Conflict, NotFound, Problem, ServerFailed
 from quorate.pve.clock import Clock
 from quorate.pve.tasks import Report
 
 VERSION = (1, 41)
-"""What is spoken where both sides can; an engine that knows only older or newer ones gets the nearest."""
+"""The preferred version; an engine that supports only older or newer ones gets the nearest."""
 PULL_SECONDS = 3600.0
 STOP_SECONDS = 10
 COPY_SECONDS = 600.0
@@ -31,7 +39,7 @@ class DockerApi(Engine):
 
     @classmethod
     async def reached(cls, name: EngineName, socket: UnixSocket, clock: Clock) -> DockerApi:
-        """The engine behind the socket, if one answers there."""
+        """The engine behind the socket. Raises a Problem if none answers."""
         told = _checked(await socket.call("GET", "/version")).json()
         if not isinstance(told, dict):
             raise ServerFailed(f"What answers on {socket.path} is not {name}")
@@ -47,17 +55,17 @@ class DockerApi(Engine):
             return None
         try:
             digest = digest_of(await self._get(f"/images/{quote(str(told['Image']), safe='')}/json"))
-        except Problem:  # the image of a container may be gone
+        except Problem:  # its image may be gone
             digest = ""
         return inspected(self.name, told, digest)
 
     async def logs(self, name: str, lines: int, since: float | None = None) -> str:
         told = await self._inspect(name)
         if told is None:
-            raise NotFound(f"{self.name} has no workload {name!r} there")
+            raise NotFound(f"{self.name} has no workload {name!r}")
         asked = {"stdout": "true", "stderr": "true", "tail": str(lines)}
         asked |= {} if since is None else {"since": f"{since:.3f}"}
-        answer = await self._call("GET", f"/containers/{quote(name)}/logs?{urlencode(asked)}", most=LOG_BYTES)
+        answer = await self._call("GET", f"/containers/{quote(name)}/logs?{urlencode(asked)}", max_body=LOG_BYTES)
         return log_text(answer.body, tty=bool((told.get("Config") or {}).get("Tty")))
 
     async def has_image(self, image: str) -> bool:
@@ -71,20 +79,20 @@ class DockerApi(Engine):
         name, _, tag = image.partition("@") if "@" in image else _tagged(image)
         pulling = Pulling(image, report)
         asked = urlencode({"fromImage": name, "tag": tag})
-        await self._call("POST", f"/images/create?{asked}", seconds=PULL_SECONDS, part=pulling.take)
+        await self._call("POST", f"/images/create?{asked}", seconds=PULL_SECONDS, on_part=pulling.take)
         if pulling.error or not await self.has_image(image):
             raise ServerFailed(
                 f"The image {image} could not be pulled",
-                why=pulling.error or "It is not there after the pull",
-                next_step="Is the name right, and does the host reach its registry? pull=never takes one that is there",
+                why=pulling.error or "It does not exist after the pull",
+                next_step="Check its name and the host's access to the registry, or use pull=never for a local image",
             )
 
     async def create(self, spec: Spec, report: Report | None) -> tuple[str, ...]:
         del report
         for one in spec.mounts:
-            if not one.is_path:  # Podman's API makes no volume by itself
+            if not one.is_path:  # Podman's API does not create volumes automatically
                 await self._call("POST", "/volumes/create", {"Name": one.source})
-        made = await self._call("POST", f"/containers/create?{urlencode({'name': spec.name})}", wanted(spec))
+        made = await self._call("POST", f"/containers/create?{urlencode({'name': spec.name})}", create_request(spec))
         return tuple(map(str, (made.json() or {}).get("Warnings") or ()))
 
     async def power(self, name: str, action: Power) -> None:
@@ -101,14 +109,28 @@ class DockerApi(Engine):
     async def spec_of(self, name: str) -> Spec:
         told = await self._inspect(name)
         if told is None:
-            raise NotFound(f"{self.name} has no workload {name!r} there")
+            raise NotFound(f"{self.name} has no workload {name!r}")
         return copied(inspected(self.name, told), told)
+
+    async def save_image(self, image: str, most: int) -> bytes:
+        answer = await self._call("GET", f"/images/{quote(image, safe='')}/get", seconds=COPY_SECONDS, max_body=most)
+        if answer.cut:
+            raise Conflict(f"The image {image} is too large to copy", why=f"The limit is {most >> 20} MiB")
+        return answer.body
+
+    async def load_image(self, archive: bytes) -> None:
+        answer = await self._call("POST", "/images/load?quiet=true", archive, seconds=COPY_SECONDS)
+        said = answer.body.decode("utf-8", "replace")
+        if '"error"' in said:
+            raise ServerFailed("The image could not be loaded", why=said[:500])
 
     async def read_folder(self, name: str, path: str, most: int) -> bytes:
         asked = urlencode({"path": path})
-        answer = await self._call("GET", f"/containers/{quote(name)}/archive?{asked}", seconds=COPY_SECONDS, most=most)
+        answer = await self._call(
+            "GET", f"/containers/{quote(name)}/archive?{asked}", seconds=COPY_SECONDS, max_body=most
+        )
         if answer.cut:
-            raise Conflict(f"{path} of {name} is larger than can be copied", why=f"{most >> 20} MiB are the most")
+            raise Conflict(f"{path} of {name} is too large to copy", why=f"The limit is {most >> 20} MiB")
         return answer.body
 
     async def write_folder(self, name: str, path: str, tar: bytes) -> None:
@@ -120,23 +142,23 @@ class DockerApi(Engine):
             told: dict[str, Any] = await self._get(f"/containers/{quote(name)}/json")
         except NotFound:
             return None
-        # The API takes the beginning of an id as well; a name is what is meant here.
+        # The API also accepts the beginning of an id; only a name counts here.
         return told if str(told.get("Name", "")).lstrip("/") == name else None
 
     async def _get(self, path: str) -> Any:
         return (await self._call("GET", path)).json()
 
-    async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+    async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> HttpResponse:
         return _checked(await self._socket.call(method, f"{self._prefix}{path}", body, **options))
 
 
-def _checked(answer: Answer) -> Answer:
-    """304 is what the engine says when a container is running, or stopped, already."""
+def _checked(answer: HttpResponse) -> HttpResponse:
+    """304 means that a container is already running, or stopped."""
     if answer.status < 400:
         return answer
     try:
-        said = str(json.loads(answer.body)["message"])
-    except (ValueError, KeyError, TypeError):
+        said = str(read_json(answer.body)["message"])
+    except (Unreadable, KeyError, TypeError):
         said = answer.body[:500].decode("utf-8", "replace").strip()
     kind = {400: BadArgument, 404: NotFound, 409: Conflict}.get(answer.status, ServerFailed)
     raise kind("The engine refused it", why=f"It said: {said}")
@@ -154,6 +176,6 @@ def _version(text: Any) -> tuple[int, int] | None:
 
 
 def _tagged(image: str) -> tuple[str, str, str]:
-    """Name and tag; a colon before the last slash is that of a registry's port."""
+    """Name and tag; a colon before the last slash belongs to the registry's port."""
     name, colon, tag = image.rpartition(":")
     return (name, colon, tag) if colon and "/" not in tag else (image, "", "latest")

@@ -1,17 +1,16 @@
-"""Docker and Podman by their own commands, where nothing leads to their socket."""
+"""Docker and Podman through their own commands, if their socket cannot be reached."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from quorate.documents import Unreadable, read_json
 from quorate.homelab.machines import Machine
 from quorate.homelab.workloads.docker_api import LOG_BYTES, PULL_SECONDS, STOP_SECONDS
 from quorate.homelab.workloads.docker_shapes import RESTARTS_ON_FAILURE, digest_of, inspected
 from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.model import EngineName, Mount, Power, Spec, Workload
-from quorate.inside.way import Command, Output
+from quorate.inside.transport import Command, Output
 from quorate.problems import Conflict, NotFound, Problem, ServerFailed
 from quorate.pve.clock import Clock
 from quorate.pve.tasks import Report
@@ -24,19 +23,19 @@ _TAKEN = ("is already in use", "already exists")
 
 class DockerCli(Engine):
     def __init__(self, name: EngineName, machine: Machine, clock: Clock, *, root: bool) -> None:
-        super().__init__(name, f"the command {name} by {machine.way.description}", clock)
+        super().__init__(name, f"the command {name} by {machine.transport.description}", clock)
         self._machine = machine
         self._root = root
 
     def objection(self, spec: Spec) -> str | None:
         if any("\n" in value for value in spec.env.values()):
-            return "Its command takes no line ends in the environment"
+            return "Its command does not accept line breaks in the environment"
         if any(set(one.source + one.path) & set(',"\n') for one in spec.mounts):
-            return "Its command takes no commas and quotes in the paths of volumes"
+            return "Its command does not accept commas or quotes in volume paths"
         return None
 
     async def check(self) -> None:
-        """Raise a Problem if it does not answer: a program without its daemon, or no right to it."""
+        """Raises a Problem if it does not answer: the daemon is missing, or access is denied."""
         await self._run("ps", "--quiet", "--last", "1")
 
     async def list(self) -> list[Workload]:
@@ -51,9 +50,9 @@ class DockerCli(Engine):
         if not told or str(told[0].get("Name", "")).lstrip("/") != name:
             return None
         try:
-            images = msgspec.json.decode(await self._text("image", "inspect", str(told[0]["Image"])))
-        except (Problem, msgspec.DecodeError):
-            images = [{}]
+            images = await self._query("image", "inspect", str(told[0]["Image"]))
+        except Problem:
+            images = ({},)
         return inspected(self.name, told[0], digest_of(images[0]))
 
     async def logs(self, name: str, lines: int, since: float | None = None) -> str:
@@ -86,7 +85,7 @@ class DockerCli(Engine):
         argv += ["--memory", f"{spec.memory}b"] if spec.memory else []
         argv += ["--cpus", f"{spec.cpus:g}"] if spec.cpus else []
         argv += ["--network", spec.network] if spec.network else []
-        # Over standard input: on a command line, everybody over there could read them.
+        # On standard input: a command line would be visible to every user there.
         argv += ["--env-file", "/dev/stdin"] if spec.env else []
         given = "".join(f"{name}={value}\n" for name, value in spec.env.items()).encode()
         output = await self._run(*argv, spec.image, *spec.command, stdin=given)
@@ -103,17 +102,24 @@ class DockerCli(Engine):
         await self._run("rm", "--force", *(("--volumes",) if volumes else ()), name, seconds=STOP_SECONDS + 30.0)
 
     async def _inspect(self, *names: str) -> tuple[dict[str, Any], ...]:
-        return tuple(msgspec.json.decode(await self._text("container", "inspect", *names))) if names else ()
+        return await self._query("container", "inspect", *names) if names else ()
+
+    async def _query(self, *argv: str) -> tuple[dict[str, Any], ...]:
+        try:
+            found: tuple[dict[str, Any], ...] = read_json(await self._text(*argv), tuple[dict[str, Any], ...])
+        except Unreadable as fault:
+            raise ServerFailed(f"The output of {self.name} {argv[0]} inspect {fault}") from None
+        return found
 
     async def _text(self, *argv: str) -> str:
         output = await self._run(*argv)
         if output.stdout_cut:
-            raise ServerFailed(f"{self.name} tells more than can be read", why=f"It is longer than {MOST} bytes")
+            raise ServerFailed(f"The output of {self.name} is too long", why=f"It exceeds {MOST} bytes")
         return output.stdout.decode("utf-8", "replace")
 
     async def _run(self, *argv: str, stdin: bytes = b"", seconds: float = 30.0, keep: int = MOST) -> Output:
         command = Command((self.name, *argv), stdin=stdin)
-        output = await self._machine.way.run(
+        output = await self._machine.transport.run(
             self._machine.as_root(command) if self._root else command, seconds=seconds, keep=keep
         )
         if output.exit_code == 0:

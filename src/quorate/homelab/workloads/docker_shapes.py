@@ -1,4 +1,4 @@
-"""Docker's JSON, which Podman speaks as well: what it tells of containers, and what it wants to make one."""
+"""Docker's JSON, which Podman uses as well: descriptions of containers, and requests that create them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from quorate.documents import Unreadable, read_json
 from quorate.homelab.workloads.model import Mount, Port, Spec, Workload
 from quorate.pve.tasks import Report
 
@@ -15,11 +16,11 @@ NANO = 1_000_000_000
 RESTARTS_ON_FAILURE = 5
 _STREAM_HEAD = 8
 LONGEST_EVENT, MOST_LAYERS = 64 * 1024, 1000
-"""What an engine may tell of a pull before it is not believed any more."""
+"""Limits for the progress of a pull."""
 
 
 def listed(engine: str, row: Mapping[str, Any]) -> Workload:
-    """Of the list of containers."""
+    """From a row of the container list."""
     names = row.get("Names") or []
     return Workload(
         name=str(names[0]).lstrip("/") if names else str(row.get("Id", ""))[:12],
@@ -39,7 +40,7 @@ def listed(engine: str, row: Mapping[str, Any]) -> Workload:
 
 
 def inspected(engine: str, told: Mapping[str, Any], digest: str = "") -> Workload:
-    """Of all that is told of one container, by the API and by `inspect` alike."""
+    """From the full description of a container, by the API or by `inspect`."""
     state, config, limits = told.get("State") or {}, told.get("Config") or {}, told.get("HostConfig") or {}
     networks = told.get("NetworkSettings") or {}
     health = (state.get("Health") or state.get("Healthcheck") or {}).get("Status", "")
@@ -75,14 +76,14 @@ def inspected(engine: str, told: Mapping[str, Any], digest: str = "") -> Workloa
     )
 
 
-def wanted(spec: Spec) -> dict[str, Any]:
-    """The body that makes the container."""
+def create_request(spec: Spec) -> dict[str, Any]:
+    """The request that creates the container."""
     if spec.exact is not None:
         return dict(spec.exact)
     limits: dict[str, Any] = {
         "RestartPolicy": restart_policy(spec),
         "PortBindings": {},
-        "Mounts": [mount(one) for one in spec.mounts],
+        **storage(spec.mounts),
     }
     for port in spec.ports:
         bound = {"HostIp": port.address, "HostPort": str(port.outside or "")}
@@ -104,7 +105,7 @@ def wanted(spec: Spec) -> dict[str, Any]:
 
 
 def copied(one: Workload, told: Mapping[str, Any]) -> Spec:
-    """What makes the same container again. Its host name is left out where it is only the container's id."""
+    """The request that recreates a container. A hostname that is the container's id is left out."""
     config = {name: value for name, value in (told.get("Config") or {}).items() if value is not None}
     if str(told.get("Id", "")).startswith(str(config.get("Hostname") or "-")):
         del config["Hostname"]
@@ -114,7 +115,7 @@ def copied(one: Workload, told: Mapping[str, Any]) -> Spec:
         for name, point in networks.items()
         if name not in ("bridge", "host", "none", "podman")
     }
-    for point in own.values():  # the engine adds the id by itself
+    for point in own.values():  # the engine adds the id automatically
         aliases = [alias for alias in point.pop("Aliases", []) if not str(told.get("Id", "")).startswith(alias)]
         point |= {"Aliases": aliases} if aliases else {}
     connected = {"NetworkingConfig": {"EndpointsConfig": own}} if own else {}
@@ -131,14 +132,21 @@ def restart_policy(spec: Spec) -> dict[str, Any]:
     return {"Name": spec.restart, **tries}
 
 
+def storage(mounts: Iterable[Mount]) -> dict[str, Any]:
+    """Host paths become binds: for those, Docker creates a missing path, as `docker run -v` does."""
+    found = list(mounts)
+    return {
+        "Binds": [str(one) for one in found if one.is_path],
+        "Mounts": [mount(one) for one in found if not one.is_path],
+    }
+
+
 def mount(one: Mount) -> dict[str, Any]:
-    """As a mount, not as a `source:path:options` text: there a colon in a path would mean something."""
-    kind = "bind" if one.is_path else "volume"
-    return {"Type": kind, "Source": one.source, "Target": one.path, "ReadOnly": one.read_only}
+    return {"Type": "volume", "Source": one.source, "Target": one.path, "ReadOnly": one.read_only}
 
 
 def log_text(data: bytes, *, tty: bool) -> str:
-    """What a container printed; without a terminal, each piece of it has a head that says how long it is."""
+    """A container's output; without a terminal, each piece has a header with its length."""
     if tty:
         return data.decode("utf-8", "replace")
     text = bytearray()
@@ -167,7 +175,7 @@ class _Event(msgspec.Struct):
 
 
 class Pulling:
-    """The progress of a pull: a stream of JSON texts, one for each thing that happens to a layer."""
+    """The progress of a pull: a stream of JSON events about its layers."""
 
     def __init__(self, image: str, report: Report | None) -> None:
         self._image = image
@@ -184,8 +192,8 @@ class Pulling:
 
     async def _event(self, line: bytes) -> None:
         try:
-            event = msgspec.json.decode(line, type=_Event)
-        except (msgspec.DecodeError, RecursionError):
+            event = read_json(line, _Event)
+        except Unreadable:
             return
         self.error = event.error or self.error
         detail, layer = event.progress or _Detail(), event.id

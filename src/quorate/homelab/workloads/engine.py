@@ -1,11 +1,10 @@
-"""What every engine can do, and how a workload is brought up by any of them: it runs, or all is as it was before."""
+"""What every engine can do, and deploying a workload: it runs, or the previous state is restored."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import dataclasses
-import difflib
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -14,11 +13,12 @@ from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
 from quorate.problems import Conflict, NotConfigured, NotFound, Problem, TaskFailed
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.tasks import Report
+from quorate.suggestions import suggest
 
 WATCHED_SECONDS = 3
-"""A workload that still runs after that is taken to run."""
+"""A workload that runs this long counts as running."""
 HEALTH_SECONDS = 30
-"""How long one with a health check may take to become healthy before it is told as `starting`."""
+"""How long a workload with a health check may take before it is reported as `starting`."""
 LAST_WORDS = 20
 PULL_SHARE = 80.0
 """Of the progress, in percent."""
@@ -31,7 +31,7 @@ class Deployed:
     workload: Workload
     replaced: Workload | None = None
     warnings: tuple[str, ...] = ()
-    """The engine's own, such as a limit that it cannot keep."""
+    """From the engine, such as a limit that it cannot enforce."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Engine(abc.ABC):
 
     name: EngineName
     how: str
-    """The way to it, for people: `API 1.41 on /run/docker.sock`."""
+    """How it is reached, for people: `API 1.41 on /run/docker.sock`."""
     clock: Clock = field(default_factory=SystemClock)
 
     @abc.abstractmethod
@@ -61,41 +61,50 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     async def create(self, spec: Spec, report: Report | None) -> tuple[str, ...]:
-        """Make it, but do not start it. The engine may warn of what it cannot do for it."""
+        """Create it without starting it; returns the engine's warnings."""
 
     @abc.abstractmethod
     async def power(self, name: str, action: Power) -> None:
-        """Nothing happens to one that is so already."""
+        """Does nothing if it is already in that state."""
 
     @abc.abstractmethod
     async def rename(self, name: str, new: str) -> None: ...
 
     @abc.abstractmethod
     async def remove(self, name: str, *, volumes: bool = False) -> None:
-        """Stop it and take it away; `volumes` are those that were made for it alone."""
+        """Stop and remove it, with its anonymous volumes if `volumes`."""
 
     async def spec_of(self, name: str) -> Spec:
-        """What makes the same workload again, values of its environment included: for backups and moves."""
+        """The request that recreates it, including values of its environment: for backups and moves."""
         raise self._not_by_api(f"all that makes {name}")
 
+    async def save_image(self, image: str, most: int) -> bytes:
+        """The image as an archive for another engine."""
+        del most
+        raise self._not_by_api(f"the image {image}")
+
+    async def load_image(self, archive: bytes) -> None:
+        del archive
+        raise self._not_by_api("an image from an archive")
+
     async def read_folder(self, name: str, path: str, most: int) -> bytes:
-        """A tar of a folder inside a workload, running or not, with the folder's own name at its top."""
+        """A tar of a folder inside a workload, running or not, with the folder's name at its top."""
         del path, most
         raise self._not_by_api(f"the files of {name}")
 
     async def write_folder(self, name: str, path: str, tar: bytes) -> None:
-        """Unpack such a tar where it came from: `path` is that of the folder."""
+        """Unpack such a tar at the folder's `path`."""
         del path, tar
         raise self._not_by_api(f"the files of {name}")
 
     def _not_by_api(self, what: str) -> Problem:
         return NotConfigured(
-            f"{what[:1].upper()}{what[1:]} cannot be had from {self.name} by {self.how}",
-            next_step="That works with the API of Docker and Podman",
+            f"{self.name} through {self.how} cannot provide {what}",
+            next_step="Make the API of Docker or Podman reachable",
         )
 
     def objection(self, spec: Spec) -> str | None:
-        """Why this engine cannot do what is wanted, if it cannot."""
+        """Why this engine cannot run the workload, if it cannot."""
         del spec
         return None
 
@@ -103,30 +112,27 @@ class Engine(abc.ABC):
         if found := await self.find(name):
             return found
         names = [one.name for one in await self.list()]
-        near = difflib.get_close_matches(name, names, 1)
-        hint = (
-            f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names[:20])}" if names else "There is none"
-        )
+        hint = suggest(name, names, f"Use {', '.join(names[:20])}" if names else "There is none")
         raise NotFound(f"{self.name} has no workload {name!r} there", next_step=hint)
 
     async def deploy(
         self, spec: Spec, report: Report | None = None, *, replace: bool = False, fill: Fill | None = None
     ) -> Deployed:
-        """Bring it up. If it does not come up it is taken away again, and what it was to replace runs as before.
+        """Create and start it. If it does not stay up, it is removed, and the one it replaced runs again.
 
-        `fill` is called when it is made and not yet started.
+        `fill` is called after it is created and before it starts.
         """
         if spec.pull == "always" or (spec.pull == "missing" and not await self.has_image(spec.image)):
             await self.pull(spec.image, _share(report, 0.0, PULL_SHARE))
         old = await self.find(spec.name)
         if old is not None and not replace:
-            raise Conflict(f"There is a {old} already", next_step="replace=true puts this in its place")
+            raise Conflict(f"{old} already exists", next_step="Use replace=true to replace it")
         rest = _share(report, PULL_SHARE, 100.0)
         if old is None:
             return await self._bring_up(spec, rest, fill)
         if old.fleeting:
             raise Conflict(
-                f"{old} goes when it stops and could not be put back", next_step="Remove it first, then deploy"
+                f"{old} is removed when it stops and could not be restored", next_step="Remove it first, then deploy"
             )
         kept = f"{spec.name[:40]}-before-{hashlib.sha256(old.id.encode()).hexdigest()[:8]}"
         try:
@@ -146,7 +152,7 @@ class Engine(abc.ABC):
         try:
             await self.remove(kept)
         except Problem as problem:
-            left = f"The old one could not be taken away and is there as {kept}: {problem}"
+            left = f"The old one could not be removed and is kept as {kept}: {problem}"
             new = dataclasses.replace(new, warnings=(*new.warnings, left))
         return dataclasses.replace(new, replaced=old)
 
@@ -162,11 +168,11 @@ class Engine(abc.ABC):
                 await self.remove(spec.name, volumes=True)
             except Problem as problem:
                 if isinstance(error, Problem):
-                    error.next_step = f"What was made of {spec.name} could not be taken away again: {problem}"
+                    error.next_step = f"What was created of {spec.name} could not be removed again: {problem}"
             raise
 
     async def _watched(self, spec: Spec, report: Report | None) -> Workload:
-        """See whether it stays up, or does what it was made for and ends well."""
+        """Wait until it has proved to stay up, or has finished successfully."""
         for second in range(HEALTH_SECONDS):
             now = await self.get(spec.name)
             if now.health == "unhealthy" or now.restarts or now.state == "restarting":
@@ -189,11 +195,11 @@ class Engine(abc.ABC):
             said = ""
         code = f" with exit code {now.exit_code}" if now.exit_code is not None and not now.running else ""
         again = now.restarts or now.state == "restarting"
-        state = "ends again and again" if again else f"is {now.health or now.state}{code}"
+        state = "keeps restarting" if again else f"is {now.health or now.state}{code}"
         return TaskFailed(
             f"{now.name} did not stay up: it {state}",
             why=now.error or None,
-            next_step="It was taken away again; mend what its last lines tell",
+            next_step="It was removed again; fix what its last log lines show",
             facts={"log": said.splitlines()} if said else {},
         )
 
@@ -202,15 +208,15 @@ class Engine(abc.ABC):
             await self.rename(kept, old.name)
             if old.running:
                 await self.power(old.name, "start")
-            outcome = f"The old {old.name} is back as it was."
+            outcome = f"The old {old.name} is restored."
         except Problem as problem:
-            outcome = f"The old one could not be put back and is kept as {kept}: {problem}"
+            outcome = f"The old one could not be restored and is kept as {kept}: {problem}"
         if isinstance(error, Problem):
             error.next_step = outcome
 
 
 def _share(report: Report | None, begin: float, end: float) -> Report | None:
-    """The part of the whole progress that one stage takes."""
+    """Maps the progress of one stage into the whole."""
     if report is None:
         return None
 

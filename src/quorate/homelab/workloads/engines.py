@@ -1,26 +1,26 @@
-"""Which engines a machine has, and the best way to each."""
+"""Which engines a machine has, and how to reach each."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 
+from quorate.hints import WORKLOAD_LIST, Advice
 from quorate.homelab.machines import Machine
-from quorate.homelab.workloads import asking
+from quorate.homelab.workloads import request
 from quorate.homelab.workloads.docker_api import DockerApi
 from quorate.homelab.workloads.docker_cli import DockerCli
 from quorate.homelab.workloads.engine import Engine
-from quorate.homelab.workloads.lxd import Lxd
-from quorate.homelab.workloads.lxd_query import LxdQuery
+from quorate.homelab.workloads.lxd import Lxd, LxdQuery
 from quorate.homelab.workloads.model import EngineName, Workload
 from quorate.homelab.workloads.unix_http import UnixSocket
-from quorate.inside.way import Command
+from quorate.inside.transport import Command
 from quorate.problems import BadArgument, GuestRefused, NotConfigured, NotFound, Problem
 from quorate.pve.clock import Clock, SystemClock
 
 EVERY: tuple[EngineName, ...] = ("docker", "podman", "lxd", "incus")
-# Where each of them listens: where its own variable says, else where it is usually found. A folder that the login may
-# not look into tells nothing, so the program of an engine counts, too. A `docker` that is Podman in disguise does not.
+# The socket of each engine: from its own variable, else from the usual places. The login may not be allowed to see a
+# socket, so the engine's program counts, too, but not a `docker` that is Podman.
 _LOOK = """
 say() { echo "$1 $2 $3"; }
 first() { engine=$1; shift; for at; do [ ! -S "$at" ] || { say socket "$engine" "$at"; return; }; done; }
@@ -40,10 +40,10 @@ _USUAL = {"lxd": "/var/lib/lxd/unix.socket", "incus": "/var/lib/incus/unix.socke
 async def survey(
     machine: Machine, clock: Clock | None = None, only: EngineName | None = None
 ) -> tuple[list[Engine], dict[str, str]]:
-    """The engines that answer there, and why others do not. If none answers, that is a Problem."""
+    """The engines that answer there, and why others do not. Raises a Problem if none answers."""
     clock = clock or SystemClock()
-    if machine.way.system != "posix":
-        raise NotConfigured(f"{machine} is no POSIX system", next_step="Workloads are on Linux hosts")
+    if machine.transport.system != "posix":
+        raise NotConfigured(f"{machine} is not a POSIX system", next_step="Use a Linux host")
     sockets, programs = await _look(machine)
     names = (only,) if only else EVERY
     tried = await asyncio.gather(*(_tried(name, machine, sockets.get(name), programs, clock) for name in names))
@@ -55,16 +55,16 @@ async def survey(
 
 
 async def engines(machine: Machine, clock: Clock | None = None, only: EngineName | None = None) -> list[Engine]:
-    """The engines that answer there: one at least."""
+    """The engines that answer there, at least one."""
     return (await survey(machine, clock, only))[0]
 
 
 async def the_engine(machine: Machine, clock: Clock, name: EngineName | None) -> Engine:
-    """The one that is named, or the only one."""
+    """The named engine, or the only one."""
     found = await engines(machine, clock, name)
     if len(found) > 1:
         names = ", ".join(one.name for one in found)
-        raise BadArgument(f"{machine} has several engines", why=f"They are {names}", next_step="Say which: engine=")
+        raise BadArgument(f"{machine} has several engines", why=f"They are {names}", next_step="Choose one with engine")
     return found[0]
 
 
@@ -72,26 +72,26 @@ async def with_workload(
     machine: Machine, clock: Clock, workload: str, name: EngineName | None
 ) -> tuple[Engine, Workload]:
     """The engine that has a workload of that name, and the workload."""
-    asking.name(workload)  # part of a path or of a command line, further on
+    request.name(workload)  # it becomes part of a path or command line
     there, silent = await survey(machine, clock, name)
     found = [(engine, one) for engine in there if (one := await engine.find(workload))]
     if len(found) > 1:
         names = ", ".join(engine.name for engine, _ in found)
-        raise BadArgument(f"{workload!r} may mean several", why=f"{names} have one", next_step="Say which: engine=")
+        raise BadArgument(f"{workload!r} is ambiguous", why=f"{names} have one", next_step="Choose one with engine")
     if found:
         return found[0]
     if len(there) == 1 and not silent:
-        return there[0], await there[0].get(workload)  # it tells what there is instead
+        return there[0], await there[0].get(workload)  # its error lists what exists
     why = "; ".join(f"{one} did not answer: {words}" for one, words in silent.items())
-    hint = "workload_list shows what is there"
-    raise NotFound(f"{machine} has no workload {workload!r}", why=why or None, next_step=hint)
+    advice = Advice("See what exists", WORKLOAD_LIST)
+    raise NotFound(f"{machine} has no workload {workload!r}", why=why or None, next_step=advice)
 
 
 async def _look(machine: Machine) -> tuple[dict[str, str], set[str]]:
-    output = await machine.way.run(Command(("/bin/sh", "-c", _LOOK)))
+    output = await machine.transport.run(Command(("/bin/sh", "-c", _LOOK)))
     if output.exit_code != 0:
         said = output.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise GuestRefused(f"{machine} could not be looked at", why=f"It said: {said}")
+        raise GuestRefused(f"The engines of {machine} could not be detected", why=f"It said: {said}")
     lines = [line.split(" ", 2) for line in output.stdout.decode("utf-8", "replace").splitlines()]
     sockets = {line[1]: line[2] for line in lines if line[0] == "socket" and len(line) == 3}
     return sockets, {line[1] for line in lines if line[0] == "program" and len(line) == 3}
@@ -119,11 +119,11 @@ async def _reached(
             if socket:
                 raise
             return None
-        except NotConfigured:  # no way to the socket but by the program
+        except NotConfigured:  # only the program can reach the socket
             if program not in programs:
                 raise
         return await Lxd.reached(name, LxdQuery(machine, program), clock)
-    # Docker is the machine's own; Podman is that of whoever logs in, as if its command were typed there.
+    # Docker belongs to the machine; Podman to the login user, as if the command were typed there.
     root = name == "docker"
     if socket:
         try:
@@ -142,5 +142,5 @@ def _none(machine: Machine, only: EngineName | None) -> NotFound:
     return NotFound(
         f"{machine} has no {only or 'container engine'}",
         why=None if only else f"None of {', '.join(EVERY)} was found there",
-        next_step="Install one there first, or name another host",
+        next_step="Install one there first, or use another host",
     )

@@ -1,16 +1,29 @@
-"""LXD and Incus by their REST API. Most of it goes on after the answer: operations are followed to their end."""
+"""LXD and Incus through their REST API. Background operations are followed to their end."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+import msgspec
+
+from quorate.homelab.machines import Machine
 from quorate.homelab.workloads.engine import Engine
-from quorate.homelab.workloads.lxd_shapes import remote, source, told, wanted
+from quorate.homelab.workloads.lxd_shapes import create_request, parse_instance, remote, source
 from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
-from quorate.homelab.workloads.unix_http import Answer
-from quorate.problems import BadArgument, Conflict, NotFound, PermissionMissing, Problem, ServerFailed, TaskFailed
+from quorate.homelab.workloads.unix_http import HttpResponse
+from quorate.inside.transport import Command
+from quorate.problems import (
+    BadArgument,
+    Conflict,
+    NotFound,
+    PermissionMissing,
+    Problem,
+    Refused,
+    ServerFailed,
+    TaskFailed,
+)
 from quorate.pve.clock import Clock
 from quorate.pve.tasks import Report
 
@@ -28,7 +41,7 @@ class Api(Protocol):
     @property
     def by(self) -> str: ...
 
-    async def call(self, method: str, path: str, body: Any = None, *, seconds: float = 30.0) -> Answer: ...
+    async def call(self, method: str, path: str, body: Any = None, *, seconds: float = 30.0) -> HttpResponse: ...
 
 
 class Lxd(Engine):
@@ -40,35 +53,35 @@ class Lxd(Engine):
     async def reached(cls, name: EngineName, api: Api, clock: Clock) -> Lxd:
         server = _checked(await api.call("GET", "/1.0"))["metadata"] or {}
         if server.get("auth") != "trusted":
-            raise PermissionMissing(f"{name} does not trust this login", next_step="It takes root, or its group")
+            raise PermissionMissing(f"{name} does not trust this login", next_step="Log in as root, or join its group")
         return cls(name, api, str((server.get("environment") or {}).get("server_version", "")), clock)
 
     def objection(self, spec: Spec) -> str | None:
         if not _NAME.fullmatch(spec.name):
-            return "Names there are letters, digits and - and begin with a letter"
+            return "Its names consist of letters, digits and -, and start with a letter"
         if spec.command:
-            return "A command is of no use there: the instance starts its own init"
+            return "It does not support a command: the instance starts its own init"
         if spec.restart == "on-failure":
-            return "It knows no restart on failure"
+            return "It does not support restart on failure"
         if any(port.outside is None for port in spec.ports):
-            return "It chooses no ports: give that of the host, too, such as 8080:80"
+            return "It does not choose ports: give the host port, too, such as 8080:80"
         remote(spec.image, self.name)
         return None
 
     async def list(self) -> list[Workload]:
         rows = await self._get("/1.0/instances?recursion=1")
-        return sorted((told(self.name, row) for row in rows), key=lambda one: one.name)
+        return sorted((parse_instance(self.name, row) for row in rows), key=lambda one: one.name)
 
     async def find(self, name: str) -> Workload | None:
         try:
             row = await self._get(_instance(name))
-            return told(self.name, row, await self._get(f"{_instance(name)}/state"))
+            return parse_instance(self.name, row, await self._get(f"{_instance(name)}/state"))
         except NotFound:
             return None
 
     async def logs(self, name: str, lines: int, since: float | None = None) -> str:
         if since is not None:
-            raise BadArgument(f"The log that {self.name} keeps has no times", next_step="Leave since out")
+            raise BadArgument(f"The log of {self.name} has no times", next_step="Omit since")
         answer = await self._api.call("GET", f"{_instance(name)}/console")
         if answer.status == 404:
             return ""
@@ -78,7 +91,7 @@ class Lxd(Engine):
 
     async def has_image(self, image: str) -> bool:
         if remote(image, self.name) is not None:
-            return False  # what is there already is not fetched twice
+            return False  # the engine itself does not download an image twice
         alias = image.rpartition(":")[2]
         for path in (f"/1.0/images/aliases/{quote(alias, safe='')}", f"/1.0/images/{quote(alias, safe='')}"):
             try:
@@ -91,8 +104,8 @@ class Lxd(Engine):
     async def pull(self, image: str, report: Report | None) -> None:
         if remote(image, self.name) is None:
             raise NotFound(
-                f"{self.name} has no image {image!r} there",
-                next_step="Give one of its aliases, or one from a server, such as images:debian/12",
+                f"{self.name} has no image {image!r}",
+                next_step="Use one of its aliases, or one from a server, such as images:debian/12",
             )
         await self._do("POST", "/1.0/images", {"source": source(image, self.name)}, report)
 
@@ -101,7 +114,7 @@ class Lxd(Engine):
         pool = await self._pool() if named else ""
         for volume in named:
             await self._ensure_volume(pool, volume)
-        await self._do("POST", "/1.0/instances", wanted(spec, self.name, pool), report)
+        await self._do("POST", "/1.0/instances", create_request(spec, self.name, pool), report)
         return ()
 
     async def power(self, name: str, action: Power) -> None:
@@ -115,13 +128,13 @@ class Lxd(Engine):
         await self._do("POST", _instance(name), {"name": new})
 
     async def remove(self, name: str, *, volumes: bool = False) -> None:
-        del volumes  # none is made for one instance alone
+        del volumes  # instances have no anonymous volumes
         if (await self.get(name)).running:
             await self._do("PUT", f"{_instance(name)}/state", _STOP | {"force": True})
         await self._do("DELETE", _instance(name))
 
     async def _stop(self, name: str) -> None:
-        """Politely; an init that does not listen is not asked twice."""
+        """Stop it gracefully, then by force."""
         try:
             await self._do("PUT", f"{_instance(name)}/state", _STOP)
         except TaskFailed:
@@ -132,7 +145,9 @@ class Lxd(Engine):
         profile = await self._get("/1.0/profiles/default")
         root = (profile.get("devices") or {}).get("root") or {}
         if not root.get("pool"):
-            raise NotFound(f"{self.name} has no storage pool in its default profile", next_step="Run its `init` there")
+            raise NotFound(
+                f"{self.name} has no storage pool in its default profile", next_step=f"Run `{self.name} init` there"
+            )
         return str(root["pool"])
 
     async def _ensure_volume(self, pool: str, name: str) -> None:
@@ -146,7 +161,7 @@ class Lxd(Engine):
         return _checked(await self._api.call("GET", path))["metadata"]
 
     async def _do(self, method: str, path: str, body: Any = None, report: Report | None = None) -> None:
-        """One change, to the end of the operation that carries it out."""
+        """Make one change and follow its operation to the end."""
         answer = _checked(await self._api.call(method, path, body))
         if answer.get("type") != "async":
             return
@@ -158,7 +173,7 @@ class Lxd(Engine):
             if code == _DONE:
                 return
             if code > _DONE or self.clock.monotonic() > deadline:
-                raise TaskFailed(f"{self.name} could not do it", why=f"It said: {operation.get('err')}")
+                raise TaskFailed(f"The operation of {self.name} failed", why=f"It said: {operation.get('err')}")
             await _tell(operation, report)
 
     async def _waited(self, place: str) -> dict[str, Any]:
@@ -173,10 +188,10 @@ def _instance(name: str) -> str:
     return f"/1.0/instances/{quote(name, safe='')}"
 
 
-def _checked(answer: Answer) -> dict[str, Any]:
+def _checked(answer: HttpResponse) -> dict[str, Any]:
     said = answer.json()
     if not isinstance(said, dict):
-        raise ServerFailed("What answers there is no engine")
+        raise ServerFailed("The response does not come from an engine")
     if answer.status < 400 and said.get("type") != "error":
         return said
     status = int(said.get("error_code") or answer.status)
@@ -188,9 +203,45 @@ def _checked(answer: Answer) -> dict[str, Any]:
 
 
 async def _tell(operation: dict[str, Any], report: Report | None) -> None:
-    """Whatever of it is a progress, by any of the names that there are for it."""
+    """Report any progress in its metadata, whatever its name."""
     if report is None:
         return
     for name, value in (operation.get("metadata") or {}).items():
         if name.endswith("progress") and (percent := _PERCENT.search(str(value))):
             await report(float(percent[1]), 100.0, str(value))
+
+
+MOST = 1024 * 1024
+
+
+class LxdQuery:
+    """Like UnixSocket; requests appear on a command line, so secrets are refused."""
+
+    def __init__(self, machine: Machine, program: str) -> None:
+        self._machine = machine
+        self._program = program
+        self.path = f"the command {program}"
+        self.by = "query"
+
+    async def call(self, method: str, path: str, body: Any = None, *, seconds: float = 30.0) -> HttpResponse:
+        data = () if body is None else ("--data", msgspec.json.encode(body).decode())
+        if any('"environment.' in one for one in data):
+            raise Refused(
+                "The environment would be visible to every user of that machine, on a command line",
+                next_step="Install curl there, or omit env",
+            )
+        argv = (self._program, "query", "--raw", "--request", method, *data, path)
+        if path.endswith("/console"):  # `query` prints JSON only
+            argv = (self._program, "console", unquote(path.split("/")[-2]), "--show-log")
+        output = await self._machine.transport.run(
+            self._machine.as_root(Command(argv)), seconds=seconds + 5.0, keep=MOST
+        )
+        if output.exit_code == 0 and argv[1] == "console":
+            return HttpResponse(200, output.stdout.partition(b"Console log:")[2].strip())
+        if output.exit_code == 0:
+            return HttpResponse(200, output.stdout, output.stdout_cut)
+        said = output.stderr.decode("utf-8", "replace").strip().removeprefix("Error: ")[-500:]
+        if not said:
+            raise ServerFailed(f"{self._program} query failed", why=f"It ended with exit code {output.exit_code}")
+        status = 404 if "not found" in said.lower() else 409 if "already exists" in said else 500
+        return HttpResponse(status, msgspec.json.encode({"type": "error", "error": said}))

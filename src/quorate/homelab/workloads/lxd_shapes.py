@@ -1,4 +1,4 @@
-"""LXD's JSON, which Incus speaks as well."""
+"""LXD's JSON, which Incus uses as well."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVERS = {
 }
 
 
-def told(engine: str, row: Mapping[str, Any], state: Mapping[str, Any] | None = None) -> Workload:
+def parse_instance(engine: str, row: Mapping[str, Any], state: Mapping[str, Any] | None = None) -> Workload:
     config = row.get("expanded_config") or row.get("config") or {}
     devices = row.get("expanded_devices") or row.get("devices") or {}
     memory = _BYTES.match(config.get("limits.memory", ""))
@@ -51,11 +51,11 @@ def told(engine: str, row: Mapping[str, Any], state: Mapping[str, Any] | None = 
     )
 
 
-def wanted(spec: Spec, engine: str, pool: str) -> dict[str, Any]:
-    """The body that makes the instance; volumes by name are in `pool`."""
+def create_request(spec: Spec, engine: str, pool: str) -> dict[str, Any]:
+    """The request that creates the instance; named volumes are in `pool`."""
     config = {f"environment.{name}": value for name, value in spec.env.items()}
     config |= {f"user.{name}": value for name, value in spec.labels.items()}
-    if spec.restart in ("always", "no"):  # else it comes back after a reboot if it ran before
+    if spec.restart in ("always", "no"):  # otherwise it starts after a reboot if it ran before
         config["boot.autostart"] = "true" if spec.restart == "always" else "false"
     if spec.memory:
         config["limits.memory"] = f"{spec.memory}B"
@@ -101,7 +101,7 @@ def remote(image: str, engine: str) -> str | None:
     known = SERVERS[engine]
     if name not in known:
         choice = ", ".join(f"{one}:" for one in (*known, "local"))
-        raise BadArgument(f"{engine} has no image server {name!r} here", next_step=f"Begin the image with {choice}")
+        raise BadArgument(f"{engine} has no image server {name!r}", next_step=f"Start the image with {choice}")
     return known[name]
 
 

@@ -1,4 +1,4 @@
-"""A workload as every engine tells it, and one that is wanted."""
+"""A workload, and the specification of a new one, independent of the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Port:
     """None: the engine chooses one."""
     protocol: str = "tcp"
     address: str = ""
-    """Of the host; empty is every address."""
+    """Of the host; empty means every address."""
 
     def __str__(self) -> str:
         at = f"[{self.address}]" if ":" in self.address else self.address
@@ -30,7 +30,7 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Mount:
     source: str
-    """A path of the host, or the name of a volume."""
+    """A host path, or the name of a volume."""
     path: str
     read_only: bool = False
 
@@ -44,7 +44,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What is to run."""
+    """What should run."""
 
     name: str
     image: str
@@ -60,18 +60,18 @@ class Spec:
     labels: Mapping[str, str] = field(default_factory=dict)
     pull: Pull = "missing"
     exact: Mapping[str, Any] | None = None
-    """Of a copy: all of it in the engine's own form, which counts then; the other fields only tell about it."""
+    """For a copy: the engine's own request, which is used instead of the other fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is there. A list tells less of each than `get` does."""
+    """An existing workload. A list has fewer details than `get`."""
 
     name: str
     engine: str
     id: str
     state: str
-    """running, exited, stopped, created, paused, restarting ...: the engine's own word, in small letters."""
+    """running, exited, stopped, created, paused, restarting …: the engine's own word in lowercase."""
     image: str = ""
     status: str = ""
     health: str = ""
@@ -86,7 +86,7 @@ class Workload:
     exit_code: int | None = None
     error: str = ""
     digest: str = ""
-    """Of the image, as its registry knows it; else its id."""
+    """The image's digest in its registry, else its id."""
     created: str = ""
     started: str = ""
     command: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Workload:
     """Names only: values are often secrets."""
     labels: Mapping[str, str] = field(default_factory=dict)
     fleeting: bool = False
-    """It goes when it stops (`docker run --rm`)."""
+    """It is removed when it stops (`docker run --rm`)."""
 
     @property
     def running(self) -> bool:

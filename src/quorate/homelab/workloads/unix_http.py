@@ -1,8 +1,8 @@
 """HTTP to a Unix socket of another machine, such as Docker's.
 
-The SSH server itself opens the socket where it can: that takes no program over there. Where it cannot (the login has no
-right to the socket, forwarding is off, the way is pct or the guest agent), curl does it over there, as root. A body
-goes over standard input, so that nothing of it shows up in a list of processes.
+The SSH server opens the socket where it can, which needs no program on that machine. Where it cannot (the login lacks
+access to the socket, forwarding is off, the transport is pct or the guest agent), curl opens it there, as root. A body
+goes over standard input, so the process list does not show it.
 """
 
 from __future__ import annotations
@@ -14,50 +14,51 @@ from typing import Any
 
 import msgspec
 
+from quorate.documents import Unreadable, read_json
 from quorate.homelab.machines import Machine
-from quorate.homelab.workloads.http_reading import Response
-from quorate.inside.over_ssh import SshWay
-from quorate.inside.way import Command, Output
+from quorate.inside.ssh_transport import SshTransport
+from quorate.inside.transport import Command, Output
 from quorate.problems import NotConfigured, NotFound, OutcomeUnknown, Problem, ServerFailed, TimedOut, Unreachable
 from quorate.ssh.pool import Dialled
 
-MOST = 8 * 1024 * 1024
+MAX_BODY = 8 * 1024 * 1024
+MAX_HEAD = 64 * 1024
 SECONDS = 30.0
-GLANCE_SECONDS = 0.5
-"""How often it is looked at what curl has brought."""
+POLL_SECONDS = 0.5
+"""How often the output of curl is read."""
 CHUNK = 64 * 1024
 _NO_CURL, _NO_SOCKET = 127, 7
 _BROKE_OFF = (18, 28, 52, 55, 56, None)
-"""What curl ends with once the request may have been sent; None is a signal."""
+"""Exit codes of curl after which the request may have been sent; None is a signal."""
 
-Part = Callable[[bytes], Awaitable[None]]
-"""Gets the body of an answer piece by piece, as it comes."""
+OnPart = Callable[[bytes], Awaitable[None]]
+"""Receives the body of a response piece by piece."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     status: int
     body: bytes
     cut: bool = False
 
     def json(self) -> Any:
         if self.cut:
-            raise ServerFailed("The answer is too long to be read", why=f"It is longer than {len(self.body)} bytes")
+            raise ServerFailed("The response is too long to read", why=f"It is longer than {len(self.body)} bytes")
         try:
-            return msgspec.json.decode(self.body) if self.body.strip() else None
-        except (msgspec.DecodeError, RecursionError):
-            raise ServerFailed("The answer is no JSON", why=self.body[:200].decode("utf-8", "replace")) from None
+            return read_json(self.body) if self.body.strip() else None
+        except Unreadable as fault:
+            raise ServerFailed(f"The response {fault}", why=self.body[:200].decode("utf-8", "replace")) from None
 
 
 class UnixSocket:
-    """A service behind a socket of a machine. Which way leads to it is found out by the first call."""
+    """A service behind a socket of a machine. The first call finds out how to open it."""
 
     def __init__(self, machine: Machine, path: str, *, root: bool = True) -> None:
         self.machine = machine
         self.path = path
         self._root = root
-        """Whether curl has to be root; the socket of a user's own engine is that user's."""
-        self._direct: bool | None = None if isinstance(machine.way, SshWay) else False
+        """Whether curl runs as root; the socket of a user's own engine belongs to that user."""
+        self._direct: bool | None = None if isinstance(machine.transport, SshTransport) else False
 
     @property
     def by(self) -> str:
@@ -70,28 +71,28 @@ class UnixSocket:
         body: Any = None,
         *,
         seconds: float = SECONDS,
-        most: int = MOST,
-        part: Part | None = None,
-    ) -> Answer:
+        max_body: int = MAX_BODY,
+        on_part: OnPart | None = None,
+    ) -> HttpResponse:
         data = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
-        reading = _Reading(Response(most), part)
+        exchange = Exchange(method, path, data, max_body=max_body)
+        reader = _Reader(exchange, on_part)
         try:
             async with asyncio.timeout(seconds):
                 stream = await self._dial()
                 if stream is not None:
-                    await _over(stream, _request(method, path, data), reading, method)
+                    await _over(stream, reader)
                 else:
-                    await self._by_curl(method, path, data, seconds, reading)
+                    await self._by_curl(method, path, data, seconds, reader)
         except TimeoutError:
             raise _no_answer(f"{self.path} on {self.machine} did not answer within {seconds:g} s", method) from None
-        response = reading.response
-        return Answer(response.status, bytes(response.body), response.cut)
+        return HttpResponse(exchange.status, bytes(exchange.body), exchange.cut)
 
     async def _dial(self) -> Dialled | None:
-        if self._direct is False or not isinstance(self.machine.way, SshWay):
+        if self._direct is False or not isinstance(self.machine.transport, SshTransport):
             return None
         try:
-            stream = await self.machine.way.dial(self.path)
+            stream = await self.machine.transport.dial(self.path)
         except Unreachable:
             if self._direct:
                 raise
@@ -100,7 +101,7 @@ class UnixSocket:
         self._direct = True
         return stream
 
-    async def _by_curl(self, method: str, path: str, data: bytes, seconds: float, reading: _Reading) -> None:
+    async def _by_curl(self, method: str, path: str, data: bytes, seconds: float, reader: _Reader) -> None:
         argv = ("curl", "--silent", "--show-error", "--include", "--raw", "--http1.1", "--unix-socket", self.path,
                 "--max-time", str(int(seconds) + 1), "--request", method, "--header", "Expect:", "--noproxy", "*",
                 "--header", "Content-Type: application/json", *(("--data-binary", "@-") if data else ()),
@@ -108,92 +109,150 @@ class UnixSocket:
         command = Command(argv, stdin=data)
         if self._root:
             command = self.machine.as_root(command)
-        job = await self.machine.way.start(command, limit=seconds + 2, keep=MOST)
+        job = await self.machine.transport.start(command, limit=seconds + 2, keep=MAX_BODY)
         try:
             output = None
             while output is None:
-                output = await job.wait(GLANCE_SECONDS)
+                output = await job.wait(POLL_SECONDS)
                 if output is None:
-                    await reading.catch_up((await job.so_far()).stdout)
-            await reading.catch_up(output.stdout)
+                    await reader.catch_up((await job.so_far()).stdout)
+            await reader.catch_up(output.stdout)
         except BaseException:
             await job.stop()
             raise
-        response = reading.response
-        if response.done:
+        exchange = reader.exchange
+        if exchange.done:
             return
         if output.stdout_cut:
-            response.cut = True
-        elif output.exit_code == 0 and response.status:
-            response.hang_up()
+            exchange.cut = True
+        elif output.exit_code == 0 and exchange.status:
+            exchange.close()
         else:
             raise self._curl_failed(output, method)
 
     def _curl_failed(self, output: Output, method: str) -> Problem:
         said = output.stderr.decode("utf-8", "replace").strip()[-500:]
         if output.exit_code in _BROKE_OFF:
-            return _no_answer(f"The answer of {self.path} on {self.machine} was lost", method, said)
+            return _no_answer(f"The response of {self.path} on {self.machine} was lost", method, said)
         if output.exit_code == _NO_CURL or "curl: not found" in said or "curl: command not found" in said:
             return NotConfigured(
-                f"There is no way to {self.path} on {self.machine}",
-                why="The SSH server does not open it for this login, and there is no curl over there",
+                f"{self.path} on {self.machine} cannot be reached",
+                why="The SSH server does not open it for this login, and curl is not installed there",
                 next_step="Install curl there, or log in as a user who may open the socket",
             )
         if output.exit_code == _NO_SOCKET:
-            return NotFound(
-                f"Nobody listens on {self.path} of {self.machine}", next_step="Is the service started there?"
-            )
+            return NotFound(f"Nothing listens on {self.path} of {self.machine}", next_step="Start the service there")
         return Unreachable(
             f"{self.path} on {self.machine} cannot be opened",
             why=f"It said: {said}" if said else f"curl ended with exit code {output.exit_code}",
-            next_step="It takes root, or a sudo_password of the host",
+            next_step="Log in as root, or set sudo_password for the host",
         )
 
 
-class _Reading:
-    """Takes the raw bytes of an answer, whether they come piece by piece or as all that there is so far."""
+class Exchange:
+    """One HTTP/1.1 request and its response, read as the bytes arrive. Of a longer body only the beginning is kept."""
 
-    def __init__(self, response: Response, part: Part | None) -> None:
-        self.response = response
-        self._part = part
-        self._seen = 0
+    def __init__(self, method: str, path: str, data: bytes = b"", *, max_body: int = MAX_BODY) -> None:
+        import h11  # only needed where there are engines
+
+        self.method = method
+        self.status = 0
+        self.body = bytearray()
+        self.cut = False
+        self.done = False
+        self._max_body = max_body
+        self._connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+        headers = [("Host", "localhost"), ("Connection", "close")]
+        if data or method != "GET":
+            headers += [("Content-Type", "application/json"), ("Content-Length", str(len(data)))]
+        events = (h11.Request(method=method, target=path, headers=headers), h11.Data(data), h11.EndOfMessage())
+        self.request = b"".join(self._connection.send(event) or b"" for event in events)
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of the body that these bytes contain."""
+        return self._read(data) if data and not self.done else b""
+
+    def close(self) -> None:
+        """The other side closed the connection, at the end of the body or too early."""
+        if not self.done:
+            self._read(b"")
+        if not self.done:
+            raise _broken_off()
+
+    def _read(self, data: bytes) -> bytes:
+        import h11
+
+        fresh = bytearray()
+        try:
+            self._connection.receive_data(data)
+            while not isinstance(event := self._connection.next_event(), type(h11.NEED_DATA)):
+                if isinstance(event, h11.Response):
+                    self.status = event.status_code
+                elif isinstance(event, h11.Data):
+                    fresh += event.data
+                elif isinstance(event, h11.EndOfMessage):
+                    self.done = True
+                    break
+                elif isinstance(event, h11.ConnectionClosed):
+                    break
+        except h11.RemoteProtocolError as error:
+            raise (
+                _broken_off()
+                if not data
+                else ServerFailed(
+                    "What answered is not an HTTP server",
+                    why=str(error),
+                    next_step="Check whether another program listens on that socket",
+                )
+            ) from None
+        room = max(0, self._max_body - len(self.body))
+        self.body += fresh[:room]
+        self.cut = self.cut or len(fresh) > room
+        return bytes(fresh)
+
+
+class _Reader:
+    """Passes the bytes of a response on, whether they arrive piece by piece or as everything so far."""
+
+    def __init__(self, exchange: Exchange, on_part: OnPart | None) -> None:
+        self.exchange = exchange
+        self._on_part = on_part
+        self._position = 0
 
     async def catch_up(self, so_far: bytes) -> None:
-        fresh = so_far[self._seen :]
-        self._seen = len(so_far)
+        fresh = so_far[self._position :]
+        self._position = len(so_far)
         await self.take(fresh)
 
     async def take(self, data: bytes) -> None:
-        body = self.response.feed(data)
-        if body and self._part is not None and self.response.status < 400:
-            await self._part(body)
+        body = self.exchange.feed(data)
+        if body and self._on_part is not None and self.exchange.status < 400:
+            await self._on_part(body)
 
 
-async def _over(stream: Dialled, request: bytes, reading: _Reading, method: str) -> None:
+def _broken_off() -> ServerFailed:
+    return ServerFailed("The response is incomplete", why="The other side closed the connection before its end")
+
+
+async def _over(stream: Dialled, reader: _Reader) -> None:
+    exchange = reader.exchange
     try:
-        await stream.write(request)
-        while not reading.response.done:
+        await stream.write(exchange.request)
+        while not exchange.done:
             data = await stream.read(CHUNK)
             if data:
-                await reading.take(data)
+                await reader.take(data)
                 continue
             try:
-                reading.response.hang_up()
+                exchange.close()
             except ServerFailed as problem:
-                raise _no_answer("The answer was lost", method, problem.why) from None
+                raise _no_answer("The response was lost", exchange.method, problem.why) from None
     finally:
         stream.close()
 
 
 def _no_answer(what: str, method: str, why: str | None = None) -> Problem:
-    """A change of which nothing was heard may have happened."""
+    """A change without a response may have happened."""
     if method == "GET":
         return TimedOut(what, why=why)
-    return OutcomeUnknown(what, why=why, next_step="Whether it was done is not known: look before you repeat it")
-
-
-def _request(method: str, path: str, data: bytes) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
-    if data or method != "GET":
-        lines += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
-    return "\r\n".join([*lines, "", ""]).encode("ascii") + data
+    return OutcomeUnknown(what, why=why, next_step="The change may have been made: check before you repeat it")

@@ -1,4 +1,4 @@
-"""Giving roles on paths of the access tree, and taking them back."""
+"""Granting and revoking roles on paths of the access tree."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import ACCESS_LIST, Advice
 from quorate.operations.access.directory import TOKEN_ID, acl, groups, holder, roles, tokens_in, unknown, users
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.units import shortlist
+from quorate.problems import BadArgument, NotFound, Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotFound, Problem
 
 HOLDERS_AT_ONCE = 20
 LOST_SHOWN = 8
@@ -23,7 +24,15 @@ _PATH = re.compile(
 )
 
 
-@operation(risk=Risk.DESTROY, idempotent=True)
+@operation(
+    risk=Risk.DESTROY,
+    idempotent=True,
+    search_words=(
+        "intern colleague may restart start manage vms someone see not change grant allow permission rights "
+        "access role view look read-only admin share user vm pool storage revoke away"
+    ),
+    example="action=grant path=/vms/108 roles=PVEAuditor holders=dave@pve",
+)
 async def acl_set(
     pve: Cluster,
     action: Literal["grant", "revoke"],
@@ -66,7 +75,7 @@ async def acl_set(
 
 
 def checked_path(path: str) -> str:
-    """The one spelling of a path of the access tree."""
+    """The canonical spelling of a path of the access tree."""
     clean = "/" + "/".join(part for part in path.strip().split("/") if part)
     if _PATH.fullmatch(clean):
         return clean
@@ -129,13 +138,13 @@ def _nothing_to_revoke(
     return NotFound(
         f"{', '.join(holders)} does not hold {', '.join(wanted)} on {path}",
         why=f"On {path} itself: {there}",
-        next_step="Rights may come from a path above or from a group; see access_list kind=acl",
+        next_step=Advice("The privileges may come from a path above or from a group", ACCESS_LIST(kind="acl")),
     )
 
 
 def _own_rights(pve: Cluster, who: list[str]) -> list[str]:
     own = {pve.client.identity, pve.client.identity.partition("!")[0]}
-    return ["These are rights that Quorate itself works with"] if own & set(who) else []
+    return ["Quorate itself relies on these privileges"] if own & set(who) else []
 
 
 async def _warnings(
@@ -143,7 +152,7 @@ async def _warnings(
 ) -> list[str]:
     found = []
     if "Permissions.Modify" in gained:
-        found.append("The role can hand out rights itself (Permissions.Modify)")
+        found.append("The role can itself grant privileges (Permissions.Modify)")
     already = {holder(entry) for entry in entries}
     for one in who:
         if not one.startswith("@") and one not in already:
@@ -152,13 +161,13 @@ async def _warnings(
 
 
 async def _replaced(pve: Cluster, path: str, who: str, gained: set[str]) -> list[str]:
-    """An entry of one's own replaces on its path what comes from above or from groups; nearly everyone is surprised."""
+    """An entry replaces what its path inherits from above or from groups, which surprises nearly everyone."""
     try:
         held = (await pve.get("/access/permissions", userid=who, path=path)).get(path, {})
     except Problem:
-        return []  # who may grant need not be allowed to look at others' rights
+        return []  # the right to grant does not include reading the privileges of others
     lost = sorted(set(held) - gained)
     if not lost:
         return []
     shown = shortlist(lost, LOST_SHOWN)
-    return [f"On {path} the new entry replaces what {who} has there from above, from groups: it loses {shown}"]
+    return [f"On {path} the new entry replaces what {who} inherits there from above or from groups: it loses {shown}"]

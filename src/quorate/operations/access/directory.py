@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
+import datetime
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Annotated, Any
 
-from quorate.operations.units import shortlist
+from msgspec import Meta
+
+from quorate.hints import ACCESS_LIST, Advice
+from quorate.operations.plan import Target
+from quorate.operations.units import moment, shortlist
+from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import NotFound
+from quorate.suggestions import suggest
 
 USER_ID = re.compile(r"[^\s:/!]+@[A-Za-z][A-Za-z0-9.\-_]+")
 TOKEN_ID = re.compile(r"(?P<user>[^\s:/!]+@[A-Za-z][A-Za-z0-9.\-_]+)!(?P<name>[A-Za-z][A-Za-z0-9.\-_]+)")
 PLAIN_ID = re.compile(r"[A-Za-z0-9.\-_]+")
+ENTRIES_SHOWN = 20
 NAMES_SHOWN = 20
 
 
 async def users(pve: Cluster) -> dict[str, dict[str, Any]]:
-    """All users that our credentials may see, with groups and tokens."""
+    """All users that these credentials can see, with groups and tokens."""
     return {row["userid"]: row for row in await pve.get("/access/users", full=1)}
 
 
@@ -52,12 +58,59 @@ def holder(entry: dict[str, Any]) -> str:
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> NotFound:
-    """Nothing of that name: with the nearest one, or with what there is."""
-    near = difflib.get_close_matches(name, known, 1)
-    if near:
-        hint = f"Did you mean {near[0]}?"
-    elif known:
-        hint = f"There are {shortlist(sorted(known), NAMES_SHOWN)}"
-    else:
-        hint = "access_list shows what our credentials may see"
+    """The name does not exist: suggests the nearest one, or lists what exists."""
+    listed = f"Available: {shortlist(sorted(known), NAMES_SHOWN)}"
+    hint = suggest(name, known, listed if known else Advice("See what these credentials can see", ACCESS_LIST))
     return NotFound(f"There is no {what} {name!r}", next_step=hint)
+
+
+_AGE = re.compile(r"(?P<count>\d{1,5})(?P<unit>[hdw])")
+_SECONDS = {"h": 3600, "d": 86400, "w": 604800}
+
+Expire = Annotated[str | int, Meta(description="never, 12h, 90d, 2027-01-31 or a Unix time")]
+
+
+def expiry(entry: dict[str, Any]) -> str:
+    return moment(entry["expire"]) if entry.get("expire") else ""
+
+
+def parse_expiry(pve: Cluster, given: str | int) -> int:
+    """The Unix time of "never" (0), of an age from now on, or of a day in UTC."""
+    text = str(given).strip().lower()
+    if text in ("never", "0"):
+        return 0
+    now = int(pve.clock.time())
+    if age := _AGE.fullmatch(text):
+        return now + int(age["count"]) * _SECONDS[age["unit"]]
+    try:
+        at = int(text) if text.isdecimal() else int(_day(text).timestamp())
+    except ValueError:
+        raise BadArgument(
+            f"{given!r} is not an expiry", next_step="Write never, 12h, 90d, 4w, 2027-01-31 or a Unix time"
+        ) from None
+    if at <= now:
+        raise BadArgument(f"{given} is over already", next_step="Give a time in the future, or never")
+    return at
+
+
+def _day(text: str) -> datetime.datetime:
+    return datetime.datetime.combine(datetime.date.fromisoformat(text), datetime.time(), datetime.UTC)
+
+
+def owner_of(identity: str) -> str:
+    """The user of an API token, or the user itself."""
+    return identity.partition("!")[0]
+
+
+def user_target(user: str) -> Target:
+    return Target("user", user)
+
+
+def forget_own_rights(pve: Cluster) -> Any:
+    """Read our own privileges again after the change: they may be among those that changed."""
+
+    async def after() -> dict[str, Any]:
+        pve.forget_rights()
+        return {}
+
+    return after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,13 +13,23 @@ from msgspec import Meta
 
 from quorate.operations.access.acl import checked_path
 from quorate.operations.access.directory import PLAIN_ID, acl, holder, roles
-from quorate.operations.access.permission_needs import Wanted, calls_of_level, lacking, only_for_root, paths_of
+from quorate.operations.access.permission_needs import NeededCall, calls_of_level, lacking, only_for_root, paths_of
+from quorate.operations.argument_names import with_known_names
 from quorate.operations.plan import Plan
-from quorate.operations.registry import TOOLSETS, GuestRefs, Operation, Risk, operation, operations
+from quorate.operations.registry import (
+    PIPELINE_ARGUMENTS,
+    TOOLSETS,
+    GuestRefs,
+    Operation,
+    Risk,
+    operation,
+    operations,
+)
+from quorate.problems import BadArgument, PermissionMissing, Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, PermissionMissing, Problem
-from quorate.pve.observing import ObservedCluster
+from quorate.pve.read_only_cluster import ObservedCluster
 from quorate.pve.tasks import gather_bounded
+from quorate.suggestions import did_you_mean, similar
 
 READS_AT_ONCE = 8
 PATHS_AT_ONCE = 50
@@ -32,7 +42,10 @@ Rights = dict[str, dict[str, int]]
 """Path -> privilege -> whether it also holds below."""
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="someone user token allowed to may rights missing privilege denied refused cannot 403",
+)
 async def permission_audit(
     pve: Cluster,
     who: Annotated[str, Meta(description="user@realm or user@realm!token; default: Quorate's own")] | None = None,
@@ -60,7 +73,7 @@ async def permission_audit(
     if arguments or toolsets:
         raise BadArgument("arguments go with tool, toolsets with level")
     held = await rights.on(asked) if asked else await rights.everywhere()
-    answer |= {"rights": await _shown(pve, held)}
+    answer |= {"rights": await _describe(pve, held)}
     if privileges:
         answer |= await _for_privileges(pve, rights, privileges, asked)
     return answer
@@ -79,7 +92,7 @@ async def _paths(pve: Cluster, paths: list[str], guests: Any) -> list[str]:
 
 @dataclass(slots=True)
 class _Rights:
-    """Effective rights of one user or token, read when needed."""
+    """Effective privileges of one user or token, read when needed."""
 
     pve: Cluster
     who: str
@@ -88,8 +101,16 @@ class _Rights:
     @classmethod
     async def of(cls, pve: Cluster, who: str) -> _Rights:
         rights = cls(pve, who)
-        await rights.on(["/"])  # an unknown user is told at once
+        held = await rights.on(["/"])
+        if not held["/"] and who != pve.client.identity:
+            await rights._refuse_unknown()
         return rights
+
+    async def _refuse_unknown(self) -> None:
+        """PVE reports no privileges for an unknown user or token; that it is unknown shows in its settings."""
+        user, _, token = self.who.partition("!")
+        with contextlib.suppress(PermissionMissing):
+            await self.pve.get(f"/access/users/{user}" + (f"/token/{token}" if token else ""))
 
     async def on(self, paths: Iterable[str]) -> Rights:
         wanted = list(dict.fromkeys(paths))
@@ -114,8 +135,8 @@ class _Rights:
         return held is not None and (bool(held) or path.count("/") > 1)
 
 
-async def _shown(pve: Cluster, held: Rights) -> list[dict[str, Any]]:
-    """Paths with the same rights together; a set of privileges that is a role is named so."""
+async def _describe(pve: Cluster, held: Rights) -> list[dict[str, Any]]:
+    """Paths with the same privileges together; a set of privileges that equals a role is shown as that role."""
     by_set = {
         frozenset(filter(None, role.get("privs", "").split(","))): name for name, role in (await roles(pve)).items()
     }
@@ -140,7 +161,7 @@ async def _for_privileges(pve: Cluster, rights: _Rights, wanted: list[str], path
     known = (await pve.facts()).privileges
     for name in wanted:
         if name not in known:
-            raise BadArgument(f"There is no privilege {name!r}", next_step=f"There are {', '.join(known)}")
+            raise BadArgument(f"There is no privilege {name!r}", next_step=f"Available: {', '.join(known)}")
     on = paths or ["/"]
     await rights.on(on)
     missing: dict[str, dict[str, list[str]]] = {
@@ -156,12 +177,13 @@ async def _for_level(
 ) -> dict[str, Any]:
     for name in toolsets or []:
         if name not in TOOLSETS:
-            raise BadArgument(f"There is no toolset {name!r}", next_step=f"There are {', '.join(TOOLSETS)}")
+            raise BadArgument(f"There is no toolset {name!r}", next_step=f"Available: {', '.join(TOOLSETS)}")
     places = [_place(path) for path in paths] or [{}]
     wanted = calls_of_level(level, toolsets or [name for name in TOOLSETS if name != "api"], places)
     facts = await pve.facts()
     await rights.on(paths_of(facts, wanted, rights.who))
-    return await _verdict(pve, rights, lacking(facts, wanted, rights.who, rights.has), level)
+    missing = lacking(facts, wanted, rights.who, rights.has)
+    return await _verdict(pve, rights, {path: missing[path] for path in missing if path in (paths or missing)}, level)
 
 
 def _place(path: str) -> dict[str, str]:
@@ -189,41 +211,41 @@ async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[st
         result = await chosen.run(observed, **given)
         plan = result if isinstance(result, Plan) else None
     except PermissionMissing as problem:
-        stopped = problem  # our own rights end here; what was asked for up to here is known
+        stopped = problem  # these credentials see no further; what is known so far is returned
     calls = [("GET", path, params) for path, params in observed.reads]
     calls += [(call.method, call.path, dict(call.params)) for call in plan.api_calls] if plan else []
     wanted = []
     for method, path, params in calls:
         match = facts.find(method, path)
         if match is not None:
-            wanted.append(Wanted(method, match.endpoint.template, {**match.values, **params}))
+            wanted.append(NeededCall(method, match.endpoint.template, {**match.values, **params}))
     await rights.on(paths_of(facts, wanted, rights.who))
     answer = await _verdict(pve, rights, lacking(facts, wanted, rights.who, rights.has), tool)
     if root := only_for_root(facts, wanted):
         answer["only_root"] = root
     if stopped is not None:
-        answer["note"] = f"Quorate's own rights end before the whole call is known: {stopped.what}"
+        answer["note"] = f"Quorate's own privileges do not reach far enough to know the whole call: {stopped.what}"
     return {"plan": plan.summary if plan else "", **answer}
 
 
 def _like(tool: str) -> str:
-    """Tools with a name near to that; names are noun_verb, so the same noun is near as well."""
+    """Tools with a similar name, or with the same noun: names are noun_verb."""
     known = [name for name in operations(TOOLSETS) if name != "permission_audit"]
-    near = difflib.get_close_matches(tool, known, 3)
+    near = similar(tool, known, 3)
     noun = tool.partition("_")[0]
     near += [name for name in known if name.startswith(f"{noun}_") and name not in near][: TOOLS_NAMED - len(near)]
-    return (
-        f"Did you mean {' or '.join(near)}?" if near else "Give the name of one of Quorate's tools, such as vm_create"
-    )
+    return did_you_mean(near) if near else "Give the name of a tool"
 
 
 def _refuse_to_try(chosen: Operation, given: Mapping[str, Any]) -> None:
-    """This is a read for everyone: it must not reach further than reads of the cluster do, not even to plan."""
+    """Everyone may call this: it must not reach further than a read of the cluster, not even to plan."""
     risk = chosen.risk if chosen.risk_of is None else chosen.risk_of(given)
     if risk is Risk.LOOK_INSIDE:
         reason = "looking inside a guest"
     elif chosen.name in READS_LOCAL_FILES:
         reason = "reading a file"
+    elif chosen.wants_other_cluster:
+        reason = "reading another cluster"
     else:
         return
     raise BadArgument(
@@ -234,6 +256,7 @@ def _refuse_to_try(chosen: Operation, given: Mapping[str, Any]) -> None:
 
 def _decoded(chosen: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
     known = chosen.arguments.__struct_fields__
+    arguments = with_known_names(chosen, arguments)
     for name in arguments:
         if name not in known:
             raise BadArgument(f"{chosen.name} has no argument {name!r}", next_step=f"It takes {', '.join(known)}")
@@ -245,7 +268,7 @@ def _decoded(chosen: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
             why=str(error),
             next_step="Give them as for the tool itself, in arguments",
         ) from None
-    values = {name: getattr(decoded, name) for name in known if name not in ("dry_run", "wait")}
+    values = {name: getattr(decoded, name) for name in known if name not in PIPELINE_ARGUMENTS}
     return values | ({"report": None} if chosen.wants_report else {})
 
 
@@ -273,14 +296,14 @@ async def _verdict(
 
 
 async def _commands(pve: Cluster, rights: _Rights, missing: Mapping[str, set[str]], label: str) -> dict[str, Any]:
-    """For a token with rights of its own, those of its user bound it: both may need more."""
+    """A token with privilege separation is limited by its user: both may need more."""
     user, _, token = rights.who.partition("!")
     notes: list[str] = []
     holders = [rights]
     if token:
         separate = await _is_separate(pve, user, token)
         if separate is None:
-            notes.append(f"If the token was made with privsep=0, the grants to {user} are enough")
+            notes.append(f"If the token was created with privsep=0, the grants to {user} are enough")
         if separate is False:
             holders = []
         if user != ROOT:
@@ -289,7 +312,7 @@ async def _commands(pve: Cluster, rights: _Rights, missing: Mapping[str, set[str
                 await owner.on(missing)
                 holders.insert(0, owner)
             except Problem:
-                # The user holds at least what the token does, and has to hold what it shall get.
+                # The user holds at least what the token holds, and must hold what the token will get.
                 holders.insert(0, _Rights(pve, user, dict(rights.known)))
                 notes.append(f"What {user} holds beyond the token is not known: if it is more, keep it in the roles")
     commands: list[str] = []
@@ -297,12 +320,12 @@ async def _commands(pve: Cluster, rights: _Rights, missing: Mapping[str, set[str
     entries = await acl(pve)
     for one in holders:
         commands += _grants(one, missing, f"Quorate-{label}", taken, entries)
-    notes.append("An entry replaces what is inherited on its path, so the roles repeat what is held there now")
+    notes.append("An entry replaces what its path inherits, so the roles repeat what is held there now")
     return {"commands": commands, "notes": notes}
 
 
 async def _is_separate(pve: Cluster, user: str, token: str) -> bool | None:
-    """Whether the token has rights of its own; None if we may not know."""
+    """Whether the token has privilege separation; None if these credentials cannot see it."""
     try:
         return bool(int((await pve.get(f"/access/users/{user}/token/{token}")).get("privsep", 1)))
     except Problem:
@@ -337,7 +360,7 @@ def _grants(
 
 
 def _role_for(wanted: set[str], name: str, taken: dict[str, set[str]]) -> tuple[str, bool]:
-    """A role that holds exactly this: one of ours that does already, else a new one under a free name."""
+    """A role with exactly these privileges: an existing one of ours, else a new one under a free name."""
     for known, held in taken.items():
         if known.startswith("Quorate-") and held == wanted:
             return known, False

@@ -18,12 +18,23 @@ _ALL_CONFIG: Final = (
     " VM.Config.Network VM.Config.Options"
 )
 
-# Calls that stand for what each toolset does at each level. The privileges follow from the facts of the version.
+# What every toolset needs to find the guests, storages and nodes that its tools act on.
+_LOOKUP: Final = (f"GET {_GUEST}/status/current", f"GET {_STORAGE}/status", "GET /nodes/{node}/status")
+_SEE_BACKUPS: Final = "POST /nodes/{node}/vzdump"
+"""PVE shows backups only to those who may make them."""
+
+# Representative calls of each toolset at each level. The privileges follow from the facts of the version.
 CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "cluster": {"read": ("GET /cluster/status", "GET /nodes/{node}/status")},
     "guests": {
         "read": (f"GET {_GUEST}/status/current", f"GET {_GUEST}/agent/network-get-interfaces"),
-        "operate": (f"POST {_GUEST}/status/start", f"PUT {_GUEST}/config"),
+        "operate": (
+            f"POST {_GUEST}/status/start",
+            f"PUT {_GUEST}/config",
+            f"POST {_GUEST}/vncproxy",
+            f"POST {_GUEST}/snapshot",
+            "POST /nodes/{node}/vzdump",
+        ),
         "admin": (f"POST {_GUEST}/status/stop",),
     },
     "provision": {
@@ -33,8 +44,9 @@ CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"POST {_GUEST}/clone",
             f"POST {_GUEST}/migrate",
             f"POST {_GUEST}/template",
+            f"POST {_GUEST}/status/start",
         ),
-        "admin": (f"DELETE {_GUEST}",),
+        "admin": (f"DELETE {_GUEST}", f"POST {_GUEST}/status/stop"),
     },
     "configure": {
         "operate": (f"PUT {_GUEST}/config", f"PUT {_GUEST}/resize", f"POST {_GUEST}/move_disk"),
@@ -43,11 +55,15 @@ CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "snapshots": {
         "read": (f"GET {_GUEST}/snapshot",),
         "operate": (f"POST {_GUEST}/snapshot",),
-        "admin": (f"POST {_GUEST}/snapshot/{{snapname}}/rollback", f"DELETE {_GUEST}/snapshot/{{snapname}}"),
+        "admin": (
+            f"POST {_GUEST}/snapshot/{{snapname}}/rollback",
+            f"DELETE {_GUEST}/snapshot/{{snapname}}",
+            f"POST {_GUEST}/status/start",
+        ),
     },
     "storage": {
         "read": (f"GET {_STORAGE}/content", f"GET {_STORAGE}/status"),
-        "operate": (f"PUT {_STORAGE}/content/{{volume}}",),
+        "operate": (f"PUT {_STORAGE}/content/{{volume}}", _SEE_BACKUPS),
         "admin": (f"DELETE {_STORAGE}/content/{{volume}}",),
     },
     "images": {
@@ -56,8 +72,8 @@ CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
     "backups": {
         "read": (f"GET {_STORAGE}/content", "GET /cluster/backup", "GET /cluster/backup-info/not-backed-up"),
-        "operate": ("POST /nodes/{node}/vzdump", "POST /cluster/backup"),
-        "admin": ("POST /nodes/{node}/qemu", f"DELETE {_STORAGE}/content/{{volume}}"),
+        "operate": ("POST /nodes/{node}/vzdump", "POST /cluster/backup", "POST /nodes/{node}/qemu"),
+        "admin": (f"DELETE {_STORAGE}/content/{{volume}}",),
     },
     "metrics": {"read": (f"GET {_GUEST}/rrddata", "GET /nodes/{node}/rrddata", f"GET {_STORAGE}/rrddata")},
     "access": {
@@ -95,8 +111,32 @@ CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
     },
     "tasks": {"read": ("GET /nodes/{node}/tasks",), "operate": ("DELETE /nodes/{node}/tasks/{upid}",)},
+    "runs": {
+        "read": ("GET /cluster/status",),
+        "operate": (f"POST {_GUEST}/migrate", f"PUT {_GUEST}/config"),
+        "admin": (
+            "POST /nodes/{node}/status",
+            "POST /nodes/{node}/qemu",
+            f"DELETE {_GUEST}",
+            f"POST {_GUEST}/snapshot",
+            f"POST {_GUEST}/snapshot/{{snapname}}/rollback",
+            f"POST {_GUEST}/status/start",
+            f"GET {_GUEST}/agent/get-osinfo",
+            f"POST {_GUEST}/agent/exec",
+            "POST /nodes/{node}/vzdump",
+        ),
+    },
     # What the whole API needs depends on the call: ask with tool=api_call and its arguments.
     "api": {},
+}
+
+# What a read-only token does not get, because PVE ties it to a privilege that also allows changes.
+_BEYOND_READ: Final[Mapping[str, tuple[str, str]]] = {
+    "node_inspect aspect=updates": ("nodes", "Sys.Modify on /nodes"),
+    "to see backups (PVE shows them only to those who may make them)": (
+        "backups storage reports",
+        "VM.Backup on /vms and Datastore.AllocateSpace on /storage",
+    ),
 }
 
 # The API declares these as open to every user; what is allowed or shown is decided in PVE's code.
@@ -117,6 +157,7 @@ IN_CODE: Final[Mapping[str, tuple[str, ...]]] = {
     f"POST {_GUEST}/move_disk": ("/storage/{storage} Datastore.AllocateSpace",),
     f"DELETE {_STORAGE}/content/{{volume}}": ("/storage/{storage} Datastore.Allocate",),
     "POST /nodes/{node}/vzdump": ("/vms/{vmid} VM.Backup", "/storage/{storage} Datastore.AllocateSpace"),
+    "POST /cluster/backup": ("/storage/{storage} Datastore.Allocate",),
     "GET /access/users": ("/access/groups Sys.Audit",),
     "GET /access/permissions": ("/access Sys.Audit",),
     "GET /pools": ("/pool/{poolid} Pool.Audit",),
@@ -134,8 +175,8 @@ _WHOLE_CONFIG: Final = f"PUT {_GUEST}/config"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """One call that shall be allowed."""
+class NeededCall:
+    """One call that must be allowed."""
 
     method: str
     template: str
@@ -146,24 +187,30 @@ class Wanted:
         return f"{self.method} {self.template}"
 
 
-def calls_of_level(level: str, toolsets: Iterable[str], places: Sequence[Mapping[str, Any]]) -> list[Wanted]:
+def calls_of_level(level: str, toolsets: Iterable[str], places: Sequence[Mapping[str, Any]]) -> list[NeededCall]:
     """Representative calls of a level and those below it, for each of the places (values for paths)."""
-    names = {
-        name
-        for toolset in toolsets
-        for one in LEVELS[: LEVELS.index(level) + 1]
-        for name in CALLS[toolset].get(one, ())
+    chosen = list(toolsets)
+    names = {*(_LOOKUP if chosen else ())} | {
+        name for toolset in chosen for one in LEVELS[: LEVELS.index(level) + 1] for name in CALLS[toolset].get(one, ())
     }
     split = [name.partition(" ") for name in sorted(names)]
-    return [Wanted(method, template, values) for method, _, template in split for values in places]
+    return [NeededCall(method, template, values) for method, _, template in split for values in places]
 
 
-def paths_of(facts: Facts, wanted: Iterable[Wanted], who: str) -> set[str]:
+def withheld(level: str, toolsets: Iterable[str]) -> list[str]:
+    """What the privileges of a level leave out on purpose, and what it would take."""
+    if level != "read":
+        return []
+    chosen = set(toolsets)
+    return [f"{what}: {needs}" for what, (sets, needs) in _BEYOND_READ.items() if chosen & {*sets.split()}]
+
+
+def paths_of(facts: Facts, wanted: Iterable[NeededCall], who: str) -> set[str]:
     """Every path on which something has to be known."""
     return {widened(need.path) for one in wanted for need in _all_needs(facts, one, who)}
 
 
-def lacking(facts: Facts, wanted: Iterable[Wanted], who: str, has: Has) -> dict[str, dict[str, list[str]]]:
+def lacking(facts: Facts, wanted: Iterable[NeededCall], who: str, has: Has) -> dict[str, dict[str, list[str]]]:
     """What has to be granted: path -> privilege -> the calls that need it."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in wanted:
@@ -176,22 +223,22 @@ def lacking(facts: Facts, wanted: Iterable[Wanted], who: str, has: Has) -> dict[
     return found
 
 
-def only_for_root(facts: Facts, wanted: Iterable[Wanted]) -> list[str]:
+def only_for_root(facts: Facts, wanted: Iterable[NeededCall]) -> list[str]:
     endpoints = ((one, facts.endpoint(one.method, one.template)) for one in wanted)
     return sorted({one.name for one, endpoint in endpoints if root_only(endpoint.permission)})
 
 
 def widened(path: str) -> str:
-    """Where a path names no object, the path of all such objects: a grant there holds for each."""
+    """For a path without an object, the path of all such objects: a grant there covers each."""
     return path[: path.index("/-")] or "/" if "/-" in path else path
 
 
-def _all_needs(facts: Facts, one: Wanted, who: str) -> list[Need]:
+def _all_needs(facts: Facts, one: NeededCall, who: str) -> list[Need]:
     permission = facts.endpoint(one.method, one.template).permission
     return [*needs(permission, one.values), *_beyond(facts, one, who)]
 
 
-def _missing(facts: Facts, one: Wanted, who: str, has: Has) -> list[Need]:
+def _missing(facts: Facts, one: NeededCall, who: str, has: Has) -> list[Need]:
     permission = facts.endpoint(one.method, one.template).permission
     declared = missing(permission, one.values, lambda path, privilege: has(widened(path), privilege))
     beyond = []
@@ -202,7 +249,7 @@ def _missing(facts: Facts, one: Wanted, who: str, has: Has) -> list[Need]:
     return [*declared, *beyond]
 
 
-def _beyond(facts: Facts, one: Wanted, who: str) -> list[Need]:
+def _beyond(facts: Facts, one: NeededCall, who: str) -> list[Need]:
     """What the declared privileges do not tell: checks in PVE's code, and those that depend on a user."""
     listed = IN_CODE.get(one.name, ())
     listed += (_ALL_CONFIG,) if one.name == _WHOLE_CONFIG and not one.values.keys() - {"node", "vmid"} else ()

@@ -1,4 +1,4 @@
-"""Pools: named sets of guests and storages that roles can be given on."""
+"""Pools: named sets of guests and storages that roles can be granted on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import POOL_SET, Advice
 from quorate.operations.access.directory import acl, holder, unknown
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
+from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict
+from quorate.pve.lookup import Resource, View
 
 MEMBERS_AT_ONCE = 100
 
@@ -31,9 +33,10 @@ async def summaries(pve: Cluster) -> list[list[Any]]:
 async def members(pve: Cluster, pool: str, *, limit: int, offset: int) -> Table:
     """The guests and storages in a pool, and who holds which role on all of them."""
     found = await _existing(pve, pool)
+    guests = (await pve.inventory.completed()).by_vmid
     table = page(
         ("type", "id", "name", "node", "status"),
-        [_member_row(member) for member in found.get("members", [])],
+        [_member_row(member, guests) for member in found.get("members", [])],
         limit=limit,
         offset=offset,
     )
@@ -42,32 +45,40 @@ async def members(pve: Cluster, pool: str, *, limit: int, offset: int) -> Table:
     return table
 
 
-def _member_row(member: Mapping[str, Any]) -> list[Any]:
+def _member_row(member: Mapping[str, Any], guests: Mapping[int, Resource]) -> list[Any]:
     if member["type"] == "storage":
         return ["storage", member["storage"], "", member.get("node", ""), member.get("status", "")]
     kind = "vm" if member["type"] == "qemu" else "ct"
+    if known := guests.get(int(member["vmid"])):  # a new member has no name in PVE's answer
+        return [kind, known.vmid, known.name, known.node, known.status]
     return [kind, member["vmid"], member.get("name", ""), member.get("node", ""), member.get("status", "")]
 
 
 def _risk_of(arguments: Mapping[str, Any]) -> Risk:
-    """Whoever holds a role on a pool holds it on every member, so a new member is a grant and a lost one a
+    """A role on a pool covers every member, so adding a member is a grant and removing one a
     revocation. An empty pool and a comment give nobody anything."""
     moves = ("add_guests", "remove_guests", "add_storages", "remove_storages")
     return Risk.DESTROY if any(arguments.get(name) for name in moves) else Risk.CHANGE
 
 
-@operation(risk=Risk.DESTROY, risk_of=_risk_of, least=Risk.CHANGE)
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=_risk_of,
+    least=Risk.CHANGE,
+    search_words="group machines pool guests resource create add members",
+    example="pool=lab add_guests=test-vm",
+)
 async def pool_set(
     pve: Cluster,
-    pool: Annotated[str, Meta(description="Made if there is none")],
+    pool: Annotated[str, Meta(description="Created if missing")],
     comment: str | None = None,
     add_guests: Refs | None = None,
     remove_guests: Refs | None = None,
     add_storages: list[str] | None = None,
     remove_storages: list[str] | None = None,
-    move: Annotated[bool, Meta(description="Also take guests out of their present pool")] = False,
+    move: Annotated[bool, Meta(description="Also take guests out of their current pool")] = False,
 ) -> Plan:
-    """Create a pool, change its comment, or its members: roles on the pool hold for every member."""
+    """Create a pool, change its comment, or its members. Members need access admin: roles on the pool hold for them."""
     if not _POOL_ID.fullmatch(pool):
         raise BadArgument(f"{pool!r} is not a pool name", next_step="Use letters, digits, dot, dash and underscore")
     if sum(len(one or []) for one in (add_guests, remove_guests, add_storages, remove_storages)) > MEMBERS_AT_ONCE:
@@ -89,7 +100,7 @@ async def pool_set(
     calls += _moving(pve, pool, add, joins=True, move=move) + _moving(pve, pool, take, joins=False)
     unchanged = _already(pool, now, joining, leaving, storages, remove_storages or [])
     if not calls and not unchanged:
-        unchanged = (f"pool {pool} is so already",)
+        unchanged = (f"pool {pool} is already like that",)
     rights = await _rights_on(pve, pool) if any(add.values()) or any(take.values()) else []
 
     async def after() -> dict[str, Any]:
@@ -101,7 +112,7 @@ async def pool_set(
 
 
 async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -> Plan:
-    """Delete a pool, with the roles that were given on it. Guests and storages stay."""
+    """Delete a pool and the roles granted on it. Guests and storages stay."""
     found = await _existing(pve, pool)
     nested = sorted(name for name in await _pools(pve) if name.startswith(f"{pool}/"))
     if nested:
@@ -112,7 +123,7 @@ async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -
         raise Conflict(
             f"Pool {pool} is not empty: it has {len(vms)} guests and {len(storages)} storages",
             why=f"Among them {listed}",
-            next_step="Give remove_members=true, or take them out with pool_set",
+            next_step=Advice("Give remove_members=true, or take them out first", POOL_SET(pool=pool)),
         )
     rights = await _rights_on(pve, pool)
 
@@ -160,6 +171,7 @@ def _check_parent(pool: str, known: Mapping[str, Any]) -> None:
 
 
 async def _joining(pve: Cluster, pool: str, refs: Refs, move: bool) -> list[Guest]:
+    pve.inventory.forget()  # membership may have changed a moment ago
     guests = await pve.guests(refs)
     for guest in guests:
         if guest.row.pool not in ("", pool) and not move:
@@ -172,11 +184,14 @@ async def _joining(pve: Cluster, pool: str, refs: Refs, move: bool) -> list[Gues
 
 
 async def _check_storages(pve: Cluster, names: list[str]) -> list[str]:
-    known = {row.storage for row in await pve.inventory.of_type("storage")} if names else set()
-    for name in names:
-        if name not in known:
-            raise unknown("storage", name, known)
-    return names
+    def existing(view: View) -> list[str]:
+        known = {row.storage for row in view.of_type("storage")}
+        for name in names:
+            if name not in known:
+                raise unknown("storage", name, known)
+        return names
+
+    return await pve.inventory.on_second_look(existing) if names else []
 
 
 def _fresh(wanted: list[str], present: list[str]) -> list[str]:

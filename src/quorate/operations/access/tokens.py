@@ -1,4 +1,4 @@
-"""API tokens. A new secret goes to the caller once, and is written down nowhere."""
+"""API tokens. A new secret goes to the caller once and is stored nowhere."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.operations.access.directory import TOKEN_ID, tokens_in, unknown, users
-from quorate.operations.access.expiry import Expire, parse_expiry
+from quorate.hints import ACCESS_DELETE, ACL_SET, Advice
+from quorate.operations.access.directory import TOKEN_ID, Expire, parse_expiry, tokens_in, unknown, users
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
+from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict
 
 _ONE = "/access/users/{userid}/token/{tokenid}"
 
 
-@operation(risk=Risk.DESTROY)
+@operation(
+    risk=Risk.DESTROY,
+    search_words="api token key secret script monitoring automation rotate renew",
+    example="token=dave@pve!phone",
+)
 async def token_create(
     pve: Cluster,
     token: Annotated[str, Meta(description="user@realm!name")],
-    privsep: Annotated[bool, Meta(description="false: all rights of its user")] = True,
+    privsep: Annotated[bool, Meta(description="false: all privileges of its user")] = True,
     expire: Expire | None = None,
     comment: str | None = None,
-    regenerate: Annotated[bool, Meta(description="New secret for an existing token (PVE 9.1+)")] = False,
+    regenerate: Annotated[bool, Meta(description="New secret for an existing token (PVE 9.2+)")] = False,
 ) -> Plan:
-    """Create an API token. The answer holds its secret, this once only."""
+    """Create an API token. The answer shows its secret once."""
     parts = TOKEN_ID.fullmatch(token)
     if parts is None:
         raise BadArgument(f"{token!r} is not a token id", next_step="Write user@realm!name, such as alice@pve!backup")
@@ -38,7 +42,7 @@ async def token_create(
         return await _renewal(pve, token, path, exists)
     if exists:
         raise Conflict(
-            f"Token {token} is there already",
+            f"Token {token} exists already",
             why="PVE never shows its secret again",
             next_step="Give regenerate=true for a new secret, or choose another name",
         )
@@ -57,12 +61,14 @@ def _creation(
     call = Call(f"Create token {token}", "POST", path, params, Target("token", token), settled=settled)
     warnings = [] if privsep else [f"It can do all that {token.partition('!')[0]} can do"]
     if not params.get("expire"):
-        warnings.append("It never expires by itself")
+        warnings.append("It never expires")
     return Plan(
         call.says,
         (call,),
         warnings=tuple(warnings),
-        next_step="It may do nothing yet; give it roles with acl_set" if privsep else None,
+        next_step=Advice("It has no privileges yet; grant it roles", ACL_SET(action="grant", holders=token))
+        if privsep
+        else None,
         from_answers=lambda answers: _handed_over(token, answers),
     )
 
@@ -79,13 +85,13 @@ async def _renewal(pve: Cluster, token: str, path: str, exists: bool) -> Plan:
     if "regenerate" not in facts.endpoint("PUT", _ONE).parameters:
         raise BadArgument(
             f"PVE {facts.version} cannot renew a secret",
-            next_step="Delete the token with access_delete and create it anew",
+            next_step=Advice("Delete the token and create it again", ACCESS_DELETE(kind="token", name=token)),
         )
     call = Call(f"Give token {token} a new secret", "PUT", path, {"regenerate": 1}, Target("token", token))
     return Plan(
         call.says,
         (call,),
-        warnings=("Whatever uses the old secret is refused from now on",),
+        warnings=("Anything that uses the old secret is refused from now on",),
         from_answers=lambda answers: _handed_over(token, answers),
     )
 
@@ -95,6 +101,6 @@ def _handed_over(token: str, answers: list[Any]) -> dict[str, Any]:
     if not isinstance(answer, dict) or "value" not in answer:
         return {
             "token": token,
-            "secret_lost": "PVE's answer with the secret was lost; delete the token and create it anew",
+            "secret_lost": "PVE's answer with the secret was lost; delete the token and create it again",
         }
     return {"token": token, "secret": answer["value"], "note": "Store it now: neither PVE nor Quorate shows it again"}

@@ -1,16 +1,17 @@
 """Paths of the raw API as callers write them: accepted only in the one plain spelling.
 
-The risk of a call is read off its path, so PVE must not understand another path than we do. PVE decodes percent signs
-before it splits the path and drops double slashes; whoever needs either has something to hide or made a mistake.
+The risk of a call is read off its path, so PVE must not read another path than we do. PVE decodes percent signs
+before it splits the path and drops double slashes; a path that needs either is a trick or a mistake.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 
-from quorate.pve.errors import BadArgument
+from quorate.hints import API_SEARCH, Advice
+from quorate.problems import BadArgument
 from quorate.pve.schema import Facts, Match
+from quorate.suggestions import suggest
 
 _PLAIN = re.compile(r"/[A-Za-z0-9._~:@!$,=+\-/]*")
 _FORMATS = ("api2", "json", "extjs", "html", "htmljs", "png", "spiceconfig")
@@ -60,6 +61,5 @@ def _unknown(facts: Facts, method: str, path: str) -> BadArgument:
     if others:
         return BadArgument(f"{path} has no {method} in PVE {facts.version}", next_step=f"It has {', '.join(others)}")
     templates = {endpoint.template for endpoint in facts.endpoints()}
-    near = difflib.get_close_matches(path.lower(), templates, 3, 0.5)
-    hint = f"Did you mean {' or '.join(near)}?" if near else "api_search finds the path by words"
+    hint = suggest(path.lower(), templates, Advice("Find the path by words", API_SEARCH), count=3, cutoff=0.5)
     return BadArgument(f"PVE {facts.version} has no {path[:200]}", next_step=hint)

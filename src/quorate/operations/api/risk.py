@@ -1,150 +1,429 @@
-"""What a raw API call can do, derived from its method, its path and a few telling parameters.
+"""What a request does: every effect of it, each with its risk, its reason and whether it can be undone.
 
-One table decides. Reading is READ, what looks inside a guest is LOOK_INSIDE, and of the writes everything that deletes
-or overwrites data, grants rights, stops a node, rewrites networks or cannot be undone is DESTROY; the rest is CHANGE.
-Some endpoints are not called at all: `refusal` says which and why.
+One table decides, for named tools and the raw API alike. It looks at requests in wire form, with PVE's defaults behind
+them. Reading is READ; what looks inside a guest, or makes PVE ask another machine, is LOOK_INSIDE. Of the writes,
+everything that deletes or overwrites data, grants rights, hands out the node's own devices or files, stops a node,
+rewrites networks or cannot be undone is DESTROY; the rest is CHANGE. Some endpoints are not called at all: `refusal`
+says which and why.
 """
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import Any, Final
 
 from quorate.operations.registry import Risk
 from quorate.pve import values
 from quorate.pve.privileges import root_only
-from quorate.pve.schema import Endpoint
+from quorate.pve.schema import Endpoint, Match
+from quorate.pve.targets import NamedVolume, drive_volumes, owner
+from quorate.pve.wire import Request, encode
 
 ORDER: Final = (Risk.READ, Risk.LOOK_INSIDE, Risk.CHANGE, Risk.DESTROY)
 
-_GUEST: Final = r"/nodes/{node}/(qemu|lxc)/{vmid}"
+
+class Reason(enum.Enum):
+    """Why a request has its risk. The name is what code goes by; the words are for people."""
+
+    def __init__(self, risk: Risk, words: str, undoable: bool = True) -> None:
+        self.risk = risk
+        self.words = words
+        self.undoable = undoable
+        """Whether another call can bring back what was there before."""
+
+    READS = Risk.READ, "it reads"
+    ASKS_GUEST = Risk.LOOK_INSIDE, "the guest itself is asked"
+    SHOWS_FILES = Risk.LOOK_INSIDE, "it shows files of guests"
+    ASKS_OUTSIDE = Risk.LOOK_INSIDE, "PVE asks a machine outside the cluster"
+
+    CHANGES = Risk.CHANGE, "it changes something that can be changed back"
+
+    DELETES = Risk.DESTROY, "it deletes what can be made again"
+    DELETES_DATA = Risk.DESTROY, "it deletes data", False
+    DELETES_LOGIN = Risk.DESTROY, "it deletes a login and its secrets", False
+    ENDS_TASK = Risk.DESTROY, "it ends a task halfway"
+    GRANTS = Risk.DESTROY, "it grants or takes rights"
+    JOINS_POOL = Risk.DESTROY, "pool members pass on rights"
+    FIREWALL = Risk.DESTROY, "it opens or closes the firewall"
+    NETWORKS = Risk.DESTROY, "it rewrites the networks of nodes"
+    DROPS_EDITS = Risk.DESTROY, "it drops edits for good", False
+    NODE_FILE = Risk.DESTROY, "it overwrites a file of the node"
+    STOPS_NODE = Risk.DESTROY, "it stops a node or all its guests", False
+    STOPS_GUESTS = Risk.DESTROY, "it stops guests, by force in the end", False
+    STOPS_SERVICE = Risk.DESTROY, "the node may be lost to the cluster"
+    UNGUARDED = Risk.DESTROY, "it decides whether guests are saved"
+    ANY_CALL = Risk.DESTROY, "it runs any other calls", False
+    OVERWRITES_DISK = Risk.DESTROY, "it overwrites a disk", False
+    STOPS_STORAGE = Risk.DESTROY, "it stops storage"
+    CERTIFICATE = Risk.DESTROY, "it overwrites the certificate and its key", False
+    MEMBERSHIP = Risk.DESTROY, "it changes the cluster's members", False
+    CUTS_POWER = Risk.DESTROY, "unsaved data is lost", False
+    ROLLS_BACK = Risk.DESTROY, "everything since the snapshot is lost", False
+    MAKES_TEMPLATE = Risk.DESTROY, "the guest becomes a template and never runs again", False
+    LEAVES_CLUSTER = Risk.DESTROY, "the guest leaves the cluster", False
+    MONITOR = Risk.DESTROY, "QEMU executes any monitor command", False
+    SETS_PASSWORD = Risk.DESTROY, "it sets a password", False
+    REPLACES_SECRET = Risk.DESTROY, "it drops a stored secret, which cannot be read back", False
+    OPENS_CONSOLE = Risk.DESTROY, "it opens a way in"
+    MAPS_DEVICE = Risk.DESTROY, "it hands devices or folders of the nodes to guests"
+    NEW_STORAGE = Risk.DESTROY, "it opens folders, disks or servers to anyone who may use storages"
+
+    FORCED = Risk.DESTROY, "by force", False
+    TAKES_DISK = Risk.DESTROY, "it takes a disk away"
+    REASSIGNS_DISK = Risk.DESTROY, "it gives a disk to another guest"
+    TAKES_DEVICE = Risk.DESTROY, "it takes a device away"
+    DISK_PLACE = Risk.DESTROY, "it may take the place of a disk"
+    FOREIGN_VOLUME = Risk.DESTROY, "the volume belongs to another guest, or nobody knows to whom", False
+    COPIES_VOLUME = Risk.DESTROY, "it copies the data of another guest, or of nobody known"
+    NODE_DEVICE = Risk.DESTROY, "it gives the guest a device or folder of the node"
+    PRIVILEGED = Risk.DESTROY, "root in the container is root on the node"
+    NODE_CODE = Risk.DESTROY, "the node runs what it says"
+    DELETES_SOURCE = Risk.DESTROY, "it deletes the source", False
+    PRUNES = Risk.DESTROY, "it deletes older backups", False
+    BACKUPS = Risk.DESTROY, "backups may be lost", False
+    DELETES_COPIES = Risk.DESTROY, "it deletes the copies", False
+    DROPS_COPIES = Risk.DESTROY, "copies of data may be dropped", False
+    REDIRECTS = Risk.DESTROY, "stored secrets, or everybody's traffic, may go to another machine", False
+    UNREADABLE = Risk.DESTROY, "it cannot be read with certainty", False
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    methods: str
+class Effect:
+    """One thing that a request does."""
+
+    reason: Reason
+    about: str = ""
+    """The parameter that says so, or the default that does."""
+
+    @property
+    def risk(self) -> Risk:
+        return self.reason.risk
+
+    @property
+    def undoable(self) -> bool:
+        return self.reason.undoable
+
+    def __str__(self) -> str:
+        return f"{self.about}: {self.reason.words}" if self.about else self.reason.words
+
+
+# -- by method and path ------------------------------------------------------------------------------------------------
+
+_GUEST: Final = r"/nodes/{node}/(qemu|lxc)/{vmid}"
+_CONFIG: Final = rf"{_GUEST}/config"
+_CREATION: Final = r"/nodes/{node}/(qemu|lxc)"
+_WRITES: Final = "POST PUT DELETE"
+_VOLUMES: Final = r"/nodes/{node}/storage/{storage}/(content/{volume}|prunebackups)"
+
+_RULES: Final = (
+    ("GET", rf"{_GUEST}/agent/.+", Reason.ASKS_GUEST),
+    ("GET", r".*/file-restore/.+", Reason.SHOWS_FILES),
+    ("GET", r"/cluster/acme/(meta|tos)", Reason.ASKS_OUTSIDE),
+    ("GET", r"/nodes/{node}/(query-url-metadata|query-oci-repo-tags|apt/changelog)", Reason.ASKS_OUTSIDE),
+    ("GET", r"/nodes/{node}/scan/(cifs|glusterfs|iscsi|nfs|pbs)", Reason.ASKS_OUTSIDE),
+    ("DELETE", rf"{_GUEST}(/snapshot/.*)?|{_VOLUMES}|/nodes/{{node}}/(disks|ceph)/.*", Reason.DELETES_DATA),
+    ("DELETE", r"/access/(users|domains|tfa)/.*", Reason.DELETES_LOGIN),
+    ("DELETE", r"/nodes/{node}/tasks/{upid}", Reason.ENDS_TASK),
+    (_WRITES, r"/access(/.*)?|/cluster/jobs/realm-sync/.*", Reason.GRANTS),
+    ("PUT", r"/pools(/.*)?", Reason.JOINS_POOL),
+    ("POST PUT", r"/(cluster|nodes/{node}|cluster/sdn/vnets/{vnet})/firewall/.*", Reason.FIREWALL),
+    ("PUT", r"/nodes/{node}/network|/cluster/sdn", Reason.NETWORKS),
+    ("POST", r"/cluster/sdn/rollback", Reason.DROPS_EDITS),
+    ("PUT POST", r"/nodes/{node}/(dns|hosts)", Reason.NODE_FILE),
+    ("POST", r"/nodes/{node}/(status|stopall)", Reason.STOPS_NODE),
+    ("POST", r"/cluster/bulk-action/guest/shutdown|/cluster/ha/resources/{sid}/relocate", Reason.STOPS_GUESTS),
+    ("POST", r"/nodes/{node}/services/{service}/stop", Reason.STOPS_SERVICE),
+    ("POST", r"/cluster/ha/status/(arm|disarm)-ha", Reason.UNGUARDED),
+    ("POST", r"/nodes/{node}/execute", Reason.ANY_CALL),
+    ("POST PUT", r"/nodes/{node}/disks/.*", Reason.OVERWRITES_DISK),
+    ("POST", r"/nodes/{node}/ceph/osd", Reason.OVERWRITES_DISK),
+    ("POST", r"/nodes/{node}/ceph/stop", Reason.STOPS_STORAGE),
+    ("POST", r"/nodes/{node}/certificates/custom", Reason.CERTIFICATE),
+    ("POST PUT", r"/cluster/config(/.*)?", Reason.MEMBERSHIP),
+    ("POST", rf"{_GUEST}/status/stop", Reason.CUTS_POWER),
+    ("POST", rf"{_GUEST}/snapshot/{{snapname}}/rollback", Reason.ROLLS_BACK),
+    ("POST", rf"{_GUEST}/template", Reason.MAKES_TEMPLATE),
+    ("POST", rf"{_GUEST}/remote_migrate", Reason.LEAVES_CLUSTER),
+    ("PUT", rf"{_GUEST}/unlink", Reason.TAKES_DISK),
+    ("POST", rf"{_GUEST}/monitor", Reason.MONITOR),
+    ("POST", rf"{_GUEST}/agent/set-user-password", Reason.SETS_PASSWORD),
+    ("POST", r".*/(vncproxy|termproxy|spiceproxy|vncshell|spiceshell|mtunnel)", Reason.OPENS_CONSOLE),
+    ("POST PUT", r"/cluster/mapping/.*", Reason.MAPS_DEVICE),
+    ("POST", r"/storage", Reason.NEW_STORAGE),
+)
+_OTHERWISE: Final = {"GET": Reason.READS, "DELETE": Reason.DELETES, "POST": Reason.CHANGES, "PUT": Reason.CHANGES}
+
+
+# -- by parameters -----------------------------------------------------------------------------------------------------
+
+
+def _is_given(request: Request, name: str) -> bool:
+    return request.has(name)
+
+
+def _not_empty(request: Request, name: str) -> bool:
+    return bool(request.params.get(name))
+
+
+def _on(request: Request, name: str) -> bool:
+    return request.has(name) and request.is_on(name)
+
+
+def _not_on(request: Request, name: str) -> bool:
+    """Off, or left out where PVE takes that for off. What is restored keeps what its backup says."""
+    return not request.is_on(name) and (request.has(name) or not request.is_on("restore"))
+
+
+def _given_and_not_on(request: Request, name: str) -> bool:
+    return request.has(name) and not request.is_on(name)
+
+
+def _weakens_container(request: Request, name: str) -> bool:
+    parts = request.parts(name)
+    return request.has(name) and (parts is None or bool({"mknod", "mount", "force_rw_sys"} & parts.keys()))
+
+
+def _is_path(request: Request, name: str) -> bool:
+    return request.text(name).startswith("/")
+
+
+def _not_secure(request: Request, name: str) -> bool:
+    """Of the way in which guests move between nodes."""
+    return request.has(name) and request.text(name) not in ("secure", "type=secure")
+
+
+def _one_of(*words: str) -> Callable[[Request, str], bool]:
+    return lambda request, name: request.text(name) in words
+
+
+def _lists(*names: str) -> Callable[[Request, str], bool]:
+    return lambda request, name: bool({*names} & {*request.elements(name)})
+
+
+def _lists_devices(*kinds: str) -> Callable[[Request, str], bool]:
+    return lambda request, name: any(values.bus_of(one) in kinds for one in request.elements(name))
+
+
+def _lists_unknown(request: Request, name: str) -> bool:
+    """A list of options with one in it that PVE does not have, as far as we know."""
+    return any(request.match.endpoint.schema_of(one) is None for one in request.elements(name))
+
+
+def _takes_node_device(request: Request, name: str) -> bool:
+    """Whether an option hands a device of the node on. Sockets and SPICE channels are no devices."""
+    parts = request.parts(name) or {}
+    return request.text(name) != "socket" and parts.get("host", "").lower() != "spice"
+
+
+def _takes_node_entropy(request: Request, name: str) -> bool:
+    return "/dev/hwrng" in request.text(name)
+
+
+def _rebalances(request: Request, name: str) -> bool:
+    """Lets the HA manager move running guests whenever it likes."""
+    parts = request.parts(name)
+    return request.has(name) and (parts is None or values.is_on(parts.get("ha-auto-rebalance", "0")))
+
+
+def _keeps_all(request: Request) -> bool:
+    return request.has("prune-backups") and (request.parts("prune-backups") or {}).get("keep-all") == "1"
+
+
+def _prunes(request: Request, name: str) -> bool:
+    """Retention that drops something."""
+    if name == "prune-backups":
+        return request.has(name) and not _keeps_all(request)
+    return request.has(name) and request.text(name) != "0"
+
+
+_SELECTS_BACKUPS: Final = ("vmid", "all", "exclude", "pool", "storage", "node")
+
+
+def _prunes_by_default(request: Request, name: str) -> bool:
+    return request.is_on(name) and not _keeps_all(request)
+
+
+def _prunes_elsewhere(request: Request, name: str) -> bool:
+    """A job that is pointed at other guests or another storage prunes there, unless told not to."""
+    if not _prunes_by_default(request, name):
+        return False
+    return any(request.has(one) for one in _SELECTS_BACKUPS) or _lists(*_SELECTS_BACKUPS)(request, "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """A parameter that makes a write worse than its path says, by what it holds or by PVE's default."""
+
     where: str
     """A regular expression that the whole path template has to match."""
-    risk: Risk
-    because: str
+    names: tuple[str, ...]
+    """`usb[n]` stands for all of usb0, usb1, …"""
+    says_so: Callable[[Request, str], bool]
+    reason: Reason
+    methods: str = "POST PUT"
 
     def fits(self, method: str, template: str) -> bool:
         return method in self.methods.split() and re.fullmatch(self.where, template) is not None
 
+    def matching_parameters(self, request: Request) -> Iterator[str]:
+        """The parameters that say so; also one that is not given, where its default does."""
+        for name in self.names:
+            if not name.endswith("[n]"):
+                yield from (name,) if self.says_so(request, name) else ()
+                continue
+            numbered = re.compile(re.escape(name.removesuffix("[n]")) + r"\d+")
+            yield from (one for one in request.params if numbered.fullmatch(one) and self.says_so(request, one))
 
-_WRITES: Final = "POST PUT DELETE"
 
-# The first rule that fits decides; the last ones fit everything.
-_RULES: Final = (
-    _Rule("GET", rf"{_GUEST}/agent/.+", Risk.LOOK_INSIDE, "the guest itself is asked"),
-    _Rule("GET", r".*/file-restore/.+", Risk.LOOK_INSIDE, "it shows files of guests"),
-    _Rule("GET", r".*", Risk.READ, "it reads"),
-    _Rule("DELETE", r".*", Risk.DESTROY, "it deletes"),
-    _Rule(_WRITES, r"/access(/.*)?", Risk.DESTROY, "it grants or takes rights"),
-    _Rule(_WRITES, r"/cluster/jobs/realm-sync/.*", Risk.DESTROY, "it makes users and groups"),
-    _Rule("PUT", r"/pools(/.*)?", Risk.DESTROY, "pool members pass on rights"),
-    _Rule("POST PUT", r"/(cluster|nodes/{node})/firewall/.*", Risk.DESTROY, "it opens or closes the firewall"),
-    _Rule("POST PUT", r"/cluster/sdn/vnets/{vnet}/firewall/.*", Risk.DESTROY, "it opens or closes the firewall"),
-    _Rule("PUT", r"/nodes/{node}/network|/cluster/sdn", Risk.DESTROY, "it rewrites the networks of nodes"),
-    _Rule("POST", r"/cluster/sdn/rollback", Risk.DESTROY, "it drops edits for good"),
-    _Rule("PUT POST", r"/nodes/{node}/(dns|hosts)", Risk.DESTROY, "it overwrites a file of the node"),
-    _Rule("POST", r"/nodes/{node}/(status|stopall)", Risk.DESTROY, "it stops a node or all its guests"),
-    _Rule("POST", r"/cluster/bulk-action/guest/shutdown", Risk.DESTROY, "it stops guests, by force in the end"),
-    _Rule("POST", r"/nodes/{node}/services/{service}/stop", Risk.DESTROY, "the node may be lost to the cluster"),
-    _Rule("POST", r"/cluster/ha/status/(arm|disarm)-ha", Risk.DESTROY, "it decides whether guests are saved"),
-    _Rule("POST", r"/nodes/{node}/execute", Risk.DESTROY, "it runs any other calls"),
-    _Rule("POST PUT", r"/nodes/{node}/disks/.*", Risk.DESTROY, "it overwrites a disk"),
-    _Rule("POST", r"/nodes/{node}/ceph/(osd|stop)", Risk.DESTROY, "it overwrites a disk or stops storage"),
-    _Rule("POST", r"/nodes/{node}/certificates/custom", Risk.DESTROY, "it overwrites the certificate and its key"),
-    _Rule("POST PUT", r"/cluster/config(/.*)?", Risk.DESTROY, "it changes the cluster's members"),
-    _Rule("POST", rf"{_GUEST}/status/stop", Risk.DESTROY, "unsaved data is lost"),
-    _Rule("POST", rf"{_GUEST}/snapshot/{{snapname}}/rollback", Risk.DESTROY, "everything since the snapshot is lost"),
-    _Rule("POST", rf"{_GUEST}/template", Risk.DESTROY, "it cannot be undone"),
-    _Rule("POST", rf"{_GUEST}/remote_migrate", Risk.DESTROY, "the guest leaves the cluster"),
-    _Rule("PUT", rf"{_GUEST}/unlink", Risk.DESTROY, "it takes disks away"),
-    _Rule("POST", rf"{_GUEST}/monitor", Risk.DESTROY, "QEMU does whatever it is told there"),
-    _Rule("POST", rf"{_GUEST}/agent/set-user-password", Risk.DESTROY, "it sets a password"),
-    _Rule("POST", r".*/(vncproxy|termproxy|spiceproxy|vncshell|spiceshell|mtunnel)", Risk.DESTROY, "it opens a way in"),
-    _Rule("POST PUT", r".*", Risk.CHANGE, "it changes something that can be changed back"),
+_FORCE: Final = ("force", "force-delete", "forceStop", "force-stop", "overrule-shutdown", "skiplock")
+_BACKUP_RUN: Final = r".*/vzdump|/cluster/backup"
+_SENDS_SECRETS: Final = (
+    r"/cluster/(metrics/server/{id}|notifications/endpoints/.*/{name}|sdn/(dns/{dns}|ipams/{ipam}))|/storage/{storage}"
 )
+_PLACES: Final = (
+    "content-dirs", "mountpoint", "options", "pool", "data-pool", "namespace", "subdir", "fs-name", "zfs-base-path",
+)  # fmt: skip
+"""Of a storage: where on the node or the server its volumes are."""
+_ADDRESSES: Final = ("server", "server2", "url", "port", "monhost", "header", "otel-headers")
+_PROOFS: Final = (
+    "fingerprint",
+    "verify-certificate",
+    "otel-verify-ssl",
+    "skip-cert-verification",
+    "mode",
+    "smbversion",
+)
+"""How PVE makes sure that it talks to the right server, and that nobody listens."""
 
-
-def _is_on(value: Any) -> bool:
-    return str(value).lower() not in ("", "0", "false", "none")
-
-
-def _is_given(_value: Any) -> bool:
-    return True
-
-
-def _names_devices(kinds: Collection[str] | None, value: Any) -> bool:
-    """A `delete` list with devices of these kinds in it, or of any kind."""
-    names = value if isinstance(value, list) else re.split(r"[,;\s]+", str(value))
-    buses = [bus for name in names if (bus := values.bus_of(str(name))) is not None]
-    return any(kinds is None or bus in kinds for bus in buses)
-
-
-@dataclass(frozen=True, slots=True)
-class _Telling:
-    """A parameter that makes a write worse than its path says."""
-
-    where: str
-    names: tuple[str, ...]
-    says_so: Any
-    because: str
-
+_HOLDS_SECRETS: Final = rf"{_SENDS_SECRETS}|/cluster/acme/plugins/{{id}}"
+_STORED_SECRETS: Final = ("password", "keyring", "token", "key", "secret", "data")
+_MIGRATION: Final = ("migration", "migration_unsecure", "replication")
 
 TELLING: Final = (
-    _Telling(r".*", ("force", "force-delete", "forceStop", "force-stop", "overrule-shutdown"), _is_on, "by force"),
-    _Telling(rf"{_GUEST}/config", ("delete",), partial(_names_devices, {"unused"}), "it deletes a volume"),
-    _Telling(rf"{_GUEST}/config", ("delete",), partial(_names_devices, values.DISKS), "it takes a disk away"),
-    _Telling(rf"{_GUEST}/config", ("delete",), partial(_names_devices, None), "it takes a device away"),
-    _Telling(rf"{_GUEST}/(move_disk|move_volume)", ("target-vmid",), _is_given, "it takes a disk away"),
-    _Telling(rf"{_GUEST}/(move_disk|move_volume|migrate)", ("delete",), _is_on, "it deletes the source"),
-    _Telling(r".*/vzdump|/cluster/backup.*", ("remove", "prune-backups"), _is_on, "it deletes older backups"),
-    _Telling(r"/storage/{storage}", ("prune-backups", "encryption-key", "delete"), _is_given, "backups may be lost"),
-    _Telling(r"/cluster/replication.*", ("remove_job",), _is_given, "it deletes the copies"),
-    _Telling(r".*/ceph/pool.*", ("size", "min_size"), _is_given, "copies of data may be dropped"),
-    _Telling(
+    Telling(r".*", _FORCE, _on, Reason.FORCED),
+    Telling(_CONFIG, ("delete",), _lists_devices("unused"), Reason.DELETES_DATA),
+    Telling(_CONFIG, ("delete",), _lists_devices(*values.DISKS), Reason.TAKES_DISK),
+    Telling(_CONFIG, ("delete",), _lists_devices("net", "ipconfig"), Reason.TAKES_DEVICE),
+    Telling(_CONFIG, ("delete",), _lists_unknown, Reason.UNREADABLE),
+    Telling(_CONFIG, ("delete",), _lists("lock"), Reason.FORCED),
+    Telling(_CONFIG, ("template",), _on, Reason.MAKES_TEMPLATE),
+    Telling(
+        rf"{_CONFIG}|{_CREATION}",
+        ("hostpci[n]", "usb[n]", "serial[n]", "parallel[n]", "virtiofs[n]", "dev[n]"),
+        _takes_node_device,
+        Reason.NODE_DEVICE,
+    ),
+    Telling(rf"{_CONFIG}|{_CREATION}", ("features",), _weakens_container, Reason.NODE_DEVICE),
+    Telling(rf"{_CONFIG}|{_CREATION}", ("ivshmem",), _is_given, Reason.NODE_DEVICE),
+    Telling(rf"{_CONFIG}|{_CREATION}", ("rng0",), _takes_node_entropy, Reason.NODE_DEVICE),
+    Telling(_CREATION, ("archive", "ostemplate"), _is_path, Reason.NODE_DEVICE),
+    Telling(r"/nodes/{node}/lxc", ("unprivileged",), _not_on, Reason.PRIVILEGED),
+    Telling(r"/nodes/{node}/lxc/{vmid}/config", ("unprivileged",), _given_and_not_on, Reason.PRIVILEGED),
+    Telling(rf"{_CONFIG}|{_CREATION}", ("args", "hookscript"), _is_given, Reason.NODE_CODE),
+    Telling(rf"{_CREATION}|{_GUEST}/clone", ("pool",), _not_empty, Reason.JOINS_POOL, "POST"),
+    Telling(rf"{_GUEST}/(move_disk|move_volume)", ("target-vmid",), _is_given, Reason.REASSIGNS_DISK),
+    Telling(rf"{_GUEST}/(move_disk|move_volume|migrate)", ("delete",), _on, Reason.DELETES_SOURCE),
+    Telling(_BACKUP_RUN, ("remove",), _prunes_by_default, Reason.PRUNES, "POST"),
+    Telling(r"/cluster/backup/{id}", ("remove",), _prunes, Reason.PRUNES),
+    Telling(r"/cluster/backup/{id}", ("delete",), _lists("remove", "prune-backups", "maxfiles"), Reason.PRUNES),
+    Telling(r"/cluster/backup/{id}", ("remove",), _prunes_elsewhere, Reason.PRUNES),
+    Telling(r".*/vzdump|/cluster/backup.*|/storage", ("prune-backups", "maxfiles"), _prunes, Reason.PRUNES),
+    Telling(r".*/vzdump|/cluster/backup.*", ("script",), _is_given, Reason.NODE_CODE),
+    Telling(r".*/vzdump|/cluster/backup.*", ("dumpdir", "tmpdir"), _is_given, Reason.NODE_FILE),
+    Telling(r".*/vzdump|/cluster/backup.*", ("stop",), _on, Reason.ENDS_TASK),
+    Telling(r"/storage/{storage}", ("prune-backups", "maxfiles"), _prunes, Reason.PRUNES),
+    Telling(r"/storage/{storage}", ("encryption-key", "master-pubkey", "delete"), _is_given, Reason.BACKUPS),
+    Telling(_VOLUMES, ("protected",), _given_and_not_on, Reason.BACKUPS),
+    Telling(r"/storage/{storage}", _PLACES, _is_given, Reason.NEW_STORAGE),
+    Telling(r"/cluster/replication.*", ("remove_job",), _is_given, Reason.DELETES_COPIES),
+    Telling(r".*/ceph/pool.*", ("size", "min_size"), _is_given, Reason.DROPS_COPIES),
+    Telling(r"/cluster/ceph/flags", ("pause",), _on, Reason.STOPS_STORAGE),
+    Telling(r"/cluster/ceph/flags/{flag}", ("flag",), _one_of("pause"), Reason.STOPS_STORAGE),
+    Telling(r"/cluster/ha/resources(/{sid})?", ("state",), _one_of("stopped", "disabled"), Reason.STOPS_GUESTS),
+    Telling(r"/cluster/ha/resources(/{sid})?", ("state",), _one_of("ignored"), Reason.UNGUARDED),
+    Telling(_SENDS_SECRETS, (*_ADDRESSES, *_PROOFS), _is_given, Reason.REDIRECTS, "PUT"),
+    Telling(_SENDS_SECRETS, ("delete",), _lists(*_ADDRESSES, *_PROOFS), Reason.REDIRECTS, "PUT"),
+    Telling(_HOLDS_SECRETS, _STORED_SECRETS, _is_given, Reason.REPLACES_SECRET, "PUT"),
+    Telling(_HOLDS_SECRETS, ("delete",), _lists(*_STORED_SECRETS), Reason.REPLACES_SECRET, "PUT"),
+    Telling(r"/cluster/options", ("http_proxy",), _is_given, Reason.REDIRECTS),
+    Telling(r"/cluster/options", ("crs",), _rebalances, Reason.STOPS_GUESTS),
+    Telling(r"/cluster/options", _MIGRATION, _not_secure, Reason.REDIRECTS),
+    Telling(rf"{_GUEST}/migrate", ("migration_type", "migration_network"), _not_secure, Reason.REDIRECTS),
+    Telling(
         r"/cluster/options",
         ("user-tag-access", "registered-tags", "webauthn", "u2f", "delete"),
         _is_given,
-        "it grants rights",
+        Reason.GRANTS,
     ),
 )
 
 
-def risk_of(method: str, template: str, params: Mapping[str, Any] | None = None) -> Risk:
-    """The risk of a call to an endpoint, with these parameters."""
-    return judge(method, template, params)[0]
+# -- by volumes --------------------------------------------------------------------------------------------------------
+
+_NEW_VOLUME: Final = re.compile(r"(?:[^/:\s]+:)?\d+(?:\.\d+)?")
+"""`local-lvm:32` makes a volume of 32 GiB."""
+_NOBODYS: Final = re.compile(r"none|[^/:\s]+:(?:cloudinit|iso/[^/\s]+)")
+_NODE_DRIVE: Final = "cdrom"
+"""As a volume: the node's own drive, with whatever disc is in it."""
+_IMAGE: Final = re.compile(r"[^/:\s]+:(?:import|iso)/.+")
+"""Made to be copied."""
 
 
-def judge(method: str, template: str, params: Mapping[str, Any] | None = None) -> tuple[Risk, str]:
-    """The risk and, in a few words, the reason."""
-    rule = next((rule for rule in _RULES if rule.fits(method, template)), None)
-    if rule is None:  # an unknown method: the worst is supposed
-        return Risk.DESTROY, "it is not known"
-    if method == "GET" or rule.risk is Risk.DESTROY:
-        return rule.risk, rule.because
-    if worse := _untold(method, template, params or {}):
-        return Risk.DESTROY, worse
-    for telling in TELLING:
-        for name in telling.names:
-            if params and name in params and telling.says_so(params[name]) and re.fullmatch(telling.where, template):
-                return Risk.DESTROY, f"{name}: {telling.because}"
-    return rule.risk, rule.because
+def _is_nobodys(one: NamedVolume) -> bool:
+    patterns = (_NEW_VOLUME, _NOBODYS, _IMAGE) if one.copied else (_NEW_VOLUME, _NOBODYS)
+    return any(pattern.fullmatch(one.volume) for pattern in patterns)
 
 
-def _untold(method: str, template: str, params: Mapping[str, Any]) -> str | None:
-    """What is worse than the path says without a single parameter that says so."""
-    if template.endswith("/vzdump") and method == "POST" and _is_on(params.get("remove", 1)):
-        return "remove: unless it is 0, PVE deletes older backups"
-    if re.fullmatch(rf"{_GUEST}/config", template) and any(values.bus_of(name) in values.DISKS for name in params):
-        return "it may take the place of a disk"
-    return None
+def _volume_effects(request: Request) -> Iterator[Effect]:
+    """What happens to the volumes that a guest is given, and to those that were in their place."""
+    if not re.fullmatch(rf"{_CONFIG}|{_CREATION}", request.template) or request.method not in ("POST", "PUT"):
+        return
+    if re.fullmatch(_CONFIG, request.template):
+        for name in request.params:
+            if values.bus_of(name) in values.DISKS:
+                yield Effect(Reason.DISK_PLACE, name)
+    named = drive_volumes(request)
+    if named is None:
+        yield Effect(Reason.UNREADABLE, "a drive")
+    own = request.text("vmid")
+    for one in named or ():
+        if one.volume.startswith("/") or one.volume == _NODE_DRIVE:
+            yield Effect(Reason.NODE_DEVICE, one.parameter)
+        elif not _is_nobodys(one) and str(owner(one.volume)) != own:
+            yield Effect(Reason.COPIES_VOLUME if one.copied else Reason.FOREIGN_VOLUME, one.parameter)
+
+
+# -- judging -----------------------------------------------------------------------------------------------------------
+
+
+def effects(request: Request) -> list[Effect]:
+    """Everything that a request does, the highest risk first; never empty."""
+    reasons, telling = _by_path(request.method, request.template)
+    found = [Effect(reason) for reason in reasons]
+    found += [Effect(one.reason, name) for one in telling for name in one.matching_parameters(request)]
+    found += _volume_effects(request)
+    if request.method != "GET":
+        found += [Effect(Reason.UNREADABLE, name) for name in request.doubtful]
+    found = list(dict.fromkeys(found)) or [Effect(_OTHERWISE[request.method])]
+    return sorted(found, key=lambda one: -ORDER.index(one.risk))
+
+
+@cache  # the templates of one API: a few hundred
+def _by_path(method: str, template: str) -> tuple[tuple[Reason, ...], tuple[Telling, ...]]:
+    """The reasons that the path alone gives, and the parameters to look at."""
+    reasons = (
+        reason for methods, where, reason in _RULES if method in methods.split() and re.fullmatch(where, template)
+    )
+    return tuple(reasons), tuple(one for one in TELLING if one.fits(method, template))
+
+
+def effects_of(endpoint: Endpoint, params: Mapping[str, Any] | None = None) -> list[Effect]:
+    """What a call of an endpoint does, wherever its path leads."""
+    return effects(Request(Match(endpoint, {}), encode(params or {}, endpoint)))
 
 
 def worst(risks: list[Risk]) -> Risk:

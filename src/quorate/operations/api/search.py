@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
+from quorate.hints import API_SEARCH, Advice
 from quorate.operations.api import paths as api_paths
-from quorate.operations.api.describing import describe
-from quorate.operations.api.risk import judge, refusal
+from quorate.operations.api.endpoint_help import describe
+from quorate.operations.api.risk import effects_of, refusal
 from quorate.operations.registry import Risk, Table, operation, page
+from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotFound
 from quorate.pve.schema import Endpoint, Facts
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -48,7 +49,12 @@ _MEANS = {
 }
 
 
-@operation(risk=Risk.READ, spans="any")
+@operation(
+    risk=Risk.READ,
+    spans="any",
+    search_words="raw api endpoint parameter documentation reference look up path",
+    example="words='firewall of a guest'",
+)
 async def api_search(
     pve: Cluster,
     words: Annotated[str, Meta(description="Such as 'backup job schedule' or 'VM.Clone'")] | None = None,
@@ -127,7 +133,7 @@ def _word_score(
 
 
 def _row(endpoint: Endpoint) -> list[Any]:
-    risk = "refused" if refusal(endpoint) else judge(endpoint.method, endpoint.template)[0].value
+    risk = "refused" if refusal(endpoint) else effects_of(endpoint)[0].risk.value
     return [endpoint.method, endpoint.template, endpoint.name, risk, ", ".join(_privileges(endpoint))]
 
 
@@ -171,7 +177,7 @@ def _at(facts: Facts, path: str, method: str | None) -> list[Endpoint]:
         found = [one for one in facts.endpoints() if one.template == path and one.method in methods]
         if not found:
             what = f"{method} {path}" if method else path
-            raise NotFound(f"PVE {facts.version} has no {what}", next_step="api_search words=… finds paths")
+            raise NotFound(f"PVE {facts.version} has no {what}", next_step=Advice("Find the path by words", API_SEARCH))
         return found
     if problem := api_paths.objection(path):
         raise problem

@@ -1,23 +1,25 @@
-"""Backups: finding them, looking into them, making and pruning them."""
+"""Backups: listing, inspecting, creating and pruning them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations import stored
+from quorate.hints import BACKUP_LIST, STORAGE_LIST, Advice
+from quorate.operations import stored_volumes
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, Table, operation, page
 from quorate.operations.storage.volumes import OnNode, StorageNames, names, shortened, totals, vmid_of
-from quorate.operations.stored import Volume, require
-from quorate.operations.units import moment, shortlist, size
+from quorate.operations.stored_volumes import Volume, require
+from quorate.operations.units import moment, shortlist, size, yes
+from quorate.problems import BadArgument, Conflict, NotFound, ServerFailed
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict, NotFound, ServerFailed
 
 COLUMNS = ("backup", "guest", "name", "type", "size", "age", "made", "protected", "verified", "notes")
 NAMES_SHOWN = 5
@@ -27,10 +29,10 @@ NOTES_TEMPLATE = "{{guestname}}"  # what PVE's own web page uses
 
 Mode = Annotated[
     Literal["snapshot", "suspend", "stop"],
-    Meta(description="snapshot: goes on running; stop: consistent, with downtime"),
+    Meta(description="stop: consistent, with downtime"),
 ]
 Compress = Literal["zstd", "gzip", "lzo", "none"]
-Notes = Annotated[str, Meta(description="May hold {{guestname}}, {{vmid}}, {{node}}, {{cluster}}")]
+Notes = Annotated[str, Meta(description="May hold {{guestname}}, {{vmid}} …")]
 Keep = Annotated[str, Meta(description="Retention: last=3,daily=7,weekly=4,monthly=6,yearly=1, or all")]
 
 _KEEP_PARTS = ("last", "hourly", "daily", "weekly", "monthly", "yearly")
@@ -39,7 +41,10 @@ _KEEP_PARTS = ("last", "hourly", "daily", "weekly", "monthly", "yearly")
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="count keep yesterday last backed up existing age size copies",
+)
 async def backup_list(
     pve: Cluster,
     guest: GuestRef | None = None,
@@ -48,9 +53,9 @@ async def backup_list(
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
-    """Backups on all storages, newest first. Delete with volume_delete, protect or annotate with volume_update."""
+    """Backups on all storages, newest first."""
     vmid = None if guest is None else await vmid_of(pve, guest)
-    found, trouble = await stored.survey(pve, storages=names(storage), node=node, content="backup", vmid=vmid)
+    found, trouble = await stored_volumes.survey(pve, storages=names(storage), node=node, content="backup", vmid=vmid)
     found.sort(key=lambda backup: (-backup.ctime, backup.volid))
     known = {row.vmid: row.name for row in await pve.inventory.guests()}
     now = pve.clock.time()
@@ -68,15 +73,19 @@ def _row(backup: Volume, known: dict[int, str], now: float) -> list[Any]:
         known.get(backup.vmid or 0, ""),
         "ct" if backup.is_container else "vm",
         size(backup.size),
-        stored.age(backup, now),
+        stored_volumes.age(backup, now),
         moment(backup.ctime) if backup.ctime else "",
-        "yes" if backup.protected else "",
+        yes(backup.protected),
         backup.verified,
         shortened(backup.notes or ""),
     ]
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="inside backup contents config hold time",
+    example="backup=pbs:backup/vm/102/2026-01-14T01:00:05Z",
+)
 async def backup_show(
     pve: Cluster, backup: Annotated[str, Meta(description="As in backup_list")], node: OnNode | None = None
 ) -> dict[str, Any]:
@@ -92,7 +101,7 @@ async def backup_show(
         "name": options.pop("name", None) or options.pop("hostname", ""),
         "type": "ct" if found.is_container else "vm",
         "made": moment(found.ctime),
-        "age": stored.age(found, pve.clock.time()),
+        "age": stored_volumes.age(found, pve.clock.time()),
         "size": size(found.size),
         "protected": bool(found.protected),
         "verified": found.verified or "unknown",
@@ -103,22 +112,24 @@ async def backup_show(
     }
 
 
-_SECRET = frozenset({"cipassword", "digest"})
+_SECRET = frozenset({"cipassword", "env", "digest"})
 
 
 async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> Volume:
-    found = await stored.find(pve, volid, node)
+    found = await stored_volumes.find(pve, volid, node)
     if found.content != "backup":
-        raise BadArgument(f"{found} is no backup but {found.content}", next_step="backup_list shows the backups")
+        raise BadArgument(
+            f"{found} is not a backup but {found.content}", next_step=Advice("List the backups", BACKUP_LIST)
+        )
     return found
 
 
 async def archived_config(pve: Cluster, backup: Volume) -> dict[str, str]:
-    """The guest's configuration as it lies in the backup, without its snapshots and remarks."""
+    """The guest's configuration as stored in the backup, without its snapshots and comments."""
     try:
         text = await pve.get(f"/nodes/{backup.node}/vzdump/extractconfig", volume=backup.volid)
     except ServerFailed as problem:
-        raise Conflict(f"{backup} cannot be looked into", why=problem.what) from None
+        raise Conflict(f"{backup} cannot be inspected", why=problem.what) from None
     head = re.split(r"^\[", str(text), maxsplit=1, flags=re.M)[0]
     pairs = (line.partition(": ") for line in head.splitlines() if not line.startswith("#"))
     return {key: value for key, colon, value in pairs if colon}
@@ -127,11 +138,15 @@ async def archived_config(pve: Cluster, backup: Volume) -> dict[str, str]:
 # -- making ------------------------------------------------------------------------------------------------------------
 
 
-@operation(risk=Risk.CHANGE)
+@operation(
+    risk=Risk.CHANGE,
+    search_words="save copy pbs back up guest vm now before risky work make full",
+    example="guest=docker01 storage=pbs",
+)
 async def backup_create(
     pve: Cluster,
     guest: GuestRefs,
-    storage: Annotated[str, Meta(description="Default: the roomiest for backups")] | None = None,
+    storage: Annotated[str, Meta(description="Default: the roomiest")] | None = None,
     mode: Mode = "snapshot",
     compress: Compress = "zstd",
     notes: Notes = NOTES_TEMPLATE,
@@ -159,9 +174,20 @@ async def backup_create(
         f"Back up {shortlist(guests, NAMES_SHOWN)}",
         tuple(calls),
         independent=True,
+        warnings=_downtime(guests, mode),
         facts={"storage": ", ".join(sorted(set(where.values())))},
-        after=partial(_made, pve, guests, where, pve.clock.time() + pve.client.clock_skew),
+        after=partial(_find_new_backups, pve, guests, where, pve.clock.time() + pve.client.clock_skew),
     )
+
+
+def _downtime(guests: Sequence[Guest], mode: str) -> tuple[str, ...]:
+    """What the people who use the guests will notice."""
+    running = shortlist([guest for guest in guests if guest.row.status == "running"], NAMES_SHOWN)
+    if not running or mode == "snapshot":
+        return ()
+    if mode == "suspend":
+        return (f"Running guests stand still for part of their backup: {running}",)
+    return (f"Running guests are shut down for their backup, and started again afterwards: {running}",)
 
 
 async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
@@ -172,7 +198,7 @@ async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest
 
 
 async def _storages(pve: Cluster, nodes: list[str], wanted: str | None) -> dict[str, str]:
-    """Where each node's backups go: as wished, else one storage for all if there is one."""
+    """Where each node's backups go: as requested, else one storage for all if there is one."""
     if wanted is None:
         rows = [
             row
@@ -203,12 +229,12 @@ def vzdump_call(node: str, guests: list[Guest], params: dict[str, Any]) -> Call:
     )
 
 
-async def _made(pve: Cluster, guests: list[Guest], where: dict[str, str], since: float) -> dict[str, Any]:
+async def _find_new_backups(pve: Cluster, guests: list[Guest], where: dict[str, str], since: float) -> dict[str, Any]:
     """The new backups, by guest."""
     made: dict[str, str] = {}
     for node, storage in where.items():
-        here = await stored.places(pve, storages=[storage], node=node)
-        volumes, _ = await stored.read(pve, here, content="backup")
+        here = await stored_volumes.places(pve, storages=[storage], node=node)
+        volumes, _ = await stored_volumes.read(pve, here, content="backup")
         for volume in sorted(volumes, key=lambda volume: volume.ctime):
             if volume.ctime >= since - 1 and volume.vmid in {one.vmid for one in guests if one.row.node == node}:
                 made[str(volume.vmid)] = f"{volume.volid} ({size(volume.size)})"
@@ -218,7 +244,11 @@ async def _made(pve: Cluster, guests: list[Guest], where: dict[str, str], since:
 # -- pruning -----------------------------------------------------------------------------------------------------------
 
 
-@operation(risk=Risk.DESTROY)
+@operation(
+    risk=Risk.DESTROY,
+    search_words="backups cleanup space keep only last newest retention thin",
+    example="storage=pbs keep=last=2",
+)
 async def backup_prune(
     pve: Cluster,
     storage: str,
@@ -227,11 +257,11 @@ async def backup_prune(
     type: Literal["vm", "ct"] | None = None,
     node: Annotated[str, Meta(description="Of a storage that is not shared: only this node's")] | None = None,
 ) -> Plan:
-    """Delete old backups by a retention rule. A dry run lists what would go; protected ones always stay."""
-    where = await stored.places(pve, storages=[storage], node=node, content=["backup"])
+    """Delete old backups by a retention rule. A dry run lists what would be deleted; protected ones stay."""
+    where = await stored_volumes.places(pve, storages=[storage], node=node, content=["backup"])
     if not where:
         raise NotFound(
-            f"Storage {storage} holds no backups", next_step="storage_list content=backup shows those that do"
+            f"Storage {storage} holds no backups", next_step=Advice("See those that do", STORAGE_LIST(content="backup"))
         )
     vmid = None if guest is None else await vmid_of(pve, guest)
     await _may_prune(pve, storage, vmid)
@@ -288,7 +318,7 @@ async def _preview(pve: Cluster, storage: str, path: str, given: dict[str, Any])
 
 
 def retention(keep: str | None) -> str | None:
-    """PVE's prune-backups setting from `last=3,daily=7`; the full words (keep-last) do as well."""
+    """PVE's prune-backups setting from `last=3,daily=7`; the full names (keep-last) work too."""
     if keep is None:
         return None
     if keep.strip().lower() in ("all", "keep-all=1", "all=1"):

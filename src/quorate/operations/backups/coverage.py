@@ -1,27 +1,29 @@
-"""Which guests are safe, and which nobody has thought of."""
+"""Which guests are backed up, and which are not."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.operations import stored
+from quorate.operations import stored_volumes
+from quorate.operations.backup_proofs import last_proofs
 from quorate.operations.backups.jobs import guests_of, is_enabled, read_jobs
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.stored import Volume
+from quorate.operations.stored_volumes import Volume
 from quorate.operations.units import duration
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 
-COLUMNS = ("vmid", "name", "type", "node", "jobs", "backups", "newest", "where", "trouble")
+COLUMNS = ("vmid", "name", "type", "node", "jobs", "backups", "newest", "where", "verified", "proved", "trouble")
 DAY = 86400
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """One guest, the enabled jobs that take it along, and its backups, newest first."""
+    """One guest, the enabled jobs that cover it, and its backups, newest first."""
 
     guest: Resource
     jobs: tuple[str, ...]
@@ -45,7 +47,7 @@ async def coverage(pve: Cluster) -> tuple[list[Coverage], list[str]]:
     for job in await read_jobs(pve):
         for row in guests_of(job, guests) if is_enabled(job) else ():
             covered.setdefault(row.vmid, []).append(str(job["id"]))
-    volumes, trouble = await stored.survey(pve, content="backup")
+    volumes, trouble = await stored_volumes.survey(pve, content="backup")
     held: dict[int, list[Volume]] = {}
     for volume in sorted(volumes, key=lambda volume: -volume.ctime):
         held.setdefault(volume.vmid or 0, []).append(volume)
@@ -61,33 +63,42 @@ async def coverage(pve: Cluster) -> tuple[list[Coverage], list[str]]:
     return rows, trouble
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words=(
+        "guest recent check verify not backed up unprotected missing without forgotten stale last data safe copies"
+        " everything covered machines"
+    ),
+)
 async def backup_coverage(
     pve: Cluster,
-    max_days: Annotated[float, Meta(gt=0, description="An older newest backup is trouble")] = 7,
-    all: Annotated[bool, Meta(description="Also guests without trouble")] = False,
+    max_days: Annotated[float, Meta(gt=0)] = 7,
+    all: Annotated[bool, Meta(description="Also those that are fine")] = False,
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
-    """Guests that no enabled job covers, that have no backup or only an old one."""
+    """Guests that no enabled job covers, that have no backup or only an old one; and when a restore last proved it."""
     rows, trouble = await coverage(pve)
     now = pve.clock.time()
     shown = [row for row in rows if all or row.trouble(now, max_days)]
-    table = page(COLUMNS, (_row(row, now, max_days) for row in shown), limit=limit, offset=offset)
+    proofs = await last_proofs(pve)
+    table = page(COLUMNS, (_row(row, now, max_days, proofs) for row in shown), limit=limit, offset=offset)
     table.facts = {
         "guests": len(rows),
         "without_job": sum(not row.jobs for row in rows),
         "without_backup": sum(not row.backups for row in rows),
+        "never_proven": sum(row.guest.vmid not in proofs for row in rows),
         "in_trouble": sum(bool(row.trouble(now, max_days)) for row in rows),
         **({"not_read": trouble} if trouble else {}),
     }
     if trouble:
-        table.note = "a backup may lie where nobody could look: see not_read"
+        table.note = "a backup may be on a storage that could not be read: see not_read"
     return table
 
 
-def _row(row: Coverage, now: float, days: float) -> list[Any]:
+def _row(row: Coverage, now: float, days: float, proofs: Mapping[int, tuple[float, str]]) -> list[Any]:
     newest = row.backups[0] if row.backups else None
+    proof = proofs.get(row.guest.vmid)
     return [
         row.guest.vmid,
         row.guest.name,
@@ -97,5 +108,7 @@ def _row(row: Coverage, now: float, days: float) -> list[Any]:
         len(row.backups) or "",
         duration(max(0.0, now - newest.ctime)) if newest else "",
         newest.storage if newest else "",
+        newest.verified if newest else "",
+        f"{duration(max(0.0, now - proof[0]))} ago" if proof else "",
         row.trouble(now, days),
     ]

@@ -1,23 +1,24 @@
-"""Backup jobs: what PVE backs up by itself, and when."""
+"""Backup jobs: what PVE backs up on a schedule."""
 
 from __future__ import annotations
 
-import difflib
 import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import BACKUP_COVERAGE, BACKUP_JOB_LIST, BACKUP_JOB_SET, STORAGE_LIST, Advice
 from quorate.operations.backups.backups import Compress, Keep, Mode, Notes, retention
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRefs, Risk, Table, operation, page
 from quorate.operations.storage.volumes import shortened
-from quorate.operations.stored import places, require
-from quorate.operations.units import moment
+from quorate.operations.stored_volumes import places, require
+from quorate.operations.units import moment, yes_or_no
+from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict, NotFound
 from quorate.pve.inventory import Resource
+from quorate.suggestions import similar
 
 COLUMNS = ("job", "enabled", "schedule", "next_run", "guests", "storage", "mode", "keep", "node", "comment")
 GUESTS_SHOWN = 12
@@ -40,8 +41,8 @@ async def read_jobs(pve: Cluster) -> list[dict[str, Any]]:
 async def find_job(pve: Cluster, wanted: str) -> dict[str, Any]:
     jobs = {str(job["id"]): job for job in await read_jobs(pve)}
     if wanted not in jobs:
-        near = difflib.get_close_matches(wanted, jobs, 2) or list(jobs)[:4]
-        hint = f"There is {', '.join(near)}" if near else "There is none; backup_job_set makes one"
+        near = similar(wanted, jobs, 2) or list(jobs)[:4]
+        hint = Advice(f"There is {', '.join(near)}") if near else Advice("There is none; create one", BACKUP_JOB_SET)
         raise NotFound(f"There is no backup job {wanted!r}", next_step=hint)
     return jobs[wanted]
 
@@ -51,7 +52,7 @@ def is_enabled(job: dict[str, Any]) -> bool:
 
 
 def guests_of(job: dict[str, Any], guests: list[Resource]) -> list[Resource]:
-    """The guests that a job takes along, by PVE's rules."""
+    """The guests that a job covers, by PVE's rules."""
     here = [row for row in guests if not job.get("node") or row.node == job["node"]]
     if job.get("vmid"):
         named = {int(vmid) for vmid in str(job["vmid"]).split(",") if vmid}
@@ -67,7 +68,10 @@ def guests_of(job: dict[str, Any], guests: list[Resource]) -> list[Resource]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="backup schedules planned nightly weekly jobs set up",
+)
 async def backup_job_list(
     pve: Cluster, limit: Annotated[int, Meta(ge=1, le=200)] = 50, offset: Annotated[int, Meta(ge=0)] = 0
 ) -> Table:
@@ -78,7 +82,7 @@ async def backup_job_list(
 def _row(job: dict[str, Any]) -> list[Any]:
     return [
         job["id"],
-        "yes" if is_enabled(job) else "no",
+        yes_or_no(is_enabled(job)),
         job.get("schedule") or f"{job.get('dow', '')} {job.get('starttime', '')}".strip(),
         moment(job["next-run"]) if job.get("next-run") else "",
         _selection(job),
@@ -108,14 +112,23 @@ def _property_string(value: Any) -> str:
 
 
 def _job_risk(arguments: Mapping[str, Any]) -> Risk:
-    """A job that keeps so many backups deletes the others, of every guest and every time."""
+    """A job with a retention deletes the other backups of every guest after every run."""
     return Risk.DESTROY if arguments["keep"] is not None else Risk.CHANGE
 
 
-@operation(risk=Risk.DESTROY, risk_of=_job_risk, least=Risk.CHANGE)
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=_job_risk,
+    least=Risk.CHANGE,
+    search_words=(
+        "run backups often schedule plan nightly daily weekly automatic regular night everything retention keep "
+        "disable enable pause time change job"
+    ),
+    example="job=nightly guest=docker01 storage=pbs schedule=02:30",
+)
 async def backup_job_set(
     pve: Cluster,
-    job: Annotated[str, Meta(description="Id; without one, or with a new one, a job is made")] | None = None,
+    job: Annotated[str, Meta(description="Id; without: a new job")] | None = None,
     schedule: Annotated[str, Meta(description="21:00, sat 03:30, mon..fri 22:00, */6:00")] | None = None,
     guest: GuestRefs | None = None,
     pool: Annotated[str, Meta(description="Instead of guest: all of a pool")] | None = None,
@@ -130,7 +143,7 @@ async def backup_job_set(
     enabled: bool | None = None,
     comment: str | None = None,
 ) -> Plan:
-    """Make a backup job, or change one: what is not given stays as it is."""
+    """Create or change a backup job. What is not given stays as it is; keep needs access admin."""
     known = {str(one["id"]): one for one in await read_jobs(pve)}
     old = known.get(job or "")
     selection = await _selected(pve, guest, pool, all, exclude, old)
@@ -152,10 +165,19 @@ async def backup_job_set(
     await _check_places(pve, storage, node)
     warnings = ("Backups beyond the retention are deleted after each run",) if keep and keep != "all" else ()
     if old is None:
-        return _creation(pve, job or f"backup-{uuid.uuid4().hex[:12]}", given, warnings)
+        new = job or f"backup-{uuid.uuid4().hex[:12]}"
+        return _creation(pve, new, given | _pruning(old, keep), warnings)
     if not given:
-        raise BadArgument("Nothing is to be changed", next_step="Give what is to be another: schedule, storage, …")
-    return _alteration(pve, old, given, warnings)
+        raise BadArgument("Nothing to change is given", next_step="Give what to change: schedule, storage, …")
+    return _alteration(pve, old, given | _pruning(old, keep), warnings)
+
+
+def _pruning(old: dict[str, Any] | None, keep: str | None) -> dict[str, Any]:
+    """PVE prunes by default, after the storage's retention if the job has none: that is wanted only with `keep`."""
+    pruned = old is not None and str(old.get("remove", 1)) != "0"
+    if keep is None:
+        return {} if pruned else {"remove": 0}
+    return {} if pruned or old is None else {"remove": 1}
 
 
 async def _selected(
@@ -204,7 +226,8 @@ async def _check_places(pve: Cluster, storage: str | None, node: str | None) -> 
         return
     if not await places(pve, storages=[storage], node=node or None, content=["backup"]):
         raise BadArgument(
-            f"Storage {storage} does not hold backups", next_step="storage_list content=backup shows those that do"
+            f"Storage {storage} does not hold backups",
+            next_step=Advice("See those that do", STORAGE_LIST(content="backup")),
         )
     await require(pve, f"let a job write to {storage}", f"/storage/{storage}", "Datastore.Allocate")
 
@@ -215,7 +238,7 @@ def _creation(pve: Cluster, job: str, given: dict[str, Any], warnings: tuple[str
             raise BadArgument(
                 f"A new job needs a {needed}",
                 why=f"There is no job {job!r} yet",
-                next_step=f"Give {needed}=; backup_job_list shows the jobs that exist",
+                next_step=Advice(f"Give {needed}=, or the name of a job that exists", BACKUP_JOB_LIST),
             )
     usual = {"id": job, "mode": "snapshot", "compress": "zstd", "notes-template": "{{guestname}}"}
     params = {key: value for key, value in {**usual, **given}.items() if value != ""}
@@ -225,14 +248,15 @@ def _creation(pve: Cluster, job: str, given: dict[str, Any], warnings: tuple[str
 
     says = f"Make backup job {job}: {_selection(params)} to {params['storage']} at {params['schedule']}"
     call = Call(says, "POST", JOBS, params, Target("backup job", job), settled=exists)
-    return Plan(says, (call,), facts={"job": job}, warnings=warnings, after=lambda: _next_run(pve, job))
+    kept = {"retention": "every backup is kept; keep= lets the job delete old ones"} if "remove" in params else {}
+    return Plan(says, (call,), facts={"job": job, **kept}, warnings=warnings, after=lambda: _next_run(pve, job))
 
 
 def _alteration(pve: Cluster, old: dict[str, Any], given: dict[str, Any], warnings: tuple[str, ...]) -> Plan:
     job = str(old["id"])
     changes = sorted(key for key, value in given.items() if _text(old.get(key)) != _text(value))
     if not changes:
-        return Plan(f"Change backup job {job}", unchanged=(f"Backup job {job} is so already",))
+        return Plan(f"Change backup job {job}", unchanged=(f"Backup job {job} is already like that",))
 
     async def settled() -> bool:
         now = await pve.get(f"{JOBS}/{job}")
@@ -258,7 +282,11 @@ async def _next_run(pve: Cluster, job: str) -> dict[str, Any]:
     return {"next_run": moment(now["next-run"])} if now.get("next-run") else {"next_run": "never: it is disabled"}
 
 
-@operation(risk=Risk.DESTROY)
+@operation(
+    risk=Risk.DESTROY,
+    search_words="stop remove end nightly scheduled backup no longer",
+    example="job=nightly",
+)
 async def backup_job_delete(pve: Cluster, job: JobId) -> Plan:
     """Delete a backup job. Its backups stay, but its guests are no longer backed up."""
     found = await find_job(pve, job)
@@ -268,16 +296,21 @@ async def backup_job_delete(pve: Cluster, job: JobId) -> Plan:
 
     says = f"Delete backup job {job} ({_selection(found)} to {found.get('storage', '?')})"
     call = Call(says, "DELETE", f"{JOBS}/{job}", {}, Target("backup job", job), settled=gone)
-    return Plan(says, (call,), next_step="backup_coverage shows the guests that no job covers now")
+    return Plan(says, (call,), next_step=Advice("See which guests no job covers now", BACKUP_COVERAGE))
 
 
-@operation(risk=Risk.CHANGE)
+@operation(
+    risk=Risk.CHANGE,
+    search_words="start trigger nightly scheduled job hand now",
+    example="job=nightly",
+)
 async def backup_job_run(pve: Cluster, job: JobId) -> Plan:
     """Run a backup job now, also a disabled one. Nothing older is pruned; the scheduled runs do that."""
     found = await find_job(pve, job)
+    pve.inventory.forget()  # a guest that was made a moment ago is backed up as well
     guests = guests_of(found, await pve.inventory.guests())
     if not guests:
-        raise Conflict(f"Backup job {job} covers no guest", next_step="Change it with backup_job_set")
+        raise Conflict(f"Backup job {job} covers no guest", next_step=Advice("Change it", BACKUP_JOB_SET(job=job)))
     nodes = {row.node: row.status for row in await pve.inventory.of_type("node")}
     away = sorted({row.node for row in guests if nodes.get(row.node) != "online"})
     by_node: dict[str, list[Resource]] = {}

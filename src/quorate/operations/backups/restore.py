@@ -1,23 +1,24 @@
-"""Bringing guests back from their backups: beside the one that is there, or over it."""
+"""Restoring guests from backups, as a new guest or over an existing one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import BACKUP_CREATE, GUEST_POWER, Advice
 from quorate.operations.backups.backups import archived_config, find_backup
-from quorate.operations.placement import next_vmid, pick_node, pick_storage
+from quorate.operations.placement import pick_node, pick_storage
 from quorate.operations.plan import Call, Plan, Target
-from quorate.operations.readiness import refuse_locked
+from quorate.operations.preconditions import refuse_locked, storages_on
+from quorate.operations.provision.new_guests import NewGuest, running_check
 from quorate.operations.registry import Risk, operation
-from quorate.operations.stored import Volume, require
+from quorate.operations.stored_volumes import Volume, require
+from quorate.problems import BadArgument, Conflict, NotFound, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict, NotFound, Problem
 from quorate.pve.inventory import Resource
 
 
@@ -26,8 +27,8 @@ def _restore_risk(arguments: Mapping[str, Any]) -> Risk:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """A restore, but for the id."""
+class _Restore:
+    """A restore, complete but for the vmid."""
 
     backup: Volume
     node: str
@@ -41,14 +42,45 @@ class _Wish:
     def kind(self) -> str:
         return "ct" if self.backup.is_container else "vm"
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"storage": self.storage or "as it was", "new_macs": self.unique}
 
-@operation(risk=Risk.DESTROY, risk_of=_restore_risk, least=Risk.CHANGE)
+    def call(self, target: Target, *, replaces: bool = False) -> Call:
+        container = self.kind == "ct"
+        archive = {"ostemplate": self.backup.volid, "restore": 1} if container else {"archive": self.backup.volid}
+        params = {
+            "vmid": int(target.id),
+            **archive,
+            "storage": self.storage,
+            "hostname" if container else "name": self.name,
+            "unique": int(self.unique) or None,
+            "start": int(self.start) or None,
+            "force": int(replaces) or None,
+        }
+        return Call(
+            f"Restore {self.backup.volid} {'over' if replaces else 'as'} {target} on {self.node}",
+            "POST",
+            f"/nodes/{self.node}/{'lxc' if container else 'qemu'}",
+            {key: value for key, value in params.items() if value is not None},
+            target if replaces else Target("backup", self.backup.volid),
+            task_id=target.id,
+        )
+
+
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=_restore_risk,
+    least=Risk.CHANGE,
+    search_words="vm bring back recover lost deleted broken guest disaster backup last week",
+    example="backup=pbs:backup/vm/102/2026-01-14T01:00:05Z vmid=602 storage=local-lvm",
+)
 async def backup_restore(
     pve: Cluster,
     backup: Annotated[str, Meta(description="As in backup_list")],
     vmid: Annotated[int, Meta(ge=100, le=999_999_999, description="Default: the next free one")] | None = None,
     overwrite: Annotated[bool, Meta(description="Replace the guest that has this vmid; needs access admin")] = False,
-    node: Annotated[str, Meta(description="Where the guest is to be")] | None = None,
+    node: Annotated[str, Meta(description="Node for the guest")] | None = None,
     storage: Annotated[str, Meta(description="For all its disks; default: as they were")] | None = None,
     name: str | None = None,
     unique: Annotated[bool, Meta(description="New MAC addresses; default: if the original still exists")] | None = None,
@@ -56,19 +88,28 @@ async def backup_restore(
 ) -> Plan:
     """Restore a VM or container from a backup, as a new guest or over an existing one."""
     if overwrite and vmid is None:
-        raise BadArgument("overwrite needs a vmid", next_step="Say which guest is to be replaced: vmid=")
-    guests = {row.vmid: row for row in await pve.inventory.guests()}
+        raise BadArgument("overwrite needs a vmid", next_step="Say which guest to replace: vmid=")
+    pve.inventory.forget()  # whether the vmid is free decides what happens
+    guests = (await pve.inventory.view()).by_vmid
     taken = guests.get(vmid or 0)
     found = await _find(pve, backup, taken.node if taken else node)
     if taken is not None:
         return await _over(pve, found, taken, overwrite, node, storage, name, bool(unique), start)
     original = guests.get(found.vmid or 0)
     where = await _node_for(pve, found, node, original)
-    wish = await _wish(pve, found, where, storage, name, original is not None if unique is None else unique, start)
-    if vmid is None:
-        return await _with_next_id(pve, wish)
-    await _may_create(pve, vmid, wish)
-    return _plan(wish, vmid)
+    restore = await _restore(
+        pve, found, where, storage, name, original is not None if unique is None else unique, start
+    )
+    return await NewGuest(
+        restore.kind,
+        "",
+        where,
+        restore.call,
+        started=start,
+        facts=restore.facts,
+        warnings=restore.remarks,
+        read_back=False,
+    ).plan(pve, vmid)
 
 
 async def _find(pve: Cluster, backup: str, near: str | None) -> Volume:
@@ -76,7 +117,7 @@ async def _find(pve: Cluster, backup: str, near: str | None) -> Volume:
     if near is not None:
         try:
             return await find_backup(pve, backup, near)
-        except NotFound:  # then it is elsewhere, which may still be an answer, or an explanation
+        except NotFound:  # it may be on another node, which is an answer or an explanation
             pass
     return await find_backup(pve, backup)
 
@@ -90,11 +131,13 @@ async def _readers(pve: Cluster, backup: Volume) -> list[str]:
 
 
 async def _node_for(pve: Cluster, backup: Volume, wanted: str | None, original: Resource | None) -> str:
-    """As wished, else where the original is, else the best node that can read the backup."""
+    """As requested, else where the original is, else the best node that can read the backup."""
     readers = await _readers(pve, backup)
     if wanted is not None:
         if wanted not in readers:
-            await pve.inventory.node(wanted)
+            await pve.inventory.online_node(wanted)
+            if backup.shared and backup.storage in await storages_on(pve, wanted, [backup.storage]):
+                return wanted
             raise BadArgument(
                 f"Node {wanted} cannot read {backup}",
                 next_step=f"Leave node out, or choose {', '.join(sorted(readers))}",
@@ -106,13 +149,13 @@ async def _node_for(pve: Cluster, backup: Volume, wanted: str | None, original: 
     return best if best in readers else await pick_node(pve, backup.node)
 
 
-async def _wish(
+async def _restore(
     pve: Cluster, backup: Volume, node: str, storage: str | None, name: str | None, unique: bool, start: bool
-) -> _Wish:
+) -> _Restore:
     chosen, remarks = await _storage(pve, backup, node, storage)
     if chosen is not None:
         await require(pve, f"restore to {chosen}", f"/storage/{chosen}", "Datastore.AllocateSpace")
-    return _Wish(backup, node, chosen, name, unique, start, remarks)
+    return _Restore(backup, node, chosen, name, unique, start, remarks)
 
 
 async def _storage(pve: Cluster, backup: Volume, node: str, wanted: str | None) -> tuple[str | None, tuple[str, ...]]:
@@ -120,12 +163,8 @@ async def _storage(pve: Cluster, backup: Volume, node: str, wanted: str | None) 
     content = "rootdir" if backup.is_container else "images"
     if wanted is not None:
         return (await pick_storage(pve, node, content, wanted=wanted)).storage, ()
-    here = {
-        row.storage
-        for row in await pve.inventory.of_type("storage")
-        if row.node == node and row.status == "available" and content in row.content.split(",")
-    }
     before = await _storages_before(pve, backup)
+    here = {name for name, row in (await storages_on(pve, node, before)).items() if row.holds(content)}
     if before and set(before) <= here:
         return (before[0] if backup.is_container else None), ()
     chosen = (await pick_storage(pve, node, content)).storage
@@ -134,7 +173,7 @@ async def _storage(pve: Cluster, backup: Volume, node: str, wanted: str | None) 
 
 
 async def _storages_before(pve: Cluster, backup: Volume) -> list[str]:
-    """The storages of the disks in the backup, that of the root disk first; [] if it does not tell."""
+    """The storages of the disks in the backup, that of the root disk first; [] if it is unknown."""
     try:
         config = await archived_config(pve, backup)
     except Problem:
@@ -145,20 +184,6 @@ async def _storages_before(pve: Cluster, backup: Volume) -> list[str]:
         if values.is_disk(key, value)
     ]
     return [volume.partition(":")[0] for volume in volumes if ":" in volume and not volume.startswith("/")]
-
-
-# -- as a new guest ----------------------------------------------------------------------------------------------------
-
-
-async def _with_next_id(pve: Cluster, wish: _Wish) -> Plan:
-    """If somebody takes the id before PVE sees our call, the next one is tried."""
-    vmid = await next_vmid(pve)
-    await _may_create(pve, vmid, wish)
-    return _plan(wish, vmid, otherwise=partial(_with_next_id, pve, wish))
-
-
-async def _may_create(pve: Cluster, vmid: int, wish: _Wish) -> None:
-    await require(pve, f"restore {wish.backup} as {vmid}", f"/vms/{vmid}", "VM.Allocate")
 
 
 # -- over an existing one ----------------------------------------------------------------------------------------------
@@ -182,11 +207,26 @@ async def _over(
             next_step="Leave vmid out to restore beside it, or give overwrite=true to replace it (needs access admin)",
         )
     await _refuse_wrong(guest, backup, node, await _readers(pve, backup))
-    wish = await _wish(pve, backup, guest.row.node, storage, name, unique, start)
-    warnings = [f"{guest} as it is now is lost, with its disks and snapshots"]
+    restore = await _restore(pve, backup, guest.row.node, storage, name, unique, start)
+    warnings: list[str | Advice] = [f"{guest} as it is now is lost, with its disks and snapshots"]
+    if not guest.is_vm:
+        text = (
+            "PVE deletes the container before it unpacks the backup: if the restore fails, it is lost. Back it up first"
+        )
+        warnings.append(Advice(text, BACKUP_CREATE(guest=guest.vmid)))
     if backup.vmid != guest.vmid:
-        warnings.append(f"The backup is one of guest {backup.vmid}, not of {guest.vmid}")
-    return _plan(wish, guest.vmid, replaces=guest, warnings=tuple(warnings))
+        warnings.append(f"The backup is of guest {backup.vmid}, not of {guest.vmid}")
+    target = Target(restore.kind, str(guest.vmid), guest.row.name, guest.row.node)
+    call = restore.call(target, replaces=True)
+    if start:
+        call = replace(call, arrived=running_check(pve, target))
+    return Plan(
+        call.says,
+        (call,),
+        facts={"vmid": guest.vmid, "node": guest.row.node, **restore.facts},
+        warnings=(*restore.remarks, *warnings),
+        next_step=None if start else Advice("Start it", GUEST_POWER(guest=guest.vmid, action="start")),
+    )
 
 
 async def _refuse_wrong(guest: Guest, backup: Volume, node: str | None, readers: list[str]) -> None:
@@ -203,48 +243,9 @@ async def _refuse_wrong(guest: Guest, backup: Volume, node: str | None, readers:
     status = await guest.get("status/current")
     refuse_locked(guest, status)
     if status.get("status") != "stopped":
-        raise Conflict(f"{guest} is running", next_step="Shut it down first with guest_power action=shutdown")
+        raise Conflict(
+            f"{guest} is running",
+            next_step=Advice("Shut it down first", GUEST_POWER(guest=guest.vmid, action="shutdown")),
+        )
     if int((await guest.get("config")).get("protection") or 0):
         raise Conflict(f"{guest} is protected", next_step="Its owner has to switch protection off first")
-
-
-# -- the plan ----------------------------------------------------------------------------------------------------------
-
-
-def _plan(
-    wish: _Wish, vmid: int, *, replaces: Guest | None = None, warnings: tuple[str, ...] = (), otherwise: Any = None
-) -> Plan:
-    target = replaces.label if replaces else f"{wish.kind} {vmid}"
-    says = f"Restore {wish.backup.volid} {'over' if replaces else 'as'} {target} on {wish.node}"
-    call = Call(
-        says,
-        "POST",
-        f"/nodes/{wish.node}/{'lxc' if wish.kind == 'ct' else 'qemu'}",
-        _parameters(wish, vmid, force=replaces is not None),
-        Target(wish.kind, str(vmid), replaces.row.name, wish.node) if replaces else Target("backup", wish.backup.volid),
-        task_id=str(vmid),
-    )
-    facts = {"vmid": vmid, "node": wish.node, "storage": wish.storage or "as it was", "new_macs": wish.unique}
-    return Plan(
-        says,
-        (call,),
-        facts=facts,
-        warnings=(*wish.remarks, *warnings),
-        next_step=None if wish.start else f"Start it with guest_power guest={vmid} action=start",
-        otherwise=otherwise,
-    )
-
-
-def _parameters(wish: _Wish, vmid: int, *, force: bool) -> dict[str, Any]:
-    container = wish.kind == "ct"
-    archive = {"ostemplate": wish.backup.volid, "restore": 1} if container else {"archive": wish.backup.volid}
-    wanted = {
-        "vmid": vmid,
-        **archive,
-        "storage": wish.storage,
-        "hostname" if container else "name": wish.name,
-        "unique": int(wish.unique) or None,
-        "start": int(wish.start) or None,
-        "force": int(force) or None,
-    }
-    return {key: value for key, value in wanted.items() if value is not None}

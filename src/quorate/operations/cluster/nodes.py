@@ -1,20 +1,58 @@
-"""The nodes of the cluster."""
+"""The cluster and its nodes at a glance."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.units import duration, percent, size, used_of
+from quorate.operations.units import duration, load_of, percent, size, used_of
 from quorate.pve.cluster import Cluster
+
+
+@operation(
+    risk=Risk.READ,
+    search_words="daily report overview summary quorum healthy up online offline everything lab homelab version",
+)
+async def cluster_status(pve: Cluster) -> dict[str, Any]:
+    """Health at a glance: quorum, nodes, guests by state, load."""
+    members, rows = await asyncio.gather(pve.get("/cluster/status"), pve.inventory.rows())
+    cluster = next((member for member in members if member["type"] == "cluster"), None)
+    nodes = [row for row in rows if row.type == "node"]
+    guests = [row for row in rows if row.is_guest]
+    online = [node for node in nodes if node.status == "online"]
+    offline = sorted(node.node for node in nodes if node.status != "online")
+    cores = sum(node.maxcpu for node in online)
+    return {
+        **await pve.notes(),
+        "cluster": cluster["name"] if cluster else "single node, no cluster",
+        "quorate": bool(cluster["quorate"]) if cluster else True,
+        "nodes": f"{len(online)} of {len(nodes)} online",
+        **({"offline": offline} if offline else {}),
+        "guests": dict(sorted(Counter(f"{guest.kind} {_state(guest)}" for guest in guests).items())),
+        "cpu": _load_of_cores(sum(node.cpu * node.maxcpu for node in online) / cores, cores) if cores else "",
+        "memory": used_of(sum(node.mem for node in online), sum(node.maxmem for node in online)),
+    }
+
+
+def _load_of_cores(share: float, cores: float) -> str:
+    return load_of(share, cores, text=f"{percent(share)} of {cores:.0f} cores")
+
+
+def _state(guest: Any) -> str:
+    return "template" if guest.template else str(guest.status)
+
 
 COLUMNS = ("node", "status", "cpu", "cores", "mem", "disk", "uptime", "guests")
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="nodes hosts busy online offline load most free memory overview",
+)
 async def node_list(
     pve: Cluster,
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
@@ -44,8 +82,12 @@ def _load(node: Any) -> list[Any]:
     ]
 
 
-@operation(risk=Risk.READ)
-async def node_get(pve: Cluster, node: Annotated[str, Meta(description="Node name")]) -> dict[str, Any]:
+@operation(
+    risk=Risk.READ,
+    search_words="list everything node one node host details version proxmox kernel hardware cpu memory uptime",
+    example="node=pve1",
+)
+async def node_get(pve: Cluster, node: str) -> dict[str, Any]:
     """One node: hardware, versions, load, memory, storages, guests."""
     row = await pve.inventory.node(node)
     if row.status != "online":
@@ -65,7 +107,11 @@ async def node_get(pve: Cluster, node: Annotated[str, Meta(description="Node nam
         "pve": status.get("pveversion", ""),
         "kernel": status.get("current-kernel", {}).get("release") or status.get("kversion", ""),
         "uptime": duration(status.get("uptime", 0)),
-        "cpu": f"{percent(status.get('cpu', 0))} of {cpu.get('cpus', '?')} x {cpu.get('model', 'unknown')}",
+        "cpu": load_of(
+            status.get("cpu", 0),
+            cpu.get("cpus", 0),
+            text=f"{percent(status.get('cpu', 0))} of {cpu.get('cpus', '?')} x {cpu.get('model', 'unknown')}",
+        ),
         "load": " ".join(str(value) for value in status.get("loadavg", [])),
         "iowait": percent(status.get("wait", 0)),
         "memory": used_of(memory.get("used", 0), memory.get("total", 0)),

@@ -8,23 +8,24 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import CLOUDINIT_SET, DISK_CHANGE, GUEST_CONFIGURE, GUEST_POWER, NIC_SET, Advice
+from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
     first_free,
     is_set,
     number_of,
-    pending_changes,
     read_config,
     write_config,
 )
-from quorate.operations.configure.network_cards import address_changes
+from quorate.operations.configure.nics import address_changes
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, guest_call
-from quorate.operations.readiness import storages_on
+from quorate.operations.preconditions import storages_on
 from quorate.operations.registry import GuestRef, Risk, operation
+from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict, NotFound
 
 REGENERATE = "VM.Config.Cloudinit"
 HIDDEN = "(hidden)"
@@ -33,7 +34,11 @@ _SECRET_LINE = re.compile(r"^(\s*(?:- )?[\w-]*(?:passw|secret|token|private)[\w-
 _HASH = re.compile(r"\$(?:\d|2[aby]|y|gy|7)\$[^\s'\"]+")
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="cloud-init settings user ssh key ip dns waiting show",
+    example="guest=debian-13-cloud",
+)
 async def cloudinit_get(
     pve: Cluster,
     guest: GuestRef,
@@ -55,13 +60,21 @@ async def cloudinit_get(
     if dump is not None:
         answer[dump] = without_secrets(str(await found.get("cloudinit/dump", type=dump)))
     if answer["not_on_drive_yet"]:
-        answer["next"] = "cloudinit_set regenerate=true writes the drive anew; then reboot the guest"
+        answer["next"] = Advice(
+            "Write the drive again, then reboot the guest", CLOUDINIT_SET(guest=found.vmid, regenerate=True)
+        )
     elif not drive:
-        answer["next"] = "cloudinit_set makes the drive with the first setting"
+        answer["next"] = Advice("The first setting creates the drive", CLOUDINIT_SET(guest=found.vmid))
     return answer
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    excused={Reason.DISK_PLACE: "the drive goes to a free slot"},
+    search_words="cloud image ssh key user password static ip dns gateway first boot userdata",
+    example="guest=debian-13-cloud user=admin",
+)
 async def cloudinit_set(
     pve: Cluster,
     guest: GuestRef,
@@ -79,9 +92,9 @@ async def cloudinit_set(
     upgrade: Annotated[bool, Meta(description="Upgrade packages at first boot")] | None = None,
     custom: Annotated[str, Meta(description="Snippets: user=local:snippets/u.yml,network=…")] | None = None,
     storage: Annotated[str, Meta(description="For the drive, if it has to be made")] | None = None,
-    regenerate: Annotated[bool, Meta(description="Write the drive anew; default: if the VM runs")] | None = None,
+    regenerate: Annotated[bool, Meta(description="Write the drive again; default: if the VM runs")] | None = None,
 ) -> Plan:
-    """Set cloud-init of a VM; the drive is made if missing. An empty text removes a setting."""
+    """Set cloud-init of a VM; the drive is created if missing. An empty string removes a setting."""
     found = await _vm(pve, guest)
     config = await read_config(found)
     wanted: dict[str, Any] = {
@@ -115,7 +128,7 @@ async def _plan(
 ) -> Plan:
     calls: list[Call] = []
     touched = [*changed, *removed]
-    running = guest.row.status == "running"
+    running = await guest.status() == "running"
     if touched:
         says = f"Set {', '.join(touched)} of {guest}"
         shown = _settled(guest, changed, removed)
@@ -123,11 +136,11 @@ async def _plan(
     warnings: list[str] = []
     if regenerate or (regenerate is None and running and touched and not made):
         if await pve.may(f"/vms/{guest.vmid}", REGENERATE):
-            says = f"Write the cloud-init drive of {guest} anew"
+            says = f"Write the cloud-init drive of {guest} again"
             calls.append(guest_call(guest, "PUT", "cloudinit", says, settled=_up_to_date(guest)))
         else:
             warnings.append(
-                f"The drive is not written anew, which needs {REGENERATE} on /vms/{guest.vmid}; "
+                f"The drive is not written again, which needs {REGENERATE} on /vms/{guest.vmid}; "
                 "the guest gets the settings at its next start from PVE"
             )
     unchanged = () if touched else (f"The settings of {guest} are like that already",)
@@ -147,7 +160,9 @@ async def _vm(pve: Cluster, ref: int | str) -> Guest:
     if not found.is_vm:
         raise BadArgument(
             f"{found} is a container, which has no cloud-init",
-            next_step="Its addresses are set with nic_set, its name and DNS with guest_configure",
+            next_step=Advice(
+                "Set its addresses on the network card, its name and DNS as options", NIC_SET, GUEST_CONFIGURE
+            ),
         )
     return found
 
@@ -163,7 +178,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _not_on_drive(rows: list[dict[str, Any]]) -> dict[str, str]:
-    waiting = pending_changes(rows)
+    waiting = values.pending_changes(rows)
     if "sshkeys" in waiting:
         waiting["sshkeys"] = ", ".join(values.decode_keys(waiting["sshkeys"]))
     return {key: HIDDEN if key == "cipassword" else value for key, value in waiting.items()}
@@ -195,7 +210,7 @@ def _keys(config: Config, given: list[str] | str | None, *, replace: bool) -> di
     for line in fresh:
         if not values.is_ssh_key(line):
             raise BadArgument(
-                f"{line[:30]!r} … is no SSH public key", next_step="A key looks like ssh-ed25519 AAAA… comment"
+                f"{line[:30]!r} … is not an SSH public key", next_step="A key looks like ssh-ed25519 AAAA… comment"
             )
     if not fresh:
         return {"sshkeys": ""} if replace or given == "" else {}
@@ -216,7 +231,7 @@ def _addresses(guest: Guest, config: Config, nic: int | str, **given: str | None
         return {}
     number = number_of(nic, "net")
     if f"net{number}" not in config:
-        raise NotFound(f"{guest} has no net{number}", next_step="Add it with nic_set first")
+        raise NotFound(f"{guest} has no net{number}", next_step=Advice("Add it first", NIC_SET(guest=guest.vmid)))
     key = f"ipconfig{number}"
     text = str(config.get(key, ""))
     changes = address_changes(values.parse(text), **given)
@@ -228,12 +243,13 @@ async def _new_drive(pve: Cluster, guest: Guest, config: Config, storage: str | 
     slot = _free_place(config)
     if slot is None:
         raise Conflict(
-            f"{guest} has no place left for the cloud-init drive", next_step="Free one with disk_change action=detach"
+            f"{guest} has no place left for the cloud-init drive",
+            next_step=Advice("Free one", DISK_CHANGE(guest=guest.vmid, action="detach")),
         )
     boots = values.boot_disk(config, is_vm=True)
     beside = values.volume_of(str(config.get(boots or "", ""))).partition(":")[0]
-    here = await storages_on(pve, guest.row.node)
-    fits = beside in here and "images" in here[beside].content.split(",")
+    here = await storages_on(pve, guest.row.node, [beside] if beside else ())
+    fits = beside in here and here[beside].holds("images")
     row = await pick_storage(pve, guest.row.node, "images", wanted=storage or (beside if fits else None))
     return {slot: f"{row.storage}:cloudinit"}
 
@@ -246,11 +262,11 @@ def _free_place(config: Config) -> str | None:
     return next((slot for slot in ("ide2", "ide0", "ide1", "ide3") if slot not in config), scsi)
 
 
-# -- what became of it -------------------------------------------------------------------------------------------------
+# -- the result -------------------------------------------------------------------------------------------------
 
 
 def _settled(guest: Guest, changed: Mapping[str, Any], removed: list[str]) -> Any:
-    """A password cannot be read back, and the drive gets a name of its own, so only their being there counts."""
+    """A password cannot be read back and the drive gets a generated name, so only their presence counts."""
 
     async def look() -> bool:
         now = await guest.get("config")
@@ -264,23 +280,23 @@ def _settled(guest: Guest, changed: Mapping[str, Any], removed: list[str]) -> An
 
 def _up_to_date(guest: Guest) -> Any:
     async def look() -> bool:
-        return not pending_changes(await guest.get("cloudinit") or [])
+        return not values.pending_changes(await guest.get("cloudinit") or [])
 
     return look
 
 
 def _when_it_counts(guest: Guest, *, running: bool) -> Any:
     async def look() -> Mapping[str, Any]:
-        waiting = pending_changes(await guest.get("pending"))
+        waiting = values.pending_changes(await guest.get("pending"))
         late = {key: value for key, value in waiting.items() if values.bus_of(key) in values.BOOTABLE}
         if not running:
-            return {"next": "The guest gets it when it is started: guest_power action=start"}
+            return {"next": Advice("The guest reads it when it starts", GUEST_POWER(guest=guest.vmid, action="start"))}
         told: dict[str, Any] = {"reboot_needed": True}
         if late:
             told["waits_for_restart"] = late
         left = _not_on_drive(await guest.get("cloudinit") or [])
         if left:
             told["not_on_drive_yet"] = sorted(left)
-        return {**told, "next": "cloud-init reads it at boot: guest_power action=reboot"}
+        return {**told, "next": Advice("cloud-init reads it at boot", GUEST_POWER(guest=guest.vmid, action="reboot"))}
 
     return look

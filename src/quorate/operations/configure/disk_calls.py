@@ -1,4 +1,4 @@
-"""Parts that the calls of all disk tools are made of, and what they read when a call is done."""
+"""Calls that the disk tools share, and what they read back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.config_change import Config, pending_changes
+from quorate.hints import GUEST_POWER, Advice
+from quorate.operations.config_change import Config
 from quorate.operations.configure.disk_checks import exactly, size_of
 from quorate.operations.plan import Call, guest_call
 from quorate.operations.units import size as shown
+from quorate.problems import BadArgument
+from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument
 
 MAKING_INTERVAL, MAKING_LOOKS = 3.0, 20
 
@@ -46,7 +48,7 @@ def resize_call(
 
 
 def comes_to_be(pve: Cluster, guest: Guest, there: Callable[[Config], bool]) -> Callable[[], Awaitable[bool]]:
-    """A container's mount point is made within the call itself, which may go on after its answer was lost."""
+    """A container's mount point is created within the call itself, which may continue after its answer was lost."""
 
     async def look() -> bool:
         for _ in range(0 if guest.is_vm else MAKING_LOOKS):
@@ -61,10 +63,13 @@ def comes_to_be(pve: Cluster, guest: Guest, there: Callable[[Config], bool]) -> 
 def state_of(guest: Guest, key: str) -> Callable[[], Awaitable[Mapping[str, Any]]]:
     async def look() -> Mapping[str, Any]:
         entries = await guest.get("pending")
-        waiting = pending_changes(entries)
+        waiting = values.pending_changes(entries)
         now = next((str(entry["value"]) for entry in entries if entry["key"] == key and "value" in entry), "")
         if key in waiting:
-            return {"waits_for_restart": {key: waiting[key]}, "next": "guest_power action=reboot applies it"}
+            return {
+                "waits_for_restart": {key: waiting[key]},
+                "next": Advice("A restart applies it", GUEST_POWER(guest=guest.vmid, action="reboot")),
+            }
         return {key: now}
 
     return look

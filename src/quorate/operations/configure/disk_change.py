@@ -1,4 +1,4 @@
-"""Changing what disks and mount points a guest has: attaching, detaching, moving, growing. No data is lost by it."""
+"""Attaching, detaching, moving and growing disks and mount points. No data is lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.config_change import pending_changes, read_config, refuse_protected, write_config
+from quorate.hints import DISK_ADD, DISK_CHANGE, DISK_DESTROY, GUEST_CONFIGURE, GUEST_POWER, STORAGE_LIST, Advice
+from quorate.operations.api.risk import Reason
+from quorate.operations.argument_checks import refuse_misplaced
+from quorate.operations.config_change import read_config, refuse_protected, write_config
 from quorate.operations.configure.disk_calls import (
     Format,
     Settings,
@@ -25,21 +28,20 @@ from quorate.operations.configure.disk_checks import (
     overcommitted,
     refuse_cdrom,
     refuse_in_snapshot,
-    require_room,
     size_of,
     storage_of,
     storage_with_room,
     unused_disk,
+    with_room,
 )
-from quorate.operations.misplaced import refuse_misplaced
 from quorate.operations.plan import Plan, guest_call
-from quorate.operations.readiness import only_for_vms
+from quorate.operations.preconditions import only_for_vms
 from quorate.operations.registry import GuestRef, Risk, operation
 from quorate.operations.units import parse_size
 from quorate.operations.units import size as shown
+from quorate.problems import BadArgument, Conflict
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict
 
 _BELONGS_TO = {
     "slot": ("attach",),
@@ -53,28 +55,38 @@ _BELONGS_TO = {
 }
 
 
-@operation(risk=Risk.CHANGE)
+@operation(
+    risk=Risk.CHANGE,
+    excused={
+        Reason.DISK_PLACE: "only to a free slot, or with other options to its own",
+        Reason.TAKES_DISK: "the volume stays, as an unused disk",
+        Reason.DELETES_SOURCE: "the source goes when its copy is complete",
+    },
+    search_words=(
+        "disk keep swap nvme hdd migrate grow bigger resize extend enlarge root full space unplug detach attach "
+        "unused move other faster storage ssd"
+    ),
+    example="guest=docker01 action=resize disk=scsi0 size=+10G",
+)
 async def disk_change(
     pve: Cluster,
     guest: GuestRef,
     action: Annotated[
         Literal["attach", "detach", "move", "resize"],
-        Meta(description="attach: an unusedN; detach: keep it as unusedN; move: to another storage or format"),
+        Meta(description="detach keeps it as unusedN; attach takes one"),
     ],
-    disk: Annotated[str, Meta(description="scsi0, rootfs, mp0, unused0 …; resize takes the boot disk by default")]
+    disk: Annotated[str, Meta(description="scsi0, rootfs, mp0, unused0 …; resize: default the boot disk")]
     | None = None,
     size: Annotated[str, Meta(description="resize: 64G, or +10G more")] | None = None,
     storage: Annotated[str, Meta(description="move")] | None = None,
     format: Annotated[Format, Meta(description="move")] | None = None,
-    delete: Annotated[bool, Meta(description="move: remove the source once copied (default), or keep it as unusedN")]
-    | None = None,
+    delete: Annotated[bool, Meta(description="move: false keeps the source as unusedN")] | None = None,
     slot: Annotated[str, Meta(description="attach: bus or slot: scsi, scsi1, mp0 …")] | None = None,
     path: Annotated[str, Meta(description="attach: where a container mounts it")] | None = None,
     options: Settings | None = None,
-    force: Annotated[bool, Meta(description="detach: even the boot disk; resize: overcommit a full storage")]
-    | None = None,
+    force: Annotated[bool, Meta(description="Detach the boot disk, overcommit a storage")] | None = None,
 ) -> Plan:
-    """Attach, detach, move or grow a disk or mount point. Its data stay; shrinking is not possible."""
+    """Attach, detach, move or grow a disk or mount point. Its data stays; shrinking is not possible."""
     given = {"slot": slot, "path": path, "options": options, "storage": storage, "format": format, "delete": delete}
     refuse_misplaced("action", action, {**given, "size": size, "force": force}, _BELONGS_TO)
     found = await pve.guest(guest)
@@ -111,7 +123,7 @@ async def _attach(
         says,
         (call,),
         facts={"disk": target, "volume": volume},
-        next_step=None if boots else f"To boot from it: guest_configure boot=[{target}]",
+        next_step=None if boots else Advice("To boot from it", GUEST_CONFIGURE(guest=guest.vmid, boot=f"[{target}]")),
         after=state_of(guest, target),
     )
 
@@ -129,26 +141,36 @@ async def _detach(guest: Guest, disk: str | None, *, force: bool) -> Plan:
         f"Detach {key} from {guest}",
         (call,),
         facts={"volume": volume},
-        warnings=_while_it_runs(guest, key) if keeps else (),
+        warnings=await _while_it_runs(guest, key) if keeps else (),
         after=_detached(guest, key, volume),
     )
 
 
-def _while_it_runs(guest: Guest, key: str) -> tuple[str, ...]:
-    if guest.row.status != "running":
+async def _while_it_runs(guest: Guest, key: str) -> tuple[str, ...]:
+    if await guest.status() != "running":
         return ()
-    return (f"{guest} is running; what is mounted from {key} inside has to be unmounted first",)
+    return (f"{guest} is running; unmount {key} inside it first",)
 
 
 def _detached(guest: Guest, key: str, volume: str) -> Callable[[], Awaitable[Mapping[str, Any]]]:
     async def look() -> Mapping[str, Any]:
         entries = await guest.get("pending")
-        if key in pending_changes(entries):
-            return {"waits_for_restart": [key], "next": "It goes when the guest is off: guest_power action=reboot"}
+        if key in values.pending_changes(entries):
+            return {
+                "waits_for_restart": [key],
+                "next": Advice("It is removed when the guest is off", GUEST_POWER(guest=guest.vmid, action="reboot")),
+            }
         kept = (str(entry["key"]) for entry in entries if str(entry.get("value", "")) == volume)
         slot = next((name for name in kept if values.bus_of(name) == "unused"), None)
         return (
-            {"kept_as": slot, "next": f"disk_change action=attach disk={slot} brings it back, disk_destroy removes it"}
+            {
+                "kept_as": slot,
+                "next": Advice(
+                    "Attach it again, or destroy it",
+                    DISK_CHANGE(guest=guest.vmid, action="attach", disk=slot),
+                    DISK_DESTROY(guest=guest.vmid, disk=slot),
+                ),
+            }
             if slot
             else {}
         )
@@ -161,7 +183,9 @@ async def _move(
 ) -> Plan:
     """Move a disk or mount point to another storage, or to another format."""
     if storage is None:
-        raise BadArgument("action=move needs storage", next_step="storage_list shows them; the same one with format=")
+        raise BadArgument(
+            "action=move needs storage", next_step=Advice("Choose one; the same one needs format=", STORAGE_LIST)
+        )
     only_for_vms(guest, "format", format, "Leave it out; the storage decides")
     config = await read_config(guest)
     key = existing_disk(guest, config, disk)
@@ -171,11 +195,11 @@ async def _move(
     row = await storage_with_room(pve, guest, storage, 0, force=True)
     if volume.partition(":")[0] == storage and format in (None, format_of(volume)):
         return Plan(summary, unchanged=(f"{key} of {guest} is on {storage} already",))
-    require_room(row, size_of(str(config[key])))
-    if not guest.is_vm and guest.row.status == "running":
+    await with_room(pve, row, size_of(str(config[key])))
+    if not guest.is_vm and await guest.status() == "running":
         raise Conflict(
             f"{guest} is running, and PVE moves only the volumes of stopped containers",
-            next_step="Shut it down first with guest_power action=shutdown",
+            next_step=Advice("Shut it down first", GUEST_POWER(guest=guest.vmid, action="shutdown")),
         )
     if delete:
         await refuse_in_snapshot(
@@ -212,16 +236,17 @@ async def _resize(pve: Cluster, guest: Guest, disk: str | None, size: str | None
     if now and wanted < now:
         raise BadArgument(
             f"{key} of {guest} has {shown(now)} and cannot be shrunk to {shown(wanted)}",
-            why="PVE only grows disks; cutting one off would lose what is at its end",
-            next_step="Add a smaller one with disk_add, copy the data inside the guest, then detach this one",
+            why="PVE only grows disks; shrinking would lose the data at the end",
+            next_step=Advice(
+                "Add a smaller one, copy the data inside the guest, then detach this one", DISK_ADD(guest=guest.vmid)
+            ),
         )
     if wanted == now:
         return Plan(summary, unchanged=(f"{key} of {guest} has {shown(now)} already",))
     volume = values.volume_of(str(config[key]))
     if volume.endswith(".qcow2"):
         await refuse_in_snapshot(guest, config, volume, f"{key} of {guest} cannot grow now")
-    row = await storage_of(pve, guest, volume)
-    require_room(row, wanted - now, force=force)
+    row = await with_room(pve, await storage_of(pve, guest, volume), wanted - now, force=force)
     return Plan(
         summary,
         (resize_call(guest, key, given if more else wanted, more=more, digest=config.get("digest"), leads_to=wanted),),

@@ -1,19 +1,20 @@
-"""Which disk is meant, whether it may be touched, and whether there is room: what the disk tools check first."""
+"""Checks of the disk tools: which disk is meant, whether it may be changed, and whether there is room."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 
+from quorate.hints import DISK_CHANGE, GUEST_DELETE, SNAPSHOT_DELETE, STORAGE_LIST, Advice
 from quorate.operations.config_change import Config, first_free
 from quorate.operations.disk_images import image_size
 from quorate.operations.placement import pick_storage
-from quorate.operations.readiness import snapshots_of
+from quorate.operations.preconditions import snapshots_of
 from quorate.operations.units import parse_size
 from quorate.operations.units import size as shown
+from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict, NotFound
 from quorate.pve.inventory import Resource
 
 GIB = 1024**3
@@ -30,7 +31,7 @@ def existing_disk(guest: Guest, config: Config, key: str | None) -> str:
         return str(key)
     there = f"It has {', '.join(disks) or 'none'}"
     if key is None:
-        raise BadArgument(f"Which disk of {guest} is meant is not said", next_step=f"Give disk=. {there}")
+        raise BadArgument(f"No disk of {guest} is given", next_step=f"Give disk=. {there}")
     raise NotFound(f"{guest} has no disk {key!r}", next_step=there)
 
 
@@ -69,7 +70,8 @@ def free_slot(guest: Guest, config: Config, given: str | None) -> str:
 def refuse_cdrom(key: str, value: str, what: str) -> None:
     if values.bus_of(key) == "unused":
         raise BadArgument(
-            f"{key} is detached and cannot be {what}", next_step="Attach it first with disk_change action=attach"
+            f"{key} is detached and cannot be {what}",
+            next_step=Advice("Attach it first", DISK_CHANGE(action="attach", disk=key)),
         )
     if not values.is_disk(key, value) or ":" not in values.volume_of(value):
         raise BadArgument(f"{key} is {values.volume_of(value)}, not a disk of the guest, and cannot be {what}")
@@ -77,7 +79,10 @@ def refuse_cdrom(key: str, value: str, what: str) -> None:
 
 def guard_boot(guest: Guest, config: Config, key: str, what: str, *, force: bool) -> None:
     if key == "rootfs":
-        raise BadArgument(f"{guest} cannot be without its rootfs", next_step="To be rid of all of it, use guest_delete")
+        raise BadArgument(
+            f"{guest} cannot be without its rootfs",
+            next_step=Advice("To delete all of it", GUEST_DELETE(guest=guest.vmid)),
+        )
     if force or key not in (values.boot_disk(config, is_vm=guest.is_vm), "efidisk0", "tpmstate0"):
         return
     why = {
@@ -102,7 +107,7 @@ async def refuse_in_snapshot(guest: Guest, config: Config, volume: str, what: st
         raise Conflict(
             what,
             why=f"The snapshots {', '.join(holding)} need it",
-            next_step=" ".join(["Delete them with snapshot_delete", way_out]).strip(),
+            next_step=Advice(" ".join(["Delete them", way_out]).strip(), SNAPSHOT_DELETE(guest=guest.vmid)),
         )
 
 
@@ -116,7 +121,7 @@ def wanted_bytes(size: int | str | None, slot: str, import_from: str | None) -> 
         raise BadArgument("The size is missing", next_step="Give size, such as 32G, or import_from")
     wanted = 0 if size is None else parse_size(size, unit="G")
     if size is not None and wanted <= 0:
-        raise BadArgument(f"{size!r} is no size for a disk", next_step="Give size, such as 32G")
+        raise BadArgument(f"{size!r} is not a size for a disk", next_step="Give size, such as 32G")
     return wanted
 
 
@@ -144,8 +149,7 @@ def format_of(volume: str) -> str:
 async def storage_with_room(pve: Cluster, guest: Guest, storage: str | None, room: int, *, force: bool) -> Resource:
     content = "images" if guest.is_vm else "rootdir"
     row = await pick_storage(pve, guest.row.node, content, wanted=storage)
-    require_room(row, room, force=force)
-    return row
+    return await with_room(pve, row, room, force=force)
 
 
 async def storage_of(pve: Cluster, guest: Guest, volume: str) -> Resource:
@@ -157,8 +161,18 @@ async def storage_of(pve: Cluster, guest: Guest, volume: str) -> Resource:
     )
 
 
-def require_room(row: Resource, needed: int, *, force: bool | None = None) -> None:
-    """`force` is None where the tool cannot overcommit."""
+async def with_room(pve: Cluster, row: Resource, needed: int, *, force: bool | None = None) -> Resource:
+    """The storage, if it has this much room by what its node says; `force` is None where the tool cannot overcommit."""
+
+    def has_room(rows: list[Resource]) -> Resource:
+        found = next((one for one in rows if one.storage == row.storage and one.maxdisk), row)
+        _require_room(found, needed, force=force)
+        return found
+
+    return await pve.inventory.choose_storage(row.node, has_room)
+
+
+def _require_room(row: Resource, needed: int, *, force: bool | None) -> None:
     if row.maxdisk and row.maxdisk - row.disk < needed and not force:
         way_out = "" if force is None else "; where disks are thin, force=true overcommits"
         raise Conflict(
@@ -175,13 +189,13 @@ def overcommitted(row: Resource, needed: int) -> tuple[str, ...]:
 
 
 async def import_size(pve: Cluster, guest: Guest, source: str, wanted: int) -> int:
-    """How large the image is; what cannot be imported is refused with the reason."""
+    """The size of the image; what cannot be imported is refused with the reason."""
     _, colon, name = source.partition(":")
     if not colon or source.startswith("/"):
         raise BadArgument(
-            f"{source!r} is no volume",
+            f"{source!r} is not a volume",
             why="Only root@pam itself may import from a path of the node",
-            next_step="Write it as storage:import/file.qcow2; storage_list shows the storages for import",
+            next_step=Advice("Write it as storage:import/file.qcow2", STORAGE_LIST(content="import")),
         )
     if name.startswith(("iso/", "vztmpl/", "backup/", "snippets/")):
         raise BadArgument(

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import DISK_CHANGE, GUEST_POWER, Advice
+from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
-    pending_changes,
     read_config,
     refuse_protected,
     write_config,
@@ -36,17 +37,22 @@ from quorate.operations.configure.disk_checks import (
 )
 from quorate.operations.disk_images import FIRMWARE_DRIVES, disk_format, working_storage
 from quorate.operations.plan import Plan
-from quorate.operations.readiness import only_for_vms
+from quorate.operations.preconditions import only_for_vms
 from quorate.operations.registry import GuestRef, Risk, operation
 from quorate.operations.units import size as shown
+from quorate.problems import BadArgument, Conflict
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict
 
 Size = Annotated[int | str, Meta(description="32G; a bare number is GiB")]
 
 
-@operation(risk=Risk.CHANGE)
+@operation(
+    risk=Risk.CHANGE,
+    excused={Reason.DISK_PLACE: "only to a free slot"},
+    search_words="another tb new second extra additional drive disk volume mount point more storage guest vm",
+    example="guest=docker01 size=20G",
+)
 async def disk_add(
     pve: Cluster,
     guest: GuestRef,
@@ -99,7 +105,11 @@ async def disk_add(
     )
 
 
-@operation(risk=Risk.DESTROY)
+@operation(
+    risk=Risk.DESTROY,
+    search_words="wipe erase delete disk drive good unused data gone",
+    example="guest=win11 disk=scsi0 force=true",
+)
 async def disk_destroy(
     pve: Cluster,
     guest: GuestRef,
@@ -116,11 +126,12 @@ async def disk_destroy(
     if attached and not found.is_vm:
         raise Conflict(
             f"{key} of {found} is in use",
-            next_step=f"Free it first with disk_change action=detach disk={key}",
+            next_step=Advice("Detach it first", DISK_CHANGE(guest=found.vmid, action="detach", disk=key)),
         )
     if ":" not in volume or (attached and not values.is_disk(key, str(config[key]))):
         raise BadArgument(
-            f"{key} of {found} holds no data of its own", next_step="disk_change action=detach takes the drive out"
+            f"{key} of {found} holds no data of its own",
+            next_step=Advice("Take the drive out", DISK_CHANGE(guest=found.vmid, action="detach", disk=key)),
         )
     refuse_protected(found, config, key)
     await refuse_in_snapshot(found, config, volume, f"{volume} cannot be destroyed")
@@ -132,10 +143,10 @@ async def disk_destroy(
 
 def _gone(guest: Guest, key: str) -> Callable[[], Awaitable[Mapping[str, Any]]]:
     async def look() -> Mapping[str, Any]:
-        if key in pending_changes(await guest.get("pending")):
+        if key in values.pending_changes(await guest.get("pending")):
             return {
                 "waits_for_restart": [key],
-                "next": "It goes when the guest is off: guest_power action=reboot",
+                "next": Advice("It is removed when the guest is off", GUEST_POWER(guest=guest.vmid, action="reboot")),
             }
         return {}
 

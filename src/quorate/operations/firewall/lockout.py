@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quorate.operations.firewall.places import CLUSTER
+from quorate.hints import FIREWALL_RULE_SET, Advice
+from quorate.operations.firewall.scopes import CLUSTER
+from quorate.problems import Conflict, Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import Conflict, Problem
 
 WEB, SSH = 8006, 22
 SERVICES = {WEB: "the web interface and API (8006)", SSH: "SSH (22)"}
@@ -144,20 +145,22 @@ def _sentence(service: str, access: Access) -> str:
 
 
 def refuse_lockout(firewall: Firewall) -> None:
-    """Nobody could undo it from outside, Quorate least of all."""
+    """Nobody could undo it remotely, not even Quorate."""
     for node in firewall.node_rules:
         access = access_to(firewall, node, WEB)
         if not access.everyone and not access.sources:
             raise Conflict(
                 f"This would lock everyone out of {node}",
                 why=f"There, {SERVICES[WEB]} would be closed by {access.blocked_by}",
-                next_step="First add an enabled ACCEPT rule for tcp 8006 from your network above it, "
-                "with firewall_rule_set; nothing was changed",
+                next_step=Advice(
+                    "Nothing was changed. First add an enabled ACCEPT rule for tcp 8006 from your network above it",
+                    FIREWALL_RULE_SET,
+                ),
             )
 
 
 async def consequences(pve: Cluster, change: Any) -> list[str]:
-    """What a change of the firewall means for management access; `change` makes the new Firewall of the present one."""
+    """What a change of the firewall means for management access; `change` maps the current Firewall to the new one."""
     try:
         before = await read(pve)
     except Problem as problem:
@@ -170,7 +173,7 @@ async def consequences(pve: Cluster, change: Any) -> list[str]:
 
 
 def with_rules(firewall: Firewall, scope: str, name: str, rules: Iterable[Rule]) -> Firewall:
-    """The same firewall with other rules in one place, numbered anew."""
+    """The same firewall with other rules in one place, renumbered."""
     numbered = tuple({**rule, "pos": pos} for pos, rule in enumerate(rules))
     if scope == "cluster":
         return replace(firewall, rules=numbered)

@@ -11,12 +11,12 @@ from msgspec import Meta
 
 from quorate.operations.access.directory import unknown
 from quorate.operations.firewall import lockout
-from quorate.operations.firewall.places import CLUSTER, ObjectScope, Of, Place, place_of
 from quorate.operations.firewall.rules import risk_of
+from quorate.operations.firewall.scopes import CLUSTER, FirewallScope, ObjectScope, Of, scope_of
 from quorate.operations.plan import Call, Plan
 from quorate.operations.registry import Risk, operation
+from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict
 
 MEMBERS_AT_ONCE = 100
 
@@ -25,12 +25,18 @@ _LIST = {"alias": "aliases", "ipset": "ipset", "group": "groups"}
 _KEY = {"alias": "name", "ipset": "name", "group": "group"}
 
 
-@operation(risk=Risk.DESTROY, risk_of=risk_of, least=Risk.CHANGE)
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=risk_of,
+    least=Risk.CHANGE,
+    search_words="alias ip set addresses networks security group define reuse",
+    example="scope=cluster kind=alias name=printer cidr=192.168.10.9",
+)
 async def firewall_object_set(
     pve: Cluster,
     scope: ObjectScope,
     kind: Kind,
-    name: Annotated[str, Meta(description="Made if there is none")],
+    name: Annotated[str, Meta(description="Created if missing")],
     of: Of | None = None,
     cidr: Annotated[str, Meta(description="What an alias stands for")] | None = None,
     add: Annotated[list[str], Meta(description="Addresses for an IP set; !10.0.0.1 excludes")] | None = None,
@@ -38,10 +44,13 @@ async def firewall_object_set(
     rename: Annotated[str, Meta(description="New name")] | None = None,
     comment: str | None = None,
 ) -> Plan:
-    """Create or change an alias, an IP set or a security group; rules of a group: firewall_rule_set scope=group."""
-    place = await place_for(pve, scope, of, kind)
+    """Create or change an alias, an IP set or a security group; rules of a group: firewall_rule_set scope=group.
+
+    The cluster's need access admin.
+    """
+    place = await scope_for(pve, scope, of, kind)
     _check_arguments(kind, cidr, add, remove)
-    known = await _known(pve, place, kind)
+    known = await _load(pve, place, kind)
     present = known.get(_folded(kind, name))
     if rename is not None and present is None:
         raise unknown(_word(kind), name, list(known))
@@ -56,12 +65,12 @@ async def firewall_object_set(
         more, unchanged = _member_calls(pve, place, rename or name, members, add or [], remove or [])
         calls += more
     if not calls and not unchanged:
-        unchanged = (f"{_word(kind)} {name} is so already",)
+        unchanged = (f"{_word(kind)} {name} is already like that",)
     warnings = await _way_in(pve, place, kind, name, remove or []) if calls else []
     return Plan(f"Set {_word(kind)} {name} of {place.label}", tuple(calls), unchanged, warnings=tuple(warnings))
 
 
-async def _way_in(pve: Cluster, place: Place, kind: str, name: str, leaving: list[str]) -> list[str]:
+async def _way_in(pve: Cluster, place: FirewallScope, kind: str, name: str, leaving: list[str]) -> list[str]:
     """The IP set `management` is how people from other networks reach the nodes."""
     if (place.scope, kind, name) != ("cluster", "ipset", "management") or not leaving:
         return []
@@ -70,9 +79,9 @@ async def _way_in(pve: Cluster, place: Place, kind: str, name: str, leaving: lis
     )
 
 
-async def plan_object_deletion(pve: Cluster, place: Place, kind: str, name: str, *, force: bool) -> Plan:
+async def plan_object_deletion(pve: Cluster, place: FirewallScope, kind: str, name: str, *, force: bool) -> Plan:
     """Delete an alias, an IP set or a security group that no rule uses."""
-    known = await _known(pve, place, kind)
+    known = await _load(pve, place, kind)
     present = known.get(_folded(kind, name))
     if present is None:
         raise unknown(_word(kind), name, list(known))
@@ -94,7 +103,7 @@ async def plan_object_deletion(pve: Cluster, place: Place, kind: str, name: str,
         params["digest"] = present["digest"]
 
     async def settled() -> bool:
-        return _folded(kind, name) not in await _known(pve, place, kind)
+        return _folded(kind, name) not in await _load(pve, place, kind)
 
     says = f"Delete {_word(kind)} {name} of {place.label}"
     calls.append(Call(says, "DELETE", path, params, place.target, settled=settled))
@@ -102,7 +111,7 @@ async def plan_object_deletion(pve: Cluster, place: Place, kind: str, name: str,
     return Plan(says, tuple(calls), facts=_lost(kind, present, held), warnings=warnings)
 
 
-async def place_for(pve: Cluster, scope: str, of: int | str | None, kind: str) -> Place:
+async def scope_for(pve: Cluster, scope: str, of: int | str | None, kind: str) -> FirewallScope:
     """The cluster or a guest: only they have names of their own, and groups only the cluster."""
     if kind == "group" and scope != "cluster":
         raise BadArgument(
@@ -110,7 +119,7 @@ async def place_for(pve: Cluster, scope: str, of: int | str | None, kind: str) -
         )
     if scope not in ("cluster", "guest"):
         raise BadArgument(f"A {scope} has no aliases and IP sets of its own", next_step="Use scope=cluster or guest")
-    return await place_of(pve, scope, of)
+    return await scope_of(pve, scope, of)
 
 
 def _check_arguments(kind: str, cidr: str | None, add: list[str] | None, remove: list[str] | None) -> None:
@@ -122,7 +131,7 @@ def _check_arguments(kind: str, cidr: str | None, add: list[str] | None, remove:
         raise BadArgument("Too many addresses for one call", next_step=f"Give at most {MEMBERS_AT_ONCE}")
 
 
-async def _known(pve: Cluster, place: Place, kind: str) -> dict[str, dict[str, Any]]:
+async def _load(pve: Cluster, place: FirewallScope, kind: str) -> dict[str, dict[str, Any]]:
     return {_folded(kind, row[_KEY[kind]]): row for row in await pve.get(f"{place.base}/{_LIST[kind]}")}
 
 
@@ -137,7 +146,7 @@ def _word(kind: str) -> str:
 
 def _alias_calls(
     pve: Cluster,
-    place: Place,
+    place: FirewallScope,
     name: str,
     present: dict[str, Any] | None,
     cidr: str | None,
@@ -150,7 +159,7 @@ def _alias_calls(
         raise BadArgument("A new alias needs cidr", next_step="Such as cidr=192.168.10.0/24")
 
     async def settled() -> bool:
-        now = (await _known(pve, place, "alias")).get(final.lower())
+        now = (await _load(pve, place, "alias")).get(final.lower())
         return now is not None and now["cidr"] == wanted["cidr"] and comment in (None, now.get("comment", ""))
 
     path = f"{place.base}/aliases"
@@ -169,20 +178,20 @@ def _alias_calls(
 
 def _set_calls(
     pve: Cluster,
-    place: Place,
+    place: FirewallScope,
     kind: str,
     name: str,
     present: dict[str, Any] | None,
     rename: str | None,
     comment: str | None,
 ) -> list[Call]:
-    """IP sets and groups are made, renamed and commented by one and the same call."""
+    """One call creates, renames and comments IP sets and groups."""
     final = rename or name
     if present is not None and not rename and comment in (None, present.get("comment", "")):
         return []
 
     async def settled() -> bool:
-        now = (await _known(pve, place, kind)).get(final)
+        now = (await _load(pve, place, kind)).get(final)
         return now is not None and comment in (None, now.get("comment", ""))
 
     params: dict[str, Any] = {_KEY[kind]: final, **({"comment": comment} if comment is not None else {})}
@@ -194,7 +203,7 @@ def _set_calls(
 
 
 def _member_calls(
-    pve: Cluster, place: Place, name: str, members: list[dict[str, Any]], add: list[str], remove: list[str]
+    pve: Cluster, place: FirewallScope, name: str, members: list[dict[str, Any]], add: list[str], remove: list[str]
 ) -> tuple[list[Call], tuple[str, ...]]:
     present = {str(member["cidr"]): bool(member.get("nomatch")) for member in members}
     calls: list[Call] = []
@@ -215,7 +224,7 @@ def _member_calls(
     return calls, tuple(unchanged)
 
 
-def _member_call(pve: Cluster, place: Place, name: str, cidr: str, *, nomatch: bool, exists: bool) -> Call:
+def _member_call(pve: Cluster, place: FirewallScope, name: str, cidr: str, *, nomatch: bool, exists: bool) -> Call:
     base = f"{place.base}/ipset/{name}"
     settled = _membership(pve, place, name, cidr, nomatch)
     says = f"{'Exclude' if nomatch else 'Add'} {cidr} {'from' if nomatch else 'to'} IP set {name}"
@@ -225,7 +234,7 @@ def _member_call(pve: Cluster, place: Place, name: str, cidr: str, *, nomatch: b
     return Call(says, "POST", base, params, place.target, settled=settled)
 
 
-def _membership(pve: Cluster, place: Place, name: str, cidr: str, wanted: bool | None) -> Any:
+def _membership(pve: Cluster, place: FirewallScope, name: str, cidr: str, wanted: bool | None) -> Any:
     """Whether the set has the address as wanted: matching, excluded, or (None) not at all."""
 
     async def settled() -> bool:
@@ -235,7 +244,7 @@ def _membership(pve: Cluster, place: Place, name: str, cidr: str, wanted: bool |
     return settled
 
 
-def _emptying(path: str, name: str, rules: list[dict[str, Any]], place: Place) -> list[Call]:
+def _emptying(path: str, name: str, rules: list[dict[str, Any]], place: FirewallScope) -> list[Call]:
     """From the last rule to the first, so that positions do not shift."""
     return [
         Call(f"Delete rule {pos} of security group {name}", "DELETE", f"{path}/{pos}", {}, place.target)
@@ -249,7 +258,7 @@ def _lost(kind: str, present: Mapping[str, Any], held: list[dict[str, Any]]) -> 
     return {"members": [one["cidr"] for one in held]} if kind == "ipset" and held else {}
 
 
-async def _used_by(pve: Cluster, place: Place, kind: str, name: str) -> list[str]:
+async def _used_by(pve: Cluster, place: FirewallScope, kind: str, name: str) -> list[str]:
     """The rules that name the object, where it can be found with few reads."""
     if place.scope == "guest":
         lists = {place.label: place.rules}

@@ -8,21 +8,28 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import FIREWALL_GET, Advice
 from quorate.operations.access.directory import unknown
 from quorate.operations.firewall import lockout
-from quorate.operations.firewall.places import Digest, FileScope, Of, Place, not_in_force, options_of, place_of
 from quorate.operations.firewall.rules import risk_of
+from quorate.operations.firewall.scopes import Digest, FileScope, FirewallScope, Of, not_in_force, options_of, scope_of
 from quorate.operations.plan import Call, Plan
 from quorate.operations.registry import Risk, operation
+from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict
 
 _NOT_OPTIONS = ("delete", "digest", "node", "vmid")
 
 Policy = Literal["ACCEPT", "REJECT", "DROP"]
 
 
-@operation(risk=Risk.DESTROY, risk_of=risk_of, least=Risk.CHANGE)
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=risk_of,
+    least=Risk.CHANGE,
+    search_words="switch firewall enable disable default policy drop incoming block everything",
+    example="scope=guest of=docker01 enable=true",
+)
 async def firewall_options_set(
     pve: Cluster,
     scope: FileScope,
@@ -35,11 +42,11 @@ async def firewall_options_set(
     digest: Annotated[Digest, Meta(description="options_digest of firewall_get: only if unchanged since")]
     | None = None,
 ) -> Plan:
-    """Switch the firewall of the cluster, a node or a guest on or off, or change its options.
+    """Switch the firewall of the cluster, a node (both need access admin) or a guest on or off, or change its options.
 
     Before the nodes are affected, it is checked who could still reach ports 8006 and 22.
     """
-    place = await place_of(pve, scope, of)
+    place = await scope_of(pve, scope, of)
     wanted: dict[str, Any] = {"enable": enable, "policy_in": policy_in, "policy_out": policy_out, **(options or {})}
     wanted = {
         name: int(value) if isinstance(value, bool) else value for name, value in wanted.items() if value is not None
@@ -52,12 +59,12 @@ async def firewall_options_set(
     if digest and digest != present:
         raise Conflict(
             f"The firewall options of {place.label} have changed since they were read",
-            next_step="Read them again with firewall_get and decide anew",
+            next_step=Advice("Read them again, then decide", FIREWALL_GET),
         )
     changed = {name: value for name, value in wanted.items() if not _same(now, name, value)}
     summary = f"Set firewall options of {place.label}: {', '.join(f'{name}={value}' for name, value in wanted.items())}"
     if not changed:
-        return Plan(summary, unchanged=(f"the firewall of {place.label} is so already",))
+        return Plan(summary, unchanged=(f"the firewall of {place.label} is already like that",))
     after = {name: value for name, value in (now | changed).items() if value != ""}
     return Plan(
         summary,
@@ -67,7 +74,7 @@ async def firewall_options_set(
     )
 
 
-async def _check_names(pve: Cluster, place: Place, wanted: Mapping[str, Any]) -> None:
+async def _check_names(pve: Cluster, place: FirewallScope, wanted: Mapping[str, Any]) -> None:
     match = (await pve.facts()).find("PUT", f"{place.base}/options")
     assert match is not None, place.base
     known = [name for name in match.endpoint.parameters if name not in _NOT_OPTIONS]
@@ -82,7 +89,7 @@ def _same(now: Mapping[str, Any], name: str, value: Any) -> bool:
     return str(now.get(name, "")) == str(value)
 
 
-def _call(pve: Cluster, place: Place, says: str, changed: Mapping[str, Any], digest: str) -> Call:
+def _call(pve: Cluster, place: FirewallScope, says: str, changed: Mapping[str, Any], digest: str) -> Call:
     async def settled() -> bool:
         there = await options_of(pve, place)
         return all(_same(there, name, value) for name, value in changed.items())
@@ -94,7 +101,7 @@ def _call(pve: Cluster, place: Place, says: str, changed: Mapping[str, Any], dig
     return Call(says, "PUT", f"{place.base}/options", params, place.target, settled=settled)
 
 
-async def _warnings(pve: Cluster, place: Place, changed: Mapping[str, Any], after: dict[str, Any]) -> list[str]:
+async def _warnings(pve: Cluster, place: FirewallScope, changed: Mapping[str, Any], after: dict[str, Any]) -> list[str]:
     if place.scope == "guest":
         reasons = await not_in_force(pve, place, after) if after.get("enable") else []
         return [reason.removeprefix("no: ") for reason in reasons]

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import FIREWALL_GET, Advice
 from quorate.operations.firewall import lockout
-from quorate.operations.firewall.places import Digest, Of, Place, Scope, not_in_force, options_of, place_of
+from quorate.operations.firewall.scopes import Digest, FirewallScope, Of, Scope, not_in_force, options_of, scope_of
 from quorate.operations.plan import Call, Plan
 from quorate.operations.registry import Risk, operation
+from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict, NotFound
 
 RULE_KEYS = (
     "type", "action", "macro", "proto", "source", "sport", "dest", "dport", "icmp-type", "iface", "log", "comment",
@@ -21,17 +22,26 @@ RULE_KEYS = (
 
 
 def risk_of(arguments: Mapping[str, Any]) -> Risk:
-    """A guest's rules concern that guest. All others can cut the nodes off, and with them the way to undo it."""
+    """A guest's rules affect that guest. All others can cut off the nodes, and with them the means to undo it."""
     return Risk.CHANGE if arguments["scope"] == "guest" else Risk.DESTROY
 
 
-@operation(risk=Risk.DESTROY, risk_of=risk_of, least=Risk.CHANGE)
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=risk_of,
+    least=Risk.CHANGE,
+    search_words=(
+        "limit restrict reach webgui only open close port allow block deny accept drop isolate traffic incoming "
+        "outgoing inbound internet lan ssh http tcp udp"
+    ),
+    example="scope=guest of=docker01 type=in action=ACCEPT proto=tcp dport=443",
+)
 async def firewall_rule_set(
     pve: Cluster,
     scope: Scope,
     of: Of | None = None,
     pos: Annotated[int, Meta(ge=0, description="The rule to change; without it one is added")] | None = None,
-    move_to: Annotated[int, Meta(ge=0, description="Position it shall have; a new rule comes first")] | None = None,
+    move_to: Annotated[int, Meta(ge=0, description="New position; a new rule goes first")] | None = None,
     type: Literal["in", "out", "forward", "group"] | None = None,
     action: Annotated[str, Meta(description="ACCEPT, DROP, REJECT, or the security group")] | None = None,
     enable: Annotated[bool, Meta(description="A new rule is on unless false")] | None = None,
@@ -47,14 +57,15 @@ async def firewall_rule_set(
     comment: str | None = None,
     digest: Digest | None = None,
 ) -> Plan:
-    """Add a firewall rule, or change or move one; "" clears a field. Rules count from the top."""
+    """Add a firewall rule, or change or move one; "" clears a field. Rules count from the top. Other scopes than guest
+    need access admin."""
     given = {
         "type": type, "action": action, "macro": macro, "proto": proto, "source": source, "dest": dest,
         "sport": sport, "dport": dport, "icmp-type": icmp_type, "iface": iface, "log": log, "comment": comment,
         "enable": None if enable is None else int(enable),
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    place = await place_of(pve, scope, of)
+    place = await scope_of(pve, scope, of)
     rules = await read_rules(pve, place, digest)
     if move_to is not None and move_to > len(rules) - (pos is not None):
         raise BadArgument(f"move_to={move_to} is beyond the end", next_step=f"{place.label} has {len(rules)} rules")
@@ -63,7 +74,7 @@ async def firewall_rule_set(
     return await _change(pve, place, rules, pos, given, move_to)
 
 
-async def plan_rule_deletion(pve: Cluster, place: Place, pos: int, digest: str | None) -> Plan:
+async def plan_rule_deletion(pve: Cluster, place: FirewallScope, pos: int, digest: str | None) -> Plan:
     rules = await read_rules(pve, place, digest)
     rule = _at(place, rules, pos)
     left = [one for one in rules if one is not rule]
@@ -76,28 +87,30 @@ async def plan_rule_deletion(pve: Cluster, place: Place, pos: int, digest: str |
         settled=_are(pve, place, left),
     )
     warnings = await _warnings(pve, place, left)
-    return Plan(f"{call.says}: {describe(rule)}", (call,), facts={"rule": kept(rule)}, warnings=tuple(warnings))
+    return Plan(f"{call.says}: {describe(rule)}", (call,), facts={"rule": as_dict(rule)}, warnings=tuple(warnings))
 
 
-async def read_rules(pve: Cluster, place: Place, digest: str | None) -> list[dict[str, Any]]:
-    """The rules as they are, refused if they are not those that the caller has seen."""
+async def read_rules(pve: Cluster, place: FirewallScope, digest: str | None) -> list[dict[str, Any]]:
+    """The rules as they are, refused if they changed since the caller read them."""
     rules: list[dict[str, Any]] = sorted(await pve.get(place.rules), key=lambda rule: int(rule["pos"]))
     if digest and digest != (rules[0].get("digest") if rules else None):
         raise Conflict(
             f"The rules of {place.label} have changed since they were read",
-            next_step="Positions may have shifted: read them again with firewall_get and decide anew",
+            next_step=Advice("Positions may have shifted. Read them again, then decide", FIREWALL_GET),
         )
     return rules
 
 
-def _at(place: Place, rules: list[dict[str, Any]], pos: int) -> dict[str, Any]:
+def _at(place: FirewallScope, rules: list[dict[str, Any]], pos: int) -> dict[str, Any]:
     if pos < len(rules):
         return rules[pos]
     there = f"It has the positions 0 to {len(rules) - 1}" if rules else "It has no rules"
-    raise NotFound(f"{place.label} has no rule {pos}", next_step=f"{there}; see firewall_get")
+    raise NotFound(f"{place.label} has no rule {pos}", next_step=Advice(there, FIREWALL_GET))
 
 
-async def _add(pve: Cluster, place: Place, rules: list[dict[str, Any]], given: dict[str, Any], position: int) -> Plan:
+async def _add(
+    pve: Cluster, place: FirewallScope, rules: list[dict[str, Any]], given: dict[str, Any], position: int
+) -> Plan:
     for name in ("type", "action"):
         if not given.get(name):
             raise BadArgument(f"A new rule needs {name}", next_step="Such as type=in action=ACCEPT proto=tcp dport=22")
@@ -123,7 +136,7 @@ async def _add(pve: Cluster, place: Place, rules: list[dict[str, Any]], given: d
 
 async def _change(
     pve: Cluster,
-    place: Place,
+    place: FirewallScope,
     rules: list[dict[str, Any]],
     pos: int,
     given: dict[str, Any],
@@ -144,11 +157,13 @@ async def _change(
         calls.append(_moving(pve, place, after, pos, move_to, digest=None if calls else rule["digest"]))
         after.insert(move_to, after.pop(pos))
     if not calls:
-        return Plan(f"Change rule {pos} of {place.label}", unchanged=(f"rule {pos} is so already: {describe(rule)}",))
+        return Plan(
+            f"Change rule {pos} of {place.label}", unchanged=(f"rule {pos} is already like that: {describe(rule)}",)
+        )
     final = after[pos if move_to is None else move_to]
     facts = {
-        "was": kept(rule),
-        "rule": kept(final),
+        "was": as_dict(rule),
+        "rule": as_dict(final),
         "position": pos if move_to is None else move_to,
         "enabled": bool(final.get("enable")),
     }
@@ -158,7 +173,7 @@ async def _change(
 
 def _changing(
     pve: Cluster,
-    place: Place,
+    place: FirewallScope,
     rules: list[dict[str, Any]],
     pos: int,
     changed: dict[str, Any],
@@ -175,7 +190,7 @@ def _changing(
 
 
 def _moving(
-    pve: Cluster, place: Place, rules: list[dict[str, Any]], pos: int, to: int, *, digest: str | None = None
+    pve: Cluster, place: FirewallScope, rules: list[dict[str, Any]], pos: int, to: int, *, digest: str | None = None
 ) -> Call:
     after = list(rules)
     after.insert(to, after.pop(pos))
@@ -189,7 +204,7 @@ def _applied(rule: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in (rule | changed).items() if value != ""}
 
 
-def _are(pve: Cluster, place: Place, wanted: list[dict[str, Any]]) -> Any:
+def _are(pve: Cluster, place: FirewallScope, wanted: list[dict[str, Any]]) -> Any:
     expected = [_comparable(rule) for rule in wanted]
 
     async def settled() -> bool:
@@ -202,7 +217,7 @@ def _comparable(rule: Mapping[str, Any]) -> dict[str, str]:
     return {"enable": "0"} | {name: str(rule[name]) for name in RULE_KEYS if name in rule}
 
 
-def kept(rule: Mapping[str, Any]) -> dict[str, Any]:
+def as_dict(rule: Mapping[str, Any]) -> dict[str, Any]:
     return {name: rule[name] for name in RULE_KEYS if name in rule}
 
 
@@ -219,7 +234,7 @@ def describe(rule: Mapping[str, Any]) -> str:
     return " ".join(part for part in parts if part) + (" (on)" if rule.get("enable") else " (off)")
 
 
-async def _warnings(pve: Cluster, place: Place, rules: list[dict[str, Any]]) -> list[str]:
+async def _warnings(pve: Cluster, place: FirewallScope, rules: list[dict[str, Any]]) -> list[str]:
     if place.scope == "guest":
         return [reason.removeprefix("no: ") for reason in await not_in_force(pve, place, await options_of(pve, place))]
     return await lockout.consequences(pve, lambda now: lockout.with_rules(now, place.scope, place.target.id, rules))

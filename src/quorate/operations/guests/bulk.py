@@ -9,19 +9,19 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import GUEST_LIST, Advice
+from quorate.operations.argument_checks import refuse_misplaced
 from quorate.operations.backups.backups import NOTES_TEMPLATE, vzdump_call
-from quorate.operations.guests.each import plan_each
-from quorate.operations.guests.power import plan_power
-from quorate.operations.guests.selection import Filter
-from quorate.operations.misplaced import refuse_misplaced
+from quorate.operations.guests.power import plan_each, plan_power
+from quorate.operations.guests.queries import Filter
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, guest_call
-from quorate.operations.readiness import refuse_locked
+from quorate.operations.preconditions import refuse_locked
 from quorate.operations.registry import Risk, operation
 from quorate.operations.snapshots import check_name, creation, name_from_time
-from quorate.operations.stored import require
+from quorate.operations.stored_volumes import require
+from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, NotFound
 
 MOST_GUESTS = 100
 _TAG = re.compile(r"[a-z0-9_][a-z0-9_+.-]*", re.I)
@@ -30,7 +30,11 @@ Action = Literal["start", "shutdown", "reboot", "snapshot", "tag", "untag", "bac
 _BELONGS_TO = {"tags": ("tag", "untag"), "snapshot": ("snapshot",), "storage": ("backup",)}
 
 
-@operation(risk=Risk.CHANGE)
+@operation(
+    risk=Risk.CHANGE,
+    search_words="everything several guest once mass shutdown stop start tag snapshot together lab",
+    example="action=shutdown tag=lab",
+)
 async def guest_bulk(
     pve: Cluster,
     action: Action,
@@ -71,15 +75,15 @@ async def _targets(
     """The guests that are listed and fit the filter, or all that fit it; templates only where they make sense."""
     if refs is None and not any((wanted.node, wanted.type, wanted.status, wanted.name, wanted.tag, wanted.pool)):
         raise BadArgument("No guests are chosen", next_step="Give guests=[…], or node, type, status, name, tag or pool")
-    fitting = await wanted.apply(pve)
+    fitting = await wanted.apply(pve, to_act=True)
     if refs is None:
         chosen = [row for row in fitting if templates or not row.template]
         found = [Guest(pve, row) for row in sorted(chosen, key=lambda row: row.vmid)]
     else:
-        named = [await pve.guest(ref) for ref in refs]
-        found = list({guest.vmid: guest for guest in named if wanted.fits(guest.row)}.values())
+        fit = {row.vmid for row in fitting}
+        found = [guest for guest in await pve.guests(refs) if guest.vmid in fit]
     if not found:
-        raise NotFound("No guest fits", next_step="Try the same filters with guest_list; templates are left out")
+        raise NotFound("No guest fits", next_step=Advice("Templates are left out; try the same filters", GUEST_LIST))
     if len(found) > limit:
         raise BadArgument(
             f"{len(found)} guests fit, more than limit={limit}",
@@ -95,7 +99,8 @@ def _checked_tags(tags: list[str] | None) -> list[str]:
     for tag in tags or []:
         if not _TAG.fullmatch(tag):
             raise BadArgument(
-                f"{tag!r} is no tag", next_step="A tag has letters, digits, _ - + . and does not begin with - + or ."
+                f"{tag!r} is not a valid tag",
+                next_step="A tag has letters, digits, _ - + . and does not begin with - + or .",
             )
     return sorted({tag.lower() for tag in tags or []})
 
@@ -130,7 +135,7 @@ async def _snapshot_call(name: str, guest: Guest) -> Call:
 
 
 async def _backup_call(pve: Cluster, storage: str | None, guest: Guest) -> Call:
-    """One run for each guest, although PVE takes several: so each has an outcome of its own."""
+    """One run per guest, although PVE takes several, so that each has its own outcome."""
     refuse_locked(guest, await guest.get("status/current"))
     await require(pve, f"back up {guest}", f"/vms/{guest.vmid}", "VM.Backup")
     chosen = (await pick_storage(pve, guest.row.node, "backup", wanted=storage)).storage

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import CLOUDINIT_SET, DISK_ADD, DISK_CHANGE, DISK_DESTROY, GUEST_GET, NIC_REMOVE, NIC_SET, Advice
+from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
     checked_tags,
     is_set,
     live_and_waiting,
-    pending_changes,
     read_config,
     split_tags,
     write_config,
 )
+from quorate.operations.placement import oversize_warnings
 from quorate.operations.plan import Plan
 from quorate.operations.registry import GuestRef, Risk, operation
 from quorate.operations.root_only import refuse_root_only
+from quorate.operations.start_checks import affects_start, start_objections
 from quorate.operations.units import parse_size
+from quorate.problems import BadArgument, NotFound
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, NotFound
+from quorate.suggestions import suggest
 
 MIB = 1024**2
 
-# Parameters of PVE's call that are no options of a guest.
+# Parameters of PVE's call that are not options of a guest.
 _ABOUT_THE_CALL = frozenset(
     ["node", "vmid", "digest", "delete", "revert", "force", "skiplock", "background_delay", "import-working-storage"]
 )
@@ -37,20 +40,30 @@ _VM_ONLY = ("sockets", "cpu", "balloon", "agent", "boot", "cdrom")
 _CLOUDINIT = frozenset(
     ["ciuser", "cipassword", "citype", "ciupgrade", "cicustom", "sshkeys", "nameserver", "searchdomain"]
 )
-# Changing these on a running VM plugs something in or out, which PVE better does in a task.
+# Changing these on a running VM plugs something in or out, which PVE should do in a task.
 _PLUGGED = ("memory", "vcpus", "balloon", "usb", "hostpci", "virtiofs", "cdrom")
 _CD_SLOTS = ("ide2", "ide0", "ide1", "ide3", "sata0", "sata1", "sata2", "sata3", "sata4", "sata5")
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    excused={Reason.DISK_PLACE: "of the drives only the CD-ROM"},
+    search_words=(
+        "hot add hotplug double twice vm keeps running out of memory slow bigger size less ram gigs cpu cores vcpu"
+        " bump rename name hostname autostart start automatically host boots order description notes tags "
+        "protection change settings hardware reduce increase agent ballooning"
+    ),
+    example="guest=docker01 memory=12G",
+)
 async def guest_configure(
     pve: Cluster,
     guest: GuestRef,
     cores: int | None = None,
     sockets: int | None = None,
     memory: Annotated[int | str, Meta(description="MiB, or 4G")] | None = None,
-    balloon: Annotated[int | str, Meta(description="Least memory; 0: no ballooning")] | None = None,
-    cpu: Annotated[str, Meta(description="CPU type such as host")] | None = None,
+    balloon: Annotated[int | str, Meta(description="Least memory; 0: off")] | None = None,
+    cpu: Annotated[str, Meta(description="Type such as host")] | None = None,
     name: str | None = None,
     description: str | None = None,
     tags: Annotated[list[str], Meta(description="Replaces all")] | None = None,
@@ -59,13 +72,13 @@ async def guest_configure(
     onboot: bool | None = None,
     startup: Annotated[str, Meta(description="order=1,up=30,down=60")] | None = None,
     protection: bool | None = None,
-    agent: Annotated[bool | str, Meta(description="QEMU guest agent")] | None = None,
+    agent: Annotated[bool | str, Meta(description="Guest agent")] | None = None,
     boot: Annotated[list[str], Meta(description="Devices in order")] | None = None,
     cdrom: Annotated[str, Meta(description="ISO volume to insert, or none")] | None = None,
     options: Annotated[dict[str, Any], Meta(description="Any other PVE option")] | None = None,
     unset: Annotated[list[str], Meta(description="Options to remove")] | None = None,
     revert: Annotated[list[str], Meta(description="Pending changes to drop")] | None = None,
-    digest: Annotated[str, Meta(description="Refuse if the configuration is another")] | None = None,
+    digest: Annotated[str, Meta(description="Refuse if it has changed")] | None = None,
 ) -> Plan:
     """Change options of a guest; says what is live and what waits for a restart.
 
@@ -123,14 +136,18 @@ async def _plan(
     if {"memory", "balloon"} & changed.keys():
         _check_balloon({**config, **changed})
     touched = [*changed, *removed, *revert]
-    slow = guest.row.status == "running" and any(key.startswith(_PLUGGED) or _is_cd(key) for key in touched)
+    plugs = guest.is_vm and any(key.startswith(_PLUGGED) or _is_cd(key) for key in touched)
+    slow = plugs and await guest.status() == "running"
     says = f"Change {', '.join(touched)} of {guest}"
     call = write_config(guest, config, says, set=changed, delete=removed, revert=revert, slow=slow)
     return Plan(
         summary,
         (call,),
         tuple(unchanged),
-        warnings=tuple(await _warnings(pve, guest, {**config, **changed}, changed)),
+        warnings=(
+            *await _start_warnings(pve, guest, {**config, **changed}, {**changed, **dict.fromkeys(removed)}),
+            *(await oversize_warnings(pve, guest.row.node, changed["memory"] * MIB) if "memory" in changed else ()),
+        ),
         after=live_and_waiting(guest, touched),
     )
 
@@ -196,11 +213,12 @@ def _cdrom(guest: Guest, config: Config, given: str) -> dict[str, str]:
     slot = drives[0] if drives else next((slot for slot in _CD_SLOTS if slot not in config), None)
     if slot is None:
         raise BadArgument(
-            f"{guest} has no place left for a CD drive", next_step="Free one with disk_change action=detach"
+            f"{guest} has no place left for a CD drive",
+            next_step=Advice("Free one", DISK_CHANGE(guest=guest.vmid, action="detach")),
         )
     if given != "none" and ":" not in given:
         raise BadArgument(
-            f"{given!r} is no volume", next_step="Write it as storage:iso/file.iso, or none to eject the disc"
+            f"{given!r} is not a volume", next_step="Write it as storage:iso/file.iso, or none to eject the disc"
         )
     if values.volume_of(str(config.get(slot, ""))) == given:
         return {slot: str(config[slot])}
@@ -213,11 +231,13 @@ def _with_options(
     merged = dict(wanted)
     for key, value in options.items():
         _refuse_foreign(key)
-        schema = _known(guest, key, table)
+        schema = _schema_of(guest, key, table)
         if key in wanted:
             raise BadArgument(f"{key} is given twice", next_step="Leave it out of options")
         if guest.is_vm and (key in _CLOUDINIT or values.bus_of(key) == "ipconfig"):
-            raise BadArgument(f"{key} belongs to cloud-init", next_step="Use cloudinit_set")
+            raise BadArgument(
+                f"{key} belongs to cloud-init", next_step=Advice("Use the tool for cloud-init", CLOUDINIT_SET)
+            )
         if isinstance(value, (dict, list)) or value is None:
             raise BadArgument(f"{key} takes a text, a number or a boolean", next_step="unset removes an option")
         merged[key] = _typed(value, schema)
@@ -234,37 +254,52 @@ def _typed(value: Any, schema: Mapping[str, Any]) -> Any:
 
 def _removable(guest: Guest, key: str, wanted: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     _refuse_foreign(key)
-    _known(guest, key, table)
+    _schema_of(guest, key, table)
     if key in wanted:
         raise BadArgument(f"{key} cannot be set and unset at once")
     return key
 
 
 def _refuse_foreign(key: str) -> None:
-    """Devices have tools of their own, which know their traps."""
+    """Devices have their own tools, which know the pitfalls."""
     bus = values.bus_of(key)
     if bus == "net":
-        raise BadArgument(f"{key} is a network card", next_step="Use nic_set or nic_remove")
+        raise BadArgument(
+            f"{key} is a network card", next_step=Advice("Use the tools for network cards", NIC_SET, NIC_REMOVE)
+        )
     if bus == "unused":
-        raise BadArgument(f"{key} is a detached disk", next_step="Use disk_change action=attach, or disk_destroy")
+        raise BadArgument(
+            f"{key} is a detached disk",
+            next_step=Advice("Use the tools for disks", DISK_CHANGE(action="attach"), DISK_DESTROY),
+        )
     if bus in values.DISKS:
-        raise BadArgument(f"{key} is a disk", next_step="Use disk_add, disk_change or disk_destroy")
+        raise BadArgument(
+            f"{key} is a disk", next_step=Advice("Use the tools for disks", DISK_ADD, DISK_CHANGE, DISK_DESTROY)
+        )
+    if key == "cdrom":  # PVE's alias of ide2, whatever is in it
+        raise BadArgument(
+            "In options, cdrom means the drive ide2", next_step="Use the argument cdrom, or cdrom=none to eject"
+        )
     if key in _ABOUT_THE_CALL:
-        raise BadArgument(f"{key} is no option of a guest", next_step="Use unset, revert and digest")
+        raise BadArgument(f"{key} is not an option of a guest", next_step="Use unset, revert and digest")
 
 
-def _known(guest: Guest, key: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
+def _schema_of(guest: Guest, key: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
     schema: Mapping[str, Any] | None = table.get(key) or table.get(re.sub(r"\d+$", "[n]", key))
     if schema is None:
-        near = difflib.get_close_matches(key, table, 3, 0.5)
         kind = "VM" if guest.is_vm else "container"
-        hint = f"Did you mean {' or '.join(near)}?" if near else "guest_get shows the options that are set"
+        hint = suggest(
+            key,
+            table,
+            Advice("See the options that are set", GUEST_GET(guest=guest.vmid, detail=True)),
+            count=3,
+        )
         raise BadArgument(f"A {kind} has no option {key!r}", next_step=hint)
     return schema
 
 
 async def _require_pending(guest: Guest, names: list[str]) -> None:
-    waiting = pending_changes(await guest.get("pending"))
+    waiting = values.pending_changes(await guest.get("pending"))
     for key in names:
         if key not in waiting:
             there = f"Pending are {', '.join(sorted(waiting))}" if waiting else "Nothing is pending"
@@ -276,16 +311,15 @@ def _check_balloon(config: Mapping[str, Any]) -> None:
     if "balloon" in config and int(config["balloon"]) > memory:
         raise BadArgument(
             f"balloon={config['balloon']} is more than the memory of {memory} MiB",
-            why="Ballooning can only give memory back",
+            why="Ballooning can only return memory",
             next_step="Give at most as much as memory, or 0 for no ballooning",
         )
 
 
-async def _warnings(pve: Cluster, guest: Guest, config: Mapping[str, Any], changed: Mapping[str, Any]) -> list[str]:
-    if not guest.is_vm or not {"cores", "sockets"} & changed.keys():
-        return []
-    given = int(config.get("cores", 1)) * int(config.get("sockets", 1))
-    cpus = int((await pve.inventory.node(guest.row.node)).maxcpu)
-    if not cpus or given <= cpus:
-        return []
-    return [f"{guest} would have {given} CPUs, and {guest.row.node} has {cpus}; a VM does not start like that"]
+async def _start_warnings(
+    pve: Cluster, guest: Guest, config: Mapping[str, Any], changed: Mapping[str, Any]
+) -> tuple[str, ...]:
+    if not guest.is_vm or not affects_start(changed):
+        return ()
+    kept = {key: value for key, value in config.items() if changed.get(key, value) is not None}
+    return tuple(await start_objections(pve, guest.row.node, kept))

@@ -2,17 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.guests.each import plan_each
+from quorate.hints import GUEST_GET, GUEST_LIST, GUEST_POWER, GUEST_STOP, Advice
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.registry import GuestRefs, Risk, operation
+from quorate.operations.start_checks import NOTHING_TO_BOOT, has_nothing_to_boot
 from quorate.operations.units import shortlist
+from quorate.problems import BadArgument, Conflict, Problem
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict
+from quorate.pve.tasks import gather_bounded
+
+READS_AT_ONCE = 16
+REASONS_TOLD = 5
+
+Planner = Callable[[Guest], Awaitable[Call | str]]
+
+
+async def plan_each(summary: str, guests: list[Guest], planner: Planner) -> Plan:
+    """A call for each guest; those that need none are unchanged, those that cannot are failures."""
+
+    async def one(guest: Guest) -> Call | Problem | str:
+        try:
+            return await planner(guest)
+        except Problem as problem:
+            return problem
+
+    found = await gather_bounded(READS_AT_ONCE, [partial(one, guest) for guest in guests])
+    problems = [each for each in found if isinstance(each, Problem)]
+    if problems and len(problems) == len(found):
+        raise problems[0] if len(problems) == 1 else _together(problems)
+    return Plan(
+        summary,
+        tuple(each for each in found if isinstance(each, Call)),
+        tuple(each for each in found if isinstance(each, str)),
+        tuple(_about(guest, each) for guest, each in zip(guests, found, strict=True) if isinstance(each, Problem)),
+        independent=True,
+    )
+
+
+def _about(guest: Guest, problem: Problem) -> str:
+    text = str(problem)
+    return text if str(guest) in text else f"{guest}: {text}"
+
+
+def _together(problems: list[Problem]) -> Conflict:
+    why = " ".join(str(problem) for problem in problems[:REASONS_TOLD])
+    return Conflict("None of the guests can do this now", why=why)
+
 
 GUESTS_AT_ONCE = 50
 NAMES_SHOWN = 5
@@ -46,25 +88,45 @@ _RULES: dict[str, _Rule] = {
 }
 
 
-@operation(risk=Risk.CHANGE)
+@operation(
+    risk=Risk.CHANGE,
+    search_words=(
+        "start boot restart reboot shutdown suspend pause resume wake reset button vm container down bring up"
+    ),
+    example="guest=test-vm action=start",
+    elsewhere={"stop": GUEST_STOP, "poweroff": GUEST_STOP, "kill": GUEST_STOP},
+)
 async def guest_power(
     pve: Cluster,
     guest: GuestRefs,
     action: Action,
     timeout: Annotated[int, Meta(ge=1, le=86400, description="Seconds a shutdown or reboot may take")] | None = None,
 ) -> Plan:
-    """Start, shut down, reboot, reset, suspend or resume guests, and follow it to the end.
-
-    shutdown and reboot ask the guest's OS; reset is the reset button. For a hard power-off use guest_stop.
-    """
+    """Start, shut down, reboot, reset, suspend or resume guests. shutdown and reboot ask the guest's OS; reset is the
+    reset button. Hard power-off: guest_stop."""
     if timeout is not None and action not in ("shutdown", "reboot"):
         raise BadArgument(
             f"timeout does not go with action={action}", next_step="Leave it out; wait= bounds the following"
         )
-    return await _plan(pve, guest, action, timeout=timeout)
+    guests = await _guests(pve, guest)
+    plan = await plan_power(guests, action, timeout=timeout)
+    return replace(plan, warnings=await _boot_warnings(guests)) if action == "start" and plan.calls else plan
 
 
-@operation(risk=Risk.DESTROY, idempotent=True)
+async def _boot_warnings(guests: list[Guest]) -> tuple[str, ...]:
+    """A VM without anything to boot runs, and does nothing. Only one whose disk has no size may be such a VM."""
+    doubtful = [guest for guest in guests if guest.is_vm and not guest.row.maxdisk]
+    configs = await gather_bounded(READS_AT_ONCE, [partial(guest.get, "config") for guest in doubtful])
+    pairs = zip(doubtful, configs, strict=True)
+    return tuple(f"{guest}: {NOTHING_TO_BOOT}" for guest, config in pairs if has_nothing_to_boot(config))
+
+
+@operation(
+    risk=Risk.DESTROY,
+    idempotent=True,
+    search_words="kill hard power off cut pull plug force stop frozen hung hangs crashed not shut down",
+    example="guest=k3s-agent",
+)
 async def guest_stop(pve: Cluster, guest: GuestRefs) -> Plan:
     """Cut the power of guests at once. Unsaved data is lost; prefer guest_power action=shutdown."""
     return await _plan(pve, guest, "stop")
@@ -75,7 +137,7 @@ async def _plan(pve: Cluster, refs: int | str | list[int | str], action: str, **
 
 
 async def plan_power(guests: list[Guest], action: str, **params: Any) -> Plan:
-    """The plan that brings all of the guests to where the action leads."""
+    """The plan for all of the guests."""
 
     async def one(guest: Guest) -> Call | str:
         state = await state_of(guest)
@@ -87,16 +149,16 @@ async def plan_power(guests: list[Guest], action: str, **params: Any) -> Plan:
 async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
     wanted = refs if isinstance(refs, list) else [refs]
     if not wanted:
-        raise BadArgument("No guest is given", next_step="Give a vmid or a name; guest_list shows both")
+        raise BadArgument("No guest is given", next_step=Advice("Give a vmid or a name", GUEST_LIST))
     if len(wanted) > GUESTS_AT_ONCE:
         raise BadArgument(f"{len(wanted)} guests are too many for one call", next_step=f"Give at most {GUESTS_AT_ONCE}")
     return await pve.guests(wanted)
 
 
 async def state_of(guest: Guest) -> str:
-    """running, stopped, paused, suspended (asleep by itself), hibernated (saved to disk) or one of QEMU's troubles.
+    """running, stopped, paused, suspended (by the guest), hibernated (saved to disk) or one of QEMU's error states.
 
-    The guest's own node is asked: the cluster's view lags by seconds.
+    It comes from the guest's node: the cluster's view lags by seconds.
     """
     status = await guest.get("status/current")
     if status.get("lock") == "suspended":
@@ -110,14 +172,20 @@ def power_call(guest: Guest, action: str, state: str, params: dict[str, Any]) ->
     if guest.row.template:
         raise Conflict(f"{guest} is a template and has no power state", next_step="Clone it into a guest first")
     if action == "start" and state in ("paused", "suspended", "hibernated"):
-        raise Conflict(f"{guest} is {state}, not stopped", next_step="Use guest_power action=resume")
+        raise Conflict(
+            f"{guest} is {state}, not stopped",
+            next_step=Advice("Resume it", GUEST_POWER(guest=guest.vmid, action="resume")),
+        )
     if action in ("reset",) and not guest.is_vm:
-        raise Conflict(f"{guest} is a container, which has no reset button", next_step="Use guest_power action=reboot")
+        raise Conflict(
+            f"{guest} is a container, which has no reset button",
+            next_step=Advice("Reboot it", GUEST_POWER(guest=guest.vmid, action="reboot")),
+        )
     rule = _RULES[action]
     if state in rule.done:
         return None
     if state not in rule.wants:
-        raise Conflict(f"{guest} is {state}, so it cannot {_verb(action)}", next_step=_way_out(action, state))
+        raise Conflict(f"{guest} is {state}, so it cannot {_verb(action)}", next_step=_way_out(guest, action, state))
     verb = "start" if action == "resume" and state == "hibernated" else action
 
     async def arrived() -> bool:
@@ -137,11 +205,12 @@ def _verb(action: str) -> str:
     }.get(action, f"be {action}d" if action.endswith("e") else f"be {action}ed")
 
 
-def _way_out(action: str, state: str) -> str:
+def _way_out(guest: Guest, action: str, state: str) -> Advice:
+    resume = GUEST_POWER(guest=guest.vmid, action="resume")
     if state == "stopped":
-        return "Use guest_power action=start"
+        return Advice("Start it", GUEST_POWER(guest=guest.vmid, action="start"))
     if state == "hibernated" and action == "stop":
-        return "It does not run; its memory is saved on disk. Use guest_power action=resume, then stop it"
+        return Advice("It does not run; its memory is saved on disk. Resume it, then stop it", resume)
     if state in ("paused", "suspended", "hibernated", "io-error"):
-        return "Use guest_power action=resume first"
-    return f"See guest_get; {action} needs another state"
+        return Advice("Resume it first", resume)
+    return Advice(f"{action} needs another state", GUEST_GET(guest=guest.vmid))

@@ -7,16 +7,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from quorate.hints import GUEST_CLONE, GUEST_CONFIGURE, GUEST_GET, GUEST_POWER, Advice
 from quorate.operations.registry import GuestRef, Illustrated, Risk, operation
+from quorate.problems import BadArgument, Conflict
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict
 
 LEAST_WIDTH = 256
 _SERIAL = re.compile(r"serial\d")
 
 
-@operation(risk=Risk.LOOK_INSIDE)
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="screen picture console display monitor show say boot stuck see grub",
+    example="guest=docker01",
+)
 async def guest_screenshot(pve: Cluster, guest: GuestRef, max_width: int = 1280) -> Illustrated:
     """A running VM's screen, as an image."""
     if max_width < LEAST_WIDTH:
@@ -34,29 +39,36 @@ async def guest_screenshot(pve: Cluster, guest: GuestRef, max_width: int = 1280)
     if factor > 1:
         facts["shown"] = f"1/{factor} of each side; max_width={picture.width} shows every pixel"
     if picture.plain:
-        facts["note"] = "The whole screen has one colour: it may be blank, asleep or just starting"
+        facts["note"] = "The whole screen has one color: it may be blank, asleep or just starting"
     return Illustrated(facts, (png,))
 
 
 async def _refuse_without_screen(pve: Cluster, guest: Guest) -> None:
     if not guest.is_vm:
         raise BadArgument(
-            f"{guest} is a container and has no screen", next_step="guest_get shows its state; only VMs have a screen"
+            f"{guest} is a container and has no screen",
+            next_step=Advice("Only VMs have a screen; see its state", GUEST_GET(guest=guest.vmid)),
         )
-    if guest.row.template:
-        raise BadArgument(f"{guest} is a template and never runs", next_step="Clone it with guest_clone and start that")
     if not await pve.may(f"/vms/{guest.vmid}", "VM.Console"):
         raise await pve.refusal(f"see the screen of {guest}", f"/vms/{guest.vmid}", ["VM.Console"])
     status, config = await asyncio.gather(guest.get("status/current"), guest.get("config", current=True))
+    if guest.row.template:
+        raise BadArgument(
+            f"{guest} is a template and never runs",
+            next_step=Advice("Clone it and start the clone", GUEST_CLONE(guest=guest.vmid)),
+        )
     if status.get("status") != "running":
         raise Conflict(
-            f"{guest} is not running, so it has no screen", next_step="Start it first with guest_power action=start"
+            f"{guest} is not running, so it has no screen",
+            next_step=Advice("Start it first", GUEST_POWER(guest=guest.vmid, action="start")),
         )
     if reason := _without_display(config):
         raise Conflict(
-            f"{guest} has no screen that could be seen",
+            f"{guest} has no screen to capture",
             why=reason,
-            next_step="guest_get shows its state; guest_configure can set vga=std, which a restart brings in",
+            next_step=Advice(
+                "See its state; vga=std in options gives it a screen after a restart", GUEST_GET, GUEST_CONFIGURE
+            ),
         )
 
 

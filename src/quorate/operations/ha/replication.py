@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import NODE_LIST, REPLICATION_LIST, REPLICATION_SET, Advice
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
-from quorate.operations.settling import comes_true, same
 from quorate.operations.units import duration, moment
+from quorate.operations.wait_until import comes_true, same
+from quorate.problems import BadArgument, Conflict, NotFound, Problem, TaskFailed
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict, NotFound, Problem, TaskFailed
+from quorate.pve.lookup import Resource
 
 JOBS = "/cluster/replication"
 COLUMNS = ("job", "guest", "source", "target", "schedule", "enabled", "last", "took", "next", "failures", "error")
@@ -21,7 +23,10 @@ COLUMNS = ("job", "guest", "source", "target", "schedule", "enabled", "last", "t
 JobRef = Annotated[str, Meta(description="Job such as 100-0; see replication_list")]
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="replication work fail last sync zfs errors state replicas",
+)
 async def replication_list(
     pve: Cluster,
     guest: GuestRef | None = None,
@@ -38,7 +43,7 @@ async def replication_list(
 
 
 async def _states(pve: Cluster) -> dict[str, dict[str, Any]]:
-    """How the jobs stand, told by the nodes that run them; a node that is away has nothing to tell."""
+    """The state of the jobs, from the nodes that run them; an offline node reports nothing."""
     found: dict[str, dict[str, Any]] = {}
     for node in await pve.inventory.of_type("node"):
         if node.status == "online":
@@ -66,7 +71,12 @@ def _row(job: Mapping[str, Any], state: Mapping[str, Any], name: str) -> list[An
     ]
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    search_words="copy sync replicate disks guest other node minutes hours schedule zfs",
+    example="guest=docker01 target=pve2",
+)
 async def replication_set(
     pve: Cluster,
     guest: GuestRef,
@@ -76,11 +86,11 @@ async def replication_set(
     enabled: bool | None = None,
     comment: str | None = None,
 ) -> Plan:
-    """Make or change the replication of a guest's disks to a node. All local disks have to be on ZFS."""
+    """Create or change the replication of a guest's disks to a node. All local disks must be on ZFS."""
     found = await pve.guest(guest)
     await pve.inventory.node(target)
     if found.row.node == target:
-        raise BadArgument(f"{found} itself is on {target}", next_step="Choose another node; node_list shows them")
+        raise BadArgument(f"{found} itself is on {target}", next_step=Advice("Choose another node", NODE_LIST))
     given = {
         "schedule": schedule,
         "rate": rate,
@@ -120,7 +130,11 @@ def _call(
     return Call(says, method, path, params, _target(guest), settled=settled)
 
 
-@operation(risk=Risk.DESTROY)
+@operation(
+    risk=Risk.DESTROY,
+    search_words="stop end remove replication guest no more",
+    example="job=202-0",
+)
 async def replication_delete(
     pve: Cluster,
     job: JobRef,
@@ -141,30 +155,37 @@ async def replication_delete(
     async def after() -> dict[str, Any]:
         if await comes_true(pve, gone):
             return {}
-        return {"result": "running", "next": "PVE removes it at its next look, within minutes; see replication_list"}
+        return {"result": "running", "next": Advice("PVE removes it within minutes", REPLICATION_LIST)}
 
     params = {"keep": True} if keep else {}
     return Plan(says, (Call(says, "DELETE", f"{JOBS}/{job}", params, _target(guest), settled=marked),), after=after)
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    search_words="sync replicate replica now trigger",
+    example="job=202-0",
+)
 async def replication_run(pve: Cluster, job: JobRef) -> Plan:
     """Run a replication job now."""
     known = await _existing(pve, job)
     guest = await pve.guest(int(known["guest"]))
     if known.get("disable"):
-        raise Conflict(f"The job {job} is switched off", next_step="Use replication_set enabled=true first")
+        raise Conflict(
+            f"The job {job} is switched off", next_step=Advice("Enable it first", REPLICATION_SET(enabled=True))
+        )
     before = await _state(pve, guest, job)
     if "pid" in before:
         raise Conflict(
             f"The job {job} is running since {moment(before['last_try'])}",
-            next_step="Run it again when it is done; see replication_list",
+            next_step=Advice("Run it again when it is done", REPLICATION_LIST),
         )
     last = int(before.get("last_try", 0))
     says = f"Run the replication {job} of {guest} to {known['target']}"
 
-    async def asked() -> bool:
-        """PVE forgets the last try so that the job is due; the run that follows is a new one."""
+    async def was_requested() -> bool:
+        """PVE forgets the last try so that the job is due; the next run is a new one."""
         return int((await _state(pve, guest, job)).get("last_try", 0)) != last
 
     async def ended() -> bool:
@@ -173,18 +194,18 @@ async def replication_run(pve: Cluster, job: JobRef) -> Plan:
 
     async def after() -> dict[str, Any]:
         if not await comes_true(pve, ended):
-            return {"result": "running", "next": "PVE looks for due jobs every minute; see replication_list"}
+            return {"result": "running", "next": Advice("PVE looks for due jobs every minute", REPLICATION_LIST)}
         return _outcome(job, await _state(pve, guest, job))
 
     path = f"/nodes/{guest.row.node}/replication/{job}/schedule_now"
-    return Plan(says, (Call(says, "POST", path, {}, _target(guest), settled=asked),), after=after)
+    return Plan(says, (Call(says, "POST", path, {}, _target(guest), settled=was_requested),), after=after)
 
 
 def _outcome(job: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """How the last run ended. It has synced if the last sync is the last try: an error alone may be an older one."""
     if int(state.get("last_sync", 0)) < int(state.get("last_try", 0)):
         reason = state.get("error") or "it ended without a word"
-        raise TaskFailed(f"The replication {job} failed: {reason}", next_step="See replication_list")
+        raise TaskFailed(f"The replication {job} failed: {reason}", next_step=Advice("See its state", REPLICATION_LIST))
     return {"took": duration(state["duration"])} if state.get("duration") is not None else {}
 
 
@@ -208,7 +229,11 @@ async def _existing(pve: Cluster, job: str) -> dict[str, Any]:
 async def _refuse_unreplicable(pve: Cluster, guest: Guest) -> None:
     """PVE replicates ZFS volumes only, and refuses the whole job for one local disk of another kind."""
     config = await guest.get("config")
-    storages = {row.storage: row for row in await pve.inventory.of_type("storage") if row.node == guest.row.node}
+    await pve.inventory.choose_storage(guest.row.node, lambda rows: _require_replicable(guest, config, rows))
+
+
+def _require_replicable(guest: Guest, config: Mapping[str, Any], rows: list[Resource]) -> None:
+    storages = {row.storage: row for row in rows}
     replicable = 0
     for key, value in config.items():
         if not values.is_disk(key, str(value)):

@@ -1,4 +1,4 @@
-"""High availability: which guests the HA manager looks after, how they stand, and moving them."""
+"""High availability: the guests that the HA manager manages, their state, and moving them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,43 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.ha.moving import disks_to_copy
+from quorate.hints import DISK_CHANGE, GUEST_MIGRATE, HA_REMOVE, HA_RULE_SET, HA_SET, HA_STATUS, TASK_GET, Advice
 from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.preconditions import refuse_locked, storages_on, volumes
+from quorate.operations.provision.guest_migrate import Mode, local_volumes, refuse_snapshots, refuse_untransferable
 from quorate.operations.registry import GuestRef, Risk, operation
-from quorate.operations.settling import comes_true, same
+from quorate.operations.wait_until import comes_true, same
+from quorate.problems import BadArgument, Conflict, Problem, TaskFailed
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict, Problem, TaskFailed
+
+WAY_OUT = Advice(
+    "Move its disks to a storage that both nodes have, or take it out of HA and migrate it, which can do more",
+    DISK_CHANGE(action="move"),
+    HA_REMOVE,
+    GUEST_MIGRATE,
+)
+
+
+async def disks_to_copy(pve: Cluster, guest: Guest, node: str, *, live: bool) -> list[str]:
+    """The local disks that would be copied; others are refused, since the manager would fail without a report."""
+    status, config = await asyncio.gather(guest.get("status/current"), guest.get("config"))
+    refuse_locked(guest, status)
+    local = await local_volumes(pve, guest, config)
+    used = {one.storage for one in volumes(config) if one.on_storage}
+    here = await storages_on(pve, guest.row.node, used)
+    there = await storages_on(pve, node, used & here.keys())
+    if lacking := sorted(name for name in used if name in here and name not in there):
+        raise Conflict(f"{node} does not have the storage {', '.join(lacking)} of {guest}", next_step=WAY_OUT)
+    runs = status.get("status") == "running"
+    mode: Mode = "live" if live and runs and guest.is_vm else "offline"
+    try:
+        await refuse_snapshots(pve, guest, node, local, mode)
+        if mode != "live":
+            await refuse_untransferable(pve, guest, node, local, {})
+    except Conflict as problem:
+        raise Conflict(problem.what, why=problem.why, next_step=WAY_OUT) from None
+    return [str(one) for one in local]
+
 
 RESOURCES = "/cluster/ha/resources"
 RULES = "/cluster/ha/rules"
@@ -30,9 +61,14 @@ _REACHED = {
 }
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words=(
+        "wrong error fenced guests protected under list high availability working manager crm lrm state failover"
+    ),
+)
 async def ha_status(pve: Cluster) -> dict[str, Any]:
-    """HA manager, guests under HA with wanted and present state, rules (PVE 9) or groups (PVE 8)."""
+    """HA manager, guests under HA with requested and current state, rules (PVE 9) or groups (PVE 8)."""
     kind = "rules" if await has_rules(pve) else "groups"
     current, resources, limits = await asyncio.gather(
         pve.get("/cluster/ha/status/current"), pve.get(RESOURCES), pve.get(f"/cluster/ha/{kind}")
@@ -43,7 +79,7 @@ async def ha_status(pve: Cluster) -> dict[str, Any]:
         "resources": [_resource(row, services.get(row["sid"], {})) for row in resources[:ROWS_SHOWN]],
         kind: [_without_bookkeeping(row) for row in limits[:ROWS_SHOWN]],
         "resources_in_all": len(resources) if len(resources) > ROWS_SHOWN else "",
-        "next": "" if resources else "No guest is under HA; ha_set adds one",
+        "next": "" if resources else Advice("No guest is under HA; add one", HA_SET),
     }
 
 
@@ -61,11 +97,27 @@ def _without_bookkeeping(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in ("digest", "order")}
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+def _risk_of(arguments: Mapping[str, Any]) -> Risk:
+    """A change, unless it stops the guest, by force if needed, or ends its HA management."""
+    return Risk.DESTROY if arguments["state"] in ("stopped", "disabled", "ignored") else Risk.CHANGE
+
+
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=_risk_of,
+    least=Risk.CHANGE,
+    idempotent=True,
+    search_words=(
+        "enable guest under protect keep running survive node host fails dies crash goes down automatically "
+        "restart elsewhere failover highly available"
+    ),
+    example="guest=router",
+)
 async def ha_set(
     pve: Cluster,
     guest: GuestRef,
-    state: Annotated[State, Meta(description="ignored: HA keeps its hands off")] | None = None,
+    state: Annotated[State, Meta(description="ignored: HA leaves it alone; all but started need access admin")]
+    | None = None,
     max_restart: Annotated[int, Meta(ge=0)] | None = None,
     max_relocate: Annotated[int, Meta(ge=0)] | None = None,
     failback: Annotated[bool, Meta(description="Return to the better node; PVE 9")] | None = None,
@@ -120,25 +172,43 @@ def _plan(pve: Cluster, guest: Guest, says: str, method: str, path: str, params:
         return {
             "result": "running",
             "state": await _state(pve, sid),
-            "next": "The HA manager is still at it; see ha_status",
+            "next": Advice("The HA manager is still working on it", HA_STATUS),
         }
 
     return Plan(says, (Call(says, method, path, params, target_of(guest), settled=settled),), after=after)
 
 
-@operation(risk=Risk.CHANGE)
+def _risk_of_moving(arguments: Mapping[str, Any]) -> Risk:
+    """A change, unless the guest is stopped for it: the HA manager does that by force after a minute."""
+    return Risk.DESTROY if arguments["how"] == "relocate" else Risk.CHANGE
+
+
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=_risk_of_moving,
+    least=Risk.CHANGE,
+    search_words="move ha guest another node manager",
+    example="guest=homeassistant node=pve2",
+)
 async def ha_relocate(
     pve: Cluster,
     guest: GuestRef,
     node: str,
-    how: Annotated[Literal["migrate", "relocate"], Meta(description="relocate: stop, move, start")] = "migrate",
+    how: Annotated[
+        Literal["migrate", "relocate"], Meta(description="relocate: stop, move, start; needs access admin")
+    ] = "migrate",
 ) -> Plan:
     """Have the HA manager move a guest to another node."""
     found = await pve.guest(guest)
     await pve.inventory.node(node)
     says = f"{how.capitalize()} {found} from {found.row.node} to {node}"
     if sid_of(found) not in await managed(pve):
-        raise Conflict(f"{found} is not under HA", next_step="Use guest_migrate, or put it under HA with ha_set first")
+        raise Conflict(
+            f"{found} is not under HA",
+            next_step=Advice(
+                "Migrate it, or put it under HA first", GUEST_MIGRATE(guest=found.vmid), HA_SET(guest=found.vmid)
+            ),
+        )
     if found.row.node == node:
         return Plan(says, unchanged=(f"{found} is already on {node}",))
     await pve.inventory.online_node(node)
@@ -163,7 +233,7 @@ async def ha_relocate(
                 raise TaskFailed(
                     f"{says}: the HA manager tried and failed",
                     why=str(row["status"]),
-                    next_step=f"task_get task={row['upid']} shows its log; {found} has stayed where it was",
+                    next_step=Advice(f"{found} has stayed where it was; see the log", TASK_GET(task=row["upid"])),
                     facts={"task": row["upid"]},
                 )
         return False
@@ -171,7 +241,7 @@ async def ha_relocate(
     async def after() -> dict[str, Any]:
         if await comes_true(pve, over):
             return {"node": node}
-        return {"result": "running", "next": "The HA manager is still at it; see ha_status"}
+        return {"result": "running", "next": Advice("The HA manager is still working on it", HA_STATUS)}
 
     call = Call(says, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, target_of(found), settled=arrived)
     facts = {"copied_disks": copied} if copied else {}
@@ -188,12 +258,12 @@ async def _failed_moves(pve: Cluster, guest: Guest) -> list[dict[str, Any]]:
 
 
 def _company(answers: list[Any]) -> dict[str, Any]:
-    """PVE 9 tells who comes along, or who is in the way; then nothing moves."""
+    """PVE 9 lists the guests that move along, or those that block the move; then nothing moves."""
     answer = answers[0] if isinstance(answers[0], dict) else {}
     blocking = [f"{one['sid']} ({one['cause']})" for one in answer.get("blocking-resources", [])]
     if blocking:
         raise Conflict(
-            f"HA rules keep it from moving there: {', '.join(blocking)}", next_step="See the rules in ha_status"
+            f"HA rules keep it from moving there: {', '.join(blocking)}", next_step=Advice("See the rules", HA_STATUS)
         )
     together = answer.get("comigrated-resources")
     return {"moved_along": together} if together else {}
@@ -225,7 +295,11 @@ async def _state(pve: Cluster, sid: str) -> str:
 async def _refuse_other_version(pve: Cluster, *, failback: bool | None, group: str | None) -> None:
     if await has_rules(pve):
         if group is not None:
-            raise BadArgument("PVE 9 has no HA groups", why="They became rules", next_step="Use ha_rule_set kind=nodes")
+            raise BadArgument(
+                "PVE 9 has no HA groups",
+                why="They became rules",
+                next_step=Advice("Use a rule", HA_RULE_SET(kind="nodes")),
+            )
     elif failback is not None:
         raise BadArgument("failback came with PVE 9", next_step="On PVE 8 it is the group's nofailback")
 
@@ -234,7 +308,7 @@ async def _refuse_in_error(pve: Cluster, guest: Guest) -> None:
     if await _state(pve, sid_of(guest)) == "error":
         raise Conflict(
             f"HA has given up on {guest}: it is in the state error",
-            next_step="Repair what keeps it from starting, then ha_set state=disabled, then state=started",
+            next_step=Advice("Repair what keeps it from starting, then set state=disabled, then state=started", HA_SET),
         )
 
 
@@ -251,7 +325,7 @@ async def _refuse_against_rules(pve: Cluster, guest: Guest, node: str) -> None:
         if nodes and (node in nodes) == apart:
             raise Conflict(
                 f"The HA rule {rule['rule']} keeps {guest} {'off' if apart else 'on'} {', '.join(sorted(nodes))}",
-                next_step="Choose another node, or change the rule with ha_rule_set",
+                next_step=Advice("Choose another node, or change the rule", HA_RULE_SET),
             )
         if apart and not nodes:
             await _refuse_company(pve, guest, node, [one for one in members if one != sid], rule["rule"])
@@ -263,7 +337,7 @@ async def _refuse_company(pve: Cluster, guest: Guest, node: str, others: list[st
         if row.node == node:
             raise Conflict(
                 f"The HA rule {rule} keeps {guest} away from {other}, which is on {node}",
-                next_step="Choose another node, or change the rule with ha_rule_set",
+                next_step=Advice("Choose another node, or change the rule", HA_RULE_SET),
             )
 
 
@@ -276,5 +350,5 @@ def _default(key: str) -> Any:
 
 
 def _spelled(value: Any) -> Any:
-    """PVE knows two words for the same wish."""
+    """PVE has two words for the same state."""
     return "started" if value == "enabled" else value

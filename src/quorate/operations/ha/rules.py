@@ -7,16 +7,25 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import API_CALL, HA_REMOVE, HA_SET, HA_STATUS, Advice
+from quorate.operations.api.risk import Reason
 from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, managed, sid_of, target_of
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, operation
+from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Conflict
 
 _TYPES = {"nodes": "node-affinity", "together": "resource-affinity", "apart": "resource-affinity"}
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    search_words=(
+        "end up keep guests apart separate different same node same host anti-affinity prefer pin rule failure not"
+    ),
+    example="rule=dns-apart kind=apart guests=pihole guests=router",
+)
 async def ha_rule_set(
     pve: Cluster,
     rule: Annotated[str, Meta(description="Name of the rule")],
@@ -25,12 +34,12 @@ async def ha_rule_set(
         Meta(description="nodes: guests run on these nodes; together/apart: guests on one node or on several"),
     ],
     guests: GuestRefs,
-    nodes: Annotated[list[str], Meta(description="With priorities if wished: pve1:2")] | None = None,
+    nodes: Annotated[list[str], Meta(description="Priorities are optional: pve1:2")] | None = None,
     strict: Annotated[bool, Meta(description="Never on other nodes")] | None = None,
     enabled: bool | None = None,
     comment: str | None = None,
 ) -> Plan:
-    """Make or change an HA rule. The guests have to be under HA."""
+    """Create or change an HA rule. The guests must be under HA."""
     await _refuse_without_rules(pve)
     params = {
         "type": _TYPES[kind],
@@ -45,16 +54,22 @@ async def ha_rule_set(
     if known["type"] != params["type"]:
         raise Conflict(
             f"The HA rule {rule} is of type {known['type']}, which cannot change",
-            next_step="Remove it with ha_remove, or choose another name",
+            next_step=Advice("Remove it, or choose another name", HA_REMOVE),
         )
     return _plan(pve, rule, f"Change the HA rule {rule}", "PUT", f"{RULES}/{rule}", params)
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    excused={Reason.DELETES: "the guest stays as it is, and can be put under HA again"},
+    search_words="guest no longer highly available remove rule",
+    example="guest=homeassistant",
+)
 async def ha_remove(pve: Cluster, guest: GuestRef | None = None, rule: str | None = None) -> Plan:
     """Take a guest out of HA and its rules; it keeps running. Or remove an HA rule; its guests stay under HA."""
     if (guest is None) == (rule is None):
-        raise BadArgument("Give either guest or rule", next_step="ha_status shows both")
+        raise BadArgument("Give either guest or rule", next_step=Advice("See both", HA_STATUS))
     if guest is not None:
         return await _remove_guest(pve, await pve.guest(guest))
     return await _remove_rule(pve, str(rule))
@@ -103,7 +118,9 @@ async def _members(pve: Cluster, refs: int | str | list[int | str]) -> list[str]
     under_ha = await managed(pve)
     for guest in guests:
         if sid_of(guest) not in under_ha:
-            raise Conflict(f"{guest} is not under HA", next_step=f"Use ha_set guest={guest.vmid} first")
+            raise Conflict(
+                f"{guest} is not under HA", next_step=Advice("Put it under HA first", HA_SET(guest=guest.vmid))
+            )
     return sorted({sid_of(guest) for guest in guests})
 
 
@@ -128,5 +145,5 @@ async def _refuse_without_rules(pve: Cluster) -> None:
         raise Conflict(
             "This cluster has HA groups, not rules",
             why="Rules came with PVE 9",
-            next_step="Make a group with api_call POST /cluster/ha/groups and name it in ha_set group=",
+            next_step=Advice("Create a group with POST /cluster/ha/groups and name it in group=", API_CALL, HA_SET),
         )

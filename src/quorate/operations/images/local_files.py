@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from quorate.operations import stored
+from quorate.operations import stored_volumes
 from quorate.operations.placement import pick_node, pick_storage
-from quorate.operations.stored import Volume
+from quorate.operations.stored_volumes import Volume
+from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict
 from quorate.pve.inventory import Resource
 
 ImageContent = Annotated[Literal["iso", "vztmpl", "import"], Meta(description="Default: by the file's ending")]
@@ -27,6 +27,13 @@ ENDINGS = {
 LONGEST_NAME = 255
 PIECE = 1024 * 1024
 
+_HEAD = 32
+# Where the formats of disk images have their signature, and what it is.
+_SIGNATURES = {
+    ".qcow2": (0, (b"QFI\xfb",)),
+    ".vmdk": (0, (b"KDMV", b"COWD", b"# Disk DescriptorFile")),
+    ".ova": (257, (b"ustar",)),
+}
 _ALGORITHMS = {32: "md5", 40: "sha1", 56: "sha224", 64: "sha256", 96: "sha384", 128: "sha512"}
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_.\-]")
 
@@ -65,13 +72,32 @@ def checksum_of(source: Path | bytes, algorithm: str = "sha256") -> Checksum:
     return Checksum(algorithm, digest.hexdigest())
 
 
+def refuse_false_image(name: str, source: Path | bytes) -> None:
+    """PVE opens a disk image after the upload; one that is not what its ending says is refused before it is sent."""
+    ending = f".{name.lower().rpartition('.')[2]}"
+    if ending not in _SIGNATURES:
+        return
+    offset, signatures = _SIGNATURES[ending]
+    if isinstance(source, bytes):
+        head = source[: offset + _HEAD]
+    else:
+        with source.open("rb") as file:
+            head = file.read(offset + _HEAD)
+    if not head[offset:].startswith(signatures):
+        raise BadArgument(
+            f"{name} is not a {ending[1:]} image",
+            why=f"Its content does not begin like one, and PVE would refuse it: Image is not in {ending[1:]} format",
+            next_step="Give the image itself, unpacked, or name it by its real format, such as .raw",
+        )
+
+
 def stored_name(name: str) -> str:
     """The name that PVE gives a file: no folder, and nothing but letters, digits, _ . and -."""
     return _ILLEGAL.sub("_", name.replace("\\", "/").rpartition("/")[2])
 
 
 def content_for(name: str, wanted: str | None) -> str:
-    """What the file is to PVE, by its ending; a wish that its ending contradicts is refused."""
+    """What the file is to PVE, by its ending; a content type that its ending contradicts is refused."""
     fitting = [content for content, endings in ENDINGS.items() if name.lower().endswith(endings)]
     if len(name) > LONGEST_NAME:
         raise BadArgument(f"A file name of {len(name)} characters is too long", next_step=f"At most {LONGEST_NAME}")
@@ -90,13 +116,13 @@ def content_for(name: str, wanted: str | None) -> str:
 
 
 async def place_for(pve: Cluster, content: str, *, storage: str | None, node: str | None, room: int) -> Resource:
-    """Where an image goes: as wished, else the default node's or the roomiest storage for it."""
+    """Where an image goes: as requested, else the default node's or the roomiest storage for it."""
     if node is not None:
         return await pick_storage(pve, await pick_node(pve, node), content, room=room, wanted=storage)
     online = {row.node for row in await pve.inventory.of_type("node") if row.status == "online"}
     places = [
         place
-        for place in await stored.places(pve, storages=[storage] if storage else None, content=[content])
+        for place in await stored_volumes.places(pve, storages=[storage] if storage else None, content=[content])
         if place.node in online
     ]
     preferred = [place for place in places if place.node == pve.defaults.node]
@@ -110,8 +136,8 @@ async def where_it_is(pve: Cluster, place: Resource, content: str, name: str) ->
     """The same storage on the node that has the file of that name; `place` itself if it has it, or if none has."""
     if place.shared:
         return place
-    everywhere = await stored.places(pve, storages=[place.storage], content=[content])
-    volumes, _ = await stored.read(pve, everywhere, content=content)
+    everywhere = await stored_volumes.places(pve, storages=[place.storage], content=[content])
+    volumes, _ = await stored_volumes.read(pve, everywhere, content=content)
     holders = {volume.node for volume in volumes if volume.name == f"{content}/{name}"}
     if place.node in holders:
         return place
@@ -128,9 +154,9 @@ async def other_nodes(pve: Cluster, place: Resource) -> list[str]:
 
 async def present(pve: Cluster, place: Resource, content: str, name: str) -> Volume | None:
     """The file of that name that the storage holds already."""
-    volumes, _ = await stored.read(pve, [place], content=content)
+    volumes, _ = await stored_volumes.read(pve, [place], content=content)
     return next((volume for volume in volumes if volume.name == f"{content}/{name}"), None)
 
 
 def already_there(volume: Volume, way_out: str) -> Conflict:
-    return Conflict(f"{volume} exists already", why=f"It has {stored.describe(volume)}", next_step=way_out)
+    return Conflict(f"{volume} exists already", why=f"It has {stored_volumes.describe(volume)}", next_step=way_out)

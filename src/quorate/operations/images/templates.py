@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations import stored
+from quorate.operations import stored_volumes
 from quorate.operations.placement import pick_node
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.storage.volumes import StorageNames, names
-from quorate.operations.stored import Volume
+from quorate.operations.stored_volumes import Volume
 from quorate.operations.units import size
 from quorate.pve.cluster import Cluster
 
@@ -18,7 +18,10 @@ COLUMNS = ("template", "present_on", "size", "section", "about")
 PLACES_SHOWN = 4
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="container templates appliances lxc available download",
+)
 async def template_list(
     pve: Cluster,
     show: Literal["all", "present", "available"] = "all",
@@ -30,7 +33,7 @@ async def template_list(
 ) -> Table:
     """Container templates: present on storages, and available for image_download. VMs: guest_list template=true."""
     volumes, trouble = (
-        await stored.survey(pve, storages=names(storage), node=node, content="vztmpl")
+        await stored_volumes.survey(pve, storages=names(storage), node=node, content="vztmpl")
         if show != "available"
         else ([], [])
     )

@@ -1,17 +1,17 @@
-"""The steps that bring about what a document wants. Each is planned anew by the tool that is there for it when its
-turn comes, because what it stands on may not have been there before."""
+"""The steps that apply a document. Each is planned again by its own tool when its
+turn comes, because what it depends on may not have existed before."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from quorate.command_secrets import HIDDEN, without_secrets
-from quorate.homelab.home import Homelab
+from quorate.hints import INFRA_APPLY, INFRA_PLAN, Advice, append_advice
+from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
-from quorate.homelab.infra.comparing import (
+from quorate.homelab.infra.diff import (
     Difference,
     cluster_named,
     difference,
@@ -20,23 +20,31 @@ from quorate.homelab.infra.comparing import (
     wanted_spec,
 )
 from quorate.homelab.infra.document import Document, Item, WantedGuest, WantedHost, WantedWorkload
-from quorate.homelab.infra.kept import Kept, Made
+from quorate.homelab.infra.plan_store import Made, PlanStore
 from quorate.homelab.machines import machine
-from quorate.operations.hosts.parameters import machine_needs, machine_target
-from quorate.operations.plan import Action, Call, Performed, Plan, Target
+from quorate.homelab.secret_scope import new_pairs, question_about, secrets_in
+from quorate.homelab.services.installations import Ledger, place_of
+from quorate.homelab.workloads import request
+from quorate.homelab.workloads.model import Spec
+from quorate.operations.argument_checks import fitted
+from quorate.operations.infra.devices import is_named, unit_removal, unit_step
+from quorate.operations.machine import machine_needs, machine_risk, machine_target
+from quorate.operations.plan import Action, Call, Perform, Performed, Plan, StepContext, Target
 from quorate.operations.registry import Risk
 from quorate.problems import Conflict, Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.tasks import Report
 
-Perform = Callable[[float, Report | None], Awaitable[Performed]]
+Reach = tuple[Target | None, tuple[Call, ...], Cluster | None, Host | None, Risk | None]
+"""What a step acts on, the calls of the API it makes, in which cluster, what is recorded of a host, and its risk."""
 SHORTEST_HIDDEN = 5
 
 
 def gravest(differences: list[Difference]) -> Risk | None:
-    """Putting a container in the place of another loses what is in no volume; so does taking anything away."""
+    """Replacing a container loses what is in no volume; so does removing anything."""
     for one in differences:
         if one.act == "remove" or (one.act == "update" and one.item.kind == "workload"):
+            return Risk.DESTROY
+        if one.act in ("create", "update") and getattr(one.item.wanted, "unit", None):  # runs as root from now on
             return Risk.DESTROY
     return None
 
@@ -48,39 +56,67 @@ class Steps:
         self._home = home
         self._document = document
         self._run = run
-        self._kept = Kept(home.store)
+        self._kept = PlanStore(home.store)
         self._guest_plans: dict[str, Plan] = {}
         """As they were checked and agreed to: another look would choose another vmid."""
 
     async def of(self, one: Difference) -> Action:
         """The action for a difference that there is something to do about."""
-        target, needs, where, becomes = await self._reaches(one)
+        target, needs, where, becomes, risk = await self._reaches(one)
+        named = one.item.kind != "workload" or one.act == "remove" or self._is_named(one)
+        if one.act != "remove" and getattr(one.item.wanted, "unit", None):
+            named = is_named(self._home, one.name)
         perform = self._removing(one) if one.act == "remove" else self._making(one, target, where)
         line = self._line(one)
-        return Action(one.says, line, self._recorded(one, perform), target, needs, where, becomes=becomes)
+        because = await self._sends_secrets(one, becomes)
+        risk = Risk.DESTROY if because else risk
+        return Action(
+            one.says, line, self._recorded(one, perform), target, needs, where, risk, because,
+            opens=not named, becomes=becomes,
+        )  # fmt: skip
+
+    async def _sends_secrets(self, one: Difference, becomes: Host | None) -> str:
+        """The stored secrets that it would send to a machine for the first time; empty if there are none."""
+        if one.act == "remove":
+            return ""
+        if becomes is not None:
+            unbound = new_pairs(becomes, await self._home.hosts.everyone())
+            return question_about(unbound, becomes.at) if unbound else ""
+        wanted = one.item.wanted
+        given = [one for name in ("settings", "secrets") for one in secrets_in(getattr(wanted, name, None) or {})]
+        return question_about(given, one.item.place) if given else ""
+
+    def _is_named(self, one: Difference) -> bool:
+        """Whether the operator's patterns name the command of the workload; raises if they do not let it run."""
+        from quorate.operations.workloads.lifecycle import require_workload_allowed
+
+        wanted: Any = one.item.wanted
+        mounts = request.mounts(wanted.volumes)
+        spec = Spec(one.name, wanted.image, mounts=mounts, env=dict(wanted.env), command=tuple(wanted.command))
+        return require_workload_allowed(self._home.command_rules, spec)
 
     async def rehearsed(self, one: Difference) -> tuple[str, ...]:
-        """Plan it by its own tool, which raises what stands against it; the warnings of that plan."""
+        """Plan it with its own tool, which raises any objection; returns the warnings of that plan."""
         if one.item.kind != "guest":
-            return (await self._plan_of(one)).warnings
+            return tuple(map(str, (await self._plan_of(one)).warnings))
         cluster = cluster_named(self._home, one.place)
         plan = await self._guest_plan(cluster, one)
         cluster.reserved_vmids -= plan.claimed_vmids
-        return plan.warnings
+        return tuple(map(str, plan.warnings))
 
     # -- what a step reaches, as far as it is there ----------------------------------------------------------------
 
-    async def _reaches(self, one: Difference) -> tuple[Target | None, tuple[Call, ...], Cluster | None, Host | None]:
+    async def _reaches(self, one: Difference) -> Reach:
         home = self._home
         if one.item.kind == "host":
             new = one.item.wanted.host(one.name) if one.item.wanted is not None else None
-            return Target("host", one.name), (), None, new
+            return Target("host", one.name), (), None, new, None
         if one.item.kind == "guest":
             cluster = cluster_named(home, one.place)
             row = await guest_called(cluster, one.name)
             target = Target(row.kind, str(row.vmid), row.name, row.node) if row else None
             self._guest_plans[one.name] = plan = await self._guest_plan(cluster, one)
-            return target, tuple(plan.api_calls), cluster, None
+            return target, tuple(plan.api_calls), cluster, None, None
         if one.item.wanted is None:
             place = await machine(home, one.place)
         else:
@@ -88,13 +124,13 @@ class Steps:
             if found is None:
                 return self._promised(self._document.items[one.item.place])
             place = found
-        return machine_target(place), machine_needs(place, writes=True), place.where, None
+        return machine_target(place), machine_needs(place, writes=True), place.where, None, machine_risk(place)
 
-    def _promised(self, maker: Item) -> tuple[Target | None, tuple[Call, ...], Cluster | None, Host | None]:
+    def _promised(self, maker: Item) -> Reach:
         """A machine that the document makes: judged by what it will be, and by the step that makes it."""
         if isinstance(maker.wanted, WantedHost):
-            return Target("host", maker.name), (), None, maker.wanted.host(maker.name)
-        return None, (), cluster_named(self._home, maker.wanted.cluster), None
+            return Target("host", maker.name), (), None, maker.wanted.host(maker.name), None
+        return None, (), cluster_named(self._home, maker.wanted.cluster), None, None
 
     def _line(self, one: Difference) -> str:
         """What is agreed to: every field; of variables only the names, of secrets only where they are."""
@@ -110,36 +146,36 @@ class Steps:
     # -- doing it --------------------------------------------------------------------------------------------------
 
     def _recorded(self, one: Difference, perform: Perform) -> Perform:
-        """With a note before and after: a step that was begun and broke off is known, too."""
+        """Recorded before and after, so that an interrupted step is known."""
         step = one.says
 
-        async def performed(wait: float, report: Report | None) -> Performed:
-            made = self._made(one)
+        async def performed(context: StepContext) -> Performed:
+            made = self._record_of(one)
             await self._kept.begin(self._document, self._run, step, made if one.act == "create" else None)
             try:
-                done = await perform(wait, report)
+                done = await perform(context)
             except Problem as problem:
                 await self._kept.fail(self._document, step, self._cleared(problem.what))
-                onwards = f"What was done before it stays; infra_apply plan={self._document.id} goes on from here"
-                problem.next_step = f"{problem.next_step or ''} {onwards}".strip()
+                onwards = "What was done before it stays; apply again to continue from here"
+                problem.advice = append_advice(problem.advice, onwards, INFRA_APPLY(plan=self._document.id))
                 raise
             except BaseException:
-                await self._kept.fail(self._document, step, "It was broken off before its end.")
+                await self._kept.fail(self._document, step, "It was interrupted before its end.")
                 raise
             if done.running:
-                await self._kept.fail(self._document, step, "It goes on by itself.", "going on")
-                again = f"{done.next_step}. Then infra_apply plan={self._document.id} does the rest"
+                await self._kept.fail(self._document, step, "It continues in the background.", "going on")
+                again = append_advice(done.next_step, "Then apply the rest", INFRA_APPLY(plan=self._document.id))
                 return Performed(done.facts, running=True, next_step=again)
             await self._kept.end(self._document, step, made=made, gone=one.act == "remove")
             return done
 
         return performed
 
-    def _made(self, one: Difference) -> Made:
-        """What the step makes; a guest is known by its number as well, for names come back."""
+    def _record_of(self, one: Difference) -> Made:
+        """What the step creates; a guest is also identified by its vmid, because names are reused."""
         plan = self._guest_plans.get(one.name) if (one.item.kind, one.act) == ("guest", "create") else None
-        numbers = {int(each) for each in plan.claimed_vmids if each} if plan else set()
-        return msgspec.structs.replace(one.made, vmid=min(numbers, default=0))
+        numbers = set(plan.claimed_vmids) if plan else set()
+        return msgspec.structs.replace(one.record, vmid=min(numbers, default=0))
 
     def _cleared(self, text: str) -> str:
         for secret in self._home.secrets():
@@ -148,53 +184,53 @@ class Steps:
         return without_secrets(text)
 
     def _making(self, one: Difference, target: Target | None, where: Cluster | None) -> Perform:
-        async def perform(wait: float, report: Report | None) -> Performed:
+        async def perform(context: StepContext) -> Performed:
             if one.item.place:
                 await self._require_judged(one.item, target, where)
             now = await difference(self._home, self._document, one.item, one.name, one.number)
             if now.act == "none":
-                return Performed({"note": "It is so already"})
+                return Performed({"note": "It is already like that"})
             if now.act != one.act:
                 raise Conflict(
-                    f"{one.item.kind} {one.name} is not what it was meanwhile",
+                    f"{one.item.kind} {one.name} has changed since it was planned",
                     why=f"It would be {now.act}, and {one.act} was agreed to",
-                    next_step="Look at it with infra_plan.",
+                    next_step=Advice("See the differences", INFRA_PLAN),
                 )
             if one.item.kind == "guest":
-                return await self._carried_out(one, wait, report)
-            return await performed_of(await self._plan_of(now), wait, report)
+                return await self._carried_out(one, context)
+            return await performed_of(await self._plan_of(now), context)
 
         return perform
 
     async def _require_judged(self, item: Item, target: Target | None, where: Cluster | None) -> None:
-        """A host that was not there when the rules were asked may turn out to be a node or guest that has its own."""
+        """A host that was missing when the rules were checked may turn out to be a node or guest with its own rules."""
         place = await place_in(self._home, self._document, item)
         same = place is not None and (place.where.name if place.where else "") == (where.name if where else "")
         if place is None or not same or (target is not None and machine_target(place) != target):
             raise Conflict(
                 f"{item.place} is not what it was taken for" + (f": it is {place}" if place else ""),
-                why="The rules were asked about something else",
-                next_step="Call again: then they are asked about what it is.",
+                why="The rules were checked for something else",
+                next_step="Call again, so that they are checked for what it is.",
             )
 
     def _removing(self, one: Difference) -> Perform:
-        async def perform(wait: float, report: Report | None) -> Performed:
+        async def perform(context: StepContext) -> Performed:
             if one.item.kind == "guest":
-                return await self._carried_out(one, wait, report)
-            return await performed_of(await removal(self._home, one), wait, report)
+                return await self._carried_out(one, context)
+            return await performed_of(await removal(self._home, one), context)
 
         return perform
 
-    async def _carried_out(self, one: Difference, wait: float, report: Report | None) -> Performed:
+    async def _carried_out(self, one: Difference, context: StepContext) -> Performed:
         cluster = cluster_named(self._home, one.place)
-        return Performed(await self._home.carry_out(cluster, self._guest_plans[one.name], wait, report))
+        return Performed(await context.carry_out(cluster, self._guest_plans[one.name], context.wait, context.report))
 
     async def _plan_of(self, now: Difference) -> Plan:
         wanted: Any = now.item.wanted
         if now.item.kind == "host":
             return await self._host_plan(now)
         if now.item.kind == "workload":
-            from quorate.operations.workloads.changing import workload_deploy
+            from quorate.operations.workloads.lifecycle import workload_deploy
 
             spec = await wanted_spec(self._home, self._document, now.item, now.name, now.number)
             return await workload_deploy(
@@ -203,7 +239,10 @@ class Steps:
                 wanted.memory, wanted.cpus, wanted.restart, wanted.network, dict(spec.labels), wanted.pull,
                 replace=now.act == "update",
             )  # fmt: skip
-        from quorate.operations.services.installing import service_install
+        if wanted.unit:
+            place = await machine(self._home, await self._ref(now.item))
+            return Plan(now.says, (unit_step(self._home, place, now.name, wanted.unit),))
+        from quorate.operations.services.install import service_install
 
         return await service_install(self._home, now.name, await self._ref(now.item), dict(wanted.settings))
 
@@ -218,7 +257,8 @@ class Steps:
         return f"{cluster.name}/{row.vmid}" if row else item.place
 
     async def _host_plan(self, now: Difference) -> Plan:
-        from quorate.operations.hosts.registering import host_register, host_update
+        from quorate.operations.host_admin.registry import host_update
+        from quorate.operations.hosts.registry import host_register
 
         fields = msgspec.structs.asdict(now.item.wanted)
         del fields["needs"]
@@ -230,7 +270,7 @@ class Steps:
 
     async def _guest_plan(self, cluster: Cluster, now: Difference) -> Plan:
         if now.act == "remove":
-            from quorate.operations.provision.delete import guest_delete
+            from quorate.operations.provision.guest_delete import guest_delete
 
             row = await guest_called(cluster, now.name)
             return await guest_delete(cluster, row.vmid if row else now.name, stop=True)
@@ -258,40 +298,45 @@ async def new_guest(cluster: Cluster, name: str, wanted: WantedGuest) -> Plan:
     """By the tool that makes such a guest, with its own checks and choices."""
     size = {key: value for key in ("cores", "memory") if (value := getattr(wanted, key)) is not None}
     if wanted.clone:
-        from quorate.operations.provision.clone import guest_clone
+        from quorate.operations.provision.guest_clone import guest_clone
 
-        return await guest_clone(cluster, wanted.clone, name=name, start=wanted.running, **wanted.settings)
+        given = {"guest": wanted.clone, "name": name, "start": wanted.running, **wanted.settings}
+        return await guest_clone(cluster, **fitted("guest_clone", given, f"settings of {name}"))
     if wanted.type == "vm":
-        from quorate.operations.provision.create_vm import vm_create
+        from quorate.operations.provision.vm_create import vm_create
 
-        return await vm_create(cluster, name=name, start=wanted.running, **size, **wanted.settings)
-    from quorate.operations.provision.create_container import container_create
+        given = {"name": name, "start": wanted.running, **size, **wanted.settings}
+        return await vm_create(cluster, **fitted("vm_create", given, f"settings of {name}"))
+    from quorate.operations.provision.container_create import container_create
 
-    given = {"hostname": name, "start": wanted.running, **size, **wanted.settings}
-    return await container_create(cluster, wanted.template, **given)
+    given = {"template": wanted.template, "name": name, "start": wanted.running, **size, **wanted.settings}
+    return await container_create(cluster, **fitted("container_create", given, f"settings of {name}"))
 
 
 async def removal(home: Homelab, one: Difference) -> Plan:
     """The plan of the tool that takes such a thing away. Volumes and data stay."""
     if one.item.kind == "workload":
-        from quorate.operations.workloads.changing import workload_remove
+        from quorate.operations.workloads.lifecycle import workload_remove
 
         return await workload_remove(home, one.place, one.name, engine=one.engine or None)  # type: ignore[arg-type]
     if one.item.kind == "service":
-        from quorate.operations.services.installing import service_uninstall
+        place = await machine(home, one.place)
+        if await Ledger(home.store).find(place_of(place), one.name) is None:
+            return Plan(one.says, (unit_removal(home, place, one.name),))
+        from quorate.operations.services.install import service_uninstall
 
         return await service_uninstall(home, one.name, one.place)
-    from quorate.operations.hosts.registering import host_remove
+    from quorate.operations.hosts.registry import host_remove
 
     return await host_remove(home, one.name)
 
 
-async def performed_of(plan: Plan, wait: float, report: Report | None) -> Performed:
+async def performed_of(plan: Plan, context: StepContext) -> Performed:
     """A plan of actions alone, done as one step."""
     facts: dict[str, Any] = {}
     for action in plan.calls:
         assert isinstance(action, Action), "only plans of clusters have calls"
-        done = await action.perform(wait, report)
+        done = await action.perform(context)
         facts |= done.facts
         if done.running:
             return Performed(facts, running=True, next_step=done.next_step)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.pve.errors import BadArgument
+from quorate.problems import BadArgument
 
 Value = str | int
 
@@ -58,9 +58,11 @@ def _numbered(base: str) -> Iterator[str]:
 
 
 def refuse_templates(name: str, value: str) -> str:
-    """Ansible would run what stands in such braces, and a line end would begin a line of its own."""
+    """Ansible would run what is in such braces, and a line end would begin a new line."""
     if _TEMPLATE.search(value) or not value.isprintable():
-        raise BadArgument(f"{name}={value!r} cannot stand in an inventory", why="Ansible would act on what it holds")
+        raise BadArgument(
+            f"{name}={value!r} cannot be written to an inventory", why="Ansible would act on what it holds"
+        )
     return value
 
 

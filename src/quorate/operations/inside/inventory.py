@@ -11,12 +11,12 @@ from msgspec import Meta
 
 from quorate.inside import names
 from quorate.inside.interfaces import from_pve, is_usable, usable
-from quorate.operations.guests.selection import Filter
+from quorate.operations.guests.queries import Filter
 from quorate.operations.inside.ansible import Inventory, Value, as_ini, as_json, as_yaml, refuse_templates
 from quorate.operations.registry import GuestRefs, Risk, operation
+from quorate.problems import BadArgument, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import BadArgument, Problem
 from quorate.pve.tasks import gather_bounded
 from quorate.ssh.target import SSH_PORT, SshTarget
 
@@ -26,7 +26,10 @@ ASKED_AT_ONCE = 8
 Grouping = Literal["tag", "pool", "node", "os", "kind"]
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="playbook host ansible inventory file export list guests addresses",
+)
 async def inventory_export(
     pve: Cluster,
     guest: Annotated[int | str | list[int | str], Meta(description="One or several; default: all that fit")]
@@ -84,14 +87,16 @@ async def _chosen(pve: Cluster, guest: GuestRefs | None, fits: Filter) -> list[G
 
 
 def _asking(pve: Cluster, guest: Guest, interface: str | None) -> Any:
-    return lambda: _asked(pve, guest, interface)
+    return lambda: _find_host(pve, guest, interface)
 
 
-async def _asked(pve: Cluster, guest: Guest, interface: str | None) -> _Host:
-    """Where the guest is found: by the settings, by what it tells itself, by what its configuration gives it."""
-    if guest.row.template or guest.row.status != "running":
-        return _Host(guest, why="It is a template" if guest.row.template else f"It is {guest.row.status}")
+async def _find_host(pve: Cluster, guest: Guest, interface: str | None) -> _Host:
+    """Where the guest is reached: by the settings, by what it reports, by its configuration."""
+    if guest.row.template:
+        return _Host(guest, why="It is a template")
     try:
+        if (status := await guest.status()) != "running":
+            return _Host(guest, why=f"It is {status}")
         config = await guest.get("config")
     except Problem as problem:
         return _Host(guest, why=str(problem))

@@ -1,24 +1,42 @@
-"""What the operations inside guests have in common: their parameters, and the calls that a change makes."""
+"""What the operations inside guests have in common: parameters, looking inside, and the calls that a change makes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta
 
-from quorate.inside.way import Way
+from quorate.inside.transport import Transport
+from quorate.inside.transport_selection import select_transport
 from quorate.operations.plan import Call, Target, guest_call
-from quorate.pve.cluster import Guest
+from quorate.problems import Problem
+from quorate.pve.cluster import Cluster, Guest
 
-WayName = Annotated[Literal["agent", "pct", "ssh"], Meta(description="Way in, instead of the best one")]
-Path = Annotated[str, Meta(description="Absolute path in the guest")]
+WayName = Annotated[Literal["agent", "pct", "ssh"], Meta(description="Transport")]
+Path = Annotated[str, Meta(description="Absolute")]
+
+Facts = TypeVar("Facts")
+
+
+async def look_inside(
+    pve: Cluster, guest: Guest, way: WayName | None, collect: Callable[[Transport, str], Awaitable[Facts]]
+) -> tuple[str, Facts | Problem]:
+    """The transport and what is only visible from inside; a Problem if no transport works, unless one was named."""
+    try:
+        into = await select_transport(pve, guest, prefer=way)
+        return into.description, await collect(into, guest.label)
+    except Problem as problem:
+        if way is not None:
+            raise
+        return "", problem
 
 
 def target_of(guest: Guest) -> Target:
     return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
 
 
-def needs_of(guest: Guest, way: Way, *, writes: bool = False) -> tuple[Call, ...]:
+def needs_of(guest: Guest, way: Transport, *, writes: bool = False) -> tuple[Call, ...]:
     """The calls of the API by which the agent runs a command and writes files; the other ways make none."""
     if way.name != "agent":
         return ()

@@ -1,1 +1,1 @@
-"""Devices on the network: finding them, the map of them, what has changed, what deserves attention."""
+"""Devices on the network: discovery, the map, changes, and what needs attention."""

@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from quorate.operations.metrics import series, zones
-from quorate.operations.metrics.chart_parts import Chart, Line, Panel
+from quorate.hints import METRICS_GET, Advice
+from quorate.operations.metrics import series, time_zones
 from quorate.operations.metrics.series import MEASURES, Series, Unit
 from quorate.operations.metrics.subjects import Subject
 from quorate.operations.registry import Illustrated
-from quorate.pve.errors import BadArgument, NotConfigured
+from quorate.problems import BadArgument, NotConfigured
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    label: str
+    times: list[float]
+    values: list[float]
+    """In the panel's unit; not-a-number where nothing was measured, which leaves a gap."""
+    colour: int = 0
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    title: str
+    unit: str
+    lines: list[Line]
+    legend_title: str
+    limit: tuple[str, float] | None = None
+    """A horizontal line with its name, such as the memory a guest was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    title: str
+    panels: list[Panel]
+    zone: datetime.tzinfo
+    zone_label: str
+    span: tuple[float, float]
+
 
 PANELS_AT_MOST = 8
 POINTS_DRAWN = 480  # more than this only blurs a line
@@ -41,10 +73,10 @@ _SPANS = {
 
 
 async def illustrated(
-    found: list[Series], timeframe: str, cf: str, show: list[str], timezone: str | None
-) -> Illustrated:
-    """All of the series in one picture, a panel for each measure or field."""
-    where = zones.zone(timezone)
+    found: list[Series], timeframe: str, cf: str, show: list[str], timezone: str | None, *, svg: bool = False
+) -> Illustrated | dict[str, Any]:
+    """All of the series in one picture, a panel for each measure or field; as SVG, its text is among the facts."""
+    where = time_zones.zone(timezone)
     draw = await asyncio.to_thread(_drawing)
     if not any(len(row) > 1 for one in found for row in one.rows):
         raise BadArgument(f"Nothing is recorded for the {_SPANS[timeframe]}", next_step="Take another timeframe")
@@ -66,11 +98,12 @@ async def illustrated(
         title=f"{_names(subjects)}: {_SPANS[timeframe]}" + (", peaks" if cf == "MAX" else ""),
         panels=list(panels.values()),
         zone=where,
-        zone_label=f"Time in {zones.label(where, *span)}",
+        zone_label=f"Time in {time_zones.label(where, *span)}",
         span=span,
     )
     facts = _facts(chart, subjects, [name for name in wanted if name not in panels])
-    return Illustrated(facts, (await asyncio.to_thread(draw, chart),))
+    drawn = await asyncio.to_thread(draw, chart, svg=svg)
+    return {**facts, "svg": drawn.decode()} if svg else Illustrated(facts, (drawn,))
 
 
 def _span(found: list[Series]) -> tuple[float, float]:
@@ -83,7 +116,7 @@ def _span(found: list[Series]) -> tuple[float, float]:
     return begin, max(end, begin + 60)
 
 
-def _drawing() -> Callable[[Chart], bytes]:
+def _drawing() -> Callable[..., bytes]:
     """matplotlib is large and optional: it is imported for the first chart and never before."""
     try:
         from quorate.charts import draw
@@ -91,8 +124,11 @@ def _drawing() -> Callable[[Chart], bytes]:
         raise NotConfigured(
             "Charts need matplotlib, which is not installed beside Quorate",
             why=f"Python said: {error}",
-            next_step="Install it with `pip install 'quorate[charts]'` and start Quorate anew; "
-            "without chart=true metrics_get gives the same history as numbers",
+            next_step=Advice(
+                "Install it with `pip install 'quorate[charts]'` and restart Quorate; without chart=true you get the "
+                "same history as numbers",
+                METRICS_GET,
+            ),
         ) from None
     return draw
 
@@ -177,7 +213,7 @@ def _first(one: Series, fields: tuple[str, ...]) -> str:
 
 
 def _limit(measure: str, found: list[Series]) -> float | None:
-    """The size of what is used: drawn for a single subject; in a comparison everyone has another."""
+    """The limit: drawn for a single subject; in a comparison each has its own."""
     if len(found) > 1 or measure not in _LIMITS:
         return None
     return found[0].last(_first(found[0], _LIMITS[measure]))
@@ -200,7 +236,7 @@ def _line(name: str, one: Series, field: str, unit: Unit, *, colour: int, dashed
 
 
 def _facts(chart: Chart, subjects: list[Subject], missing: list[str]) -> dict[str, Any]:
-    """What the picture shows, for whoever cannot see it."""
+    """What the picture shows, for readers who cannot see it."""
     shown = {
         f"{panel.title} ({panel.legend_title})": dict(line.label.rsplit(": ", 1) for line in panel.lines)
         for panel in chart.panels

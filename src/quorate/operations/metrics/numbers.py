@@ -8,7 +8,7 @@ from quorate.operations.metrics import series
 from quorate.operations.metrics.series import MEASURES, Series, Statistics, Unit
 from quorate.operations.registry import Table
 from quorate.operations.units import duration, moment
-from quorate.pve.errors import BadArgument
+from quorate.problems import BadArgument
 
 COLUMNS = ("field", "unit", "min", "mean", "p95", "max", "last", "trend")
 FORESEEABLE_DAYS = 1000
@@ -28,7 +28,7 @@ def table(found: Series, timeframe: str, cf: str, show: list[str], points: int) 
 
 
 def _fields(found: Series, show: list[str]) -> list[str]:
-    """The fields that are asked for, else all that moved or could have."""
+    """The requested fields, else all that changed or could have."""
     if not show:
         return [
             name
@@ -40,7 +40,7 @@ def _fields(found: Series, show: list[str]) -> list[str]:
     if unknown and found.fields:
         raise BadArgument(
             f"Nothing is recorded as {', '.join(unknown)} for {found.subject.label}",
-            next_step=f"There are {', '.join(found.fields)}",
+            next_step=f"Available: {', '.join(found.fields)}",
         )
     return list(dict.fromkeys(field for fields in meant.values() for field in fields))
 
@@ -68,7 +68,7 @@ def _frame(found: Series, timeframe: str, cf: str) -> dict[str, Any]:
 
 
 def _forecast(found: Series, numbers: dict[str, Statistics]) -> dict[str, Any]:
-    """When what can run full would be full, if it went on like this."""
+    """When a resource that can fill up would be full at this rate."""
     told = {}
     for name, whole in FILLING.items():
         if name in numbers:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quorate.operations.metrics.subjects import Subject
+from quorate.problems import BadArgument
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument
 
 Timeframe = Literal["hour", "day", "week", "month", "year", "decade"]
 Consolidation = Literal["AVERAGE", "MAX"]
@@ -24,7 +24,7 @@ MEASURES = {
 """What people ask for, and what PVE records it as: for guests, nodes and storages, or for both directions."""
 
 LIMITS = ("maxcpu", "maxmem", "maxdisk", "memtotal", "swaptotal", "roottotal", "total")
-"""What does not move by itself: the size of what the other fields use."""
+"""Fields that are limits of other fields."""
 
 _SHARES = frozenset({"cpu", "iowait"})
 _BYTES = frozenset(
@@ -36,7 +36,7 @@ _BYTES = frozenset(
 _RATES = frozenset({"netin", "netout", "network", "diskread", "diskwrite", "diskio"})
 
 STEADY = 0.05
-"""A change of less than this part of the mean is no trend."""
+"""A change of less than this part of the mean is not a trend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +120,16 @@ def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def trend(found: Statistics, unit: Unit) -> str:
-    """ "steady", or how much it went up or down over the whole time; "restless" when no line describes it."""
+    """ "steady", or how much it went up or down over the whole time; "fluctuating" when no line describes it."""
     if abs(found.change) < STEADY * abs(found.mean) or not found.change:
         return "steady"
     if found.fit < 0.3:
-        return "restless"
+        return "fluctuating"
     return f"{unit.of(found.change):+g}"
 
 
 def seconds_until_full(found: Statistics, points: Sequence[tuple[float, float]], whole: float | None) -> float | None:
-    """When it would be full if it went on like this; None if it does not clearly grow."""
+    """When it would be full at this rate; None if it does not clearly grow."""
     if not whole or found.fit < 0.5 or found.change <= 0:
         return None
     pace = found.change / (points[-1][0] - points[0][0])

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotFound
-from quorate.pve.inventory import Resource
+from quorate.pve.lookup import Resource, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ async def chosen(
     else:
         found += [await _storage(pve, name, node) for name in listed(storages) for node in listed(nodes) or [None]]
     if not found:
-        raise BadArgument("Whose load is meant is not said", next_step="Give guest, node or storage")
+        raise BadArgument("No guest, node or storage is given", next_step="Give guest, node or storage")
     return list({(subject.kind, subject.label): subject for subject in found}.values())
 
 
@@ -56,10 +56,14 @@ async def _storage(pve: Cluster, name: str, node: str | None) -> Subject:
     """A storage by its name, or by `node/name` where every node has its own of that name."""
     if "/" in name:
         node, _, name = name.partition("/")
-    rows = [row for row in await pve.inventory.of_type("storage") if row.storage == name]
+    return await pve.inventory.on_second_look(lambda view: _storage_in(view, name, node))
+
+
+def _storage_in(view: View, name: str, node: str | None) -> Subject:
+    rows = [row for row in view.of_type("storage") if row.storage == name]
     if not rows:
-        names = sorted({row.storage for row in await pve.inventory.of_type("storage")})
-        raise NotFound(f"There is no storage {name!r}", next_step=f"There are {', '.join(names) or 'none'}")
+        names = sorted({row.storage for row in view.of_type("storage")})
+        raise NotFound(f"There is no storage {name!r}", next_step=f"Available: {', '.join(names) or 'none'}")
     places = [row for row in rows if node in (None, row.node)]
     if not places:
         raise NotFound(f"Node {node} has no storage {name!r}", next_step=f"It is on {_nodes(rows)}")

@@ -11,9 +11,9 @@ from quorate.operations.metrics import series
 from quorate.operations.metrics.series import Series
 from quorate.operations.metrics.subjects import Subject
 from quorate.operations.registry import Risk, Table, operation
-from quorate.operations.units import percent, size, used_of
+from quorate.operations.units import Quantity, load_of, percent, size, used_of
+from quorate.problems import Problem
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import Problem
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
 
@@ -29,14 +29,17 @@ _USED = {
 }
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="guest uses most eating hogging cpu memory disk network busiest heaviest slow noisy",
+)
 async def metrics_top(
     pve: Cluster,
     by: Annotated[
         Literal["cpu", "memory", "disk", "diskio", "network"],
-        Meta(description="diskio, network: mean of the last hour; disk: used by containers, given to VMs"),
+        Meta(description="diskio, network: mean of the last hour"),
     ] = "cpu",
-    node: Annotated[str, Meta(description="Only guests of this node")] | None = None,
+    node: str | None = None,
     limit: Annotated[int, Meta(ge=1, le=100)] = 10,
 ) -> Table:
     """The guests that use most of something, largest first."""
@@ -56,11 +59,18 @@ async def metrics_top(
 
 _COLUMNS = {"cpu": ("cores_used", "load"), "memory": ("mem", "share"), "disk": ("disk", "status")}
 _SHOWN: dict[str, Any] = {
-    "cpu": lambda row: [round(row.cpu * row.maxcpu, 2), f"{percent(row.cpu)} of {row.maxcpu:g}"],
+    "cpu": lambda row: [
+        round(row.cpu * row.maxcpu, 2),
+        load_of(row.cpu, row.maxcpu, text=f"{percent(row.cpu)} of {row.maxcpu:g}"),
+    ],
     "memory": lambda row: [used_of(row.mem, row.maxmem), percent(row.mem / row.maxmem) if row.maxmem else ""],
     # PVE does not know how full the disk of a VM is, only how large it is
-    "disk": lambda row: [used_of(row.disk, row.maxdisk) if row.disk else f"{size(row.maxdisk)} given", row.status],
+    "disk": lambda row: [used_of(row.disk, row.maxdisk) if row.disk else _size_given(row.maxdisk), row.status],
 }
+
+
+def _size_given(whole: float) -> str:
+    return Quantity(f"{size(whole)} given", {"total": int(whole)})
 
 
 def _share(by: str, wanted: list[Resource], rows: list[list[Any]]) -> dict[str, Any]:
@@ -119,4 +129,4 @@ def _mean(one: Series, field: str) -> float:
 
 def _rate(value: float) -> str:
     unit = series.unit_of("network", value)
-    return f"{unit.of(value):g} {unit.name}"
+    return Quantity(f"{unit.of(value):g} {unit.name}", round(value, 1))

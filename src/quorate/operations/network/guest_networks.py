@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorate.operations.registry import Table, page
+from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import Problem
 from quorate.pve.tasks import gather_bounded
 
 NODES_AT_ONCE = 8

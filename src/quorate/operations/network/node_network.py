@@ -1,4 +1,4 @@
-"""The networks of a node: interfaces, edits that wait, and applying or dropping them."""
+"""The networks of a node: interfaces, pending edits, and applying or reverting them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import NETWORK_APPLY, NETWORK_LIST, NODE_NETWORK_CHANGE, Advice
+from quorate.operations.api.risk import Reason
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.settling import same
+from quorate.operations.units import yes, yes_or_no
+from quorate.operations.wait_until import same
+from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotFound
 
 COLUMNS = ("iface", "type", "active", "autostart", "cidr", "gateway", "ports", "vlan", "mtu", "comment")
 DIFF_SHOWN = 6000
@@ -24,14 +27,14 @@ Options = Annotated[dict[str, str | int | bool], Meta(description="Further PVE o
 
 
 async def interfaces(pve: Cluster, node: str, kind: str | None, *, limit: int, offset: int) -> Table:
-    """The interfaces of a node as they will be, and the edits that wait to be applied."""
+    """The interfaces of a node as they will be, and the pending edits."""
     await pve.inventory.node(node)
     answer = await pve.client.request("GET", f"/nodes/{node}/network")
     wanted = [row for row in answer.data if kind is None or row["type"] == kind or _is_ovs(row["type"], kind)]
     table = page(COLUMNS, (_row(row) for row in wanted), limit=limit, offset=offset)
     if answer.changes:
         table.facts["pending"] = _cut(answer.changes)
-        table.facts["next"] = "network_apply of=node makes it real, node_network_change action=revert drops it"
+        table.facts["next"] = _NEXT
     return table
 
 
@@ -43,8 +46,8 @@ def _row(row: Mapping[str, Any]) -> list[Any]:
     return [
         row["iface"],
         row["type"],
-        "yes" if row.get("active") else "no",
-        "yes" if row.get("autostart") else "",
+        yes_or_no(row.get("active")),
+        yes(row.get("autostart")),
         " ".join(str(row[key]) for key in ("cidr", "cidr6") if row.get(key)),
         " ".join(str(row[key]) for key in ("gateway", "gateway6") if row.get(key)),
         row.get("bridge_ports") or row.get("slaves") or row.get("ovs_ports") or row.get("vlan-raw-device") or "",
@@ -54,13 +57,18 @@ def _row(row: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-@operation(risk=Risk.CHANGE)
+@operation(
+    risk=Risk.CHANGE,
+    excused={Reason.DELETES: "pending until network_apply"},
+    search_words="bridge vlan bond interface address node host create edit vmbr",
+    example="node=pve1 action=set iface=vmbr9 type=bridge",
+)
 async def node_network_change(
     pve: Cluster,
     node: str,
     action: Annotated[
         Literal["set", "delete", "revert"],
-        Meta(description="set: make or change an interface; revert: drop all edits that wait"),
+        Meta(description="set: create or change an interface; revert: drop all pending edits"),
     ],
     iface: Annotated[str, Meta(description="Such as vmbr1, bond0, eno1.20")] | None = None,
     type: Literal["bridge", "bond", "eth", "vlan", "OVSBridge", "OVSBond", "OVSPort", "OVSIntPort"] | None = None,
@@ -74,7 +82,7 @@ async def node_network_change(
     options: Options | None = None,
     remove: Annotated[list[str], Meta(description="Options to remove, such as gateway")] | None = None,
 ) -> Plan:
-    """Edit a node's interfaces. Nothing becomes real before network_apply."""
+    """Edit a node's interfaces. Edits are pending until network_apply."""
     await pve.inventory.online_node(node)
     given = {
         "cidr": cidr,
@@ -88,7 +96,9 @@ async def node_network_change(
     if action == "revert":
         return await _revert(pve, node)
     if iface is None:
-        raise BadArgument(f"action={action} needs iface", next_step="network_list of=node shows the interfaces")
+        raise BadArgument(
+            f"action={action} needs iface", next_step=Advice("List the interfaces", NETWORK_LIST(of="node", node=node))
+        )
     rows = {row["iface"]: row for row in await pve.get(f"/nodes/{node}/network")}
     if action == "delete":
         return _delete(pve, node, iface, rows)
@@ -113,14 +123,16 @@ async def _set(
         says = f"Prepare the new {edits['type']} {iface} on {node}"
         params = {"iface": iface, **({"autostart": True} if edits["type"] in _BRIDGES else {}), **edits}
         return _plan(pve, node, says, "POST", f"/nodes/{node}/network", iface, params)
-    kept = await _kept(pve, known, edits, remove)
+    kept = await _current_settings(pve, known, edits, remove)
     params = {**kept, **edits, **({"delete": ",".join(remove)} if remove else {})}
     says = f"Prepare the change of {iface} on {node}"
     return _plan(pve, node, says, "PUT", f"/nodes/{node}/network/{iface}", iface, params)
 
 
-async def _kept(pve: Cluster, known: Mapping[str, Any], edits: Mapping[str, Any], remove: list[str]) -> dict[str, Any]:
-    """What is there and is sent again: PVE takes an address that is not repeated as one to be dropped."""
+async def _current_settings(
+    pve: Cluster, known: Mapping[str, Any], edits: Mapping[str, Any], remove: list[str]
+) -> dict[str, Any]:
+    """The current settings, sent again: PVE drops an address that is not repeated."""
     given_otherwise = {_SPELLED_TWICE.get(key) for key in edits}
     accepted = (await pve.facts()).endpoint("PUT", "/nodes/{node}/network/{iface}").parameters
     return {
@@ -142,7 +154,7 @@ def _ports_option(kind: str) -> str:
 
 
 def _refuse_missing_ports(node: str, edits: Mapping[str, Any], rows: Mapping[str, Any]) -> None:
-    """PVE writes names that do not exist without a word, and the bridge then comes up without them."""
+    """PVE accepts names that do not exist, and the bridge then comes up without them."""
     for option in ("bridge_ports", "slaves"):
         for port in str(edits.get(option, "")).split():
             if port not in rows and port.partition(".")[0] not in rows:
@@ -164,7 +176,7 @@ def _delete(pve: Cluster, node: str, iface: str, rows: Mapping[str, Any]) -> Pla
 
 
 async def _revert(pve: Cluster, node: str) -> Plan:
-    says = f"Drop the network edits that wait on {node}"
+    says = f"Drop the pending network edits of {node}"
     pending = await _pending(pve, node)
     if not pending:
         return Plan(says, unchanged=(f"No network edits wait on {node}",))
@@ -176,7 +188,11 @@ async def _revert(pve: Cluster, node: str) -> Plan:
     return Plan(says, (call,), facts={"dropped": _cut(pending)})
 
 
-_NEXT = "Nothing is real yet: network_apply of=node makes it so, node_network_change action=revert drops it"
+_NEXT = Advice(
+    "The change is pending; apply it, or revert it",
+    NETWORK_APPLY(of="node"),
+    NODE_NETWORK_CHANGE(action="revert"),
+)
 
 
 def _plan(pve: Cluster, node: str, says: str, method: str, path: str, iface: str, params: Mapping[str, Any]) -> Plan:
@@ -197,13 +213,13 @@ def _shows_pending(pve: Cluster, node: str) -> Any:
 
 
 async def apply(pve: Cluster, node: str) -> Plan:
-    """Make the waiting edits of a node real."""
+    """Apply the pending edits of a node."""
     row = await pve.inventory.online_node(node)
     says = f"Apply the network edits of {node}"
     pending = await _pending(pve, node)
     if not pending:
         return Plan(says, unchanged=(f"No network edits wait on {node}",))
-    running = [guest for guest in await pve.inventory.guests() if guest.node == node and guest.status == "running"]
+    running = [guest for guest in await pve.inventory.fresh_guests(node) if guest.status == "running"]
     warnings = [f"{len(running)} running guests of {node} may lose their network for a moment"] if running else []
     if _touches_addresses(pending):
         warnings.append(

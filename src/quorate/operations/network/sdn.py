@@ -1,4 +1,4 @@
-"""Software-defined networks: zones, vnets and subnets. Edits wait until they are applied on all nodes."""
+"""Software-defined networks: zones, vnets and subnets. Edits are pending until they are applied on all nodes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations.misplaced import refuse_misplaced
+from quorate.hints import API_CALL, NETWORK_APPLY, NETWORK_LIST, SDN_CHANGE, Advice
+from quorate.operations.api.risk import Reason
+from quorate.operations.argument_checks import refuse_misplaced
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.settling import same
+from quorate.operations.wait_until import same
+from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict, NotFound
 
 COLUMNS = ("kind", "name", "in", "type", "state", "settings", "pending")
 ROOT = "/cluster/sdn"
 PENDING_SHOWN = 200
-NEXT = "Nothing is real yet: network_apply of=sdn makes it so on all nodes"
+NEXT = Advice("The change is pending; apply it on all nodes", NETWORK_APPLY(of="sdn"))
 
 Kind = Literal["zone", "vnet", "subnet"]
 _BELONGS_TO = {
@@ -31,13 +33,13 @@ _BOOKKEEPING = {"digest", "state", "pending", "type", "zone", "vnet", "subnet", 
 
 
 async def objects(pve: Cluster, kind: str | None, *, limit: int, offset: int) -> Table:
-    """Zones, vnets and subnets; state tells which edits are not applied yet."""
+    """Zones, vnets and subnets; state shows which edits are pending."""
     rows = await _rows(pve, kind)
     table = page(COLUMNS, rows, limit=limit, offset=offset)
     if any(row[4] for row in rows):
-        table.facts["next"] = "network_apply of=sdn makes the edits real" + (
-            f"; api_call POST {ROOT}/rollback drops them" if await _can_roll_back(pve) else ""
-        )
+        rollback = [API_CALL(method="POST", path=f"{ROOT}/rollback")] if await _can_roll_back(pve) else []
+        text = "Apply the edits, or roll them back" if rollback else "Apply the edits"
+        table.facts["next"] = Advice(text, NETWORK_APPLY(of="sdn"), *rollback)
     return table
 
 
@@ -72,7 +74,13 @@ async def _can_roll_back(pve: Cluster) -> bool:
     return (await pve.facts()).find("POST", f"{ROOT}/rollback") is not None
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    excused={Reason.DELETES: "pending until network_apply"},
+    search_words="vnet zone subnet vxlan evpn create software defined network isolated",
+    example="action=set kind=zone name=lab type=simple",
+)
 async def sdn_change(
     pve: Cluster,
     action: Annotated[Literal["set", "delete"], Meta(description="set: make or change")],
@@ -93,7 +101,7 @@ async def sdn_change(
     | None = None,
     remove: Annotated[list[str], Meta(description="Options to remove")] | None = None,
 ) -> Plan:
-    """Make, change or delete an SDN zone, vnet or subnet. Nothing becomes real before network_apply."""
+    """Create, change or delete an SDN zone, vnet or subnet. Edits are pending until network_apply."""
     if action == "delete":
         return await _delete(pve, kind, name, vnet)
     given = {"type": type, "zone": zone, "tag": tag, "gateway": gateway}
@@ -114,7 +122,7 @@ async def sdn_change(
 
 async def _set_subnet(pve: Cluster, cidr: str, vnet: str | None, edits: dict[str, Any], remove: list[str]) -> Plan:
     if vnet is None:
-        raise BadArgument("A subnet needs its vnet", next_step="Give vnet=; network_list of=sdn shows them")
+        raise BadArgument("A subnet needs its vnet", next_step=Advice("Give vnet=", NETWORK_LIST(of="sdn")))
     known = await _subnet_id(pve, vnet, cidr)
     path = f"{ROOT}/vnets/{vnet}/subnets"
     if known is None:
@@ -141,7 +149,7 @@ def _plan(
 async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
     says = f"Prepare the removal of {kind} {name}"
     if kind == "subnet" and vnet is None:
-        raise BadArgument("A subnet needs its vnet", next_step="Give vnet=; network_list of=sdn shows them")
+        raise BadArgument("A subnet needs its vnet", next_step=Advice("Give vnet=", NETWORK_LIST(of="sdn")))
     if await _find(pve, kind, name, vnet) is None:
         return Plan(says, unchanged=(f"There is no {kind} {name}",))
     await _refuse_used(pve, kind, name)
@@ -156,11 +164,11 @@ async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
 
 
 async def apply(pve: Cluster) -> Plan:
-    """Make the waiting edits real. Every node reloads its network, its own waiting edits included."""
+    """Apply the pending edits. Every node reloads its network, its own pending edits included."""
     says = "Apply the SDN configuration on all nodes"
     pending = [line for row in await _rows(pve) if (line := _change_line(dict(zip(COLUMNS, row, strict=True))))]
     if not pending:
-        return Plan(says, unchanged=("No SDN edits of zones, vnets or subnets wait",))
+        return Plan(says, unchanged=("No SDN edits of zones, vnets or subnets are pending",))
     warnings = []
     for node in await pve.inventory.of_type("node"):
         if node.status != "online":
@@ -200,7 +208,7 @@ def _removal(remove: list[str] | None) -> dict[str, str]:
 
 async def _refuse_unknown_zone(pve: Cluster, vnet: str, zone: str | None) -> None:
     zones = sorted(row["zone"] for row in await pve.get(f"{ROOT}/zones"))
-    there = f"There is {', '.join(zones)}" if zones else "There is none yet; make one with sdn_change kind=zone"
+    there = Advice(f"There is {', '.join(zones)}") if zones else Advice("Create one first", SDN_CHANGE(kind="zone"))
     if zone is None:
         raise BadArgument(f"The new vnet {vnet} needs its zone", next_step=there)
     if zone not in zones:

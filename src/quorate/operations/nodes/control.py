@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from quorate.hints import NODE_INSPECT, NODE_LIST, Advice
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
+from quorate.problems import Conflict, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import Conflict, NotFound
 from quorate.pve.inventory import Resource
+from quorate.suggestions import suggest
 
 GUESTS_NAMED = 20
 
@@ -29,21 +30,31 @@ def _service_risk(arguments: Mapping[str, Any]) -> Risk:
     return Risk.DESTROY if arguments["action"] == "stop" else Risk.CHANGE
 
 
-@operation(risk=Risk.DESTROY, risk_of=_service_risk, least=Risk.CHANGE)
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=_service_risk,
+    least=Risk.CHANGE,
+    search_words=(
+        "web interface proxmox hangs restart start stop service daemon node host pveproxy pvedaemon corosync ssh chrony"
+    ),
+    example="node=pve1 service=chrony action=restart",
+)
 async def node_service_control(
     pve: Cluster, node: str, service: str, action: Literal["start", "stop", "restart", "reload"]
 ) -> Plan:
-    """Start, stop, restart or reload a service of a node."""
+    """Start, stop (needs access admin), restart or reload a service of a node."""
     await pve.inventory.online_node(node)
     rows = {row["service"]: row for row in await pve.get(f"/nodes/{node}/services")}
     if service not in rows:
-        near = difflib.get_close_matches(service, rows, 1)
-        hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(sorted(rows))}"
+        hint = suggest(service, rows, f"Available: {', '.join(sorted(rows))}")
         raise NotFound(f"{node} has no service {service!r} that PVE manages", next_step=hint)
     if action == "stop" and service in ESSENTIAL:
         raise Conflict(f"{service} is not stopped: {ESSENTIAL[service]}", next_step="action=restart is possible")
     if rows[service].get("unit-state") == "not-found":
-        raise Conflict(f"{service} is not installed on {node}", next_step="See node_inspect aspect=services")
+        raise Conflict(
+            f"{service} is not installed on {node}",
+            next_step=Advice("See its services", NODE_INSPECT(node=node, aspect="services")),
+        )
     says = f"{action.capitalize()} {service} on {node}"
     if rows[service].get("state") == _DONE.get(action):
         return Plan(says, unchanged=(f"{service} on {node} is already {rows[service]['state']}",))
@@ -57,29 +68,43 @@ async def node_service_control(
     async def after() -> dict[str, Any]:
         return {"state": await state()}
 
-    warnings = (f"The API of {node} is away for some seconds",) if service in ESSENTIAL and action == "restart" else ()
+    warnings = (
+        (f"The API of {node} is unavailable for some seconds",) if service in ESSENTIAL and action == "restart" else ()
+    )
     call = Call(says, "POST", f"/nodes/{node}/services/{service}/{action}", {}, _target(node), settled=settled)
     return Plan(says, (call,), warnings=warnings, after=after)
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    search_words="apt update refresh package lists node check new",
+    example="node=pve1",
+)
 async def node_updates_refresh(pve: Cluster, node: str) -> Plan:
-    """Read a node's package lists anew (apt update). Installs nothing."""
+    """Refresh a node's package lists (apt update). Installs nothing."""
     await pve.inventory.online_node(node)
-    says = f"Read the package lists of {node} anew"
+    says = f"Refresh the package lists of {node}"
 
     async def after() -> dict[str, Any]:
-        return {"updates": len(await pve.get(f"/nodes/{node}/apt/update")), "next": "See node_inspect aspect=updates"}
+        return {
+            "updates": len(await pve.get(f"/nodes/{node}/apt/update")),
+            "next": Advice("See the updates", NODE_INSPECT(node=node, aspect="updates")),
+        }
 
     return Plan(says, (Call(says, "POST", f"/nodes/{node}/apt/update", {}, _target(node)),), after=after)
 
 
-@operation(risk=Risk.DESTROY)
+@operation(
+    risk=Risk.DESTROY,
+    search_words="reboot restart shutdown whole node host physical server maintenance hypervisor ups battery",
+    example="node=pve3 action=reboot",
+)
 async def node_power(pve: Cluster, node: str, action: Literal["reboot", "shutdown"]) -> Plan:
     """Reboot or shut down a node. Its guests go down with it; only some of those under HA move away."""
     await pve.inventory.online_node(node)
     says = f"{'Reboot' if action == 'reboot' else 'Shut down'} node {node}"
-    running = [row for row in await pve.inventory.guests() if row.node == node and row.status == "running"]
+    running = [row for row in await pve.inventory.fresh_guests(node) if row.status == "running"]
     uptime = (await pve.get(f"/nodes/{node}/status")).get("uptime", 0)
 
     async def settled() -> bool:
@@ -88,19 +113,17 @@ async def node_power(pve: Cluster, node: str, action: Literal["reboot", "shutdow
         return row.status != "online" or (0 < row.uptime < uptime)
 
     call = Call(says, "POST", f"/nodes/{node}/status", {"command": action}, _target(node), settled=settled)
-    after = "node_list shows when it is gone" + (
-        " and back" if action == "reboot" else "; only its power button or wake-on-LAN brings it back"
-    )
+    after = "" if action == "reboot" else "; only its power button or wake-on-LAN brings it back"
     return Plan(
         says,
         (call,),
-        facts={"guests_going_down": _named(running)},
+        facts={"guests_going_down": _labels(running)},
         warnings=tuple(await _dangers(pve, node, running)),
-        next_step=f"PVE has accepted it and shuts the guests down first; {after}",
+        next_step=Advice(f"PVE has accepted it and shuts the guests down first{after}", NODE_LIST),
     )
 
 
-def _named(running: list[Resource]) -> list[str]:
+def _labels(running: list[Resource]) -> list[str]:
     names = [f"{row.kind} {row.vmid} {row.name}" + (" (under HA)" if row.hastate else "") for row in running]
     more = len(names) - GUESTS_NAMED
     return names[:GUESTS_NAMED] + ([f"and {more} more"] if more > 0 else [])

@@ -1,4 +1,4 @@
-"""Reading what the cluster and its nodes have written down."""
+"""Reading the logs of the cluster and its nodes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.operations.misplaced import refuse_beside
+from quorate.operations.argument_checks import refuse_beside
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import When, moment, parse_moment
+from quorate.problems import BadArgument
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument
 
 LINE_SHOWN = 500
 LINES_SEARCHED = 5000
@@ -26,7 +26,7 @@ _CURSOR = re.compile(r"^s=[^ ]*;i=[0-9a-f]+;")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LogFilter:
     """Which lines are asked for."""
 
     begin: float | None
@@ -40,7 +40,13 @@ class Wanted:
         return all(text.lower() in line.lower() for text in self.contains)
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words=(
+        "syslog journal log messages dmesg events logged in changed happened audit kernel errors node cluster"
+    ),
+    example="node=pve1",
+)
 async def log_read(
     pve: Cluster,
     node: Annotated[str, Meta(description="Its journal; left out: the cluster's log")] | None = None,
@@ -64,16 +70,16 @@ async def log_read(
     if node is None:
         if service is not None:
             raise BadArgument("service needs node", next_step="Every node has a journal of its own; give node=")
-        return await _cluster_log(pve, Wanted(begin, end, texts, user, bool(problems)), limit, offset)
+        return await _cluster_log(pve, LogFilter(begin, end, texts, user, bool(problems)), limit, offset)
     beside = {"user": user, "problems": problems, "offset": offset or None}
     refuse_beside("node", beside, "It is for the cluster's log; a journal takes service, since, until and contains")
-    return await _node_log(pve, node, service, Wanted(begin, end, texts), limit)
+    return await _node_log(pve, node, service, LogFilter(begin, end, texts), limit)
 
 
 # -- the journal of a node ---------------------------------------------------------------------------------------------
 
 
-async def _node_log(pve: Cluster, node: str, service: str | None, wanted: Wanted, lines: int) -> dict[str, Any]:
+async def _node_log(pve: Cluster, node: str, service: str | None, wanted: LogFilter, lines: int) -> dict[str, Any]:
     await pve.inventory.node(node)
     searched = LINES_SEARCHED if wanted.contains else lines
     if service is None:
@@ -120,13 +126,13 @@ def _local(epoch: float) -> str:
 # -- the cluster's log -------------------------------------------------------------------------------------------------
 
 
-async def _cluster_log(pve: Cluster, wanted: Wanted, limit: int, offset: int) -> Table:
+async def _cluster_log(pve: Cluster, wanted: LogFilter, limit: int, offset: int) -> Table:
     rows = [row for row in await pve.get("/cluster/log", max=CLUSTER_ENTRIES) if _fits(row, wanted)]
     rows.sort(key=lambda row: -int(row.get("time", 0)))
     return page(("time", "node", "user", "severity", "tag", "message"), map(_entry, rows), limit=limit, offset=offset)
 
 
-def _fits(row: Mapping[str, Any], wanted: Wanted) -> bool:
+def _fits(row: Mapping[str, Any], wanted: LogFilter) -> bool:
     at = float(row.get("time", 0))
     return (
         (wanted.begin is None or at >= wanted.begin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ from typing import Any
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Target
 from quorate.operations.provision.guest_files import Library, listed, matching, several
+from quorate.problems import NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import NotFound
+from quorate.suggestions import suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class Template:
 async def find_template(pve: Cluster, library: Library, node: str, wanted: str) -> Template:
     """The template that is meant by a volid, a file name or a part of it; the newest if only versions differ."""
     files = await library.on(node, "vztmpl")
+    if not matching(files, wanted):
+        files = await library.closer_on(node, "vztmpl")
     if found := matching(files, wanted):
         newest = _newest(wanted, [file.name for file in found])
         return Template(newest, next(file.volid for file in found if file.name == newest))
@@ -47,6 +49,8 @@ async def find_template(pve: Cluster, library: Library, node: str, wanted: str) 
     name = appliance_named(wanted, rows)
     if name is None:
         raise _nowhere(wanted, node, [*(file.name for file in files), *(str(row["template"]) for row in rows)])
+    if there := next((file for file in files if file.name == name), None):
+        return Template(name, there.volid)  # a download would replace it
     storage = await pick_storage(pve, node, "vztmpl", wanted=wanted.partition(":")[0] if ":" in wanted else None)
     return Template(name, f"{storage.storage}:vztmpl/{name}", missing=True)
 
@@ -81,9 +85,9 @@ def _numbers(text: str) -> list[int]:
 
 
 def _nowhere(wanted: str, node: str, names: list[str]) -> NotFound:
-    near = difflib.get_close_matches(wanted.rpartition("/")[2], names, 3, 0.5)
+    listed_names = f"There is {listed(set(names))}" if names else None
     return NotFound(
         f"There is no container template {wanted!r}",
         why=f"Neither the storages of {node} nor its appliance list have it",
-        next_step=f"Did you mean {' or '.join(near)}?" if near else f"There is {listed(set(names))}" if names else None,
+        next_step=suggest(wanted.rpartition("/")[2], names, listed_names, count=3, cutoff=0.5),
     )

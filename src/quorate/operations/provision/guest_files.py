@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Iterable
 
 import msgspec
 
+from quorate.hints import IMAGE_DOWNLOAD, IMAGE_UPLOAD, STORAGE_LIST, Advice
 from quorate.operations.units import shortlist
+from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, NotFound
+from quorate.pve.lookup import Resource
+from quorate.suggestions import suggest
 
 NAMES_SHOWN = 6
 
@@ -45,11 +47,15 @@ class Library:
 
     async def on(self, node: str, content: str) -> list[File]:
         """All files of this content that the node can use, by storage and name."""
-        places = [
-            row
-            for row in await self._pve.inventory.of_type("storage")
-            if row.node == node and row.status == "available" and content in row.content.split(",")
-        ]
+        rows = await self._pve.inventory.of_type("storage")
+        return await self._files([row for row in rows if row.node == node], node, content)
+
+    async def closer_on(self, node: str, content: str) -> list[File]:
+        """The same, on all storages that the node itself knows now."""
+        return await self._files(await self._pve.inventory.fresh_storages(node), node, content)
+
+    async def _files(self, rows: list[Resource], node: str, content: str) -> list[File]:
+        places = [row for row in rows if row.status == "available" and row.holds(content)]
         shelves = await asyncio.gather(
             *(self._shelf(node, row.storage, content, shared=bool(row.shared)) for row in places)
         )
@@ -67,6 +73,9 @@ class Library:
         files = await self.on(node, content)
         found = matching(files, wanted)
         if not found:
+            files = await self.closer_on(node, content)
+            found = matching(files, wanted)
+        if not found:
             raise not_found(word, wanted, node, files)
         if len(found) > 1:
             raise several(word, wanted, [file.name for file in found])
@@ -75,9 +84,14 @@ class Library:
     async def volume(self, node: str, volid: str) -> File | None:
         """A volume of whatever content, by its volid."""
         storage = volid.partition(":")[0]
-        rows = await self._pve.inventory.of_type("storage")
-        if not any(row.storage == storage and row.node == node for row in rows):
-            raise NotFound(f"Node {node} has no storage {storage!r}", next_step="storage_list shows what there is")
+
+        def require(rows: list[Resource]) -> None:
+            if all(row.storage != storage for row in rows):
+                raise NotFound(
+                    f"Node {node} has no storage {storage!r}", next_step=Advice("See what there is", STORAGE_LIST)
+                )
+
+        await self._pve.inventory.choose_storage(node, require)
         files = await self._pve.client.get_as(list[File], f"/nodes/{node}/storage/{storage}/content")
         return next((file for file in files if file.volid == volid), None)
 
@@ -98,13 +112,12 @@ def matching(files: Iterable[File], wanted: str) -> list[File]:
 
 def not_found(word: str, wanted: str, node: str, files: Iterable[File]) -> NotFound:
     names = sorted({file.name for file in files})
-    near = difflib.get_close_matches(wanted.rpartition("/")[2], names, 3, 0.5)
-    if near:
-        hint = f"Did you mean {' or '.join(near)}?"
-    elif names:
-        hint = f"There is {listed(names)}"
-    else:
-        hint = "None is there; image_download and image_upload bring one"
+    otherwise = (
+        Advice(f"There is {listed(names)}")
+        if names
+        else Advice("There is none; download or upload one", IMAGE_DOWNLOAD, IMAGE_UPLOAD)
+    )
+    hint = suggest(wanted.rpartition("/")[2], names, otherwise, count=3, cutoff=0.5)
     return NotFound(f"The storages of {node} have no {word} {wanted!r}", next_step=hint)
 
 

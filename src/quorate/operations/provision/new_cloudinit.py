@@ -1,4 +1,4 @@
-"""What cloud-init shall do in a new VM, as PVE's options."""
+"""Cloud-init of a new VM, as PVE's options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from quorate.operations.provision.new_guests import as_list, refuse_unknown
 from quorate.operations.provision.new_networks import address_parts, name_servers
+from quorate.problems import BadArgument
 from quorate.pve import values
-from quorate.pve.errors import BadArgument
 
 _PLAIN = {
     "user": "ciuser",
@@ -42,13 +42,13 @@ def cloudinit_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_keys(given: str | list[str]) -> list[str]:
-    """SSH keys, one a line; what is none is refused before PVE does it with fewer words."""
+    """SSH keys, one per line; anything else is refused here with a better explanation than PVE's."""
     lines = [line.strip() for text in as_list(given) for line in str(text).splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     for number, line in enumerate(keys, 1):
         if not values.is_ssh_key(line):
             raise BadArgument(
-                f"SSH key {number} is no public key",
+                f"SSH key {number} is not a public key",
                 why="A public key reads like: ssh-ed25519 AAAA... comment",
                 next_step="Give what the .pub file holds, never the private key",
             )

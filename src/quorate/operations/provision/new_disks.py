@@ -1,4 +1,4 @@
-"""The disks of new guests: what is wished for, on which storage, in which format, at which slot."""
+"""The disks of new guests: what is requested, on which storage, in which format, at which slot."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import msgspec
 
+from quorate.hints import IMAGE_DOWNLOAD, IMAGE_UPLOAD, STORAGE_LIST, Advice
 from quorate.operations.disk_images import disk_format, image_size, working_storage
 from quorate.operations.placement import pick_storage
 from quorate.operations.provision.guest_files import File, Library, matching
 from quorate.operations.provision.new_guests import part_text
 from quorate.operations.units import parse_size, size
+from quorate.problems import BadArgument, Conflict, NotFound, PermissionMissing
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict, NotFound, PermissionMissing
 from quorate.pve.inventory import Resource
 
 GIBIBYTE = 1024**3
@@ -27,7 +28,7 @@ _IMPORTABLE = ("import", "images")
 
 
 @dataclass(frozen=True, slots=True)
-class DiskWish:
+class DiskSpec:
     """One disk as the caller describes it."""
 
     bytes: int | None = None
@@ -43,7 +44,7 @@ class DiskWish:
         return format((self.bytes or 0) / GIBIBYTE, ".10g")
 
 
-def parse_disk(given: int | str | Mapping[str, Any], storage: str | None = None) -> DiskWish:
+def parse_disk(given: int | str | Mapping[str, Any], storage: str | None = None) -> DiskSpec:
     """A disk from "32G", "local-lvm:32G", "local-lvm:32G,ssd=1" or an object with the same parts."""
     if isinstance(given, Mapping):
         parts = {str(key): part_text(str(key), value) for key, value in given.items() if value is not None}
@@ -59,7 +60,7 @@ def parse_disk(given: int | str | Mapping[str, Any], storage: str | None = None)
         )
     if "discard" in parts:
         parts["discard"] = "on" if values.is_on(parts["discard"]) else "ignore"
-    return DiskWish(
+    return DiskSpec(
         bytes=parse_size(wanted, unit="G") if wanted and wanted != "0" else None,
         storage=parts.pop("storage", None) or storage,
         bus=bus,
@@ -80,7 +81,7 @@ def _parts_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PlacedDisk:
-    wish: DiskWish
+    wish: DiskSpec
     storage: Resource
     source: File | None = None
 
@@ -92,7 +93,7 @@ class PlacedDisk:
 
 
 async def place_disks(
-    pve: Cluster, node: str, wishes: Sequence[DiskWish], content: str, library: Library
+    pve: Cluster, node: str, wishes: Sequence[DiskSpec], content: str, library: Library
 ) -> tuple[list[PlacedDisk], list[str]]:
     """Each disk with its storage; those that name none share one. Also what to warn of."""
     sources = [await _source(pve, node, wish, library) for wish in wishes]
@@ -107,7 +108,7 @@ async def place_disks(
     return placed, _check_room(node, placed, rooms)
 
 
-async def _source(pve: Cluster, node: str, wish: DiskWish, library: Library) -> File | None:
+async def _source(pve: Cluster, node: str, wish: DiskSpec, library: Library) -> File | None:
     """The image that a disk is imported from. PVE imports from contents `import` and `images` only."""
     wanted = wish.import_from
     if wanted is None:
@@ -116,7 +117,7 @@ async def _source(pve: Cluster, node: str, wish: DiskWish, library: Library) -> 
         if pve.client.identity != "root@pam":
             raise PermissionMissing(
                 "Only root@pam itself may import a disk from a path",
-                next_step="Put it on a storage with image_upload, as content import, then give its name",
+                next_step=Advice("Upload it as content import, then give its name", IMAGE_UPLOAD),
             )
         return File(wanted)
     source = await _volume(node, wanted, library) or await _import_file(node, wanted, library)
@@ -126,7 +127,7 @@ async def _source(pve: Cluster, node: str, wish: DiskWish, library: Library) -> 
 
 
 async def _volume(node: str, wanted: str, library: Library) -> File | None:
-    """An image by its volid; a disk inside an appliance archive stands below the archive that is listed."""
+    """An image by its volid; a disk inside an appliance archive is below the archive that is listed."""
     if ":" not in wanted:
         return None
     archive, inside, _ = wanted.partition(".ova/")
@@ -148,7 +149,7 @@ def _wrong_content(file: File) -> BadArgument:
     return BadArgument(
         f"PVE does not import disks from {file.volid}",
         why=f"It is kept as {file.content}; disks come from content import (.qcow2, .raw, .vmdk, .ova) or images",
-        next_step="Get it again with image_download or image_upload, as content import",
+        next_step=Advice("Download or upload it again, as content import", IMAGE_DOWNLOAD, IMAGE_UPLOAD),
     )
 
 
@@ -163,7 +164,7 @@ def _check_room(node: str, placed: Sequence[PlacedDisk], rooms: Sequence[int]) -
             continue
         text = f"Storage {storage.storage} on {node} has {size(free)} free, not {size(needed[storage.storage])}"
         if storage.plugintype in _THICK_TYPES:
-            raise Conflict(text, next_step="Choose another storage or a smaller size; storage_list shows the others")
+            raise Conflict(text, next_step=Advice("Choose another storage or a smaller size", STORAGE_LIST))
         warnings.append(f"{text}: full disks would not fit")
     return warnings
 
@@ -210,7 +211,7 @@ def drive(disk: PlacedDisk, *, bus: str) -> str:
 
 
 async def extraction(pve: Cluster, node: str, placed: Iterable[PlacedDisk]) -> dict[str, str]:
-    """What PVE has to be told to import out of archives; one place serves all of them."""
+    """The parameters that importing from archives needs; one storage serves all of them."""
     for disk in placed:
         if disk.source and (storage := await working_storage(pve, node, disk.source.volid, disk.storage)):
             return {"import-working-storage": storage}

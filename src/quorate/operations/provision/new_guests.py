@@ -1,28 +1,35 @@
-"""What every new guest needs: a free number, a valid name, tags, a node that has all it asks for."""
+"""What every new guest needs: a free vmid, a valid name, tags, a node that has what it asks for."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
+from msgspec import Meta
+
+from quorate.hints import BACKUP_RESTORE, GUEST_GET, GUEST_POWER, Advice
 from quorate.operations.config_change import checked_tags
-from quorate.operations.placement import next_vmid, pick_node
-from quorate.operations.plan import Call, Target
+from quorate.operations.placement import choose_vmid, pick_node
+from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.provision.guest_files import Ambiguous
+from quorate.operations.registry import Risk
+from quorate.operations.root_only import refuse_root_only
 from quorate.operations.units import parse_size
+from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict, NotFound, ParameterRejected
 from quorate.pve.schema import Endpoint
+from quorate.suggestions import suggest
 
 MEBIBYTE = 1024**2
 LEAST_MEMORY = 16
-LOWEST_VMID, HIGHEST_VMID = 100, 999_999_999
 
 Amount = int | str
 Parts = list[str | dict[str, Any]]
+Pool = Annotated[str, Meta(description="Needs access admin")]
 
 _LABEL = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 _NUMBER = re.compile(r"\d+$")
@@ -49,6 +56,12 @@ _NOT_OPTIONS = frozenset(
 Built = TypeVar("Built")
 
 
+def risk_of_creation(arguments: Mapping[str, Any]) -> Risk:
+    """A change, unless it gives rights: roles on a pool hold for every member, and root in a privileged container is
+    root on the node."""
+    return Risk.DESTROY if arguments.get("pool") or not arguments.get("unprivileged", True) else Risk.CHANGE
+
+
 # -- what the caller says ----------------------------------------------------------------------------------------------
 
 
@@ -66,7 +79,10 @@ def check_name(name: str | None, word: str = "name") -> None:
 
 def tag_list(tags: list[str] | None) -> str | None:
     """The `tags` option, after PVE's rules for a tag."""
-    return ";".join(dict.fromkeys(checked_tags(tags))) or None
+    unique: dict[str, str] = {}
+    for tag in checked_tags(tags):  # PVE keeps the list of a new guest as it comes, though case makes no difference
+        unique.setdefault(tag.lower(), tag)
+    return ";".join(unique.values()) or None
 
 
 def mebibytes(word: str, amount: Amount, *, least: int = LEAST_MEMORY) -> int:
@@ -86,8 +102,7 @@ def as_list(given: str | list[str] | None) -> list[str]:
 def refuse_unknown(word: str, given: Iterable[str], known: Collection[str]) -> None:
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.5)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It takes {', '.join(known)}"
+            hint = suggest(name, known, f"It takes {', '.join(known)}")
             raise BadArgument(f"{word} has no {name!r}", next_step=hint)
 
 
@@ -98,13 +113,30 @@ def extra_options(endpoint: Endpoint, options: Mapping[str, Any] | None, taken: 
         if name in taken:
             raise BadArgument(f"{name!r} is given twice", next_step="Leave it out of options")
         if name in ("archive", "restore", "force"):
-            raise BadArgument(f"A new guest has no option {name!r}", next_step="backup_restore restores a backup")
-        if name not in known and _NUMBER.sub("[n]", name) not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.6)
             raise BadArgument(
-                f"A new guest has no option {name!r}", next_step=f"Did you mean {near[0]!r}?" if near else None
+                f"A new guest has no option {name!r}", next_step=Advice("To restore a backup", BACKUP_RESTORE)
             )
+        if name not in known and _NUMBER.sub("[n]", name) not in known:
+            raise BadArgument(f"A new guest has no option {name!r}", next_step=suggest(name, known, None))
     return {name: _option(name, value) for name, value in (options or {}).items()}
+
+
+async def creation_settings(
+    pve: Cluster, given: Mapping[str, Any], options: Mapping[str, Any] | None, *, is_vm: bool
+) -> dict[str, Any]:
+    """What was given, with the other options of PVE's create call; what only root@pam may set is refused."""
+    settings = {key: value for key, value in given.items() if value is not None}
+    endpoint = (await pve.facts()).endpoint("POST", f"/nodes/{{node}}/{'qemu' if is_vm else 'lxc'}")
+    settings |= extra_options(endpoint, options, settings)
+    noun, command = ("VM", "qm") if is_vm else ("container", "pct")
+    refuse_root_only(
+        pve,
+        settings,
+        is_vm=is_vm,
+        before={"unprivileged": settings.get("unprivileged", 0)},
+        way_out=f"Leave it out; when the {noun} is there, `{command} set VMID --{{option}} …` on its node does it",
+    )
+    return settings
 
 
 def _option(name: str, value: Any) -> Any:
@@ -154,40 +186,14 @@ async def first_fitting(nodes: list[str], build: Callable[[str], Awaitable[Built
 # -- whether it may ----------------------------------------------------------------------------------------------------
 
 
-async def choose_vmid(pve: Cluster, wanted: int | None) -> int:
-    """The wanted number if it is free, else the next free one."""
-    if wanted is None:
-        return await next_vmid(pve)
-    if not LOWEST_VMID <= wanted <= HIGHEST_VMID:
-        raise BadArgument(f"{wanted} cannot be a vmid", next_step=f"It is {LOWEST_VMID} to {HIGHEST_VMID}")
-    try:
-        await pve.get("/cluster/nextid", vmid=wanted)
-    except ParameterRejected:
-        holder = next((row for row in await pve.inventory.guests() if row.vmid == wanted), None)
-        raise Conflict(
-            f"The vmid {wanted} is taken",
-            why=f"It is {holder}" if holder else "A guest has it that these credentials cannot see",
-            next_step="Leave vmid out to get the next free one, or give another",
-        ) from None
-    return wanted
-
-
-async def free_vmid(pve: Cluster, wanted: int | None) -> tuple[int, tuple[str, ...]]:
-    """The wanted number, or the next free one with a warning that says who has the wanted one."""
-    try:
-        return await choose_vmid(pve, wanted), ()
-    except Conflict as taken:
-        vmid = await next_vmid(pve)
-        return vmid, (f"{taken.what} {taken.why or ''} {vmid}, the next free one, is used instead.".replace("  ", " "),)
-
-
 async def check_pool(pve: Cluster, pool: str | None) -> None:
     if pool is None:
         return
-    known = {row.pool or row.id.rpartition("/")[2] for row in await pve.inventory.of_type("pool")}
-    if pool not in known and await pve.may(f"/pool/{pool}", "Pool.Audit"):
-        there = f"There is {', '.join(sorted(known))}" if known else "There is none yet"
-        raise NotFound(f"There is no pool {pool!r}", next_step=there)
+    try:
+        await pve.inventory.pool(pool)
+    except NotFound:
+        if await pve.may(f"/pool/{pool}", "Pool.Audit"):
+            raise
 
 
 async def check_rights(pve: Cluster, asked: str, vmid: int, pool: str | None, storages: Iterable[str]) -> None:
@@ -207,31 +213,73 @@ async def namesake_warning(pve: Cluster, name: str | None) -> list[str]:
     return [f"{twin} has the same name; address the two by vmid"] if twin else []
 
 
-# -- what happens then -------------------------------------------------------------------------------------------------
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewGuest:
+    """A guest to create, complete but for its vmid. Every tool that makes a guest builds its plan with this."""
+
+    kind: str
+    name: str
+    node: str
+    create: Callable[[Target], Call]
+    prepare: tuple[Call, ...] = ()
+    finish: Callable[[Target], Iterable[Call]] | None = None
+    start: bool = False
+    started: bool = False
+    """The creating call itself starts it."""
+    pool: str | None = None
+    storages: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    read_back: bool = True
+    """Whether the result shows status, disks and networks of the new guest."""
+
+    async def plan(self, pve: Cluster, vmid: int | None = None) -> Plan:
+        """With this vmid, or with the next free one. If that is taken before PVE sees the call, another is tried."""
+        target = Target(self.kind, str(await choose_vmid(pve, vmid)), self.name, self.node)
+        create = self.create(target)
+        if self.started:  # in a task of its own, after that of the creation
+            create = replace(create, arrived=running_check(pve, target))
+        asked = create.says[:1].lower() + create.says[1:]
+        await check_rights(pve, asked, int(target.id), self.pool, self.storages)
+        finish = self.finish(target) if self.finish else ()
+        runs = self.start or self.started
+        return Plan(
+            create.says,
+            (*self.prepare, create, *finish, *([start_call(pve, target)] if self.start else [])),
+            next_step=Advice("See its state and addresses", GUEST_GET(guest=target.id, detail=True))
+            if runs
+            else Advice("Start it", GUEST_POWER(guest=target.id, action="start")),
+            facts={"vmid": int(target.id), "node": self.node, **self.facts},
+            warnings=self.warnings,
+            after=_read_back(pve, target) if self.read_back else None,
+            otherwise=partial(replace(self, prepare=()).plan, pve) if vmid is None else None,
+            contested=len(self.prepare),
+        )
+
+
+def guest_path(target: Target) -> str:
+    return f"/nodes/{target.node}/{'qemu' if target.kind == 'vm' else 'lxc'}/{target.id}"
 
 
 def start_call(pve: Cluster, target: Target) -> Call:
-    path = f"/nodes/{target.node}/{'qemu' if target.kind == 'vm' else 'lxc'}/{target.id}/status"
-
-    async def runs() -> bool:
-        return bool((await pve.get(f"{path}/current")).get("status") == "running")
-
-    return Call(f"Start {target}", "POST", f"{path}/start", {}, target, settled=runs)
+    path = f"{guest_path(target)}/status/start"
+    return Call(f"Start {target}", "POST", path, {}, target, settled=running_check(pve, target))
 
 
-def next_call(target: Target, *, started: bool) -> str:
-    if started:
-        return f"guest_get guest={target.id} shows its state and addresses"
-    return f"guest_power guest={target.id} action=start starts it"
+def running_check(pve: Cluster, target: Target) -> Callable[[], Awaitable[bool]]:
+    async def is_running() -> bool:
+        return bool((await pve.get(f"{guest_path(target)}/status/current")).get("status") == "running")
+
+    return is_running
 
 
-def facts_after(pve: Cluster, target: Target) -> Callable[[], Awaitable[Mapping[str, Any]]]:
-    """What the new guest has become, read back from PVE."""
-    path = f"/nodes/{target.node}/{'qemu' if target.kind == 'vm' else 'lxc'}/{target.id}"
-
+def _read_back(pve: Cluster, target: Target) -> Callable[[], Awaitable[Mapping[str, Any]]]:
     async def read() -> Mapping[str, Any]:
-        config = await pve.get(f"{path}/config")
-        status = await pve.get(f"{path}/status/current")
+        config = await pve.get(f"{guest_path(target)}/config")
+        status = await pve.get(f"{guest_path(target)}/status/current")
         return {
             "status": status.get("status", ""),
             "disks": {key: value for key, value in sorted(config.items()) if values.is_disk(key, str(value))},

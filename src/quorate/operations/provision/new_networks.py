@@ -8,9 +8,9 @@ from typing import Any
 
 from quorate.operations.placement import pick_bridge
 from quorate.operations.provision.new_guests import part_text
+from quorate.problems import BadArgument
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument
 
 _ALIASES = {"vlan": "tag", "gateway": "gw", "gateway6": "gw6", "mac": "macaddr", "ipv4": "ip", "ipv6": "ip6"}
 
@@ -18,7 +18,7 @@ Card = dict[str, str]
 
 
 def parse_cards(given: Sequence[str | Mapping[str, Any]] | None) -> list[Card]:
-    """The wished cards; one on the usual bridge if nothing is said, none if an empty list is."""
+    """The requested cards; one on the default bridge if none is given, none for an empty list."""
     return [_parse(one) for one in ([""] if given is None else given)]
 
 
@@ -97,9 +97,9 @@ def _address(text: str, version: int) -> str:
     try:
         address = ipaddress.ip_interface(text)
     except ValueError:
-        raise BadArgument(f"{text!r} is no IPv{version} address", next_step=f"Write {example} or dhcp") from None
+        raise BadArgument(f"{text!r} is not an IPv{version} address", next_step=f"Write {example} or dhcp") from None
     if address.version != version:
-        raise BadArgument(f"{text!r} is no IPv{version} address", next_step=f"Write {example} or dhcp")
+        raise BadArgument(f"{text!r} is not an IPv{version} address", next_step=f"Write {example} or dhcp")
     if "/" not in text:
         raise BadArgument(f"The address {text} lacks its prefix", next_step=f"Write it like {example}")
     return text
@@ -112,7 +112,9 @@ def name_servers(given: str | list[str]) -> str:
         try:
             ipaddress.ip_address(server)
         except ValueError:
-            raise BadArgument(f"The DNS server {server!r} is no address", next_step="Write it like 1.1.1.1") from None
+            raise BadArgument(
+                f"The DNS server {server!r} is not an address", next_step="Write it like 1.1.1.1"
+            ) from None
     return " ".join(servers)
 
 
@@ -122,4 +124,4 @@ def _gateway(text: str, version: int) -> str:
             return text
     except ValueError:
         pass
-    raise BadArgument(f"{text!r} is no IPv{version} gateway", next_step="Write the bare address, without a prefix")
+    raise BadArgument(f"{text!r} is not an IPv{version} gateway", next_step="Write the bare address, without a prefix")

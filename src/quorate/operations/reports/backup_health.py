@@ -1,16 +1,26 @@
-"""Which guests could not be brought back, and which carry snapshots that have grown old."""
+"""Guests without usable backups, and guests with old snapshots."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from quorate.hints import (
+    BACKUP_COVERAGE,
+    BACKUP_CREATE,
+    BACKUP_LIST,
+    GUEST_LIST,
+    NODE_GET,
+    PERMISSION_AUDIT,
+    SNAPSHOT_LIST,
+)
 from quorate.operations.reports.findings import Finding, counted, names, patient, time_there, unchecked
 from quorate.operations.reports.node_health import DAY
 from quorate.operations.units import duration
+from quorate.problems import Problem
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import Problem
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
 
@@ -32,19 +42,33 @@ async def backups(pve: Cluster, rows: list[Resource], days: int) -> list[Finding
     unseen = [row for row in guests if row.vmid not in seen.newest]
     hidden = [] if seen.everything else await _hidden(pve, unseen)
     if hidden:
-        what = f"Backups of {counted(len(hidden), 'guest', 'guests')} are not shown to us: that needs VM.Backup on /vms"
-        found.append(Finding("unchecked", "backups", what, "permission_audit"))
+        what = f"Backups of {counted(len(hidden), 'guest', 'guests')} are hidden: that needs VM.Backup on /vms"
+        found.append(Finding("unchecked", "backups", what, PERMISSION_AUDIT))
     as_far = " (as far as could be looked)" if seen.trouble else ""
-    if without := [row for row in unseen if row not in hidden]:
+    visible = [row for row in guests if row not in hidden]
+    return found + missing_or_old(visible, seen.newest, time_there(pve), days, as_far)
+
+
+def missing_or_old(
+    guests: list[Resource], newest: Mapping[int, float], now: float, days: int, as_far: str = ""
+) -> list[Finding]:
+    """By the time of the newest backup of each guest that has one."""
+    found = []
+    if without := [row for row in guests if row.vmid not in newest]:
         what = f"{counted(len(without), 'guest has', 'guests have')} no backup{as_far}: {names(map(_name, without))}"
-        found.append(Finding("warning", "backups", what, f"backup_create guest={without[0].vmid}"))
-    now = time_there(pve)
-    ages = {row.vmid: now - seen.newest[row.vmid] for row in guests if row.vmid in seen.newest}
+        next_call = BACKUP_CREATE(guest=without[0].vmid)
+        found.append(Finding("warning", "backups", what, next_call, "backup-missing", subjects=_subjects(without)))
+    ages = {row.vmid: now - newest[row.vmid] for row in guests if row.vmid in newest}
     if old := [row for row in guests if ages.get(row.vmid, 0) > days * DAY]:
         told = names(f"{_name(row)} ({duration(ages[row.vmid])})" for row in old)
         what = f"The newest backup of {counted(len(old), 'guest', 'guests')} is older than {days} days{as_far}: {told}"
-        found.append(Finding("warning", "backups", what, f"backup_list guest={old[0].vmid}"))
+        next_call = BACKUP_LIST(guest=old[0].vmid)
+        found.append(Finding("warning", "backups", what, next_call, "backup-old", subjects=_subjects(old)))
     return found
+
+
+def _subjects(rows: list[Resource]) -> tuple[str, ...]:
+    return tuple(f"guest {row.vmid}" for row in rows)
 
 
 async def _hidden(pve: Cluster, guests: list[Resource]) -> list[Resource]:
@@ -57,17 +81,22 @@ async def _hidden(pve: Cluster, guests: list[Resource]) -> list[Resource]:
 
 
 async def _without_job(pve: Cluster, guests: list[Resource]) -> list[Finding]:
-    next_call = "backup_coverage"
+    next_call = BACKUP_COVERAGE
     try:
         listed = await pve.get("/cluster/backup-info/not-backed-up")
     except Problem as problem:
         return [unchecked("backups", problem, next_call, " which guests no backup job covers")]
+    return without_job(guests, listed)
+
+
+def without_job(guests: list[Resource], listed: list[dict[str, Any]]) -> list[Finding]:
+    """Of `/cluster/backup-info/not-backed-up`."""
     known = {row.vmid: row for row in guests}
     bare = [known[int(row["vmid"])] for row in listed if int(row["vmid"]) in known]
     if not bare:
         return []
     what = f"No backup job covers {counted(len(bare), 'guest', 'guests')}: {names(map(_name, bare))}"
-    return [Finding("warning", "backups", what, next_call)]
+    return [Finding("warning", "backups", what, BACKUP_COVERAGE, "backup-uncovered", subjects=_subjects(bare))]
 
 
 @dataclass(slots=True)
@@ -77,7 +106,7 @@ class _Seen:
     newest: dict[int, float] = field(default_factory=dict)
     places: int = 0
     everything: bool = True
-    """Whether PVE shows us all backups there, not only those of guests that we may back up."""
+    """Whether PVE shows all backups there, not only those of guests that these credentials may back up."""
     trouble: list[Finding] = field(default_factory=list)
 
 
@@ -92,7 +121,7 @@ async def _look(pve: Cluster, rows: list[Resource]) -> _Seen:
     for row, answer in zip(readable, answers, strict=True):
         if isinstance(answer, Problem):
             where = f" at storage {row.storage} on {row.node}"
-            seen.trouble.append(unchecked("backups", answer, f"node_get node={row.node}", where))
+            seen.trouble.append(unchecked("backups", answer, NODE_GET(node=row.node), where))
             continue
         seen.places += 1
         for volume in answer:
@@ -108,8 +137,8 @@ async def _may_see(pve: Cluster, storage: str, seen: _Seen) -> bool:
     seen.everything = False
     if await pve.may(path, "Datastore.AllocateSpace"):
         return True
-    what = f"Backups on {storage} are not shown to us: that needs Datastore.AllocateSpace on {path}"
-    seen.trouble.append(Finding("unchecked", "backups", what, "permission_audit"))
+    what = f"Backups on {storage} are hidden: that needs Datastore.AllocateSpace on {path}"
+    seen.trouble.append(Finding("unchecked", "backups", what, PERMISSION_AUDIT))
     return False
 
 
@@ -139,18 +168,18 @@ async def old_snapshots(pve: Cluster, rows: list[Resource], days: int) -> list[F
         if isinstance(answer, Problem):
             failed.append((row, answer))
             continue
-        found += _old(row, answer, now, days)
+        found += old_snapshots_of(row, answer, now, days)
     if failed:
         row, problem = failed[0]
         where = f" at the snapshots of {counted(len(failed), 'guest', 'guests')}"
-        found.append(unchecked("snapshots", problem, f"snapshot_list guest={row.vmid}", where))
+        found.append(unchecked("snapshots", problem, SNAPSHOT_LIST(guest=row.vmid), where))
     if len(guests) > len(asked):
-        what = f"Snapshots of {len(guests) - len(asked)} guests were not looked at; there are too many"
-        found.append(Finding("unchecked", "snapshots", what, "guest_list"))
+        what = f"Snapshots of {len(guests) - len(asked)} guests were not checked; there are too many"
+        found.append(Finding("unchecked", "snapshots", what, GUEST_LIST))
     return found
 
 
-def _old(row: Resource, snapshots: list[dict[str, Any]], now: float, days: int) -> list[Finding]:
+def old_snapshots_of(row: Resource, snapshots: list[dict[str, Any]], now: float, days: int) -> list[Finding]:
     old = [
         (now - float(each["snaptime"]), str(each["name"]))
         for each in snapshots
@@ -160,7 +189,7 @@ def _old(row: Resource, snapshots: list[dict[str, Any]], now: float, days: int) 
         return []
     told = names(f"{name} ({duration(age)})" for age, name in sorted(old, reverse=True))
     what = f"{_name(row)} has {counted(len(old), 'snapshot', 'snapshots')} of {days} days or more: {told}"
-    return [Finding("info", "snapshots", what, f"snapshot_list guest={row.vmid}")]
+    return [Finding("info", "snapshots", what, SNAPSHOT_LIST(guest=row.vmid), "snapshot-old", f"guest {row.vmid}")]
 
 
 def _name(row: Resource) -> str:

@@ -1,4 +1,4 @@
-"""Room: where a guest of some size would fit, and whether the cluster could lose a node."""
+"""Capacity: where a guest of some size would fit, and whether the cluster could lose a node."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.reports import losing_nodes
+from quorate.operations.reports import node_loss
 from quorate.operations.reports.room import Room, StorageRoom, rooms_of, storages_of
 from quorate.operations.units import parse_size, percent, size
+from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
 
@@ -21,11 +21,17 @@ READS_AT_ONCE = 8
 NODES_SHOWN = 50
 
 COLUMNS = ("node", "fits", "memory_used", "memory_given", "cores_given", "cpu", "storage", "why")
-# In the order in which they are good news.
+# From best to worst.
 VERDICTS = ("yes", "overcommitted", "no")
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words=(
+        "cope losing node survive run more vms size hold enough room fit another new guest place which node has "
+        "most free memory dies fails goes down everything rest spare headroom"
+    ),
+)
 async def capacity_plan(
     pve: Cluster,
     cores: Annotated[int, Meta(ge=1)] | None = None,
@@ -36,21 +42,22 @@ async def capacity_plan(
 ) -> Table:
     """Where a guest of this size would fit, or with `fails` whether the guests of a node fit on the others.
 
-    Without arguments: the room on every node. Memory counts as used now and as given to running guests.
+    Without arguments: the room on every node. Memory counts as used now and as assigned to running guests.
     """
     rows = await pve.inventory.rows()
     rooms = rooms_of(rows)
     if not rooms:
         raise Conflict(
-            "No node tells how much room it has", why="They are offline, or our credentials lack Sys.Audit on /nodes"
+            "No node reports how much room it has",
+            why="They are offline, or these credentials lack Sys.Audit on /nodes",
         )
     if fails is not None:
         if (cores, memory, disk) != (None, None, None):
             raise BadArgument("fails does not go with cores, memory and disk", next_step="Ask one after the other")
-        return await losing_nodes.plan(pve, rows, rooms, fails)
+        return await node_loss.plan(pve, rows, rooms, fails)
     wanted_memory = parse_size(memory, unit="M") if memory is not None else 0
     wanted_disk = parse_size(disk, unit="G") if disk is not None else 0
-    wish = _Wish(cores or 0, wanted_memory, wanted_disk, content)
+    wish = _Size(cores or 0, wanted_memory, wanted_disk, content)
     places = storages_of(rows, content) if wish.disk else {}
     once = list({id(place): place for here in places.values() for place in here}.values())
     await gather_bounded(READS_AT_ONCE, [partial(place.read_promises, pve) for place in once])
@@ -62,7 +69,7 @@ async def capacity_plan(
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _Size:
     cores: int
     memory: int
     disk: int
@@ -83,7 +90,7 @@ class _Fit:
 
     room: Room
     storage: StorageRoom | None
-    wish: _Wish
+    wish: _Size
     verdict: str
     why: list[str]
 
@@ -106,7 +113,7 @@ class _Fit:
         ]
 
 
-def _fit(room: Room, storages: list[StorageRoom], wish: _Wish) -> _Fit:
+def _fit(room: Room, storages: list[StorageRoom], wish: _Size) -> _Fit:
     """`no`: it would fail or starve the node at once; `overcommitted`: well only while guests use less than given."""
     impossible: list[str] = []
     risky: list[str] = []
@@ -127,12 +134,14 @@ def _fit(room: Room, storages: list[StorageRoom], wish: _Wish) -> _Fit:
     return _Fit(room, best, wish, verdict, impossible + risky)
 
 
-def _facts(rows: list[Resource], rooms: list[Room], fits: list[_Fit], wish: _Wish) -> dict[str, Any]:
+def _facts(rows: list[Resource], rooms: list[Room], fits: list[_Fit], wish: _Size) -> dict[str, Any]:
     facts: dict[str, Any] = {"with": str(wish) or "nothing new: the nodes as they are"}
     facts["best"] = fits[0].room.node if fits[0].verdict != "no" else "none"
     silent = sorted({row.node for row in rows if row.type == "node"} - {room.node for room in rooms})
     if silent:
-        facts["not_counted"] = [f"{node} (offline, or its numbers are not shown to us)" for node in silent]
+        facts["not_counted"] = [
+            f"{node} (offline, or its numbers are hidden from these credentials)" for node in silent
+        ]
     if len(fits) > NODES_SHOWN:
         facts["left_out"] = f"{len(fits) - NODES_SHOWN} nodes that fit less well"
     facts["how"] = (

@@ -1,4 +1,4 @@
-"""Findings of a health check: what is wrong or could not be looked at, how bad it is, and the call that leads on."""
+"""Findings of a health check: what is wrong or could not be checked, its severity, and the call that helps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quorate.hints import ToolHint
 from quorate.operations.units import shortlist
+from quorate.problems import PermissionMissing, Problem, TimedOut
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import PermissionMissing, Problem, TimedOut
 
 CHECK_SECONDS = 30.0
 READ_SECONDS = 10.0
@@ -24,16 +25,22 @@ class Finding:
     severity: Severity
     area: str
     what: str
-    next_call: str
+    next_call: ToolHint
+    kind: str = ""
+    """What sort of thing it is, the same for every one of them: `node-down`."""
+    target: str = ""
+    """What it is about, such as `node pve1`; empty if it is the cluster or the `subjects`."""
+    subjects: tuple[str, ...] = ()
+    """The guests or nodes that share it."""
 
 
-async def guarded(area: str, next_call: str, check: Awaitable[list[Finding]]) -> list[Finding]:
+async def guarded(area: str, next_call: ToolHint, check: Awaitable[list[Finding]]) -> list[Finding]:
     """What a check finds; a check that cannot be done is itself a finding and never hides the others."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return await check
     except TimeoutError:
-        return [Finding("unchecked", area, f"It took longer than {CHECK_SECONDS:g} s to look", next_call)]
+        return [Finding("unchecked", area, f"The check took longer than {CHECK_SECONDS:g} s", next_call)]
     except Problem as problem:
         return [unchecked(area, problem, next_call)]
 
@@ -47,8 +54,8 @@ async def patient(read: Awaitable[Any]) -> Any:
         raise TimedOut(f"No answer came within {READ_SECONDS:g} s") from None
 
 
-def unchecked(area: str, problem: Problem, next_call: str, where: str = "") -> Finding:
-    """Why it could not be looked at; a missing privilege comes with the command that grants it."""
+def unchecked(area: str, problem: Problem, next_call: ToolHint, where: str = "") -> Finding:
+    """Why it could not be checked; a missing privilege comes with the command that grants it."""
     why = f" {problem.why}" if problem.why else ""
     grant = f" {problem.next_step}" if isinstance(problem, PermissionMissing) and problem.next_step else ""
     return Finding("unchecked", area, f"Could not look{where}: {problem.what}{why}{grant}", next_call)

@@ -1,4 +1,4 @@
-"""What every node has to tell about its health: failed tasks, updates, certificates."""
+"""The health of each node: failed tasks, updates, certificates."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from quorate.hints import NODE_GET, NODE_INSPECT, TASK_GET
 from quorate.operations.reports.findings import Finding, counted, names, patient, time_there, unchecked
 from quorate.operations.units import moment
+from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import Problem
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
 
@@ -36,16 +37,16 @@ async def _of_every_node(
     failed: dict[str, list[tuple[str, Problem]]] = {}
     for node, answer in told:
         if isinstance(answer, Problem):
-            failed.setdefault(answer.kind, []).append((node, answer))
+            failed.setdefault(answer.code, []).append((node, answer))
     findings = [
-        unchecked(area, each[0][1], f"node_get node={each[0][0]}", f" at {names(node for node, _ in each)}")
+        unchecked(area, each[0][1], NODE_GET(node=each[0][0]), f" at {names(node for node, _ in each)}")
         for each in failed.values()
     ]
     return {node: answer for node, answer in told if not isinstance(answer, Problem)}, findings
 
 
 async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
-    """Those of the last day, the same kind on the same node told once with the newest of them."""
+    """Those of the last day, the same kind on the same node once, with the newest of them."""
     since = int(time_there(pve)) - DAY
 
     async def read(node: str) -> Any:
@@ -55,18 +56,24 @@ async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
     for node, tasks in told.items():
         groups: dict[str, list[dict[str, Any]]] = {}
         for task in tasks:
-            if not str(task.get("status", "")).startswith(("OK", "WARNINGS")):  # "errors" may include warnings
+            if has_failed(task):
                 groups.setdefault(task["type"], []).append(task)
-        found += [_failed(node, kind, group) for kind, group in sorted(groups.items())]
+        found += [failure_of(node, kind, group) for kind, group in sorted(groups.items())]
     return found
 
 
-def _failed(node: str, kind: str, tasks: list[dict[str, Any]]) -> Finding:
+def has_failed(task: dict[str, Any]) -> bool:
+    """PVE counts warnings among the errors."""
+    return bool(task.get("endtime")) and not str(task.get("status", "")).startswith(("OK", "WARNINGS"))
+
+
+def failure_of(node: str, kind: str, tasks: list[dict[str, Any]]) -> Finding:
     newest = max(tasks, key=lambda task: task["starttime"])
     of = names(dict.fromkeys(str(task.get("id") or "") for task in tasks if task.get("id")))
     what = f"{counted(len(tasks), 'task', 'tasks')} {kind} failed on {node}" + (f" (of {of})" if of else "")
     reason = f"; the newest at {moment(newest['starttime'])}: {str(newest.get('status', ''))[:REASON_LENGTH]}"
-    return Finding("warning", "tasks", what + reason, f"task_get task={newest['upid']}")
+    next_call = TASK_GET(task=newest["upid"])
+    return Finding("warning", "tasks", what + reason, next_call, "task-failing", f"{kind} on {node}")
 
 
 async def updates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
@@ -76,13 +83,19 @@ async def updates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
         return await pve.get(f"/nodes/{node}/apt/update")
 
     told, found = await _of_every_node(rows, "updates", read)
+    return found + waiting_updates(told)
+
+
+def waiting_updates(told: dict[str, list[dict[str, Any]]]) -> list[Finding]:
+    """Of these nodes, those with the same packages together."""
+    found = []
     alike: dict[tuple[str, ...], list[str]] = {}
     for node, packages in told.items():
         if packages:
             alike.setdefault(tuple(sorted(str(each.get("Package", "?")) for each in packages)), []).append(node)
     for listed, nodes in alike.items():
         what = f"{counted(len(listed), 'update waits', 'updates wait')} on {names(nodes)}: {names(listed)}"
-        found.append(Finding("info", "updates", what, f"node_inspect node={nodes[0]} aspect=updates"))
+        found.append(Finding("info", "updates", what, NODE_INSPECT(node=nodes[0], aspect="updates")))
     return found
 
 
@@ -91,21 +104,25 @@ async def certificates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
         return await pve.get(f"/nodes/{node}/certificates/info")
 
     told, found = await _of_every_node(rows, "certificates", read)
-    now = time_there(pve)
+    return found + ending_certificates(told, time_there(pve))
+
+
+def ending_certificates(told: dict[str, list[dict[str, Any]]], now: float) -> list[Finding]:
     ending: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for node, listed in told.items():
         for each in listed:
             if each.get("notafter") and int(each["notafter"]) - now < CERTIFICATE_DAYS * DAY:
                 ending.setdefault(str(each.get("fingerprint")), (each, []))[1].append(node)  # a CA is everybody's
-    return found + [_ending(each, nodes, now) for each, nodes in ending.values()]
+    return [_ending(each, nodes, now) for each, nodes in ending.values()]
 
 
 def _ending(certificate: dict[str, Any], nodes: list[str], now: float) -> Finding:
     left = int(certificate["notafter"]) - now
     where = f"Certificate {certificate.get('filename')} of {names(nodes)}"
-    next_call = f"node_inspect node={nodes[0]} aspect=certificates"
+    next_call = NODE_INSPECT(node=nodes[0], aspect="certificates")
+    about = ("certificate-ending", f"{certificate.get('filename')} of {nodes[0]}", tuple(nodes))
     if left <= 0:
         ended = moment(int(certificate["notafter"]))
-        return Finding("critical", "certificates", f"{where} has expired at {ended}", next_call)
+        return Finding("critical", "certificates", f"{where} has expired at {ended}", next_call, *about)
     what = f"{where} expires in {counted(int(left // DAY), 'day', 'days')}"
-    return Finding("warning", "certificates", what, next_call)
+    return Finding("warning", "certificates", what, next_call, *about)

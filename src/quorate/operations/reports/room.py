@@ -1,12 +1,12 @@
-"""How much room nodes and storages have: what is used now, and what has been promised."""
+"""How much room nodes and storages have: what is used now, and what is committed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from quorate.operations.units import size
+from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import Problem
 from quorate.pve.inventory import Resource
 
 # Storages that hand out room only as it is written to, so that they can promise more than they have.

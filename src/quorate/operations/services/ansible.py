@@ -1,24 +1,143 @@
-"""Ansible playbooks of the catalogue: tried, and run."""
+"""Services that Ansible installs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.homelab.home import Homelab
-from quorate.homelab.machines import machine
+from quorate.hints import ANSIBLE_CHECK, ANSIBLE_RUN, SERVICE_INSTALL, Advice
+from quorate.homelab.ansible import checked_tags, play, require_ansible
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine, machine
+from quorate.homelab.secret_scope import question_about
+from quorate.homelab.services.health import wait_until_healthy
+from quorate.homelab.services.installations import Installed, Ledger, address_of, place_of
+from quorate.homelab.services.settings import ChosenSettings, choose
+from quorate.homelab.services.template import VERSION, Ansible, Template
 from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.machine import machine_action
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, operation
-from quorate.operations.services import by_ansible
-from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
+from quorate.operations.services.parameters import (
+    ServiceName,
+    ServiceSettings,
+    bind_secrets,
+    lasting,
+    recorded,
+    template_of,
+)
+from quorate.problems import BadArgument, Conflict, NotFound, Refused, TaskFailed
 from quorate.pve.tasks import Report
+
+
+async def check(
+    home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str],
+    seconds: float, report: Report | None,
+) -> dict[str, Any]:  # fmt: skip
+    """In check mode: what would be changed, with the differences."""
+    chosen = await _chosen(home, place, template, given)
+    if chosen.references:
+        raise Refused(
+            f"A check would send stored secrets to {place}, and asks nobody",
+            why=f"{question_about(chosen.references, str(place))}, in check mode too",
+            next_step=Advice("Give them by env: or file:, or run it, which needs a person's approval", ANSIBLE_RUN),
+        )
+    run = await play(
+        place, _ansible(template).playbook, chosen.values, home.settings.work,
+        check=True, tags=checked_tags(tags), seconds=seconds, report=report,
+    )  # fmt: skip
+    return {"would_change": run.changed, **run.as_dict()}
+
+
+async def install(
+    home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str] = ()
+) -> Plan:
+    require_ansible()
+    playbook = _ansible(template).playbook
+    chosen = await _chosen(home, place, template, given)
+    wanted = checked_tags(tags)
+
+    async def work(report: Report) -> dict[str, Any]:
+        run = await play(place, playbook, chosen.values, home.settings.work, check=False, tags=wanted, report=report)
+        if wrong := await wait_until_healthy(place, template, chosen.values, home.clock, report):
+            raise TaskFailed(f"The playbook ran, but {template.title} is not healthy", why=wrong, facts=run.as_dict())
+        return {"changed": run.changed, **run.as_dict(), **({"health": "ok"} if template.health else {})}
+
+    entry = Installed(
+        template.id,
+        place_of(place),
+        "ansible",
+        "installing",
+        chosen.version,
+        chosen.without_secrets,
+        at=address_of(place),
+    )
+    hidden = tuple(chosen.values[name] for name in chosen.secret)
+    does = f"Run the playbook of {template.title} on {place}"
+    told = " ".join(f"{name}={value}" for name, value in chosen.without_secrets.items())
+    only = f" --tags {','.join(wanted)}" if wanted else ""
+    line = f"ansible-playbook {template.id}{only} ({told})"
+    plan = Plan(
+        does,
+        (machine_action(place, does, line, recorded(home, entry, work, hidden), writes=True),),
+        facts={"host": place.name, "settings": chosen.without_secrets},
+        next_step=Advice("See what it would change", ANSIBLE_CHECK(service=template.id, host=place.name)),
+    )
+    return bind_secrets(plan, chosen.references, str(place))
+
+
+async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
+    require_ansible()
+    playbook = _ansible(template).uninstall
+    if not playbook:
+        raise Conflict(
+            f"The catalog does not say how to remove {template.title}",
+            next_step="Add `uninstall` to its template, or remove it manually",
+        )
+    ledger, where = Ledger(home.store), place_of(place)
+    old = await ledger.find(where, template.id)
+    if old is None:
+        raise NotFound(f"{template.title} was not installed on {place} from here")
+    variables = {**old.settings, "data": data}
+
+    async def work(report: Report) -> dict[str, Any]:
+        run = await play(place, playbook, variables, home.settings.work, check=False, report=report)
+        await ledger.forget(where, template.id)
+        return {"removed": template.id, **run.as_dict()}
+
+    does = f"Remove {template.title} from {place}" + (" with its data" if data else "")
+    perform = lasting(home, where, template.id, work)
+    return Plan(does, (machine_action(place, does, f"ansible-playbook {template.id} uninstall data={data}", perform),))
+
+
+async def _chosen(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any]) -> ChosenSettings:
+    old = await Ledger(home.store).find(place_of(place), template.id)
+    lost = [name for name, one in template.parameters.items() if one.type == "secret" and name not in given]
+    if old and old.method == "ansible" and lost:
+        raise BadArgument(
+            f"The secret {lost[0]!r} has to be given again",
+            why="Ansible leaves no copy of it that could be read",
+            next_step=Advice(f"Give it by reference; `{VERSION}` is a setting there too", SERVICE_INSTALL, ANSIBLE_RUN),
+        )
+    return await choose(template, given, old.settings if old else {}, home.secret_store)
+
+
+def _ansible(template: Template) -> Ansible:
+    template.method("ansible")
+    assert template.ansible is not None
+    return template.ansible
+
 
 Tags = Annotated[list[str], Meta(description="Only tasks with one of these tags")]
 
 
-@operation(risk=Risk.LOOK_INSIDE)
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="try playbook ansible check mode dry run diff what would change on host",
+    example="service=node-exporter host=nas",
+)
 async def ansible_check(
     home: Homelab,
     service: ServiceName,
@@ -31,10 +150,14 @@ async def ansible_check(
     """Try the playbook of a service on a host in check mode: what it would change, with a diff. Changes nothing."""
     template = template_of(home, service)
     place = await machine(home, host)
-    return await by_ansible.tried(home, place, template, extra_vars or {}, tags or (), seconds, report)
+    return await check(home, place, template, extra_vars or {}, tags or (), seconds, report)
 
 
-@operation(risk=Risk.CHANGE)
+@operation(
+    risk=Risk.CHANGE,
+    search_words="run playbook ansible tags extra vars provision configure host install by ansible",
+    example="service=node-exporter host=nas tags=settings",
+)
 async def ansible_run(
     home: Homelab,
     service: ServiceName,
@@ -44,4 +167,4 @@ async def ansible_run(
 ) -> Plan:
     """Run the playbook of a service on a host, or those of its tasks that have a tag."""
     template = template_of(home, service)
-    return await by_ansible.install(home, await machine(home, host), template, extra_vars or {}, tags or ())
+    return await install(home, await machine(home, host), template, extra_vars or {}, tags or ())

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from quorate.homelab.home import Homelab
-from quorate.homelab.services.bringing_up import FORMER, RUNS_AGAIN
+from quorate.hints import SERVICE_STATUS, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.secret_scope import question_about
 from quorate.homelab.services.catalogue import catalogue
-from quorate.homelab.services.installed import RENEW_SECONDS, Installed, Ledger
+from quorate.homelab.services.installations import RENEW_SECONDS, Installed, Ledger
+from quorate.homelab.services.rollout import FORMER, RUNS_AGAIN
 from quorate.homelab.services.template import Template
-from quorate.homelab.workloads.underway import Underway
-from quorate.operations.plan import Performed
+from quorate.homelab.workloads.deployments import Deployment
+from quorate.operations.plan import Action, Perform, Performed, Plan, StepContext
+from quorate.operations.registry import Risk
 from quorate.problems import Problem
 from quorate.pve.tasks import Report
 
 Work = Callable[[Report], Awaitable[dict[str, Any]]]
-Perform = Callable[[float, Report | None], Awaitable[Performed]]
 ServiceName = Annotated[str, Meta(description="Name in the catalogue")]
 ServiceSettings = Annotated[
     dict[str, Any], Meta(description="As service_info lists them; secrets by reference: env:NAME, vault:NAME")
@@ -30,6 +33,18 @@ ServiceSettings = Annotated[
 
 def template_of(home: Homelab, service: str) -> Template:
     return catalogue(home.settings.catalogue).find(service)
+
+
+def bind_secrets(plan: Plan, references: Collection[str], place: str) -> Plan:
+    """A stored secret goes to a machine only after a person has agreed to that."""
+    if not references:
+        return plan
+    because = question_about(references, place)
+    steps = [
+        replace(step, risk=Risk.DESTROY, risk_because=because) if isinstance(step, Action) else step
+        for step in plan.calls
+    ]
+    return replace(plan, calls=tuple(steps))
 
 
 def recorded(
@@ -52,8 +67,8 @@ def noted(home: Homelab, entry: Installed, work: Work, old: Installed | None = N
             state = "failed" if left is entry else "installed"
             await ledger.keep(msgspec.structs.replace(left, state=state, why=problem.what))
             raise
-        except BaseException:  # broken off, or a defect: nothing stays `installing` for ever
-            await ledger.keep(msgspec.structs.replace(entry, state="failed", why="It was broken off before its end."))
+        except BaseException:  # interrupted, or a defect: nothing stays `installing` forever
+            await ledger.keep(msgspec.structs.replace(entry, state="failed", why="It was interrupted before its end."))
             raise
         await ledger.keep(msgspec.structs.replace(entry, state="installed"))
         return facts
@@ -62,13 +77,13 @@ def noted(home: Homelab, entry: Installed, work: Work, old: Installed | None = N
 
 
 def lasting(home: Homelab, place: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
-    """Work on a service that may outlast the call, and that nobody else does at the same time."""
+    """Work on a service that may outlast the call and that only one server does at a time."""
     ledger = Ledger(home.store)
 
-    async def perform(wait: float, report: Report | None) -> Performed:
+    async def perform(context: StepContext) -> Performed:
         claim = await ledger.begin_work(place, service)
 
-        async def alone(report: Report) -> dict[str, Any]:
+        async def exclusively(report: Report) -> dict[str, Any]:
             renewing = asyncio.ensure_future(_renewed(ledger, claim))
             try:
                 return await work(report)
@@ -76,11 +91,11 @@ def lasting(home: Homelab, place: str, service: str, work: Work, hidden: tuple[s
                 renewing.cancel()
                 await ledger.end_work(claim)
 
-        facts = await Underway(home.store, place, f"service {service}", hidden).followed(
-            alone, wait, report, home.ssh.pool
+        facts = await Deployment(home.store, place, f"service {service}", hidden).followed(
+            exclusively, context.wait, context.report, home.ssh.pool
         )
         if facts is None:
-            step = f"service_status host={place} service={service} tells how it goes on"
+            step = Advice("See its progress", SERVICE_STATUS(host=place, service=service))
             return Performed(running=True, next_step=step)
         return Performed(facts)
 
@@ -88,7 +103,7 @@ def lasting(home: Homelab, place: str, service: str, work: Work, hidden: tuple[s
 
 
 async def _renewed(ledger: Ledger, claim: str) -> None:
-    """As long as this server lives, nobody takes the work from it."""
+    """As long as this server runs, no other takes over the work."""
     while True:
         await asyncio.sleep(RENEW_SECONDS)
         with contextlib.suppress(Problem):  # a database that is away for a moment

@@ -1,73 +1,138 @@
-"""OpenTofu and Terraform step by step: plan, apply of exactly that plan, drift, destroy."""
+"""Services that OpenTofu or Terraform creates."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from msgspec import Meta
-
-from quorate.homelab.home import Homelab
-from quorate.homelab.machines import machine
-from quorate.operations.hosts.parameters import HostRef
+from quorate.hints import SERVICE_LIST, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.health import wait_until_healthy
+from quorate.homelab.services.installations import Installed, Ledger, address_of, place_of
+from quorate.homelab.services.programs import private_folder, ssh_of, trusted_keys, write_private
+from quorate.homelab.services.settings import choose
+from quorate.homelab.services.template import Template
+from quorate.homelab.terraform import Kind, SavedPlan, Workspace
+from quorate.operations.machine import machine_action
 from quorate.operations.plan import Plan
-from quorate.operations.registry import Risk, operation
-from quorate.operations.services.by_terraform import applying, destroying, planned, workspace
-from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
-from quorate.problems import NotFound
+from quorate.operations.registry import Risk
+from quorate.operations.services.parameters import lasting, recorded
+from quorate.problems import BadArgument, NotFound, Refused, TaskFailed
+from quorate.pve.tasks import Report
 
-Longest = Annotated[float, Meta(ge=5, le=600, description="Longest time; the first one fetches providers")]
-
-
-@operation(risk=Risk.LOOK_INSIDE)
-async def terraform_plan(
-    home: Homelab,
-    service: ServiceName,
-    host: HostRef,
-    settings: ServiceSettings | None = None,
-    seconds: Longest = 50,
-) -> dict[str, Any]:
-    """Plan a Terraform service and keep the plan: what would be created, changed, destroyed. Nothing is applied."""
-    template = template_of(home, service)
-    place = await machine(home, host)
-    saved = await planned(home, place, template, settings or {}, seconds=seconds)
-    step = f"terraform_apply service={template.id} host={host} plan={saved.hash} carries out exactly this"
-    return {**saved.told(), "next": "Nothing is to be done" if saved.empty else step}
+PLAN_SECONDS = 300.0
 
 
-@operation(risk=Risk.CHANGE, idempotent=False)
-async def terraform_apply(
-    home: Homelab,
-    service: ServiceName,
-    host: HostRef,
-    plan: Annotated[str, Meta(description="As terraform_plan named it")],
-) -> Plan:
-    """Carry out exactly the plan that terraform_plan has shown. DESTROY if it destroys or replaces anything."""
-    template = template_of(home, service)
-    place = await machine(home, host)
-    return applying(home, place, template, await workspace(home, place, template).saved(plan))
+def workspace(home: Homelab, place: Machine, template: Template) -> Workspace:
+    template.method("terraform")
+    return Workspace(home.settings.work, place_of(place), template.id)
 
 
-@operation(risk=Risk.LOOK_INSIDE)
-async def terraform_refresh(
-    home: Homelab, service: ServiceName, host: HostRef, seconds: Longest = 50
-) -> dict[str, Any]:
-    """Drift: what differs from what Terraform made. Only looks."""
-    template = template_of(home, service)
-    place = await machine(home, host)
-    if not workspace(home, place, template).applied:
-        raise NotFound(f"{template.title} was not made on {place} from here", next_step="terraform_plan begins it")
-    saved = await planned(home, place, template, {}, "refresh", seconds)
-    told = saved.told()
-    return {
-        "service": template.id,
-        "host": str(place),
-        "drifted": bool(saved.drift or saved.outputs),
-        "drift": told.get("drift", []),
-        **({"outputs_changed": told["outputs_changed"]} if saved.outputs else {}),
-    }
+async def planned(
+    home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], kind: Kind = "apply",
+    seconds: float = PLAN_SECONDS,
+) -> SavedPlan:  # fmt: skip
+    at = workspace(home, place, template)
+    chosen = await choose(template, given, at.values(), home.secret_store)
+    if chosen.references:
+        raise Refused(
+            f"Terraform takes no stored secret ({', '.join(sorted(chosen.references))})",
+            why="Planning already hands it to providers, before a person can agree to where it goes",
+            next_step="Give it by env: or file:",
+        )
+    return await at.plan(template, chosen.values, _host(home, place), kind, seconds)
 
 
-@operation(risk=Risk.DESTROY)
-async def terraform_destroy(home: Homelab, service: ServiceName, host: HostRef) -> Plan:
-    """Destroy everything that Terraform made for a service on a host, with its data."""
-    return await destroying(home, await machine(home, host), template_of(home, service))
+async def install(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any]) -> Plan:
+    saved = await planned(home, place, template, given)
+    return applying(home, place, template, saved)
+
+
+def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan) -> Plan:
+    """Apply exactly that plan; its risk depends on what it removes."""
+    at = workspace(home, place, template)
+    does = f"Apply the plan for {template.title} on {place}: {_counted(saved)}"
+    if saved.empty:
+        return Plan(does, unchanged=("Everything matches",), facts=saved.as_dict())
+    values = at.planned_values(saved.hash)
+    hidden = {name for name, one in template.parameters.items() if one.type == "secret"}
+    shown = {name: value for name, value in values.items() if name not in hidden}
+    secret = tuple(values[name] for name in hidden if name in values)
+    home.secret_store.revealed.update(secret)  # the plan may have been made before this server was started
+    entry = Installed(
+        template.id, place_of(place), "terraform", "installing", values.get("version", ""), shown, at=address_of(place)
+    )
+
+    async def work(report: Report) -> dict[str, Any]:
+        facts = await at.apply(saved, report)
+        if wrong := await wait_until_healthy(place, template, values, home.clock, report):
+            raise TaskFailed(f"{template.title} was made, but does not become healthy", why=wrong, facts=facts)
+        return facts
+
+    perform = recorded(home, entry, work, secret)
+    line = f"{Path(at.program).name} apply PLAN (what it does: {saved.content})"
+    warnings = tuple(f"{one} is destroyed" for one in saved.destroys[:20])
+    return Plan(
+        does,
+        (machine_action(place, does, line, perform, writes=True),),
+        facts=saved.as_dict(),
+        warnings=warnings,
+        risk=Risk.DESTROY if saved.destroys else None,
+    )
+
+
+async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
+    at = workspace(home, place, template)
+    if not at.applied:
+        raise NotFound(f"{template.title} was not made on {place} from here")
+    if not data:
+        raise BadArgument(
+            f"{template.title} was made by Terraform, which destroys things with their data",
+            next_step="If that is meant: data=true",
+        )
+    return await destroying(home, place, template)
+
+
+async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
+    at = workspace(home, place, template)
+    if not at.applied:
+        raise NotFound(
+            f"{template.title} was not made on {place} from here", next_step=Advice("See what was", SERVICE_LIST)
+        )
+    saved = await planned(home, place, template, {}, "destroy")
+    ledger, where = Ledger(home.store), place_of(place)
+    does = f"Destroy {template.title} on {place}: {len(saved.changes)} resources"
+
+    async def work(report: Report) -> dict[str, Any]:
+        facts = await at.apply(saved, report)
+        await ledger.forget(where, template.id)
+        at.forget()
+        return {"destroyed": facts["done"]}
+
+    line = (
+        f"{Path(at.program).name} apply PLAN (what it does: {saved.content}; destroys {', '.join(saved.destroys[:20])})"
+    )
+    perform = lasting(home, where, template.id, work)
+    return Plan(does, (machine_action(place, does, line, perform, writes=True),), facts=saved.as_dict())
+
+
+def _counted(saved: SavedPlan) -> str:
+    return ", ".join(f"{count} to {name}" for name, count in saved.counts.items()) or "outputs only"
+
+
+def _host(home: Homelab, place: Machine) -> dict[str, str]:
+    """Variables that a template may declare; those that it does not are passed over."""
+    found = {"host_name": place.name}
+    if place.target is not None:
+        folder = private_folder(home.settings.work)
+        write_private(folder / "known_hosts", trusted_keys(ssh_of(place, home.ssh)))
+        found |= {
+            "host_address": place.target.host,
+            "host_port": str(place.target.port),
+            "host_user": place.target.user,
+            "host_key": str(place.target.key or ""),
+            "host_known_hosts": str(folder / "known_hosts"),
+        }
+    return found

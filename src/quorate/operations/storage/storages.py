@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.units import percent, used_of
+from quorate.operations.units import Quantity, percent, used_of, yes
+from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.inventory import Resource
+from quorate.pve.lookup import Resource
 
 COLUMNS = ("storage", "nodes", "type", "shared", "trouble", "used", "content")
 NODES_SHOWN = 4
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words="big size large backup storage eats space free full almost used datastores nas share zfs nfs pbs",
+)
 async def storage_list(
     pve: Cluster,
-    node: Annotated[str, Meta(description="Only storages of this node")] | None = None,
+    node: str | None = None,
     content: Annotated[
         str | None,
-        Meta(description="Only storages for this content: images, rootdir, iso, vztmpl, backup, snippets, import"),
+        Meta(description="images, rootdir, iso, vztmpl, backup, snippets or import"),
     ] = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
@@ -32,16 +37,38 @@ async def storage_list(
     rows = [
         row
         for row in await pve.inventory.of_type("storage")
-        if (node is None or row.node == node) and (content is None or content in row.content.split(","))
+        if (node is None or row.node == node) and (content is None or row.holds(content))
     ]
     groups: dict[tuple[str, str], list[Resource]] = {}
     for row in rows:
         groups.setdefault((row.storage, "" if row.shared else row.node), []).append(row)
+    await _ask_for_new(pve, groups)
     return page(COLUMNS, (_row(groups[key]) for key in sorted(groups)), limit=limit, offset=offset)
 
 
+async def _ask_for_new(pve: Cluster, groups: dict[tuple[str, str], list[Resource]]) -> None:
+    """A storage that no node has reported as available may be new, so one of its nodes is asked."""
+    online = (await pve.inventory.view()).online
+    silent = {
+        key: next((place.node for place in places if place.node in online), None)
+        for key, places in groups.items()
+        if all(place.status != "available" for place in places)
+    }
+    for node in sorted({node for node in silent.values() if node}):
+        with suppress(Problem):  # then it stays unknown
+            told = {row.storage: row for row in await pve.inventory.fresh_storages(node)}
+            for key in (key for key, where in silent.items() if where == node and key[0] in told):
+                groups[key] = [told[key[0]] if place.node == node else place for place in groups[key]]
+
+
+def _use(used: float, whole: float) -> str:
+    if not whole:
+        return ""
+    return Quantity(f"{used_of(used, whole)} {percent(used / whole)}", {"used": int(used), "total": int(whole)})
+
+
 def _row(places: list[Resource]) -> list[Any]:
-    """One storage: local ones stand for themselves, a shared one for all its nodes."""
+    """One row: a local storage of one node, or a shared one of all its nodes."""
     best = next((place for place in places if place.status == "available"), places[0])
     names = sorted(place.node for place in places)
     more = f"+{len(names) - NODES_SHOWN}" if len(names) > NODES_SHOWN else ""
@@ -49,8 +76,8 @@ def _row(places: list[Resource]) -> list[Any]:
         best.storage,
         ",".join(names[:NODES_SHOWN]) + more,
         best.plugintype,
-        "yes" if best.shared else "",
+        yes(best.shared),
         "" if best.status == "available" else best.status,
-        f"{used_of(best.disk, best.maxdisk)} {percent(best.disk / best.maxdisk)}" if best.maxdisk else "",
+        _use(best.disk, best.maxdisk),
         ",".join(sorted(best.content.split(","))),
     ]

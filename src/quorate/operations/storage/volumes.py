@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.operations import stored
+from quorate.hints import DISK_CHANGE, DISK_DESTROY, GUEST_DELETE, VOLUME_UPDATE, Advice
+from quorate.operations import stored_volumes
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
-from quorate.operations.stored import Volume, require
-from quorate.operations.units import size
+from quorate.operations.stored_volumes import Volume, require
+from quorate.operations.units import size, yes
+from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import BadArgument, Conflict
 
 COLUMNS = ("volume", "node", "content", "format", "size", "age", "guest", "protected", "verified", "notes")
 NOTES_SHOWN = 80
@@ -32,7 +33,12 @@ _SORTS = {
 }
 
 
-@operation(risk=Risk.READ)
+@operation(
+    risk=Risk.READ,
+    search_words=(
+        "where are isos eats full files images storage share contents orphaned leftover unused disks nobody uses"
+    ),
+)
 async def volume_list(
     pve: Cluster,
     storage: StorageNames | None = None,
@@ -46,7 +52,7 @@ async def volume_list(
 ) -> Table:
     """What storages hold: disks, ISO images, templates, backups, with size, age, owner, protection and notes."""
     vmid = None if guest is None else await vmid_of(pve, guest)
-    found, trouble = await stored.survey(pve, storages=names(storage), node=node, content=content, vmid=vmid)
+    found, trouble = await stored_volumes.survey(pve, storages=names(storage), node=node, content=content, vmid=vmid)
     volumes = [volume for volume in found if name is None or name.lower() in volume.name.lower()]
     volumes.sort(key=_SORTS[sort])
     now = pve.clock.time()
@@ -79,9 +85,9 @@ def _row(volume: Volume, now: float) -> list[Any]:
         volume.content,
         volume.format,
         size(volume.size),
-        stored.age(volume, now),
+        stored_volumes.age(volume, now),
         volume.vmid,
-        "yes" if volume.protected else "",
+        yes(volume.protected),
         volume.verified,
         shortened(volume.notes or ""),
     ]
@@ -95,27 +101,40 @@ def shortened(notes: str) -> str:
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-@operation(risk=Risk.CHANGE, idempotent=True)
+def _update_risk(arguments: Mapping[str, Any]) -> Risk:
+    """A backup that is no longer protected goes with the next pruning."""
+    return Risk.DESTROY if arguments["protected"] is False else Risk.CHANGE
+
+
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=_update_risk,
+    least=Risk.CHANGE,
+    idempotent=True,
+    search_words="protect mark backup deletion prune keep forever note comment unprotect nobody deletes",
+    example="volume=nas:backup/vzdump-qemu-109-2025_12_31-02_00_01.vma.zst notes='keep this one'",
+)
 async def volume_update(
     pve: Cluster,
     volume: VolumeId,
     notes: Annotated[str, Meta(description="Replaces the old; empty removes")] | None = None,
-    protected: Annotated[bool, Meta(description="Against deletion and pruning")] | None = None,
+    protected: Annotated[bool, Meta(description="Against deletion and pruning; false needs access admin")]
+    | None = None,
     node: OnNode | None = None,
 ) -> Plan:
     """Change the notes or the protection of a backup; other volumes have neither."""
-    found = await stored.find(pve, volume, node)
+    found = await stored_volumes.find(pve, volume, node)
     if found.content != "backup":
         raise BadArgument(
-            f"{found} is no backup but {found.content}", why="Only backups have notes and protection in PVE"
+            f"{found} is not a backup but {found.content}", why="Only backups have notes and protection in PVE"
         )
     if notes is None and protected is None:
-        raise BadArgument("Nothing is to be changed", next_step="Give notes, protected or both")
+        raise BadArgument("Nothing to change is given", next_step="Give notes, protected or both")
     now = await pve.get(found.path)
     wanted = {"notes": notes, "protected": None if protected is None else int(protected)}
     params = {key: value for key, value in wanted.items() if value is not None and not _is_so(now, key, value)}
     if not params:
-        return Plan(f"Change {found}", unchanged=(f"{found} is so already",))
+        return Plan(f"Change {found}", unchanged=(f"{found} is already like that",))
 
     async def settled() -> bool:
         later = await pve.get(found.path)
@@ -133,7 +152,13 @@ def _is_so(attributes: dict[str, Any], key: str, value: Any) -> bool:
     return int(attributes.get(key) or 0) == int(value)
 
 
-@operation(risk=Risk.DESTROY)
+@operation(
+    risk=Risk.DESTROY,
+    search_words=(
+        "backups guests gone exist delete remove iso image template file leftover orphaned unused disk cleanup space"
+    ),
+    example="volume=nas:iso/virtio-win-0.1.271.iso",
+)
 async def volume_delete(
     pve: Cluster,
     volume: Annotated[str | list[str], Meta(description="storage:name, or a list of them")],
@@ -143,7 +168,7 @@ async def volume_delete(
     wanted = list(dict.fromkeys([volume] if isinstance(volume, str) else volume))
     if not wanted or len(wanted) > VOLUMES_AT_ONCE:
         raise BadArgument(f"{len(wanted)} volumes are given", next_step=f"Give between 1 and {VOLUMES_AT_ONCE}")
-    found = [await stored.find(pve, one, node) for one in wanted]
+    found = [await stored_volumes.find(pve, one, node) for one in wanted]
     for one in found:
         await _refuse_needed(pve, one)
     summary = (
@@ -156,7 +181,8 @@ async def volume_delete(
 async def _refuse_needed(pve: Cluster, volume: Volume) -> None:
     if volume.protected:
         raise Conflict(
-            f"{volume} is protected", next_step="Lift it first with volume_update protected=false, if that is right"
+            f"{volume} is protected",
+            next_step=Advice("Remove the protection first, if that is right", VOLUME_UPDATE(protected=False)),
         )
     if volume.content == "backup" and volume.vmid is not None:
         await require(pve, f"delete {volume}", f"/vms/{volume.vmid}", "VM.Backup")
@@ -168,26 +194,33 @@ async def _refuse_needed(pve: Cluster, volume: Volume) -> None:
 
 
 async def _refuse_attached(pve: Cluster, volume: Volume) -> None:
-    owner = next((row for row in await pve.inventory.guests() if row.vmid == volume.vmid), None)
-    if owner is None or not (volume.shared or owner.node == volume.node):
+    try:
+        guest = await pve.guest(volume.vmid or 0)
+    except NotFound:
         return
-    guest = await pve.guest(owner.vmid)
+    if not (volume.shared or guest.row.node == volume.node):
+        return
     for key, value in (await guest.get("config")).items():
         if values.bus_of(key) is not None and volume.volid in str(value).split(","):
             raise Conflict(
                 f"{volume} is {key} of {guest}",
-                next_step="Take it off the guest with its disk tools, or delete the guest with guest_delete",
+                next_step=Advice(
+                    "Detach and destroy it, or delete the guest",
+                    DISK_CHANGE(action="detach"),
+                    DISK_DESTROY,
+                    GUEST_DELETE,
+                ),
             )
 
 
 def _deletion(pve: Cluster, volume: Volume) -> Call:
     async def gone() -> bool:
-        where = await stored.places(pve, storages=[volume.storage], node=volume.node)
-        left, _ = await stored.read(pve, where, content=volume.content)
+        where = await stored_volumes.places(pve, storages=[volume.storage], node=volume.node)
+        left, _ = await stored_volumes.read(pve, where, content=volume.content)
         return all(one.volid != volume.volid for one in left)
 
     task_id = volume.storage if volume.vmid is None else f"{volume.vmid}@{volume.storage}"
-    says = f"Delete {volume} ({stored.describe(volume)})"
+    says = f"Delete {volume} ({stored_volumes.describe(volume)})"
     return Call(says, "DELETE", volume.path, {}, _target(volume), settled=gone, task_id=task_id)
 
 

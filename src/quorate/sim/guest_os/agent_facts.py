@@ -6,9 +6,9 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quorate.sim import status
 from quorate.sim.guest_os.machine import Machine
-from quorate.sim.guests import MIB, Address, Guest
+from quorate.sim.guests import status
+from quorate.sim.guests.guest import MIB, Address, Guest
 
 VERSION = "10.0.2"
 NO_MAC = "00:00:00:00:00:00"
@@ -119,7 +119,7 @@ def by_interface(guest: Guest) -> dict[str, list[Address]]:
 
 
 def with_link_local(addresses: list[Address]) -> list[tuple[str, int]]:
-    """The given addresses and the one that every interface has by itself."""
+    """The given addresses and the link-local one."""
     return [(address.ip, address.prefix) for address in addresses] + [(_link_local(addresses[0].mac), 64)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quorate.sim.guest_os.agent import AgentError, AgentSilent
+from quorate.sim.guest_os.agents import AgentError, AgentSilent
 
 # Seconds that PVE gives to a command.
 _PING = 3.0
@@ -87,9 +87,8 @@ class SocketAgent:
 
 
 def _line(command: str, arguments: Mapping[str, Any]) -> bytes:
-    """PVE writes one byte for a character, so only ASCII arrives as it was meant."""
-    text = json.dumps({"execute": command, "arguments": dict(arguments)}, ensure_ascii=False)
-    return text.encode("latin-1") + b"\n"
+    """One command as PVE writes it: JSON in UTF-8, on a line."""
+    return json.dumps({"execute": command, "arguments": dict(arguments)}, ensure_ascii=False).encode() + b"\n"
 
 
 def _answer(reply: dict[str, Any]) -> Any:

@@ -8,26 +8,22 @@ import re
 import stat
 from datetime import UTC, datetime
 
+from quorate.sim.guest_os.execution import Command, Io, command, split_options
 from quorate.sim.guest_os.files import Entry, FileError, copy_of
-from quorate.sim.guest_os.options import split_options
-from quorate.sim.guest_os.running import Command, Io, command
 
 
 @command("pwd")
-def pwd(io: Io, _args: list[str]) -> int:
+def pwd(io: Io, _args: list[str]) -> None:
     io.say(io.cwd)
-    return 0
 
 
 @command("ls")
 def ls(io: Io, args: list[str]) -> int:
     options, paths = split_options(args)
-    code = 0
     for path in paths or ["."]:
         entry = io.machine.files.find(io.path(path), follow="l" not in options)
         if entry is None:
-            io.complain(f"ls: cannot access '{path}': No such file or directory")
-            code = 2
+            io.complain(f"ls: cannot access '{path}': No such file or directory", 2)
             continue
         if entry.is_directory and "d" not in options:
             if len(paths) > 1:
@@ -35,7 +31,7 @@ def ls(io: Io, args: list[str]) -> int:
             _list(io, entry, options)
         else:
             io.say(_long(path, entry) if "l" in options else path)
-    return code
+    return io.code
 
 
 def _list(io: Io, directory: Entry, options: dict[str, str]) -> None:
@@ -58,19 +54,17 @@ def _long(name: str, entry: Entry) -> str:
 def stat_(io: Io, args: list[str]) -> int:
     options, paths = split_options(args, with_value=("c", "format"))
     template = options.get("c") or options.get("format")
-    code = 0
     for path in paths:
         entry = io.machine.files.find(io.path(path), follow="L" in options)
         if entry is None:
             io.complain(f"stat: cannot statx '{path}': No such file or directory")
-            code = 1
         elif template is not None:
             io.say(_stat_format(io, template, path, entry))
         else:
             kind = _KINDS.get(entry.kind, "regular file")
             io.say(f"  File: {path}\n  Size: {entry.size:<10}\tBlocks: {8 * (1 + entry.size // 4096)}   {kind}")
             io.say(f"Access: ({entry.mode:04o}/{entry.mode_text()})  Uid: (    0/{entry.owner:>8})")
-    return code
+    return io.code
 
 
 _KINDS = {
@@ -111,9 +105,7 @@ def _number_of(io: Io, name: str) -> str:
 def mkdir(io: Io, args: list[str]) -> int:
     options, paths = split_options(args, with_value=("m",))
     if not paths:
-        io.complain("mkdir: missing operand")
-        return 1
-    code = 0
+        return io.fail("mkdir: missing operand")
     for path in paths:
         try:
             if "p" in options or "parents" in options:
@@ -122,25 +114,7 @@ def mkdir(io: Io, args: list[str]) -> int:
                 io.machine.files.make_directory(io.path(path))
         except FileError as error:
             io.complain(f"mkdir: cannot create directory '{path}': {error.text}")
-            code = 1
-    return code
-
-
-@command("rmdir")
-def rmdir(io: Io, args: list[str]) -> int:
-    code = 0
-    for path in split_options(args)[1]:
-        entry = io.machine.files.find(io.path(path))
-        text = None if entry is None or entry.is_directory else "Not a directory"
-        try:
-            if text is None:
-                io.machine.files.remove(io.path(path))
-        except FileError as error:
-            text = error.text
-        if text is not None:
-            io.complain(f"rmdir: failed to remove '{path}': {text}")
-            code = 1
-    return code
+    return io.code
 
 
 @command("rm")
@@ -148,58 +122,47 @@ def rm(io: Io, args: list[str]) -> int:
     options, paths = split_options(args)
     force, recursive = "f" in options, "r" in options or "R" in options
     if not paths and not force:
-        io.complain("rm: missing operand")
-        return 1
-    code = 0
+        return io.fail("rm: missing operand")
     for path in paths:
         full = io.path(path)
         entry = io.machine.files.find(full, follow=False)
         if entry is None:
             if not force:
                 io.complain(f"rm: cannot remove '{path}': No such file or directory")
-                code = 1
         elif full == "/":
             io.complain("rm: it is dangerous to operate recursively on '/'\nrm: use --no-preserve-root to override")
-            code = 1
         elif entry.is_directory and not recursive:
             io.complain(f"rm: cannot remove '{path}': Is a directory")
-            code = 1
         else:
             io.machine.files.remove_tree(full)
-    return code
+    return io.code
 
 
 @command("touch")
 def touch(io: Io, args: list[str]) -> int:
-    code = 0
     for path in split_options(args)[1]:
         try:
             io.machine.files.touch(io.path(path))
         except FileError as error:
             io.complain(f"touch: cannot touch '{path}': {error.text}")
-            code = 1
-    return code
+    return io.code
 
 
 @command("chmod")
 def chmod(io: Io, args: list[str]) -> int:
     modes = [each for each in args if not re.fullmatch(r"-[Rvcf]+|--", each)]
     if len(modes) < 2:
-        io.complain("chmod: missing operand")
-        return 1
-    code = 0
+        return io.fail("chmod: missing operand")
     for path in modes[1:]:
         entry = io.machine.files.find(io.path(path))
         if entry is None:
             io.complain(f"chmod: cannot access '{path}': No such file or directory")
-            code = 1
             continue
         mode = _new_mode(entry.mode, modes[0])
         if mode is None:
-            io.complain(f"chmod: invalid mode: '{modes[0]}'")
-            return 1
+            return io.fail(f"chmod: invalid mode: '{modes[0]}'")
         entry.mode = mode
-    return code
+    return io.code
 
 
 def _new_mode(mode: int, text: str) -> int | None:
@@ -222,18 +185,15 @@ def _new_mode(mode: int, text: str) -> int | None:
 def chown(io: Io, args: list[str]) -> int:
     others = split_options(args)[1]
     if len(others) < 2:
-        io.complain("chown: missing operand")
-        return 1
+        return io.fail("chown: missing operand")
     owner, _, group = others[0].partition(":")
     for kind, name in (("user", owner), ("group", group)):
         if name and name not in io.machine.users and not name.isdecimal():
-            io.complain(f"chown: invalid {kind}: '{others[0]}'")
-            return 1
+            return io.fail(f"chown: invalid {kind}: '{others[0]}'")
     for path in others[1:]:
         entry = io.machine.files.find(io.path(path))
         if entry is None:
-            io.complain(f"chown: cannot access '{path}': No such file or directory")
-            return 1
+            return io.fail(f"chown: cannot access '{path}': No such file or directory")
         entry.owner = owner or entry.owner
         entry.group = group or entry.group
     return 0
@@ -252,72 +212,37 @@ def mv(io: Io, args: list[str]) -> int:
 
 def _transfer(io: Io, name: str, paths: list[str], *, recursive: bool, keep: bool) -> int:
     if len(paths) < 2:
-        io.complain(f"{name}: missing destination file operand")
-        return 1
+        return io.fail(f"{name}: missing destination file operand")
     files, target = io.machine.files, io.path(paths[-1])
     for path in paths[:-1]:
         source = io.path(path)
         entry = files.find(source)
         if entry is None:
-            io.complain(f"{name}: cannot stat '{path}': No such file or directory")
-            return 1
+            return io.fail(f"{name}: cannot stat '{path}': No such file or directory")
         if entry.is_directory and not recursive:
-            io.complain(f"{name}: -r not specified; omitting directory '{path}'")
-            return 1
+            return io.fail(f"{name}: -r not specified; omitting directory '{path}'")
         there = files.find(target)
         final = posixpath.join(target, posixpath.basename(source)) if there and there.is_directory else target
         if final == source:
-            io.complain(f"{name}: '{path}' and '{paths[-1]}' are the same file")
-            return 1
+            return io.fail(f"{name}: '{path}' and '{paths[-1]}' are the same file")
         if final.startswith(f"{source.rstrip('/')}/"):
             verb = "copy a directory" if keep else "move"
-            io.complain(f"{name}: cannot {verb}, '{path}', into itself, '{paths[-1]}'")
-            return 1
+            return io.fail(f"{name}: cannot {verb}, '{path}', into itself, '{paths[-1]}'")
         try:
             files.put(final, copy_of(entry, io.machine.now()) if keep else entry)
         except FileError as error:
-            io.complain(f"{name}: cannot create regular file '{paths[-1]}': {error.text}")
-            return 1
+            return io.fail(f"{name}: cannot create regular file '{paths[-1]}': {error.text}")
         if not keep:
             files.remove_tree(source)
     return 0
 
 
-@command("ln")
-def ln(io: Io, args: list[str]) -> int:
-    options, paths = split_options(args)
-    if len(paths) != 2:
-        io.complain("ln: missing file operand")
-        return 1
-    target = io.path(paths[1])
-    if io.machine.files.find(target, follow=False) is not None and "f" not in options:
-        io.complain(f"ln: failed to create symbolic link '{paths[1]}': File exists")
-        return 1
-    if "s" in options:
-        io.machine.files.put(target, Entry(link=paths[0], mode=0o777, mtime=io.machine.now()))
-        return 0
-    entry = io.machine.files.get(io.path(paths[0]))
-    if entry.is_directory:
-        io.complain(f"ln: {paths[0]}: hard link not allowed for directory")
-        return 1
-    io.machine.files.put(target, entry)
-    return 0
-
-
 @command("tee")
-def tee(io: Io, args: list[str]) -> int:
+def tee(io: Io, args: list[str]) -> None:
     options, paths = split_options(args)
     io.out.extend(io.stdin)
     for path in paths:
         io.machine.files.write(io.path(path), io.stdin, append="a" in options)
-    return 0
-
-
-@command("basename")
-def basename(io: Io, args: list[str]) -> int:
-    args = args[1:] if args[:1] == ["--"] else args
-    io.say(posixpath.basename(args[0].rstrip("/")).removesuffix(args[1] if len(args) > 1 else "") if args else "")
-    return 0 if args else 1
 
 
 @command("dirname")
@@ -372,8 +297,7 @@ def mktemp(io: Io, args: list[str]) -> int:
     template = templates[0] if templates else "/tmp/tmp.XXXXXXXXXX"  # noqa: S108 (the guest's, not ours)
     marks = len(template) - len(template.rstrip("X"))
     if marks < 3:
-        io.complain(f"mktemp: too few X's in template '{template}'")
-        return 1
+        return io.fail(f"mktemp: too few X's in template '{template}'")
     path = template[:-marks] + f"{io.machine.next_pid():0{marks}}"
     try:
         if "d" in options:
@@ -381,8 +305,7 @@ def mktemp(io: Io, args: list[str]) -> int:
         else:
             io.machine.files.write(io.path(path), b"")
     except FileError as error:
-        io.complain(f"mktemp: failed to create file via template '{template}': {error.text}")
-        return 1
+        return io.fail(f"mktemp: failed to create file via template '{template}': {error.text}")
     io.machine.files.get(io.path(path)).mode = 0o700 if "d" in options else 0o600
     io.say(path)
     return 0
@@ -392,8 +315,7 @@ def mktemp(io: Io, args: list[str]) -> int:
 def mkfifo(io: Io, args: list[str]) -> int:
     for path in split_options(args)[1]:
         if io.machine.files.find(io.path(path), follow=False) is not None:
-            io.complain(f"mkfifo: cannot create fifo '{path}': File exists")
-            return 1
+            return io.fail(f"mkfifo: cannot create fifo '{path}': File exists")
         io.machine.files.put(io.path(path), Entry(b"", special=stat.S_IFIFO, mtime=io.machine.now()))
     return 0
 
@@ -420,8 +342,7 @@ def test(io: Io, args: list[str]) -> int:
 @command("[")
 def bracket(io: Io, args: list[str]) -> int:
     if args[-1:] != ["]"]:
-        io.complain("[: missing ]")
-        return 2
+        return io.fail("[: missing ]", 2)
     return _decide(io, args[:-1])
 
 
@@ -471,12 +392,28 @@ def _compare(io: Io, left: str, operator: str, right: str) -> int:
         return int(left == right)
     for value in (left, right):
         if not re.fullmatch(r"[+-]?\d+", value):
-            io.complain(f"test: Illegal number: {value}")
-            return 2
+            return io.fail(f"test: Illegal number: {value}", 2)
     one, other = int(left), int(right)
     fits = {"-eq": one == other, "-ne": one != other, "-lt": one < other, "-le": one <= other}
     fits |= {"-gt": one > other, "-ge": one >= other}
     if operator not in fits:
-        io.complain(f"test: {operator}: unexpected operator")
-        return 2
+        return io.fail(f"test: {operator}: unexpected operator", 2)
     return int(not fits[operator])
+
+
+@command("ln")
+def ln(io: Io, args: list[str]) -> int:
+    options, paths = split_options(args)
+    if len(paths) != 2:
+        return io.fail("ln: missing file operand")
+    target = io.path(paths[1])
+    if io.machine.files.find(target, follow=False) is not None and "f" not in options:
+        return io.fail(f"ln: failed to create symbolic link '{paths[1]}': File exists")
+    if "s" in options:
+        io.machine.files.put(target, Entry(link=paths[0], mode=0o777, mtime=io.machine.now()))
+        return 0
+    entry = io.machine.files.get(io.path(paths[0]))
+    if entry.is_directory:
+        return io.fail(f"ln: {paths[0]}: hard link not allowed for directory")
+    io.machine.files.put(target, entry)
+    return 0

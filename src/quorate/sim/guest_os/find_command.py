@@ -8,15 +8,15 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from quorate.sim.guest_os.execution import Io, command
 from quorate.sim.guest_os.files import Entry
-from quorate.sim.guest_os.running import Io, command
 
 _TYPES = {"f": stat.S_IFREG, "d": stat.S_IFDIR, "l": stat.S_IFLNK, "p": stat.S_IFIFO, "s": stat.S_IFSOCK}
 _DEEPEST = 99
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _Criteria:
     least: int = 0
     most: int = _DEEPEST
     name: str = "*"
@@ -44,10 +44,9 @@ async def find(io: Io, args: list[str]) -> int:
     while rest and not rest[0].startswith(("-", "(", "!")):
         paths.append(rest.pop(0))
     try:
-        wanted = _expression(rest)
+        criteria = _expression(rest)
     except _BadExpression as problem:
-        io.complain(f"find: {problem}")
-        return 1
+        return io.fail(f"find: {problem}")
     code, found = 0, []
     for path in paths or ["."]:
         entry = io.machine.files.find(io.path(path), follow=follow)
@@ -55,37 +54,37 @@ async def find(io: Io, args: list[str]) -> int:
             io.complain(f"find: '{path}': No such file or directory")
             code = 1
             continue
-        found += [name for name, each, depth in _walk(path, entry, 0) if wanted.fits(name, each, depth)]
-    return await _act(io, wanted, found) or code
+        found += [name for name, each, depth in _walk(path, entry, 0) if criteria.fits(name, each, depth)]
+    return await _act(io, criteria, found) or code
 
 
-def _expression(words: list[str]) -> _Wanted:
-    wanted, rest = _Wanted(), list(words)
+def _expression(words: list[str]) -> _Criteria:
+    criteria, rest = _Criteria(), list(words)
     while rest:
         word = rest.pop(0)
         if word == "-exec":
-            wanted.run, rest, wanted.together = _command_in(rest)
+            criteria.run, rest, criteria.together = _command_in(rest)
         elif word in ("-print", "-print0"):
-            wanted.prints, wanted.zero = True, word == "-print0"
+            criteria.prints, criteria.zero = True, word == "-print0"
         elif word in ("-name", "-type", "-maxdepth", "-mindepth") and rest:
-            _test(wanted, word, rest.pop(0))
+            _test(criteria, word, rest.pop(0))
         else:
             raise _BadExpression(f"unknown predicate `{word}'")
-    wanted.prints = wanted.prints or not wanted.run
-    return wanted
+    criteria.prints = criteria.prints or not criteria.run
+    return criteria
 
 
-def _test(wanted: _Wanted, word: str, value: str) -> None:
+def _test(criteria: _Criteria, word: str, value: str) -> None:
     if word == "-name":
-        wanted.name = value
+        criteria.name = value
     elif word == "-type":
-        wanted.type = _TYPES.get(value, 0)
+        criteria.type = _TYPES.get(value, 0)
     elif not value.isdecimal():
         raise _BadExpression(f"Expected a positive decimal integer argument to {word}, but got `{value}'")
     elif word == "-maxdepth":
-        wanted.most = int(value)
+        criteria.most = int(value)
     else:
-        wanted.least = int(value)
+        criteria.least = int(value)
 
 
 def _command_in(rest: list[str]) -> tuple[list[str], list[str], bool]:
@@ -96,19 +95,18 @@ def _command_in(rest: list[str]) -> tuple[list[str], list[str], bool]:
     raise _BadExpression("missing argument to `-exec'")
 
 
-async def _act(io: Io, wanted: _Wanted, found: list[str]) -> int:
-    if wanted.prints:
+async def _act(io: Io, criteria: _Criteria, found: list[str]) -> int:
+    if criteria.prints:
         for name in found:
-            io.out.extend((name + ("\0" if wanted.zero else "\n")).encode("utf-8", "surrogateescape"))
-    if not wanted.run or not found:
+            io.out.extend((name + ("\0" if criteria.zero else "\n")).encode("utf-8", "surrogateescape"))
+    if not criteria.run or not found:
         return 0
-    program = io.machine.program(wanted.run[0])
+    program = io.machine.program(criteria.run[0])
     if program is None:
-        io.complain(f"find: '{wanted.run[0]}': No such file or directory")
-        return 1
+        return io.fail(f"find: '{criteria.run[0]}': No such file or directory")
     code = 0
-    for some in [found] if wanted.together else [[name] for name in found]:
-        argv = [part for word in wanted.run for part in (some if word == "{}" else [word])]
+    for some in [found] if criteria.together else [[name] for name in found]:
+        argv = [part for word in criteria.run for part in (some if word == "{}" else [word])]
         code = await program(io, argv) or code
     return int(code != 0)
 

@@ -7,8 +7,8 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quorate.sim.guest_os.running import program_names
-from quorate.sim.guests import Guest
+from quorate.sim.guest_os.execution import program_names
+from quorate.sim.guests.guest import Guest
 
 if TYPE_CHECKING:
     from quorate.sim.guest_os.machine import Machine
@@ -26,23 +26,7 @@ _SERVICES_BY_NAME = {
     "nextcloud": ("apache2", "The Apache HTTP Server"),
     "k3s": ("k3s", "Lightweight Kubernetes"),
 }
-_DIRECTORIES = (
-    "boot",
-    "dev",
-    "home",
-    "mnt",
-    "opt",
-    "proc",
-    "root",
-    "run",
-    "srv",
-    "tmp",
-    "usr/bin",
-    "var/log",
-    "var/tmp",
-)
-
-
+_DIRECTORIES = "boot dev home mnt opt proc root run srv tmp usr/bin var/log var/tmp"
 _ONLY_ON_ALPINE = frozenset({"rc-service", "rc-status", "rc-update"})
 _NOT_ON_ALPINE = frozenset({"apt", "apt-get", "bash", "dash", "journalctl", "systemctl"})
 
@@ -93,7 +77,7 @@ def first_services(guest: Guest) -> dict[str, Unit]:
 def install(machine: Machine) -> None:
     """Fill the disk."""
     files, system = machine.files, machine.guest.system
-    for name in _DIRECTORIES:
+    for name in _DIRECTORIES.split():
         files.make_directories(f"/{name}")
     files.add_link("/bin", "usr/bin")
     files.add_link("/sbin", "usr/bin")

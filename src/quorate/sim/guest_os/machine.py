@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from quorate.sim import metrics, status
+from quorate.sim.guest_os.execution import Command, Io, Program, find_program
 from quorate.sim.guest_os.files import Entry, FileSystem
 from quorate.sim.guest_os.installation import Unit, first_services, install
-from quorate.sim.guest_os.running import Command, Io, Program, find_program
-from quorate.sim.guests import Guest
+from quorate.sim.guests import status
+from quorate.sim.guests.guest import Guest
+from quorate.sim.nodes import status_daemon
 from quorate.sim.world import World
 
 SIGTERM, SIGKILL, SIGSEGV = 15, 9, 11
@@ -21,7 +22,7 @@ _FIRST_HANDLE = 1000
 
 @dataclass(slots=True)
 class Process:
-    """A command that was started from outside, kept with its output until somebody asks for its end."""
+    """A command that was started from outside, kept with its output until its end is read."""
 
     pid: int
     argv: list[str]
@@ -32,7 +33,7 @@ class Process:
     signal: int | None = None
     leads: bool = False  # a process group of its own, which a signal reaches as a whole
     task: asyncio.Task[None] | None = field(default=None, repr=False)
-    children: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
+    children: list[Process] = field(default_factory=list, repr=False)
 
     @property
     def exited(self) -> bool:
@@ -41,7 +42,7 @@ class Process:
 
 @dataclass(slots=True)
 class OpenFile:
-    """A file that somebody outside works with through a number."""
+    """A file that a client uses through a handle."""
 
     path: str
     position: int = 0
@@ -57,6 +58,8 @@ class Machine:
         self.users: dict[str, int] = {"root": 0, _login(guest): 1000}
         self.passwords: dict[str, str] = {}
         self.services: dict[str, Unit] = first_services(guest)
+        self.updates: list[str] | None = None  # packages that can be upgraded; None if no package source answers
+        self.on_upgrade: Callable[[], None] = lambda: None
         self.frozen = False
         self.own_commands: dict[str, Command] = {}  # what only this machine has, such as pct on a node
         self.processes: dict[int, Process] = {}
@@ -88,15 +91,15 @@ class Machine:
     def memory(self) -> tuple[int, int]:
         """Total and used bytes."""
         seed = status.guest_seed(self.world, self.guest)
-        return self.guest.memory, int(self.guest.memory * metrics.memory_share(seed, self.now()))
+        return self.guest.memory, int(self.guest.memory * status_daemon.memory_share(seed, self.now()))
 
     def load(self) -> float:
-        return metrics.cpu_load(status.guest_seed(self.world, self.guest), self.now()) * self.cpus()
+        return status_daemon.cpu_load(status.guest_seed(self.world, self.guest), self.now()) * self.cpus()
 
     def disk(self) -> tuple[int, int]:
         """Size and use of the root file system in bytes."""
         size = (self.guest.disk_size or 8 * 1024**3) * 97 // 100
-        share = metrics.profile(status.guest_seed(self.world, self.guest)).disk
+        share = status_daemon.profile(status.guest_seed(self.world, self.guest)).disk
         return size, int(size * share)
 
     def primary_address(self) -> str | None:
@@ -149,11 +152,16 @@ class Machine:
             await asyncio.wait([process.task])
         return process
 
-    def in_background(self, io: Io, work: Coroutine[None, None, None]) -> None:
-        """What a command has started beside itself; it can outlive the command, but not a signal to its group."""
-        task = self.world.tasks.in_background(work)
-        if io.pid in self.processes:
-            self.processes[io.pid].children.append(task)
+    def in_background(self, io: Io, program: Program) -> Process:
+        """What a command starts beside itself; it can outlive the command, but not a signal to its group."""
+        parent = self.processes.get(io.pid)
+        io.pid = self.next_pid()
+        process = self.processes[io.pid] = Process(io.pid, [], io, self.now())
+        process.task = self.world.tasks.in_background(self._run(process, program))
+        process.task.add_done_callback(lambda _: self.processes.pop(process.pid, None))
+        if parent is not None:
+            parent.children.append(process)
+        return process
 
     def next_pid(self) -> int:
         self._next_pid += 2
@@ -169,13 +177,14 @@ class Machine:
     def kill(self, pid: int, signal: int, *, group: bool = False) -> bool:
         """Whether there was such a process."""
         process = self.processes.get(pid)
-        if process is None or process.exited or process.task is None:
+        if process is None:
             return False
+        children = [child for child in process.children if group and not child.leads]
+        reached = [self.kill(child.pid, signal, group=True) for child in children]
+        if process.exited or process.task is None:
+            return any(reached)
         process.signal = signal
         process.task.cancel()
-        if group:
-            for child in process.children:
-                child.cancel()
         return True
 
     def lives(self, pid: int) -> bool:
@@ -196,7 +205,7 @@ class Machine:
 
 
 class Machines:
-    """The inside of every guest that somebody has looked into."""
+    """The inside of every guest that was accessed."""
 
     def __init__(self, world: World) -> None:
         self._world = world

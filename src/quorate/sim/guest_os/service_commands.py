@@ -1,12 +1,11 @@
-"""Programs around services and power: systemctl, journalctl, poweroff, reboot."""
+"""Service managers inside guests: systemd and OpenRC."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from quorate.sim.guest_os.execution import Io, command, split_options
 from quorate.sim.guest_os.installation import Unit
-from quorate.sim.guest_os.options import split_options
-from quorate.sim.guest_os.running import Io, command
 
 _LINES = 10
 
@@ -27,8 +26,7 @@ async def systemctl(io: Io, args: list[str]) -> int:
         io.say("running")
         return 0
     if not names:
-        io.complain("Too few arguments.")
-        return 1
+        return io.fail("Too few arguments.")
     code = 0
     for name in names:
         code = await _unit_action(io, action, name.removesuffix(".service"), options) or code
@@ -67,13 +65,10 @@ async def _unit_action(io: Io, action: str, name: str, options: dict[str, str]) 
         return _show(io, name, unit, options.get("p") or options.get("property"))
     if unit is None:
         if action == "status":
-            io.complain(f"Unit {name}.service could not be found.")
-            return 4
+            return io.fail(f"Unit {name}.service could not be found.", 4)
         if action in ("enable", "disable"):
-            io.complain(f"Failed to {action} unit: Unit file {name}.service does not exist.")
-            return 1
-        io.complain(f"Failed to {action} {name}.service: Unit {name}.service not found.")
-        return 5
+            return io.fail(f"Failed to {action} unit: Unit file {name}.service does not exist.")
+        return io.fail(f"Failed to {action} {name}.service: Unit {name}.service not found.", 5)
     match action:
         case "status":
             return _unit_status(io, unit)
@@ -82,8 +77,7 @@ async def _unit_action(io: Io, action: str, name: str, options: dict[str, str]) 
         case "start" | "restart" | "reload-or-restart":
             return await _start(io, unit, waits="no-block" not in options)
         case "reload" if not unit.active:
-            io.complain(f"{name}.service is not active, cannot reload.")
-            return 1
+            return io.fail(f"{name}.service is not active, cannot reload.")
         case "reload":
             _note(io, unit, f"Reloaded {name}.service - {unit.description}.")
         case "stop":
@@ -93,8 +87,7 @@ async def _unit_action(io: Io, action: str, name: str, options: dict[str, str]) 
         case "enable" | "disable":
             unit.enabled = action == "enable"
         case _:
-            io.complain(f"Unknown command verb '{action}'.")
-            return 1
+            return io.fail(f"Unknown command verb '{action}'.")
     return 0
 
 
@@ -141,7 +134,7 @@ def _stamp(io: Io) -> str:
 
 
 def _show(io: Io, name: str, unit: Unit | None, wanted: str | None) -> int:
-    """The properties of a unit; one that is not there is told, too."""
+    """The properties of a unit; a missing unit has some, too."""
     active, sub = ("inactive", "dead") if unit is None else _state(unit)
     changed = 0.0 if unit is None else unit.changed_at
     properties = {
@@ -224,7 +217,7 @@ def _power(io: Io, *, reboot: bool) -> int:
 
 
 @command("journalctl")
-def journalctl(io: Io, args: list[str]) -> int:
+def journalctl(io: Io, args: list[str]) -> None:
     options, _ = split_options(args, with_value=("u", "unit", "n", "lines", "o", "output", "p", "S", "since"))
     wanted = (options.get("u") or options.get("unit") or "").removesuffix(".service")
     lines: list[str] = []
@@ -237,4 +230,98 @@ def journalctl(io: Io, args: list[str]) -> int:
         io.say(line)
     if wanted and not lines and not {"q", "quiet"} & options.keys():
         io.say("-- No entries --")
+
+
+_STOPPED = 3
+
+
+@command("rc-service")
+async def rc_service(io: Io, args: list[str]) -> int:
+    options, words = split_options(args)
+    units = io.machine.services
+    if "l" in options or "list" in options:
+        for name in sorted(units):
+            io.say(name)
+        return 0
+    name = words[0] if words else ""
+    unit = units.get(name)
+    if "e" in options or "exists" in options:
+        return int(unit is None)
+    if unit is None:
+        return io.fail(f" * rc-service: service `{name}' does not exist")
+    return await _act(io, unit, words[1] if len(words) > 1 else "status")
+
+
+async def _act(io: Io, unit: Unit, action: str) -> int:
+    match action:
+        case "status":
+            io.say(f" * status: {'started' if unit.active else 'crashed' if unit.failed else 'stopped'}")
+            return 0 if unit.active else 32 if unit.failed else _STOPPED
+        case "start" if unit.active:
+            io.complain(f" * WARNING: {unit.name} has already been started")
+        case "stop" if not unit.active:
+            io.complain(f" * WARNING: {unit.name} is already stopped")
+        case "start":
+            return await _start_openrc(io, unit)
+        case "stop":
+            _stop(io, unit)
+        case "restart":
+            if unit.active:
+                _stop(io, unit)
+            return await _start_openrc(io, unit)
+        case _:
+            return io.fail(f" * {unit.name}: unknown function `{action}'")
+    return 0
+
+
+async def _start_openrc(io: Io, unit: Unit) -> int:
+    await io.machine.world.clock.sleep(unit.takes)
+    if unit.fails_with:
+        io.say(f" * Starting {unit.name} ...")
+        io.complain(unit.fails_with)
+        return io.fail(f" * ERROR: {unit.name} failed to start")
+    unit.active, unit.pid = True, io.machine.next_pid()
+    io.say(f" * Starting {unit.name} ... [ ok ]")
+    return 0
+
+
+def _stop(io: Io, unit: Unit) -> None:
+    unit.active, unit.pid = False, 0
+    io.say(f" * Stopping {unit.name} ... [ ok ]")
+
+
+@command("rc-status")
+def rc_status(io: Io, args: list[str]) -> None:
+    options, _ = split_options(args)
+    if "s" not in options and "servicelist" not in options:
+        io.say("Runlevel: default")
+    for unit in io.machine.services.values():
+        if unit.enabled or "s" in options or "servicelist" in options:
+            io.say(f" {unit.name:<65} [  {'started' if unit.active else 'stopped'}  ]")
+
+
+@command("rc-update")
+def rc_update(io: Io, args: list[str]) -> int:
+    options, words = split_options(args)
+    action, name = (words[0] if words else "show"), (words[1] if len(words) > 1 else "")
+    units = io.machine.services
+    if action == "show":
+        for each in units.values():
+            if each.enabled or "v" in options:
+                io.say(f" {each.name:>20} | {'default' if each.enabled else '':>12}{' ' * 40}")
+        return 0
+    unit = units.get(name)
+    if unit is None:
+        return io.fail(f" * rc-update: service `{name}' does not exist")
+    if action == "add":
+        said = f"{name} already installed in runlevel `default'; skipping" if unit.enabled else None
+        io.say(f" * rc-update: {said}" if said else f" * service {name} added to runlevel default")
+        unit.enabled = True
+        return 0
+    if not unit.enabled:
+        return io.fail(f" * rc-update: service `{name}' is not in the runlevel `default'")
+    unit.enabled = False
+    io.say(f" * service {name} removed from runlevel default")
+    if "a" in options or "all" in options:
+        return io.fail(f" * rc-update: service `{name}' is not in the runlevel `boot'")
     return 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from quorate.sim.guest_os.execution import Io, command
 from quorate.sim.guest_os.files import FileError
-from quorate.sim.guest_os.running import Io, command
 from quorate.sim.guest_os.shell_syntax import (
     Case,
     Define,
@@ -24,6 +26,9 @@ from quorate.sim.guest_os.shell_syntax import (
     parse,
 )
 from quorate.sim.guest_os.shell_words import Variables, Words
+
+if TYPE_CHECKING:
+    from quorate.sim.guest_os.machine import Process
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -52,10 +57,11 @@ class Shell:
 
     def __init__(self, io: Io, arguments: list[str]) -> None:
         self._io = io
-        self._variables = Variables(arguments)
+        self._variables = Variables(arguments, pid=io.pid)
         self._words = Words(self._variables, self._substitute)
         self._functions: dict[str, Simple] = {}
         self._stops_on_error = False
+        self._jobs: dict[int, Process] = {}
 
     @property
     def _code(self) -> int:
@@ -70,8 +76,7 @@ class Shell:
         try:
             await self._steps(parse(text), self._io)
         except SyntaxProblem as problem:
-            self._io.complain(f"{self._name}: 1: {problem}")
-            return 2
+            return self._io.fail(f"{self._name}: 1: {problem}", 2)
         except _Exit as leaving:
             return leaving.code
         except (_Return, _Break):
@@ -87,9 +92,7 @@ class Shell:
             if (step.condition == "&&" and self._code != 0) or (step.condition == "||" and self._code == 0):
                 continue
             if step.background:
-                inner = io.copy(stdin=b"")
-                io.machine.in_background(inner, self._copy(inner)._whole(step, inner))  # noqa: SLF001
-                self._code = 0
+                self._start_in_background(step, io.copy(stdin=b""))
                 continue
             await self._pipeline(step.commands, io)
             if step.negated:
@@ -97,8 +100,16 @@ class Shell:
             elif self._stops_on_error and self._code != 0 and step.condition == ";":
                 raise _Exit(self._code)
 
-    async def _whole(self, step: Step, io: Io) -> None:
-        await self._in_own_shell([replace(step, background=False, condition=";")], io)
+    def _start_in_background(self, step: Step, io: Io) -> None:
+        shell = self._copy(io)
+
+        async def program(io: Io, _argv: list[str]) -> int:
+            await shell._in_own_shell([replace(step, background=False, condition=";")], io)  # noqa: SLF001
+            return shell._code  # noqa: SLF001
+
+        process = io.machine.in_background(io, program)
+        self._jobs[process.pid] = process
+        self._variables.background, self._code = str(process.pid), 0
 
     def _copy(self, io: Io) -> Shell:
         other = Shell(io, [])
@@ -290,10 +301,8 @@ class Shell:
     def _not_found(self, name: str, io: Io) -> int:
         entry = io.machine.files.find(io.path(name)) if "/" in name else None
         if entry is not None:
-            io.complain(f"{self._name}: 1: {name}: Permission denied")
-            return 126
-        io.complain(f"{self._name}: 1: {name}: not found")
-        return 127
+            return io.fail(f"{self._name}: 1: {name}: Permission denied", 126)
+        return io.fail(f"{self._name}: 1: {name}: not found", 127)
 
     @staticmethod
     def _split_assignments(words: list[Word]) -> tuple[list[tuple[str, Word]], list[Word]]:
@@ -319,8 +328,7 @@ class Shell:
         path = io.path(args[0] if args else io.env.get("HOME", "/root"))
         entry = io.machine.files.find(path)
         if entry is None or not entry.is_directory:
-            io.complain(f"{self._name}: 1: cd: can't cd to {args[0] if args else path}")
-            return 2
+            return io.fail(f"{self._name}: 1: cd: can't cd to {args[0] if args else path}", 2)
         io.cwd = path
         return 0
 
@@ -391,6 +399,19 @@ class Shell:
             self._variables.set(name, value.rstrip() if separators and position == len(names) - 1 else value, io)
         return int(not end)
 
+    async def _wait(self, _io: Io, args: list[str]) -> int:
+        """For these processes of the shell, or for all of them."""
+        code = 0
+        for pid in [int(each) for each in args if each.isdecimal()] or list(self._jobs):
+            process = self._jobs.pop(pid, None)
+            if process is None:
+                code = 127
+                continue
+            if process.task is not None:
+                await asyncio.wait([process.task])
+            code = (process.exitcode or 0) if process.signal is None else 128 + process.signal
+        return code if args else 0
+
     async def _nothing(self, _io: Io, _args: list[str]) -> int:
         return 0
 
@@ -426,7 +447,7 @@ _BUILTINS: dict[str, _Builtin] = {
     "read": Shell._read,  # noqa: SLF001
     "trap": Shell._nothing,  # noqa: SLF001
     "umask": Shell._nothing,  # noqa: SLF001
-    "wait": Shell._nothing,  # noqa: SLF001
+    "wait": Shell._wait,  # noqa: SLF001
     ":": Shell._nothing,  # noqa: SLF001
     "command": Shell._locate,  # noqa: SLF001
 }
@@ -447,14 +468,12 @@ async def shell(io: Io, args: list[str]) -> int:
     rest = args[len(options) :]
     if any("c" in option for option in options):
         if not rest:
-            io.complain("sh: 0: -c requires an argument")
-            return 2
+            return io.fail("sh: 0: -c requires an argument", 2)
         return await Shell(io, rest[1:] or ["sh"]).run(rest[0])
     if rest:
         path = io.path(rest[0])
         if io.machine.files.find(path) is None:
-            io.complain(f"sh: 0: cannot open {rest[0]}: No such file")
-            return 2
+            return io.fail(f"sh: 0: cannot open {rest[0]}: No such file", 2)
         return await Shell(io, rest).run(io.machine.files.read(path).decode("utf-8", "replace"))
     text, io.stdin = io.stdin.decode("utf-8", "replace"), b""
     return await Shell(io, ["sh"]).run(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 Operator = Literal[";", "&&", "||"]
@@ -96,6 +97,7 @@ class Step:
 Piece = str | Word
 
 
+@lru_cache(256)  # loops substitute the same commands again and again, and nobody changes what was read
 def parse(text: str) -> list[Step]:
     """The steps of a script."""
     return _Parser(_Lexer(text).pieces()).steps()
@@ -188,7 +190,7 @@ class _Lexer:
         if name is not None:
             self._at += 1 + len(name[0])
             return Part("variable", name[0], quoted)
-        if rest[:1] and rest[0] in "?$#0123456789@*":
+        if rest[:1] and rest[0] in "?$!#0123456789@*":
             self._at += 2
             return Part("variable", rest[0], quoted)
         self._at += 1
@@ -234,23 +236,21 @@ class _Parser:
         piece = self._peek()
         if piece is None and ends:
             raise SyntaxProblem(f'Syntax error: end of file unexpected (expecting "{ends[-1]}")')
-        return piece is None or _shown(piece) in ends
+        return piece is None or _text(piece) in ends
 
     def _peek(self) -> Piece | None:
         return self._pieces[self._at] if self._at < len(self._pieces) else None
 
     def _unexpected(self) -> SyntaxProblem:
-        return SyntaxProblem(f'Syntax error: "{_shown(self._peek()) or "end of file"}" unexpected')
+        return SyntaxProblem(f'Syntax error: "{_text(self._peek()) or "end of file"}" unexpected')
 
     def _take(self, word: str) -> None:
-        if _shown(self._peek()) != word:
-            raise SyntaxProblem(
-                f'Syntax error: {_shown(self._peek()) or "end of file"} unexpected (expecting "{word}")'
-            )
+        if _text(self._peek()) != word:
+            raise SyntaxProblem(f'Syntax error: {_text(self._peek()) or "end of file"} unexpected (expecting "{word}")')
         self._at += 1
 
-    def _taken(self, word: str) -> bool:
-        if _shown(self._peek()) != word:
+    def _accept(self, word: str) -> bool:
+        if _text(self._peek()) != word:
             return False
         self._at += 1
         return True
@@ -263,16 +263,16 @@ class _Parser:
         return piece
 
     def _pipeline(self, condition: Operator) -> Step:
-        negated = self._taken("!")
+        negated = self._accept("!")
         commands = [self._simple()]
-        while self._taken("|"):
+        while self._accept("|"):
             commands.append(self._simple())
         return Step(condition, negated, commands)
 
     def _simple(self) -> Simple:
         command = Simple()
         piece = self._peek()
-        name = _shown(piece)
+        name = _text(piece)
         if piece == "(" or name == "{":
             self._at += 1
             command.group = self.steps(")" if piece == "(" else "}")
@@ -297,7 +297,7 @@ class _Parser:
             piece = self._peek()
             if isinstance(piece, list):
                 if not plain:
-                    if _shown(piece) in _RESERVED:
+                    if _text(piece) in _RESERVED:
                         return
                     raise self._unexpected()
                 command.words.append(piece)
@@ -334,17 +334,17 @@ class _Parser:
             condition = self.steps("then")
             self._at += 1
             branches.append((condition, self.steps("elif", "else", "fi")))
-            if self._taken("elif"):
+            if self._accept("elif"):
                 continue
-            if self._taken("else"):
+            if self._accept("else"):
                 otherwise = self.steps("fi")
             self._take("fi")
             return If(branches, otherwise)
 
     def _for(self) -> For:
-        name = _shown(self._word())
+        name = _text(self._word())
         words: list[Word] | None = None
-        if self._taken("in"):
+        if self._accept("in"):
             words = []
             while isinstance(self._peek(), list):
                 words.append(self._word())
@@ -359,15 +359,15 @@ class _Parser:
         while True:
             while self._peek() == "\n":
                 self._at += 1
-            if self._taken("esac"):
+            if self._accept("esac"):
                 return Case(word, branches)
-            self._taken("(")
+            self._accept("(")
             patterns = [self._word()]
-            while self._taken("|"):
+            while self._accept("|"):
                 patterns.append(self._word())
             self._take(")")
             branches.append((patterns, self.steps(";;", "esac")))
-            self._taken(";;")
+            self._accept(";;")
 
 
 def duplication(operator: str) -> tuple[str, str] | None:
@@ -375,7 +375,7 @@ def duplication(operator: str) -> tuple[str, str] | None:
     return _DUPLICATIONS.get(operator)
 
 
-def _shown(piece: Piece | None) -> str:
+def _text(piece: Piece | None) -> str:
     if piece is None:
         return ""
     if isinstance(piece, str):

@@ -1,4 +1,4 @@
-"""What becomes of the words of a shell script: variables, sums, command output, splitting, patterns of file names."""
+"""Expansion of the words of a shell script: variables, sums, command output, splitting, patterns of file names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from quorate.sim.guest_os.running import Io
+from quorate.sim.guest_os.execution import Io
 from quorate.sim.guest_os.shell_syntax import Part, SyntaxProblem, Word
 
-_OPERATION = re.compile(r"(\w+|[@*#?$])(:?[-=+]|##?|%%?)(.*)", re.DOTALL)
+_OPERATION = re.compile(r"(\w+|[@*#?$!])(:?[-=+]|##?|%%?)(.*)", re.DOTALL)
 _GLOB = re.compile(r"[*?\[]")
 _SUM = re.compile(r"[\w\s+*/%()<>=!&|-]*", re.ASCII)
 _BLANKS = " \t\n"
@@ -24,6 +24,10 @@ class Variables:
     arguments: list[str]
     own: dict[str, str] = field(default_factory=dict)
     code: int = 0
+    pid: int = 0
+    """The process id of the shell, also within its subshells."""
+    background: str = NOT_SET
+    """The id of the latest process in the background."""
 
     def get(self, name: str, io: Io) -> str:
         match name:
@@ -34,7 +38,9 @@ class Variables:
             case "@" | "*":
                 return " ".join(self.arguments[1:])
             case "$":
-                return str(io.pid)
+                return str(self.pid)
+            case "!":
+                return self.background
             case "PWD":
                 return io.cwd
         if name.isdecimal():
@@ -59,7 +65,7 @@ class Variables:
         return self.own["IFS"] if "IFS" in self.own else io.env.get("IFS", _BLANKS)
 
     def copy(self) -> Variables:
-        return Variables(list(self.arguments), dict(self.own), self.code)
+        return Variables(list(self.arguments), dict(self.own), self.code, self.pid, self.background)
 
 
 Substitute = Callable[[str, Io], Awaitable[str]]
@@ -121,7 +127,7 @@ class Words:
                 return self._sum(part.value, io)
         match = _OPERATION.fullmatch(part.value)
         if match is None:
-            if re.fullmatch(r"\w+|[@*#?$]", part.value) is None:
+            if re.fullmatch(r"\w+|[@*#?$!]", part.value) is None:
                 raise SyntaxProblem("Bad substitution")
             return self._variables.get(part.value, io)
         name, operator, rest = match.groups()

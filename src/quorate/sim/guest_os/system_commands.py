@@ -6,17 +6,16 @@ import asyncio
 import re
 from datetime import UTC, datetime
 
+from quorate.sim.guest_os.execution import Io, command, split_options
 from quorate.sim.guest_os.installation import kernel_of
-from quorate.sim.guest_os.options import split_options
-from quorate.sim.guest_os.running import Io, command
-from quorate.sim.guests import Address
+from quorate.sim.guests.guest import Address
 
 _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "TERM": 15, "USR1": 10, "USR2": 12}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @command("uname")
-def uname(io: Io, args: list[str]) -> int:
+def uname(io: Io, args: list[str]) -> None:
     options = split_options(args)[0]
     machine = io.machine
     parts = {
@@ -29,11 +28,10 @@ def uname(io: Io, args: list[str]) -> int:
     }
     wanted = list(parts) if "a" in options else [key for key in parts if key in options] or ["s"]
     io.say(" ".join(parts[key] for key in wanted))
-    return 0
 
 
 @command("hostname")
-def hostname(io: Io, args: list[str]) -> int:
+def hostname(io: Io, args: list[str]) -> None:
     options, names = split_options(args)
     if names:
         io.machine.files.write("/etc/hostname", f"{names[0]}\n".encode())
@@ -43,13 +41,11 @@ def hostname(io: Io, args: list[str]) -> int:
         io.say(f"{io.machine.hostname}.home.lan")
     else:
         io.say(io.machine.hostname)
-    return 0
 
 
 @command("whoami")
-def whoami(io: Io, _args: list[str]) -> int:
+def whoami(io: Io, _args: list[str]) -> None:
     io.say(io.user)
-    return 0
 
 
 @command("id")
@@ -58,8 +54,7 @@ def id_(io: Io, args: list[str]) -> int:
     name = names[0] if names else io.user
     number = io.machine.users.get(name)
     if number is None:
-        io.complain(f"id: '{name}': no such user")
-        return 1
+        return io.fail(f"id: '{name}': no such user")
     if "u" in options or "g" in options:
         io.say(name if "n" in options else str(number))
     else:
@@ -67,56 +62,22 @@ def id_(io: Io, args: list[str]) -> int:
     return 0
 
 
-@command("nproc")
-def nproc(io: Io, _args: list[str]) -> int:
-    io.say(str(io.machine.cpus()))
-    return 0
-
-
-@command("env")
-async def env(io: Io, args: list[str]) -> int:
-    """Show the environment, or run a command with additions to it."""
-    while args and "=" in args[0]:
-        name, _, value = args[0].partition("=")
-        io.env[name] = value
-        args = args[1:]
-    if not args:
-        return printenv(io, [])
-    program = io.machine.program(args[0])
-    if program is None:
-        io.complain(f"env: '{args[0]}': No such file or directory")
-        return 127
-    return await program(io, args)
-
-
-@command("printenv")
-def printenv(io: Io, args: list[str]) -> int:
-    for name in args or io.env:
-        if name not in io.env:
-            return 1
-        io.say(io.env[name] if args else f"{name}={io.env[name]}")
-    return 0
-
-
 @command("date")
-def date(io: Io, args: list[str]) -> int:
+def date(io: Io, args: list[str]) -> None:
     now = datetime.fromtimestamp(io.machine.now(), UTC)
     template = next((each[1:] for each in args if each.startswith("+")), "%a %b %e %H:%M:%S UTC %Y")
     io.say(now.strftime(template.replace("%s", str(int(io.machine.now())))))
-    return 0
 
 
 @command("sleep")
 async def sleep(io: Io, args: list[str]) -> int:
     if not args:
-        io.complain("sleep: missing operand")
-        return 1
+        return io.fail("sleep: missing operand")
     seconds = 0.0
     for each in args:
         match = re.fullmatch(r"(\d*\.?\d+)([smhd]?)", each)
         if match is None:
-            io.complain(f"sleep: invalid time interval '{each}'")
-            return 1
+            return io.fail(f"sleep: invalid time interval '{each}'")
         seconds += float(match[1]) * _SECONDS[match[2]]
     await io.machine.world.clock.sleep(seconds)
     return 0
@@ -124,7 +85,7 @@ async def sleep(io: Io, args: list[str]) -> int:
 
 @command("timeout")
 async def timeout(io: Io, args: list[str]) -> int:
-    """Run a command, but not for longer than so many seconds."""
+    """Run a command, but no longer than the given number of seconds."""
     program = io.machine.program(args[1]) if len(args) > 1 and re.fullmatch(r"\d+(\.\d+)?s?", args[0]) else None
     if program is None:
         said = f"failed to run command '{args[1]}': No such file or directory" if len(args) > 1 else "missing operand"
@@ -154,32 +115,12 @@ def uptime(io: Io, args: list[str]) -> int:
     return 0
 
 
-@command("free")
-def free(io: Io, args: list[str]) -> int:
-    options = split_options(args)[0]
-    total, used = io.machine.memory()
-
-    def shown(value: int) -> str:
-        if "h" in options:
-            return f"{value / 1024**3:.1f}Gi" if value >= 1024**3 else f"{value // 1024**2}Mi"
-        return str(value // (1024**2 if "m" in options else 1024**3 if "g" in options else 1024))
-
-    heads = ("total", "used", "free", "shared", "buff/cache", "available")
-    numbers = (total, used, (total - used) // 2, 1024**2, (total - used) // 2, total - used)
-    io.say(" " * 7 + "".join(f"{head:>12}" for head in heads))
-    io.say("Mem:   " + "".join(f"{shown(number):>12}" for number in numbers))
-    swap = io.machine.guest.swap if io.machine.guest.kind == "lxc" else 0
-    io.say("Swap:  " + "".join(f"{shown(number):>12}" for number in (swap, 0, swap)))
-    return 0
-
-
 @command("df")
 def df(io: Io, args: list[str]) -> int:
     options, paths = split_options(args, with_value=("t", "x"))
     for path in paths:
         if io.machine.files.find(io.path(path)) is None:
-            io.complain(f"df: {path}: No such file or directory")
-            return 1
+            return io.fail(f"df: {path}: No such file or directory")
     size, used = io.machine.disk()
     tmpfs = io.machine.guest.memory // 10
     rows = [(_root_device(io), "ext4", size, used, "/")]
@@ -187,7 +128,7 @@ def df(io: Io, args: list[str]) -> int:
         rows.append(("tmpfs", "tmpfs", tmpfs, 560 * 1024, "/run"))
     human = "h" in options
 
-    def shown(value: int) -> str:
+    def format_size(value: int) -> str:
         if not human:
             return str(value // 1024)
         for unit, scale in (("T", 1024**4), ("G", 1024**3), ("M", 1024**2)):
@@ -202,7 +143,7 @@ def df(io: Io, args: list[str]) -> int:
     for device, filesystem, total, taken, where in rows:
         part = f"{filesystem:<9}" if "T" in options else ""
         percent = -(-taken * 100 // total)
-        numbers = " ".join(f"{shown(value):>10}" for value in (total, taken, total - taken))
+        numbers = " ".join(f"{format_size(value):>10}" for value in (total, taken, total - taken))
         io.say(f"{device:<14} {part}{numbers} {percent:>3}% {where}")
     return 0
 
@@ -214,18 +155,8 @@ def _root_device(io: Io) -> str:
     return str(guest.config.get("rootfs", "overlay")).split(",")[0].replace("local-lvm:", "/dev/mapper/pve-")
 
 
-@command("mount")
-def mount(io: Io, args: list[str]) -> int:
-    if args:
-        io.complain(f"mount: {args[-1]}: special device {args[0]} does not exist.")
-        return 32
-    io.say(f"{_root_device(io)} on / type ext4 (rw,relatime,errors=remount-ro)")
-    io.say("proc on /proc type proc (rw,nosuid,nodev,noexec,relatime)")
-    return 0
-
-
 @command("ps")
-def ps(io: Io, args: list[str]) -> int:
+def ps(io: Io, args: list[str]) -> None:
     full = any(each in ("aux", "-ef", "-aux", "-A", "-e", "ax") for each in args)
     rows = [(1, "/sbin/init")]
     rows += [(unit.pid, f"/usr/sbin/{unit.name}") for unit in io.machine.services.values() if unit.active]
@@ -236,16 +167,6 @@ def ps(io: Io, args: list[str]) -> int:
     for pid, name in sorted(rows):
         line = f"root     {pid:>7}  0.0  0.3 {name}" if full else f"{pid:>7} ?        00:00:00 {name.split()[0]}"
         io.say(line)
-    return 0
-
-
-@command("pgrep", "pidof")
-def pgrep(io: Io, args: list[str]) -> int:
-    names = split_options(args)[1]
-    found = [unit.pid for unit in io.machine.services.values() if unit.active and names and names[0] in unit.name]
-    for pid in found:
-        io.say(str(pid))
-    return int(not found)
 
 
 @command("kill")
@@ -255,15 +176,12 @@ def kill(io: Io, args: list[str]) -> int:
     if rest and re.fullmatch(r"-(SIG)?[A-Z]+|-\d{1,2}", rest[0]) and len(rest) > 1:
         name = rest.pop(0)[1:].removeprefix("SIG")
         signal = int(name) if name.isdecimal() else _SIGNALS.get(name, 15)
-    code = 0
     for each in rest:
         if not re.fullmatch(r"-?\d+", each):
-            io.complain(f"kill: failed to parse argument: '{each}'")
-            return 1
+            return io.fail(f"kill: failed to parse argument: '{each}'")
         if not _signalled(io, int(each), signal):
             io.complain(f"kill: ({each}): No such process")
-            code = 1
-    return code
+    return io.code
 
 
 def _signalled(io: Io, number: int, signal: int) -> bool:
@@ -295,8 +213,7 @@ async def su(io: Io, args: list[str]) -> int:
     options, words = split_options(args, ("s", "c"))
     name = words[0] if words else "root"
     if name not in io.machine.users:
-        io.complain(f"su: user {name} does not exist or the user entry does not contain all the required fields")
-        return 1
+        return io.fail(f"su: user {name} does not exist or the user entry does not contain all the required fields")
     home = "/root" if name == "root" else f"/home/{name}"
     inner = io.copy(env={**io.env, "HOME": home, "USER": name, "LOGNAME": name}, user=name)
     text = ["-c", options["c"]] if "c" in options else []
@@ -306,8 +223,7 @@ async def su(io: Io, args: list[str]) -> int:
 async def _become(io: Io, name: str, argv: list[str]) -> int:
     program = io.machine.program(argv[0]) if argv else None
     if program is None:
-        io.complain(f"{name}: failed to execute {argv[0] if argv else ''}: No such file or directory")
-        return 127
+        return io.fail(f"{name}: failed to execute {argv[0] if argv else ''}: No such file or directory", 127)
     return await program(io, argv)
 
 
@@ -357,8 +273,7 @@ def _ip_addresses(io: Io, words: list[str], *, brief: bool) -> int:
         by_name.setdefault(address.interface, []).append(address)
     wanted = words[words.index("dev") + 1] if "dev" in words[:-1] else words[2] if len(words) > 2 else None
     if wanted is not None and wanted not in by_name:
-        io.complain(f'Device "{wanted}" does not exist.')
-        return 1
+        return io.fail(f'Device "{wanted}" does not exist.')
     for number, (name, addresses) in enumerate(by_name.items(), start=1):
         if wanted not in (None, name):
             continue
@@ -374,39 +289,49 @@ def _ip_addresses(io: Io, words: list[str], *, brief: bool) -> int:
     return 0
 
 
-@command("which")
-def which(io: Io, args: list[str]) -> int:
-    code = 0
-    for name in split_options(args)[1]:
-        if io.machine.program(name) is None:
-            code = 1
-        else:
-            io.say(f"/usr/bin/{name}")
-    return code
-
-
 @command("apt-get", "apt")
 def apt(io: Io, args: list[str]) -> int:
-    """There is no network behind the guests, so nothing can be fetched."""
-    options, words = split_options(args)
-    del options
+    """Where no package source answers, as behind most guests, nothing can be fetched."""
+    options, words = split_options(args, with_value=("o", "option"))
     action = words[0] if words else ""
+    if options.keys() & {"s", "simulate", "dry-run"} and action in ("upgrade", "dist-upgrade", "full-upgrade"):
+        return _simulate(io, io.machine.updates or [])
+    if io.machine.updates is not None and action in ("update", "upgrade", "dist-upgrade", "full-upgrade"):
+        return _upgrade(io, io.machine.updates, refresh=action == "update")
     if action in ("update", "upgrade", "dist-upgrade", "full-upgrade"):
         io.complain("W: Failed to fetch http://deb.debian.org/debian/  Temporary failure resolving 'deb.debian.org'")
-        io.complain("E: Some index files failed to download. They have been ignored, or old ones used instead.")
-        return 100
+        return io.fail("E: Some index files failed to download. They have been ignored, or old ones used instead.", 100)
     if action in ("install", "remove", "purge"):
         io.say("Reading package lists...\nBuilding dependency tree...\nReading state information...")
         for name in words[1:]:
             io.complain(f"E: Unable to locate package {name}")
         return 100 if words[1:] else 0
-    io.complain(f"E: Invalid operation {action}")
-    return 100
+    return io.fail(f"E: Invalid operation {action}", 100)
 
 
-@command("who", "w", "users")
-def who(_io: Io, _args: list[str]) -> int:
+def _simulate(io: Io, updates: list[str]) -> int:
+    """From the lists on the machine, whether or not a source answers."""
+    io.say("Reading package lists...\nBuilding dependency tree...\nReading state information...")
+    io.say(f"{len(updates)} upgraded, 0 newly installed, 0 to remove and 0 not upgraded.")
+    for name in updates:
+        io.say(f"Inst {name} [1.0-1] (1.0-2 Debian:13.1/stable [amd64])")
     return 0
+
+
+def _upgrade(io: Io, updates: list[str], *, refresh: bool) -> int:
+    if refresh:
+        io.say("Hit:1 http://deb.debian.org/debian trixie InRelease\nReading package lists...")
+        return 0
+    io.say("Reading package lists...\nBuilding dependency tree...\nReading state information...")
+    io.say(f"{len(updates)} upgraded, 0 newly installed, 0 to remove and 0 not upgraded.")
+    for name in updates:
+        io.say(f"Setting up {name} ...")
+    updates.clear()
+    io.machine.on_upgrade()
+    return 0
+
+
+command("who", "w", "users")(lambda _io, _args: 0)
 
 
 @command("passwd", "chpasswd")
@@ -415,12 +340,6 @@ def passwd(io: Io, _args: list[str]) -> int:
     for line in io.stdin.decode("utf-8", "replace").splitlines():
         name, _, password = line.partition(":")
         if name not in io.machine.users:
-            io.complain(f"chpasswd: (user {name}) pam_chauthtok() failed")
-            return 1
+            return io.fail(f"chpasswd: (user {name}) pam_chauthtok() failed")
         io.machine.passwords[name] = password
-    return 0
-
-
-@command("sync")
-def sync(_io: Io, _args: list[str]) -> int:
     return 0

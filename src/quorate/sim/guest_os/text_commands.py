@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from quorate.sim.guest_os.execution import Io, command, split_options
 from quorate.sim.guest_os.files import FileError
-from quorate.sim.guest_os.options import split_options
-from quorate.sim.guest_os.running import Io, command
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "0": "\0", "a": "\a", '"': '"'}
 _FORMAT = re.compile(r"%(-?0?\d{0,4}(?:\.\d{1,3})?)([sbdiufxXoc%])")
@@ -21,7 +20,7 @@ def escaped(text: str) -> str:
 
 
 @command("echo")
-def echo(io: Io, args: list[str]) -> int:
+def echo(io: Io, args: list[str]) -> None:
     newline, interpret = True, False
     while args and re.fullmatch(r"-[neE]+", args[0]):
         newline = newline and "n" not in args[0]
@@ -31,14 +30,12 @@ def echo(io: Io, args: list[str]) -> int:
     io.out.extend(
         (escaped(text) if interpret else text).encode("utf-8", "surrogateescape") + (b"\n" if newline else b"")
     )
-    return 0
 
 
 @command("printf")
 def printf(io: Io, args: list[str]) -> int:
     if not args:
-        io.complain("printf: usage: printf [-v var] format [arguments]")
-        return 2
+        return io.fail("printf: usage: printf [-v var] format [arguments]", 2)
     template, values = escaped(args[0]), args[1:]
     holes = len([match for match in _FORMAT.finditer(template) if match[2] != "%"])
     while True:
@@ -77,14 +74,8 @@ def _bytes_named(text: str) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-@command("true")
-def true(_io: Io, _args: list[str]) -> int:
-    return 0
-
-
-@command("false")
-def false(_io: Io, _args: list[str]) -> int:
-    return 1
+command("true")(lambda _io, _args: 0)
+command("false")(lambda _io, _args: 1)
 
 
 def _inputs(io: Io, name: str, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
@@ -116,23 +107,12 @@ def cat(io: Io, args: list[str]) -> int:
     return code
 
 
-@command("head")
-def head(io: Io, args: list[str]) -> int:
-    return _ends(io, "head", args)
-
-
-@command("tail")
-def tail(io: Io, args: list[str]) -> int:
-    return _ends(io, "tail", args)
-
-
 def _ends(io: Io, name: str, args: list[str]) -> int:
     options, paths = split_options(args, with_value=("n", "c"))
     unit = "c" if "c" in options else "n"
     amount = options.get(unit, "10")
     if not re.fullmatch(r"[+-]?\d+", amount):
-        io.complain(f"{name}: invalid number of lines: '{amount}'")
-        return 1
+        return io.fail(f"{name}: invalid number of lines: '{amount}'")
     code = 0
     for path, data in _inputs(io, name, paths):
         if data is None:
@@ -143,6 +123,10 @@ def _ends(io: Io, name: str, args: list[str]) -> int:
         units = [data[at : at + 1] for at in range(len(data))] if unit == "c" else data.splitlines(keepends=True)
         io.out.extend(b"".join(_cut(units, amount, name)))
     return code
+
+
+command("head")(lambda io, args: _ends(io, "head", args))
+command("tail")(lambda io, args: _ends(io, "tail", args))
 
 
 def _cut(units: list[bytes], amount: str, name: str) -> list[bytes]:
@@ -182,20 +166,17 @@ def grep(io: Io, args: list[str]) -> int:
     options, others = split_options(args, with_value=("e", "m", "A", "B", "C"))
     pattern = options.get("e") or (others.pop(0) if others else None)
     if pattern is None:
-        io.complain("Usage: grep [OPTION]... PATTERNS [FILE]...")
-        return 2
+        return io.fail("Usage: grep [OPTION]... PATTERNS [FILE]...", 2)
     try:
         wanted = re.compile(re.escape(pattern) if "F" in options else pattern, re.IGNORECASE if "i" in options else 0)
     except re.error:
-        io.complain("grep: Unmatched [, [^, [:, [., or [=")
-        return 2
-    paths = _below(io, others) if "r" in options or "R" in options else others
+        return io.fail("grep: Unmatched [, [^, [:, [., or [=", 2)
     found, failed = 0, False
-    for path, data in _inputs(io, "grep", paths):
+    for path, data in _inputs(io, "grep", others):
         if data is None:
             failed = True
             continue
-        found += _grep_in(io, path if len(paths) > 1 else "", data, wanted, options)
+        found += _grep_in(io, path if len(others) > 1 else "", data, wanted, options)
     return 2 if failed else int(found == 0)
 
 
@@ -229,103 +210,10 @@ def _whole(wanted: re.Pattern[str], line: str, options: dict[str, str]) -> re.Ma
     return wanted.search(line)
 
 
-def _below(io: Io, paths: list[str]) -> list[str]:
-    """All files in the given directories."""
-    found: list[str] = []
-    for path in paths or ["."]:
-        entry = io.machine.files.find(io.path(path))
-        if entry is None or not entry.is_directory:
-            found.append(path)
-        else:
-            found += [file for name in sorted(entry.children) for file in _below(io, [f"{path.rstrip('/')}/{name}"])]
-    return found
-
-
-@command("sort")
-def sort(io: Io, args: list[str]) -> int:
-    options, paths = split_options(args, with_value=("k", "t"))
-    lines: list[str] = []
-    code = 0
-    for _, data in _inputs(io, "sort", paths):
-        if data is None:
-            code = 2
-        else:
-            lines += data.decode("utf-8", "replace").splitlines()
-    if "n" in options:
-        lines.sort(key=_leading_number)
-    else:
-        lines.sort()
-    if "u" in options:
-        lines = list(dict.fromkeys(lines))
-    for line in reversed(lines) if "r" in options else lines:
-        io.say(line)
-    return code
-
-
-def _leading_number(line: str) -> float:
-    match = re.match(r"\s*[+-]?\d+(\.\d+)?", line)
-    return float(match[0]) if match else 0.0
-
-
-@command("uniq")
-def uniq(io: Io, args: list[str]) -> int:
-    options, paths = split_options(args)
-    runs: list[tuple[str, int]] = []
-    for _, data in _inputs(io, "uniq", paths):
-        for line in (data or b"").decode("utf-8", "replace").splitlines():
-            if runs and runs[-1][0] == line:
-                runs[-1] = (line, runs[-1][1] + 1)
-            else:
-                runs.append((line, 1))
-    for line, count in runs:
-        io.say(f"{count:>7} {line}" if "c" in options else line)
-    return 0
-
-
-@command("cut")
-def cut(io: Io, args: list[str]) -> int:
-    options, paths = split_options(args, with_value=("d", "f", "c"))
-    if "f" not in options:
-        io.complain("cut: you must specify a list of bytes, characters, or fields")
-        return 1
-    separator = options.get("d") or "\t"
-    wanted = [int(part) for part in options["f"].split(",") if part.isdecimal()]
-    for _, data in _inputs(io, "cut", paths):
-        for line in (data or b"").decode("utf-8", "replace").splitlines():
-            parts = line.split(separator)
-            kept = [parts[number - 1] for number in wanted if 0 < number <= len(parts)]
-            io.say(line if len(parts) == 1 else separator.join(kept))
-    return 0
-
-
-@command("tr")
-def tr(io: Io, args: list[str]) -> int:
-    options, sets = split_options(args)
-    text = io.stdin.decode("utf-8", "replace")
-    first = _character_set(sets[0]) if sets else ""
-    if "d" in options:
-        io.out.extend("".join(char for char in text if char not in first).encode())
-        return 0
-    if len(sets) < 2:
-        io.complain("tr: missing operand")
-        return 1
-    second = _character_set(sets[1])
-    table = {ord(char): second[min(at, len(second) - 1)] for at, char in enumerate(first)} if second else {}
-    io.out.extend(text.translate(table).encode())
-    return 0
-
-
-def _character_set(text: str) -> str:
-    ranges = re.sub(r"(\w)-(\w)", lambda m: "".join(map(chr, range(ord(m[1]), ord(m[2]) + 1))), escaped(text))
-    lower, upper = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    return ranges.replace("[:lower:]", lower).replace("[:upper:]", upper)
-
-
 @command("seq")
 def seq(io: Io, args: list[str]) -> int:
     if not args or not all(re.fullmatch(r"-?\d+", each) for each in args):
-        io.complain("seq: missing operand" if not args else f"seq: invalid floating point argument: '{args[0]}'")
-        return 1
+        return io.fail("seq: missing operand" if not args else f"seq: invalid floating point argument: '{args[0]}'")
     numbers = [int(each) for each in args]
     first = numbers[0] if len(numbers) > 1 else 1
     step = numbers[1] if len(numbers) > 2 else 1
@@ -347,8 +235,7 @@ def base64_(io: Io, args: list[str]) -> int:
             try:
                 io.out.extend(base64.b64decode(data))
             except binascii.Error:
-                io.complain("base64: invalid input")
-                return 1
+                return io.fail("base64: invalid input")
         else:
             io.say(base64.b64encode(data).decode())
     return 0

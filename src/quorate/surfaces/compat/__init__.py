@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from quorate.config import ConfigError
-from quorate.surfaces.compat.declaring import System
+from quorate.surfaces.compat.declaration import System
 
 SYSTEMS = ("brynnjocelyn", "bsahane", "gilby125", "solomonneas", "washyu")
 

@@ -1,6 +1,6 @@
-"""What the other servers ask for before they act: an argument of the caller, a variable of the operator.
+"""What the other servers require before they act: an argument of the caller, a variable of the operator.
 
-These gates stand before ours and never take their place: an argument that the model fills in is no approval.
+These checks come before ours and never replace them: an argument that the model fills in is not an approval.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quorate.pve.errors import Refused
+from quorate.problems import Refused
+
+
+class ConfirmationMissing(Refused):
+    """An argument that confirms the call is missing."""
+
+
+class OptInMissing(Refused):
+    """The operator has not set the variable that allows the tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,28 +27,28 @@ class OwnGate:
     arguments: tuple[str, ...] = ()
     variable: str | None = None
     dry_run_by_default: bool = False
-    """Unless told otherwise the tool only shows what it would do."""
+    """Without `dry_run`, the tool only shows what it would do."""
 
     def objection(self, tool: str, given: Mapping[str, Any], opt_ins: Collection[str]) -> Refused | None:
         dry_run = given.get("dry_run")
         if self.dry_run_by_default if dry_run is None else dry_run:
-            return None  # what changes nothing needs no yes
+            return None  # a dry run needs no confirmation
         for name in self.arguments:
             if given.get(name) is not True:
-                return Refused(
+                return ConfirmationMissing(
                     f"{tool} does nothing without {name}=true",
-                    next_step=f"Ask the person you work for; if they want it, call again with {name}=true",
+                    next_step=f"Ask the person you work for; if they agree, call again with {name}=true",
                 )
         if self.variable and self.variable not in opt_ins:
-            return Refused(
-                f"{tool} is switched off",
+            return OptInMissing(
+                f"{tool} is disabled",
                 why=f"{self.variable} is not set for the server",
-                next_step=f"Only the operator can change that, by starting Quorate with {self.variable}={_yes(self)}",
+                next_step=f"Only the operator can enable it: start Quorate with {self.variable}={_enabling(self)}",
             )
         return None
 
 
-def _yes(gate: OwnGate) -> str:
+def _enabling(gate: OwnGate) -> str:
     return "1" if gate.variable == DESTRUCTIVE_VARIABLE else "true"
 
 
@@ -48,7 +56,10 @@ ELEVATED_VARIABLE = "PROXMOX_ALLOW_ELEVATED"
 DESTRUCTIVE_VARIABLE = "PROXMOX_ENABLE_DESTRUCTIVE"
 
 OPEN = OwnGate()
-CONFIRM = OwnGate(("confirm",))
-DESTRUCTIVE = OwnGate(("confirm", "destructive"), DESTRUCTIVE_VARIABLE)
-DESTRUCTIVE_WHEN_TOLD = OwnGate(("confirm", "destructive"), DESTRUCTIVE_VARIABLE, dry_run_by_default=True)
-ELEVATED = OwnGate(variable=ELEVATED_VARIABLE)
+GATES = {
+    "confirm": OwnGate(("confirm",)),
+    "destructive": OwnGate(("confirm", "destructive"), DESTRUCTIVE_VARIABLE),
+    "destructive_unless_dry_run": OwnGate(("confirm", "destructive"), DESTRUCTIVE_VARIABLE, dry_run_by_default=True),
+    "elevated": OwnGate(variable=ELEVATED_VARIABLE),
+}
+"""As `tools.toml` names them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,32 +11,31 @@ from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as ListedTool
 
 from quorate.config import Access
-from quorate.operations.meant import meant
-from quorate.operations.registry import Risk, operation_named
-from quorate.pipeline.arguments import decode
+from quorate.hints import Naming
+from quorate.operations.registry import NEEDED, operation_named
 from quorate.pipeline.caller import Caller, Exchange
-from quorate.pipeline.gate import NEEDED
-from quorate.pipeline.run import Pipeline
-from quorate.pve.errors import BadArgument, Problem, Refused
-from quorate.surfaces.compat.declaring import System, Tool, may
-from quorate.surfaces.compat.recipes import speaks_of_tools
-from quorate.surfaces.compat.running import House, Run
+from quorate.pipeline.pipeline import Pipeline
+from quorate.problems import BadArgument, Problem, Refused
+from quorate.suggestions import suggest_tool
+from quorate.surfaces.compat.advice import AdviceTranslator
+from quorate.surfaces.compat.arguments import decode_arguments
+from quorate.surfaces.compat.declaration import DRY_RUN, PLAN_TOKEN, System, Tool
+from quorate.surfaces.compat.execution import CompatSettings, ToolCall
+from quorate.surfaces.compat.gates import OptInMissing
 from quorate.surfaces.native import hints
 from quorate.surfaces.surface import image
 
-DRY_RUN = may("dry_run", "boolean", about="Only show the plan")
-PLAN_TOKEN = may("plan_token", "string", about="From the dry run of the same call")
-
 
 class CompatSurface:
-    def __init__(self, system: System, pipeline: Pipeline, house: House) -> None:
+    def __init__(self, system: System, pipeline: Pipeline, settings: CompatSettings) -> None:
         self._system = system
         self.pipeline = pipeline
-        self._house = house
+        self._settings = settings
+        self._translator = AdviceTranslator(system)
         self._tools = {tool.name: self._with_plan_token(tool) for tool in system.tools.values()}
 
     def tools(self, _: Caller) -> list[ListedTool]:
-        """All of them, whatever the access level: that is what the other server does. A call may be refused."""
+        """All of them at every access level, as the other server does. A call may be refused."""
         return [listed(tool) for tool in self._tools.values()]
 
     def knows(self, name: str) -> bool:
@@ -50,7 +50,7 @@ class CompatSurface:
         )
 
     def _with_plan_token(self, tool: Tool) -> Tool:
-        """Where the operator chose plan tokens, what destroys takes one, and a dry run to get it from."""
+        """If the operator chose plan tokens, destructive tools take one, and a dry run that returns it."""
         approver = self.pipeline.approver
         if not (approver.takes_tokens and approver.needed(tool.risk)):
             return tool
@@ -58,93 +58,72 @@ class CompatSurface:
         more = [one for one in (DRY_RUN, PLAN_TOKEN) if one.name not in has]
         return replace(tool, parameters=(*tool.parameters, *more))
 
+    def naming(self, _: Caller) -> Naming:
+        return self._translator.call
+
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
         tool = self._find(name)
         try:
-            decoded = self._decoded(tool, arguments)
-            run = Run(name, decoded, self.pipeline, exchange, self._house)
-            answer = await tool.recipe(run)
+            decoded, remarks = decode_arguments(tool, arguments, self._settings.opt_ins)
+            call = ToolCall(tool, decoded, self.pipeline, exchange, self._settings, self._translator)
+            answer = await tool.recipe(call)
         except Problem as problem:
-            return self._failed(tool, self._translated(tool, problem))
-        return _answered(answer, run.pictures)
+            return self._failed(tool, self._translate(tool, problem))
+        return _tool_result(answer, call.pictures, remarks=[*remarks, *call.remarks])
 
     def _find(self, name: str) -> Tool:
         if name not in self._tools:
-            near = meant(name, self._tools)
-            hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are {', '.join(self._tools)}"
+            hint = suggest_tool(name, self._tools, f"Available: {', '.join(self._tools)}")
             raise BadArgument(f"There is no tool {name!r}", next_step=hint)
         return self._tools[name]
 
-    def _decoded(self, tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Its arguments, complete and past its own gate."""
-        optional = {one.name for one in tool.parameters if not one.required}
-        texts = {one.name for one in tool.parameters if one.type == "string"}
-        # null is how many clients leave an optional argument out, and 100 is as good a vmid as "100"
-        given = {
-            key: str(value) if key in texts and type(value) in (int, float) else value
-            for key, value in arguments.items()
-            if not (value is None and key in optional)
-        }
-        decoded = decode(tool, given)
-        if missing := next((name for name in tool.needs if not decoded[name]), None):
-            raise BadArgument(f"{tool.name} needs the argument {missing!r}")
-        if objection := tool.gate.objection(tool.name, decoded, self._house.opt_ins):
-            raise objection
-        return decoded
+    # -- problems in that server's words ---------------------------------------------------------------------------
 
-    # -- problems in this server's words ---------------------------------------------------------------------------
-
-    def _translated(self, tool: Tool, problem: Problem) -> Problem:
+    def _translate(self, tool: Tool, problem: Problem) -> Problem:
         operation, _, rest = problem.what.partition(" ")
         if operation_named(operation):
             problem.what = f"{tool.name} {rest}"
         needed = NEEDED[tool.risk]
-        lacks_opt_in = tool.gate.variable is not None and tool.gate.variable in (problem.why or "")  # says what to set
+        lacks_opt_in = isinstance(problem, OptInMissing)  # says what to set
         if isinstance(problem, Refused) and not lacks_opt_in and not self.pipeline.gate.access.allows(needed):
-            problem.next_step = f"Only the operator can change that, by starting Quorate with {self._opening(needed)}."
-        else:
-            problem.next_step = self._useful(problem.next_step)
+            problem.next_step = f"Only the operator can change that, by starting Quorate with {self._options(needed)}"
+        elif problem.advice:
+            problem.next_step = self._translator.advise(problem.advice, tool)
+        if problem.why:
+            problem.why = self._translator.translate_text(problem.why, tool)
         return problem
 
-    def _opening(self, needed: Access) -> str:
+    def _options(self, needed: Access) -> str:
         opt_in = self._system.opt_in
-        own = f", or with {opt_in} and neither of them" if opt_in and opt_in not in self._house.opt_ins else ""
+        own = f", or with {opt_in} and neither of them" if opt_in and opt_in not in self._settings.opt_ins else ""
         if needed is not Access.ADMIN:
             return f"--access {needed.value} or admin{own}"
         return f"--access admin and --approval ask, token or none{own}"
 
-    def _spoken(self, text: str) -> str:
-        for ours, theirs in self._system.words.items():
-            text = text.replace(ours, theirs)
-        return text
-
-    def _useful(self, hint: str | None) -> str | None:
-        """A hint in this server's words; one that speaks of tools that are not here helps nobody."""
-        if hint is None:
-            return None
-        spoken = self._spoken(hint)
-        return None if speaks_of_tools(spoken) else spoken
-
     def _failed(self, tool: Tool, problem: Problem) -> CallToolResult:
         if self._system.error is None:
             raise problem
-        return _answered(self._system.error(tool, problem), (), failed=True)
+        return _tool_result(self._system.error(tool, problem), (), failed=True)
 
 
 def listed(tool: Tool) -> ListedTool:
-    changes = tool.risk in (Risk.CHANGE, Risk.DESTROY)
     return ListedTool(
         name=tool.name,
         description=tool.about,
         input_schema=tool.schema(),
-        annotations=hints(tool.risk, idempotent=not changes),
+        annotations=hints(tool.risk, idempotent=not tool.changes),
     )
 
 
-def _answered(answer: Any, pictures: tuple[bytes, ...], *, failed: bool = False) -> CallToolResult:
+def _tool_result(
+    answer: Any, pictures: tuple[bytes, ...], *, remarks: Sequence[str] = (), failed: bool = False
+) -> CallToolResult:
+    """The answer is a block of its own, for clients that parse it; remarks about the call follow in another."""
     text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
+    texts = [text, *(["\n".join(remarks)] if remarks else [])]
+    structured = answer if isinstance(answer, dict) else {"result": answer}
     return CallToolResult(
-        content=[TextContent(type="text", text=text), *map(image, pictures)],
-        structured_content=answer if isinstance(answer, dict) else {"result": answer},
+        content=[*(TextContent(type="text", text=one) for one in texts), *map(image, pictures)],
+        structured_content={**structured, **({"remarks": list(remarks)} if remarks else {})},
         is_error=failed,
     )

@@ -1,4 +1,4 @@
-"""All that is reachable, and what stands in front of each part."""
+"""The web application: its routes and the checks in front of each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mcp.server.request_state import RequestStateSecurity
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
+from prometheus_client.metrics_core import Metric
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -18,26 +19,28 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quorate.config.http import MCP_PATH, HttpSettings
 from quorate.homelab.shells import Shells
+from quorate.pipeline.pipeline import Pipeline
 from quorate.pve.cluster import Cluster
 from quorate.state.approvals import Approvals
-from quorate.state.database import StateUnavailable
-from quorate.state.keys import shared_key
-from quorate.state.store import Store
+from quorate.state.freeze import Freeze
+from quorate.state.store import StateUnavailable, Store, shared_key
 from quorate.state.tokens import Tokens
 from quorate.state.trail import AuditTrail
 from quorate.surfaces.server import Server
 from quorate.surfaces.web import metrics as prometheus
 from quorate.surfaces.web.approvals import PATH as APPROVALS_PATH
 from quorate.surfaces.web.approvals import ApprovalsApi
-from quorate.surfaces.web.calls import CountedCalls
-from quorate.surfaces.web.credentials import Credentials
-from quorate.surfaces.web.departure import Departure
-from quorate.surfaces.web.door import Door
-from quorate.surfaces.web.guard import Guard
+from quorate.surfaces.web.auth import Authenticator
+from quorate.surfaces.web.credentials import Credentials, LocalLogin
+from quorate.surfaces.web.freeze_api import PATH as FREEZE_PATH
+from quorate.surfaces.web.freeze_api import FreezeApi
+from quorate.surfaces.web.graceful_shutdown import GracefulShutdown
 from quorate.surfaces.web.health import health_routes
-from quorate.surfaces.web.metrics import Metrics
+from quorate.surfaces.web.metrics import CallMetrics, Metrics
+from quorate.surfaces.web.origin_check import OriginCheck
 from quorate.surfaces.web.replies import NO_STORE
 from quorate.surfaces.web.resource_metadata import metadata_routes
+from quorate.surfaces.web.watch_metrics import WatchMetrics
 
 if TYPE_CHECKING:
     from quorate.surfaces.web.issuer import Issuer
@@ -50,38 +53,48 @@ _MCP_HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What the web is built around; `server` makes the MCP server with the options given to it."""
+    """What the application needs; `server` makes the MCP server with the given options."""
 
     settings: HttpSettings
     store: Store
     clusters: Sequence[Cluster]
     server: Callable[..., Server]
     audit: AuditTrail
+    pipeline: Pipeline
+    """For the console, which shows what tools would answer."""
     shells: Shells | None = None
     """Terminals for people, if the homelab has any to offer."""
+    local_login: LocalLogin | None = None
+    """If `quorate console` started it."""
 
 
-async def build_application(core: Core, departure: Departure) -> ASGIApp:
+async def build_application(core: Core, shutdown: GracefulShutdown) -> ASGIApp:
     settings, store = core.settings, core.store
     metrics = Metrics()
-    credentials = Credentials(Tokens(store), _issuer(core), store.clock)
-    door = Door(settings, credentials, metrics, store.clock)
+    credentials = Credentials(Tokens(store), _issuer(core), store.clock, core.local_login)
+    authenticator = Authenticator(settings, credentials, metrics, store.clock)
     server = core.server(
         transport="http",
         identify=credentials.identify,
         request_state_security=RequestStateSecurity(keys=[await shared_key(store, "request state")]),
     )
-    server.middleware.append(CountedCalls(metrics, store.clock, server.knows))
+    server.middleware.append(CallMetrics(metrics, store.clock, server.knows))
     measures: ASGIApp = MetricsPage(metrics, core)
-    approvals = ApprovalsApi(settings, store, door, credentials)
+    approvals = ApprovalsApi(settings, store, authenticator, credentials)
     routes: list[BaseRoute] = [
-        _mcp_route(server, settings, door, sessions=_sessions(core)),
+        _mcp_route(server, settings, authenticator, sessions=_sessions(core)),
         Route(APPROVALS_PATH, approvals),
         Route(f"{APPROVALS_PATH}/{{id}}", approvals),
-        Route("/metrics", measures if settings.open_metrics else door.before(measures)),
-        *health_routes(store, departure),
+        Route("/metrics", measures if settings.open_metrics else authenticator.protect(measures)),
+        Route(
+            FREEZE_PATH,
+            FreezeApi(settings, store, core.audit, authenticator, credentials).serve,
+            methods=["GET", "POST"],
+        ),
+        *health_routes(store, shutdown),
         *metadata_routes(settings),
-        *_shell_routes(core, door),
+        *_shell_routes(core, authenticator),
+        *_console_routes(core, authenticator, credentials),
     ]
     app: ASGIApp = Starlette(routes=routes, lifespan=lambda _: _running(server))
     if settings.allowed_origins:
@@ -92,32 +105,38 @@ async def build_application(core: Core, departure: Departure) -> ASGIApp:
             allow_headers=_MCP_HEADERS,
             expose_headers=("mcp-session-id", "www-authenticate", "retry-after"),
         )
-    return Guard(app, settings, departure)
+    return OriginCheck(app, settings, shutdown)
 
 
-def _mcp_route(server: Server, settings: HttpSettings, door: Door, *, sessions: bool) -> Route:
+def _mcp_route(server: Server, settings: HttpSettings, authenticator: Authenticator, *, sessions: bool) -> Route:
     server.streamable_http_app(
         stateless_http=not sessions,
         max_sessions=MOST_SESSIONS,
         max_request_body_size=settings.body_limit,
-        # Host and Origin are checked by the guard, for every path alike.
+        # OriginCheck checks Host and Origin of every path.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
     app = StreamableHTTPASGIApp(server.session_manager)
-    # Without sessions there is nothing that a GET could listen to and no session that a DELETE could end.
-    return Route(MCP_PATH, door.before(app), methods=None if sessions else ["POST"])
+    # Without sessions, a GET has nothing to listen to and a DELETE no session to end.
+    return Route(MCP_PATH, authenticator.protect(app), methods=None if sessions else ["POST"])
 
 
-def _shell_routes(core: Core, door: Door) -> list[BaseRoute]:
+def _shell_routes(core: Core, authenticator: Authenticator) -> list[BaseRoute]:
     if core.shells is None:
         return []
     from quorate.surfaces.web.shell import ShellPages
 
-    return ShellPages(core.shells, core.store, core.audit, door, core.settings.public_url).routes()
+    return ShellPages(core.shells, core.store, core.audit, authenticator, core.settings.public_url).routes()
+
+
+def _console_routes(core: Core, authenticator: Authenticator, credentials: Credentials) -> list[BaseRoute]:
+    from quorate.surfaces.web.console.console import Console
+
+    return Console(core.settings, core.store, core.audit, core.pipeline, authenticator, credentials).routes()
 
 
 def _sessions(core: Core) -> bool:
-    """Replicas do not know each other's sessions: without further words they have none."""
+    """Replicas do not share sessions, so by default they have none."""
     return core.settings.sessions if core.settings.sessions is not None else not core.store.shared
 
 
@@ -138,16 +157,21 @@ async def _running(server: Server) -> AsyncIterator[None]:
 class MetricsPage:
     def __init__(self, metrics: Metrics, core: Core) -> None:
         self._metrics = metrics
-        self._house = core
+        self._core = core
         self._approvals = Approvals(core.store)
+        self._freeze = Freeze(core.store)
+        self._watch = WatchMetrics(core.store)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = {cluster.name: cluster.client.asked for cluster in self._house.clusters if cluster.is_open}
-        text = self._metrics.text(pve=asked, pending=await self._pending())
+        asked = {cluster.name: cluster.client.asked for cluster in self._core.clusters if cluster.is_open}
+        pending, frozen, watch = await self._stored()
+        text = self._metrics.text(pve=asked, pending=pending, frozen=frozen, watch=watch)
         await Response(text, headers=NO_STORE, media_type=prometheus.CONTENT_TYPE)(scope, receive, send)
 
-    async def _pending(self) -> int | None:
+    async def _stored(self) -> tuple[int | None, bool | None, list[Metric]]:
+        """How many approvals are pending, whether changes are frozen, and what the watch has found."""
         try:
-            return await self._approvals.pending()
+            watch = await self._watch.collect()
+            return await self._approvals.pending(), await self._freeze.state() is not None, watch
         except StateUnavailable:
-            return None
+            return None, None, []

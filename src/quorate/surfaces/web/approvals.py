@@ -1,79 +1,59 @@
-"""The operator's approvals over HTTP: see what waits, and answer it with the passphrase.
+"""The operator's approvals over HTTP: list what is pending, and answer it with the passphrase.
 
-A token alone answers nothing: the passphrase is typed by a person for every answer, and nothing here remembers it.
-What waits is shown to tokens with access admin, such as one made with `quorate tokens create --approver`, which can do
-nothing else.
+A token alone answers nothing: a person types the passphrase for every answer, and it is never stored. Pending requests
+are visible to tokens with access admin, such as one made with `quorate tokens create --approver`, which can do nothing
+else. The page holds no data: its script reads the API with the token typed in.
 """
 
 from __future__ import annotations
 
-import asyncio
+import base64
+import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
-from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route, Router
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from quorate.config import Access
 from quorate.config.http import HttpSettings
+from quorate.documents import Unreadable, read_json
 from quorate.operations.units import moment
-from quorate.pipeline.sanitise import clean
-from quorate.pve.errors import BadArgument, Conflict, NotFound, Problem, Refused
+from quorate.pipeline.sanitization import clean
+from quorate.problems import BadArgument, NotFound
 from quorate.state.approvals import Approval, Approvals, State
-from quorate.state.database import StateUnavailable
-from quorate.state.passphrase import Passphrase, PassphraseLocked, PassphraseNotSet, PassphraseWrong
 from quorate.state.store import Store
-from quorate.surfaces.web.approvals_page import page
+from quorate.surfaces.web.auth import Authenticator
 from quorate.surfaces.web.credentials import Credentials
-from quorate.surfaces.web.door import Door
-from quorate.surfaces.web.guard import own_origin
-from quorate.surfaces.web.replies import refusal, reply
+from quorate.surfaces.web.operator_api import OperatorApi
+from quorate.surfaces.web.replies import NO_STORE, reply
 
 PATH = "/approvals"
-BODY_LIMIT = 16 * 1024
 LONGEST_REASON = 500
-_STATUS: tuple[tuple[type[Problem], int], ...] = (
-    (NotFound, 404),
-    (PassphraseWrong, 403),
-    (PassphraseLocked, 429),
-    (PassphraseNotSet, 409),
-    (Conflict, 409),
-    (Refused, 403),
-    (BadArgument, 400),
-    (StateUnavailable, 503),
-)
 
 
-class Answer(msgspec.Struct, forbid_unknown_fields=True):
+class ApprovalAnswer(msgspec.Struct, forbid_unknown_fields=True):
     decision: Literal["approve", "deny"]
     passphrase: str
     reason: str = ""
 
 
-class ApprovalsApi:
-    def __init__(self, settings: HttpSettings, store: Store, door: Door, credentials: Credentials) -> None:
-        self._public_url = settings.public_url
+class ApprovalsApi(OperatorApi):
+    def __init__(
+        self, settings: HttpSettings, store: Store, authenticator: Authenticator, credentials: Credentials
+    ) -> None:
+        super().__init__(settings, store, authenticator, credentials)
         self._approvals = Approvals(store)
-        self._passphrase = Passphrase(store)
-        self._door = door
-        self._credentials = credentials
-        self._one_at_a_time = asyncio.Lock()  # checking a passphrase is made to be slow and to need memory
-        self._api = door.before(
-            RequestBodyLimitMiddleware(
-                Router(
-                    [
-                        Route(PATH, self._told(self._list), methods=["GET"]),
-                        Route(f"{PATH}/{{id}}", self._told(self._show), methods=["GET"]),
-                        Route(f"{PATH}/{{id}}", self._told(self._answer), methods=["POST"]),
-                    ]
-                ),
-                BODY_LIMIT,
-            )
+        self._api = self.protect(
+            Route(PATH, self.with_problems(self._list), methods=["GET"]),
+            Route(f"{PATH}/{{id}}", self.with_problems(self._show), methods=["GET"]),
+            Route(f"{PATH}/{{id}}", self.with_problems(self._answer), methods=["POST"]),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,86 +62,69 @@ class ApprovalsApi:
         await (page() if wants_page and scope["method"] == "GET" else self._api)(scope, receive, send)
 
     async def _list(self, request: Request) -> Response:
-        may_see = self._sight()
+        clusters = self.require_admin("Approvals are")
         states = tuple(State) if request.query_params.get("all") else (State.PENDING,)
         rows = await self._approvals.list(states)
-        return reply(200, {"approvals": [_shown(row) for row in _visible(rows, may_see)]})
+        return reply(200, {"approvals": [_as_dict(row) for row in _visible(rows, clusters)]})
 
     async def _show(self, request: Request) -> Response:
-        return reply(200, _shown(await self._wanted(request)))
+        return reply(200, _as_dict(await self._find(request)))
 
     async def _answer(self, request: Request) -> Response:
-        if foreign := _foreign(request, self._public_url):
-            return foreign
-        if blocked := self._door.blocked(request.scope):
-            return blocked
+        if refused := self.refuse_foreign(request):
+            return refused
         try:
-            answer = msgspec.json.decode(await request.body(), type=Answer)
-        except msgspec.MsgspecError:
+            answer: ApprovalAnswer = read_json(await request.body(), ApprovalAnswer)
+        except Unreadable:
             raise BadArgument(
                 "The body must be JSON with decision (approve or deny), passphrase and perhaps reason"
             ) from None
-        row = await self._wanted(request)
-        await self._prove(request, answer.passphrase)
-        subject, _ = self._credentials.identify()
-        by = f"the operator over HTTP{f', {subject}' if subject else ''}"
+        row = await self._find(request)
+        await self.prove(request, answer.passphrase)
         reason = answer.reason.strip()[:LONGEST_REASON] or None
-        return reply(200, _shown(await self._approvals.answer(row.id, answer.decision == "approve", by, reason)))
+        answered = await self._approvals.answer(row.id, answer.decision == "approve", self.who(), reason)
+        return reply(200, _as_dict(answered))
 
-    async def _wanted(self, request: Request) -> Approval:
-        may_see = self._sight()
+    async def _find(self, request: Request) -> Approval:
+        clusters = self.require_admin("Approvals are")
         row = await self._approvals.get(request.path_params["id"])
-        if row is None or not list(_visible([row], may_see)):
+        if row is None or not list(_visible([row], clusters)):
             raise NotFound("There is no such approval")
         return row
-
-    async def _prove(self, request: Request, passphrase: str) -> None:
-        async with self._one_at_a_time:
-            right = await self._passphrase.verify(passphrase)
-        if not right:
-            self._door.failed(request.scope, "passphrase")
-            raise PassphraseWrong("That is not the operator's passphrase", next_step="Nothing was answered")
-
-    def _sight(self) -> frozenset[str] | None:
-        """The clusters whose approvals this caller may see; None is all."""
-        _, granted = self._credentials.identify()
-        if not granted.access.allows(Access.ADMIN):
-            raise Refused("Approvals are shown to tokens with access admin only")
-        return granted.clusters
-
-    def _told(self, handle: Any) -> Any:
-        async def run(request: Request) -> Response:
-            try:
-                response: Response = await handle(request)
-                return response
-            except Problem as problem:
-                status = next((status for kind, status in _STATUS if isinstance(problem, kind)), 500)
-                return refusal(status, problem.kind, str(problem))
-
-        return run
-
-
-def _foreign(request: Request, public_url: str | None) -> Response | None:
-    """A page of another site can make a browser send a form, but neither JSON nor our own Origin."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return refusal(415, "unsupported_media_type", "Answers are sent as application/json")
-    origins = {origin.lower() for origin in request.headers.getlist("origin")}
-    other_site = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-    if other_site or origins - {own_origin(request.scope), public_url}:
-        return refusal(403, "invalid_origin", "Answers come from this server's own page or from no page at all")
-    return None
 
 
 def _visible(rows: Iterable[Approval], clusters: frozenset[str] | None) -> Iterable[Approval]:
     return (row for row in rows if clusters is None or row.cluster in clusters)
 
 
-def _shown(row: Approval) -> dict[str, Any]:
-    """Without the digest, which says nothing to people; times as everywhere else."""
+def _as_dict(row: Approval) -> dict[str, Any]:
+    """Without the digest, which means nothing to people; times as everywhere else."""
     facts = asdict(row) | {"standing": row.standing}
     del facts["digest"]
     facts["target"] = facts.pop("identity")
     for name in ("created", "expires", "answered_at"):
         facts[name] = None if facts[name] is None else moment(facts[name])
-    shown: dict[str, Any] = clean(facts)
-    return shown
+    cleaned: dict[str, Any] = clean(facts)
+    return cleaned
+
+
+def page() -> Response:
+    text, policy = _page()
+    return HTMLResponse(text, headers=NO_STORE | {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"})
+
+
+@cache
+def _page() -> tuple[str, str]:
+    """The text, and a policy that runs its own script and style and nothing else."""
+    text = files(__package__).joinpath("approvals.html").read_text(encoding="utf-8")
+    script, style = (_hash(text, tag) for tag in ("script", "style"))
+    return text, (
+        f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _hash(text: str, tag: str) -> str:
+    found = re.search(f"<{tag}>(.*?)</{tag}>", text, re.S)
+    assert found is not None
+    return f"'sha256-{base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()}'"

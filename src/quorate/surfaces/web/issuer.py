@@ -9,7 +9,7 @@ import jwt
 
 from quorate.config.http import HttpSettings
 from quorate.pve.clock import Clock
-from quorate.surfaces.web.credentials import Rejected, Verified, scope_of
+from quorate.surfaces.web.credentials import InvalidCredentials, VerifiedToken, parse_scope
 from quorate.surfaces.web.issuer_keys import ALGORITHMS, IssuerKeys
 
 LEEWAY_SECONDS = 30
@@ -32,7 +32,7 @@ class Issuer:
         self._audience = list(settings.audience)
         self._keys = IssuerKeys(settings.issuer, settings.jwks_url, clock)
 
-    async def verify(self, text: str) -> Verified:
+    async def verify(self, text: str) -> VerifiedToken:
         header = _header(text)
         key = await self._keys.find(header["kid"], header["alg"])
         try:
@@ -47,19 +47,19 @@ class Issuer:
             )
         except Exception as error:  # noqa: BLE001 - whatever a stranger's token upsets, it is not valid
             why = next((says for kind, says in _WHY.items() if isinstance(error, kind)), "The token is not valid")
-            raise Rejected(why) from None
+            raise InvalidCredentials(why) from None
         try:
             return self._verified(claims)
         except (TypeError, ValueError, OverflowError):
-            raise Rejected("The token's claims cannot be used") from None
+            raise InvalidCredentials("The token's claims cannot be used") from None
 
-    def _verified(self, claims: Mapping[str, Any]) -> Verified:
+    def _verified(self, claims: Mapping[str, Any]) -> VerifiedToken:
         subject = str(claims["sub"])
         if not subject.isprintable() or not 0 < len(subject) <= LONGEST_SUBJECT:
-            raise Rejected("The token's subject cannot be used")
-        granted = scope_of(_words(claims))
+            raise InvalidCredentials("The token's subject cannot be used")
+        granted = parse_scope(_words(claims))
         client = claims.get("client_id") or claims.get("azp") or ""
-        return Verified(
+        return VerifiedToken(
             client_id=str(client)[:LONGEST_SUBJECT],
             scopes=[],
             expires_at=int(claims["exp"]) + LEEWAY_SECONDS,
@@ -74,13 +74,13 @@ def _header(text: str) -> dict[str, str]:
     try:
         header = jwt.get_unverified_header(text)
     except (jwt.PyJWTError, TypeError, ValueError, AttributeError, RecursionError):
-        raise Rejected("This is neither a token of this server nor a JWT") from None
+        raise InvalidCredentials("This is neither a token of this server nor a JWT") from None
     if not isinstance(header.get("alg"), str) or header["alg"] not in ALGORITHMS:
-        raise Rejected(f"The token must be signed with one of {', '.join(ALGORITHMS)}")
+        raise InvalidCredentials(f"The token must be signed with one of {', '.join(ALGORITHMS)}")
     if not isinstance(header.get("kid"), str) or "crit" in header:
-        raise Rejected("The token does not name its key, or asks for an extension")
+        raise InvalidCredentials("The token does not name its key, or asks for an extension")
     if str(header.get("typ", "JWT")).lower() not in TYPES:
-        raise Rejected("This is a JWT, but no access token")
+        raise InvalidCredentials("This is a JWT, but no access token")
     return header
 
 

@@ -1,18 +1,21 @@
-"""How much one caller may ask, and how often one address may be wrong. Each process counts for itself."""
+"""Limits on the requests of a caller, in total and at the same time, and on the failures of an address.
+
+Each process counts on its own.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from quorate.pve.clock import Clock
 
 MOST_KEYS = 10_000
 
 
-class Buckets:
-    """A bucket of tokens for each key: a minute's worth fits in, and it fills up evenly. 0 a minute is no limit."""
+class RateLimit:
+    """A token bucket per key that holds a minute's worth and refills evenly. 0 per minute means unlimited."""
 
     def __init__(self, per_minute: int, clock: Clock) -> None:
         self._most = float(per_minute)
@@ -20,7 +23,7 @@ class Buckets:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str) -> int:
-        """Take one. 0 if there was one, else the seconds until there is."""
+        """Take one: 0 if there was one, else the seconds until there will be."""
         wait = self.wait(key)
         if not wait and self._most:
             self._buckets[key] = (self._level(key) - 1, self._clock.monotonic())
@@ -30,7 +33,7 @@ class Buckets:
         return wait
 
     def wait(self, key: str) -> int:
-        """Seconds until one could be taken."""
+        """Seconds until one can be taken."""
         if not self._most:
             return 0
         missing = 1 - self._level(key)
@@ -41,8 +44,28 @@ class Buckets:
         return min(self._most, level + (self._clock.monotonic() - then) * self._most / 60)
 
 
+class ConcurrencyLimit:
+    """How many may run at the same time per key. 0 means unlimited."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: Counter[str] = Counter()
+
+    def take(self, key: str) -> bool:
+        """Whether one was free; if so, `release` it later."""
+        if self._most and self._taken[key] >= self._most:
+            return False
+        self._taken[key] += 1
+        return True
+
+    def release(self, key: str) -> None:
+        self._taken[key] -= 1
+        if not self._taken[key]:
+            del self._taken[key]
+
+
 def address_key(client: tuple[str, int] | None) -> str:
-    """Whom failures are counted for. A single host has a whole /64 of IPv6 addresses to play with."""
+    """The key under which an address is counted. A single host can use a whole /64 of IPv6 addresses."""
     host = client[0] if client else ""
     try:
         address = ipaddress.ip_address(host)

@@ -1,115 +1,116 @@
-"""What happens here in numbers, in the text format of Prometheus."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from mcp.server import ServerRequestContext
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from quorate.pve.clock import Clock
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for every counter, which nobody reads
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-Labels = Mapping[str, str]
 
-
-@dataclass(slots=True)
-class Durations:
-    """How many calls took up to so many seconds."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * len(BOUNDS))
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, seconds: float) -> None:
-        self.total += seconds
-        self.count += 1
-        for number, bound in enumerate(BOUNDS):
-            if seconds <= bound:
-                self.buckets[number] += 1
-
-
-@dataclass(slots=True)
 class Metrics:
-    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By tool and outcome."""
-    durations: dict[str, Durations] = field(default_factory=dict)
-    running: int = 0
-    refused_credentials: Counter[str] = field(default_factory=Counter)
-    rate_limited: Counter[str] = field(default_factory=Counter)
+    """What the server counts as it works. One registry for each server, so that two in one process stay apart."""
 
-    def called(self, tool: str, outcome: str, seconds: float) -> None:
-        self.calls[tool, outcome] += 1
-        self.durations.setdefault(tool, Durations()).add(seconds)
-
-    def text(self, *, pve: Mapping[str, Counter[tuple[str, str]]], pending: int | None) -> str:
-        """`pve` is what was asked of each cluster, by method and answer; `pending` None where it cannot be read."""
-        lines = [
-            *_family("quorate_calls_total", "counter", "Tool calls by tool and outcome.", self._calls()),
-            *self._histogram(),
-            *_family("quorate_calls_running", "gauge", "Tool calls that run now.", [({}, self.running)]),
-            *_family(
-                "quorate_auth_failures_total",
-                "counter",
-                "Requests without valid credentials, by reason.",
-                [({"reason": reason}, count) for reason, count in sorted(self.refused_credentials.items())],
-            ),
-            *_family(
-                "quorate_rate_limited_total",
-                "counter",
-                "Requests refused because there were too many, by what is counted.",
-                [({"by": by}, count) for by, count in sorted(self.rate_limited.items())],
-            ),
-            *_family("quorate_pve_requests_total", "counter", "Requests to Proxmox VE.", _pve(pve)),
-        ]
-        lines += _family(
-            "quorate_event_loop_tasks",
-            "gauge",
-            "Asyncio tasks inside the server; at rest their number stays the same.",
-            [({}, len(asyncio.all_tasks()))],
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        own: Any = {"registry": self._registry}
+        self.calls = Counter("quorate_calls", "Tool calls by tool and outcome.", ("tool", "outcome"), **own)
+        self.seconds = Histogram("quorate_call_seconds", "How long tool calls take.", ("tool",), buckets=BOUNDS, **own)
+        self.running = Gauge("quorate_calls_running", "Tool calls that run now.", **own)
+        self.refused_credentials = Counter(
+            "quorate_auth_failures", "Requests without valid credentials, by reason.", ("reason",), **own
         )
-        if pending is not None:
-            lines += _family(
-                "quorate_approvals_pending", "gauge", "Requests that wait for an operator.", [({}, pending)]
-            )
-        return "\n".join(lines) + "\n"
+        self.rate_limited = Counter(
+            "quorate_rate_limited", "Requests refused because there were too many, by what is counted.", ("by",), **own
+        )
 
-    def _calls(self) -> list[tuple[Labels, float]]:
-        return [({"tool": tool, "outcome": outcome}, n) for (tool, outcome), n in sorted(self.calls.items())]
-
-    def _histogram(self) -> Iterator[str]:
-        name = "quorate_call_seconds"
-        yield from _head(name, "histogram", "How long tool calls take.")
-        for tool, durations in sorted(self.durations.items()):
-            for bound, count in zip((*BOUNDS, "+Inf"), (*durations.buckets, durations.count), strict=True):
-                yield _sample(f"{name}_bucket", {"tool": tool, "le": str(bound)}, count)
-            yield _sample(f"{name}_sum", {"tool": tool}, durations.total)
-            yield _sample(f"{name}_count", {"tool": tool}, durations.count)
+    def text(
+        self,
+        *,
+        pve: Mapping[str, Counts[tuple[str, str]]],
+        pending: int | None,
+        frozen: bool | None,
+        watch: Iterable[Metric] = (),
+    ) -> bytes:
+        """`pve` counts requests to each cluster by method and response; `pending` and `frozen` are None if unknown."""
+        return generate_latest(_Families([*self._registry.collect(), *_current(pve, pending, frozen), *watch]))
 
 
-def _pve(pve: Mapping[str, Counter[tuple[str, str]]]) -> list[tuple[Labels, float]]:
-    return [
-        ({"cluster": cluster, "method": method, "answer": answer}, count)
-        for cluster, counted in sorted(pve.items())
-        for (method, answer), count in sorted(counted.items())
-    ]
+def _current(pve: Mapping[str, Counts[tuple[str, str]]], pending: int | None, frozen: bool | None) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "quorate_pve_requests", "Requests to Proxmox VE.", labels=("cluster", "method", "answer")
+    )
+    for cluster, counted in sorted(pve.items()):
+        for (method, answer), count in sorted(counted.items()):
+            requests.add_metric((cluster, method, answer), count)
+    yield requests
+    yield GaugeMetricFamily(
+        "quorate_event_loop_tasks",
+        "Asyncio tasks inside the server; at rest their number stays the same.",
+        len(asyncio.all_tasks()),
+    )
+    if pending is not None:
+        yield GaugeMetricFamily("quorate_approvals_pending", "Requests that wait for an operator.", pending)
+    if frozen is not None:
+        yield GaugeMetricFamily("quorate_changes_frozen", "1 while all changes are frozen.", int(frozen))
 
 
-def _family(name: str, kind: str, says: str, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    yield from _head(name, kind, says)
-    for labels, value in samples:
-        yield _sample(name, labels, value)
+class _Families(Collector):
+    """Families that are collected already."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
-def _head(name: str, kind: str, says: str) -> Iterator[str]:
-    yield f"# HELP {name} {says}"
-    yield f"# TYPE {name} {kind}"
+class CallMetrics:
+    """Middleware of the SDK that counts and times tool calls."""
+
+    def __init__(self, metrics: Metrics, clock: Clock, knows: Callable[[str], bool]) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._knows = knows
+
+    async def __call__(self, ctx: ServerRequestContext[Any], call_next: Any) -> Any:
+        if ctx.method != "tools/call":
+            return await call_next(ctx)
+        begun = self._clock.monotonic()
+        outcome = "interrupted"
+        with self._metrics.running.track_inprogress():
+            try:
+                result = await call_next(ctx)
+                outcome = _outcome(result)
+                return result
+            except Exception:
+                outcome = "refused"
+                raise
+            finally:
+                tool = self._tool(ctx)
+                self._metrics.calls.labels(tool, outcome).inc()
+                self._metrics.seconds.labels(tool).observe(self._clock.monotonic() - begun)
+
+    def _tool(self, ctx: ServerRequestContext[Any]) -> str:
+        """Only known names become labels: callers choose names, and each label takes memory."""
+        name = str((ctx.params or {}).get("name"))
+        return name if self._knows(name) else "unknown"
 
 
-def _sample(name: str, labels: Labels, value: float) -> str:
-    inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-    return f"{name}{'{' + inside + '}' if inside else ''} {round(value, 6):g}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _outcome(result: Any) -> str:
+    """From the wire form of the result."""
+    if isinstance(result, dict) and result.get("resultType") == "input_required":
+        return "asked"
+    return "error" if isinstance(result, dict) and result.get("isError") else "ok"

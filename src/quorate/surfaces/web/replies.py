@@ -14,7 +14,10 @@ def reply(status: int, facts: Any, **headers: str) -> Response:
     """`Retry_After="3"` is the header Retry-After: 3."""
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(
-        msgspec.json.encode(facts), status_code=status, headers=NO_STORE | given, media_type="application/json"
+        msgspec.json.encode(facts, enc_hook=str),
+        status_code=status,
+        headers=NO_STORE | given,
+        media_type="application/json",
     )
 
 

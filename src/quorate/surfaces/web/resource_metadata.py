@@ -1,4 +1,4 @@
-"""RFC 9728: what this server is called, and who gives out tokens for it."""
+"""RFC 9728: what this server is called, and who issues tokens for it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from starlette.types import Scope
 
 from quorate.config.http import MCP_PATH, HttpSettings
 from quorate.surfaces.web.credentials import SCOPES
-from quorate.surfaces.web.guard import own_origin
+from quorate.surfaces.web.origin_check import own_origin
 from quorate.surfaces.web.replies import reply
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 
 def metadata_routes(settings: HttpSettings) -> list[Route]:
-    """Only with an issuer: a client that holds a token of ours has nobody to be sent to."""
+    """Only with an issuer: our own tokens have no authorization server.
+
+    The SDK's routes need a fixed URL. Ours follows the Host of the request if no public_url is set, and also serves
+    the path without the resource's own.
+    """
     if settings.issuer is None:
         return []
 

@@ -1,5 +1,5 @@
-"""The terminal page: an invitation is taken up once, by somebody who proves to be the operator, and the bytes pass
-between the page and the machine. Of them nothing is kept but their number."""
+"""The terminal page: an invitation is used once, by a person who proves to be the operator; then bytes pass between
+the page and the machine. Only their number is recorded."""
 
 from __future__ import annotations
 
@@ -18,38 +18,42 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Message, Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from quorate.documents import Unreadable, read_json
 from quorate.homelab.shells import PATH, Invitation, Shells
+from quorate.operations.plan import Plan
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.record import Record
-from quorate.pipeline.sanitise import clean
+from quorate.pipeline.sanitization import clean
+from quorate.problems import Problem
 from quorate.pve.clock import Clock
-from quorate.pve.errors import Problem
 from quorate.ssh.pool import Screen
-from quorate.ssh.terminal import Terminal
+from quorate.ssh.process import Terminal
+from quorate.state.freeze import Freeze
+from quorate.state.outcomes import Outcome
 from quorate.state.passphrase import Passphrase
 from quorate.state.store import Store
 from quorate.state.trail import AuditTrail
-from quorate.surfaces.web.door import Door
-from quorate.surfaces.web.guard import own_origin
+from quorate.surfaces.web.auth import Authenticator
 from quorate.surfaces.web.limits import address_key
+from quorate.surfaces.web.origin_check import own_origin
 from quorate.surfaces.web.replies import NO_STORE, refusal
 
 TOKEN_SECONDS = 10.0
-"""Our page sends it at once; whoever has none does not keep a place."""
+"""Our page sends the token at once; a client without one does not occupy a connection."""
 PASSPHRASE_SECONDS = 120.0
 MOST_TRIES = 3
 _KINDS = {"mjs": "text/javascript", "css": "text/css", "html": "text/html"}
 _FILES = ("shell.mjs", "shell.css", "xterm.mjs", "xterm.css", "addon-fit.mjs")
 _POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; "
-    "style-src 'self' 'unsafe-inline'; "  # xterm.js writes the colours of its theme into a style element
+    "style-src 'self' 'unsafe-inline'; "  # xterm.js writes the colors of its theme into a style element
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = NO_STORE | {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
 
 
-class Told(msgspec.Struct, forbid_unknown_fields=True):
-    """What the page says that is not typed into the terminal."""
+class BrowserMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """What the page sends besides what is typed into the terminal."""
 
     token: str = ""
     passphrase: str = ""
@@ -61,7 +65,7 @@ class Told(msgspec.Struct, forbid_unknown_fields=True):
         return Screen(min(max(self.columns, 2), 1000), min(max(self.rows, 2), 1000))
 
 
-class Unwelcome(Exception):
+class Rejection(Exception):
     """Why the page gets no terminal, in words for the person."""
 
 
@@ -70,10 +74,10 @@ class ShellPages:
     shells: Shells
     store: Store
     audit: AuditTrail
-    door: Door
+    authenticator: Authenticator
     public_url: str | None
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Checking a passphrase is made to be slow and to need memory."""
+    """Checking a passphrase is slow and takes memory by design."""
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -94,38 +98,40 @@ class ShellPages:
             await refusal(403, "invalid_origin", "Terminals are opened by this server's own page")(
                 socket.scope, socket.receive, socket.send
             )
-        elif blocked := self.door.blocked(socket.scope):
+        elif blocked := self.authenticator.blocked(socket.scope):
             await blocked(socket.scope, socket.receive, socket.send)
         else:
             await socket.accept()
             with suppress(WebSocketDisconnect):  # the page was closed: there is nobody to tell
-                await _tell(socket, ended=clean(await self._speak(socket)))
+                await _send(socket, ended=clean(await self._speak(socket)))
                 await socket.close()
 
     async def _speak(self, socket: WebSocket) -> str:
         """From the token to the end, and why it has ended, for the person."""
         try:
             token = await self._invited(socket)
+            await Freeze(self.store).require_none()
             await self._prove(socket)
+            await Freeze(self.store).require_none()  # the person took their time
             invitation = self.shells.take_up(token)
             if invitation is None:
-                return "The link was used meanwhile, or has expired."
+                return "The link has already been used, or has expired."
             try:
                 return await self._open(socket, invitation)
             finally:
                 self.shells.ended()
-        except (Unwelcome, Problem) as problem:
+        except (Rejection, Problem) as problem:
             return str(problem)
         except TimeoutError:
             return "You took too long. Ask for a new link."
 
     async def _invited(self, socket: WebSocket) -> str:
-        token = (await _told(socket, TOKEN_SECONDS)).token
+        token = (await _receive_message(socket, TOKEN_SECONDS)).token
         invitation = self.shells.find(token)
         if invitation is None:
-            self.door.failed(socket.scope, "terminal")
-            raise Unwelcome("The link was used already, or has expired. Ask for a new one.")
-        await _tell(socket, machine=clean(invitation.machine))
+            self.authenticator.failed(socket.scope, "terminal")
+            raise Rejection("The link was used already, or has expired. Ask for a new one.")
+        await _send(socket, machine=clean(invitation.machine))
         return token
 
     async def _prove(self, socket: WebSocket) -> None:
@@ -134,39 +140,38 @@ class ShellPages:
         if not self.shells.needs_passphrase():
             return
         await passphrase.ensure_set()
-        await _tell(socket, passphrase=True)
+        await _send(socket, passphrase=True)
         for _ in range(MOST_TRIES):
-            told = await _told(socket, PASSPHRASE_SECONDS)
+            told = await _receive_message(socket, PASSPHRASE_SECONDS)
             async with self._one_at_a_time:
                 right = await passphrase.verify(told.passphrase)
             if right:
                 return
-            self.door.failed(socket.scope, "passphrase")
-            await _tell(socket, error="That is not the operator's passphrase.", passphrase=True)
-        raise Unwelcome("That is not the operator's passphrase. The link can be opened again.")
+            self.authenticator.failed(socket.scope, "passphrase")
+            await _send(socket, error="That is not the operator's passphrase.", passphrase=True)
+        raise Rejection("That is not the operator's passphrase. The link can be opened again.")
 
     async def _open(self, socket: WebSocket, invitation: Invitation) -> str:
         session = Session(socket, self.shells.idle_seconds)
         clock = self.store.clock
         begun = clock.monotonic()
+        await self.audit.record(_entry(invitation, socket.scope, clock, Outcome.TERMINAL_OPENED))  # or there is none
         try:
-            await self.audit.ensure_writable()
             terminal = await Terminal.open(invitation.place, invitation.argv, Screen())
         except Problem as problem:
-            await self.audit.record(_entry(invitation, socket.scope, clock, "failed", str(problem)))
+            await self.audit.record(_entry(invitation, socket.scope, clock, Outcome.FAILED, str(problem)))
             raise
         try:
-            await self.audit.record(_entry(invitation, socket.scope, clock, "terminal opened"))
             return await session.run(terminal)
         finally:
             await terminal.stop()
             seconds = clock.monotonic() - begun
-            entry = _entry(invitation, socket.scope, clock, "terminal closed", seconds=seconds)
+            entry = _entry(invitation, socket.scope, clock, Outcome.TERMINAL_CLOSED, seconds=seconds)
             await self.audit.record({**entry, "bytes_typed": session.typed, "bytes_shown": session.shown})
 
 
 class Session:
-    """The bytes of one terminal, both ways, until one side has enough."""
+    """The bytes of one terminal, both ways, until one side ends it."""
 
     def __init__(self, socket: WebSocket, idle_seconds: float) -> None:
         self._socket = socket
@@ -175,7 +180,7 @@ class Session:
 
     async def run(self, terminal: Terminal) -> str:
         """Why it has ended, for the person."""
-        await _tell(self._socket, open=True)
+        await _send(self._socket, open=True)
         ways = [asyncio.ensure_future(one) for one in (self._show(terminal), self._type(terminal))]
         try:
             done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -195,41 +200,42 @@ class Session:
         while True:
             try:
                 async with asyncio.timeout(self._idle_seconds):
-                    message = await _received(self._socket)
+                    message = await _receive(self._socket)
             except TimeoutError:
                 return f"Nothing was typed for {self._idle_seconds / 60:g} minutes, so the terminal was closed."
             if data := message.get("bytes"):
                 self.typed += len(data)
                 await terminal.write(data)
             else:
-                terminal.resize(_decoded(message).screen)
+                terminal.resize(_parse(message).screen)
 
 
-async def _told(socket: WebSocket, seconds: float) -> Told:
+async def _receive_message(socket: WebSocket, seconds: float) -> BrowserMessage:
     async with asyncio.timeout(seconds):
-        return _decoded(await _received(socket))
+        return _parse(await _receive(socket))
 
 
-async def _received(socket: WebSocket) -> Message:
+async def _receive(socket: WebSocket) -> Message:
     message = await socket.receive()
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message["code"])
     return message
 
 
-def _decoded(message: Message) -> Told:
+def _parse(message: Message) -> BrowserMessage:
     try:
-        return msgspec.json.decode(message.get("text") or "", type=Told)
-    except msgspec.MsgspecError:
-        raise Unwelcome("That is not what our page says.") from None
+        parsed: BrowserMessage = read_json(message.get("text") or "", BrowserMessage)
+        return parsed
+    except Unreadable:
+        raise Rejection("That is not a message of our page.") from None
 
 
-async def _tell(socket: WebSocket, **facts: Any) -> None:
+async def _send(socket: WebSocket, **facts: Any) -> None:
     await socket.send_text(msgspec.json.encode(facts).decode())
 
 
 def _entry(
-    invitation: Invitation, scope: Scope, clock: Clock, outcome: str, error: str = "", seconds: float = 0.0
+    invitation: Invitation, scope: Scope, clock: Clock, outcome: Outcome, error: str = "", seconds: float = 0.0
 ) -> Mapping[str, Any]:
     record = Record(
         "host_shell_open",
@@ -237,7 +243,7 @@ def _entry(
         {"host": invitation.machine, "terminal": invitation.id},
         Caller("the terminal page", "http", address_key(scope.get("client"))),
         cluster=invitation.cluster,
-        plan=f"Terminal {invitation.id} on {invitation.machine}",
+        plan=Plan(f"Terminal {invitation.id} on {invitation.machine}"),
         outcome=outcome,
         error=error,
     )

@@ -1,20 +1,23 @@
-"""Answers as markdown: a heading, then facts, one a line."""
+"""Answers as markdown: a heading, then facts, one per line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from quorate.pve.errors import Problem, Refused
-from quorate.surfaces.compat.declaring import Tool
-from quorate.surfaces.compat.gates import ELEVATED_VARIABLE
+from quorate.problems import Problem
+from quorate.surfaces.compat.declaration import Tool
+from quorate.surfaces.compat.execution import ChangeResult, ToolCall
+from quorate.surfaces.compat.gates import ELEVATED_VARIABLE, OptInMissing
+from quorate.surfaces.compat.recipes import Shape
 
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 def card(icon: str, title: str, facts: Mapping[str, Any], *remarks: str) -> str:
-    """One thing: its facts and what is to be said about it."""
+    """One object: its facts, then remarks."""
     lines = [f"• **{label}**: {value}" for label, value in facts.items() if value not in (None, "")]
     return "\n\n".join(part for part in (f"{icon}  {title}", "\n".join(lines), "\n".join(remarks)) if part)
 
@@ -24,7 +27,7 @@ def bold(text: str) -> str:
 
 
 def entry(mark: str, title: str, facts: Mapping[str, Any], indent: str = "   • ") -> str:
-    """One thing of a list."""
+    """One object of a list."""
     lines = [f"{indent}{label}: {value}" for label, value in facts.items() if value not in (None, "")]
     return "\n".join([f"{mark} {title}", *lines])
 
@@ -34,8 +37,8 @@ def catalogue(icon: str, title: str, entries: list[str], footer: str = "") -> st
 
 
 def fenced(text: str) -> str:
-    """A stranger's text as it is; the fence is longer than any that the text could close it with."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    """Text from a guest, unchanged; the fence is longer than any in the text."""
+    longest = max((len(call) for call in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text.rstrip()}\n{fence}"
 
@@ -73,9 +76,8 @@ def uptime(seconds: float) -> str | None:
 
 
 def error(tool: Tool, problem: Problem) -> str:
-    """What happened, why, what to do; a tool that the operator has not opened says so first."""
-    closed = isinstance(problem, Refused) and tool.gate.variable is not None and tool.gate.variable in str(problem.why)
-    if closed:
+    """What happened, why, what to do next; or that the operator has not enabled the tool."""
+    if isinstance(problem, OptInMissing):
         facts = {"Current permissions": f"basic, without `{ELEVATED_VARIABLE}=true`"}
         return card("⚠️", bold(f"{tool.name} needs elevated permissions"), facts, problem.next_step or "")
     log = problem.facts.get("log") or []
@@ -83,3 +85,66 @@ def error(tool: Tool, problem: Problem) -> str:
     if log:
         remarks.append(fenced("\n".join(map(str, log))))
     return card("❌", bold(problem.what.rstrip(".")), {"Task ID": problem.facts.get("task")}, *remarks)
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """VMs and containers have separate tools, distinguished by the end of their names."""
+
+    suffix: str
+    type: str
+    label: str
+    word: str
+
+
+LXC = Kind("lxc", "lxc", "LXC", "container")
+VM = Kind("vm", "qemu", "QEMU", "VM")
+BOTH = (LXC, VM)
+
+Fact = str | Callable[[ToolCall, ChangeResult], Any]
+"""A parameter, or a function of the call and its result."""
+
+
+def change_card(icon: str, title: str, facts: Mapping[str, Fact], tip: str = "") -> Shape:
+    """The answer to a change: its target, its task and how it ended."""
+
+    async def shape(call: ToolCall, done: ChangeResult) -> str:
+        if done.was_dry_run:
+            return _dry_run(title, done)
+        known = {label: call[fact] if isinstance(fact, str) else fact(call, done) for label, fact in facts.items()}
+        end = {"Task ID": done.task, "Took": done.facts.get("took")}
+        still_running = ("**Note**: The task is still running; check again later.",) if done.is_running else ()
+        return card(
+            icon,
+            bold(f"{title}: {done.facts['result']}"),
+            known | end,
+            *_remarks(done),
+            *still_running,
+            *filter(None, [tip]),
+        )
+
+    return shape
+
+
+def about_guest(kind: Kind, **more: Fact) -> dict[str, Fact]:
+    """The facts at the start of most answers; underscores in the other labels become spaces."""
+    others = {label.replace("_", " "): fact for label, fact in more.items()}
+    return {"VM ID": "vmid", "Type": lambda *_: kind.label, "Node": "node", **others}
+
+
+def _remarks(done: ChangeResult) -> list[str]:
+    waiting = done.facts.get("waits_for_restart")
+    warnings = [*done.facts.get("warnings", ()), *done.facts.get("unchanged", ())]
+    return [
+        *(f"⚠️  **Note**: {one.rstrip('.')}." for one in warnings),
+        *([f"**Note**: {', '.join(waiting)} changes at the next restart."] if waiting else []),
+    ]
+
+
+def _dry_run(title: str, done: ChangeResult) -> str:
+    steps = [f"{number}. {step['step']}" for number, step in enumerate(done.facts["steps"], 1)]
+    facts = {"Plan": done.facts["plan"], "Plan token": done.facts.get("plan_token")}
+    return card("📝", bold(f"{title}: {done.facts['result']}"), facts, *steps, *_remarks(done))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorate.operations.registry import Risk
 from quorate.operations.units import parse_size
+from quorate.problems import Problem
 from quorate.pve import values
-from quorate.pve.errors import Problem
-from quorate.surfaces.compat.declaring import Tool, may
-from quorate.surfaces.compat.gates import DESTRUCTIVE_WHEN_TOLD
-from quorate.surfaces.compat.running import Run
-from quorate.surfaces.compat.solomonneas.shapes import INTERVAL, LONGEST_WAIT, PATIENCE, SMOKE_POOL, VMID, place
+from quorate.surfaces.compat.declaration import Recipe
+from quorate.surfaces.compat.execution import ToolCall
+from quorate.surfaces.compat.solomonneas.answers import LONGEST_WAIT, PATIENCE, SMOKE_POOL, guest_facts
 
 SMOKE_PREFIX = "mcp-smoke-"
 MOST_GIB = 64
@@ -41,15 +39,15 @@ PRIVILEGES = (
 )
 
 
-async def validate_source(run: Run) -> dict[str, Any]:
-    guest = await run.guest(run["vmid"], type="qemu")
-    config = await run.get(f"{guest.path}/config")
+async def validate_source(call: ToolCall) -> dict[str, Any]:
+    guest = await call.guest(call["vmid"], type="qemu", fresh=True)
+    config = await call.get(f"{guest.path}/config")
     gib = _disks(config) / GIB
-    blockers = _blockers(config, gib, run["max_disk_gb"] or MOST_GIB)
-    if guest.status == "running" and not run["allow_running"]:
+    blockers = _blockers(config, gib, call["max_disk_gb"] or MOST_GIB)
+    if guest.status == "running" and not call["allow_running"]:
         blockers.append("The VM is running: stop it, or allow running sources")
     return {
-        **place(guest),
+        **guest_facts(guest),
         "ok": not blockers,
         "blockers": blockers,
         "warnings": [] if guest.status in ("running", "stopped", "template") else [f"The VM is {guest.status}"],
@@ -93,20 +91,20 @@ def _disks(config: dict[str, Any]) -> int:
     return sum(parse_size(size, unit="K") for size in sizes if size)
 
 
-async def audit_permissions(run: Run) -> dict[str, Any]:
-    required = run["required_privileges"] or list(PRIVILEGES)
-    paths = [await _audited(run, path, required) for path in run["paths"] or _smoke_paths(run)]
-    return {"userid": run["userid"] or "current", "required_privileges": required, "paths": paths}
+async def audit_permissions(call: ToolCall) -> dict[str, Any]:
+    required = call["required_privileges"] or list(PRIVILEGES)
+    paths = [await _audited(call, path, required) for path in call["paths"] or _smoke_paths(call)]
+    return {"userid": call["userid"] or "current", "required_privileges": required, "paths": paths}
 
 
-def _smoke_paths(run: Run) -> list[str]:
-    guests = [run["source_vmid"], run["target_vmid"]]
-    storages = [run["template_storage"] or "local", run["root_storage"] or "local-lvm"]
+def _smoke_paths(call: ToolCall) -> list[str]:
+    guests = [call["source_vmid"], call["target_vmid"]]
+    storages = [call["template_storage"] or "local", call["root_storage"] or "local-lvm"]
     return list(
         dict.fromkeys(
             [
                 "/",
-                f"/pool/{run['pool'] or SMOKE_POOL}",
+                f"/pool/{call['pool'] or SMOKE_POOL}",
                 *(f"/storage/{storage}" for storage in storages),
                 "/sdn",
                 *(f"/vms/{vmid}" for vmid in guests if vmid is not None),
@@ -115,8 +113,8 @@ def _smoke_paths(run: Run) -> list[str]:
     )
 
 
-async def _audited(run: Run, path: str, required: list[str]) -> dict[str, Any]:
-    answer = await run.get("/access/permissions", path=path, userid=run["userid"])
+async def _audited(call: ToolCall, path: str, required: list[str]) -> dict[str, Any]:
+    answer = await call.get("/access/permissions", path=path, userid=call["userid"])
     held = (answer or {}).get(path, {})
     missing = [privilege for privilege in required if privilege not in held]
     return {
@@ -128,31 +126,31 @@ async def _audited(run: Run, path: str, required: list[str]) -> dict[str, Any]:
     }
 
 
-async def pool_resources(run: Run) -> dict[str, Any]:
-    pool = run["pool"] or SMOKE_POOL
-    members = await _members(run, pool)
+async def pool_resources(call: ToolCall) -> dict[str, Any]:
+    pool = call["pool"] or SMOKE_POOL
+    members = await _members(call, pool)
     return {"pool": pool, "count": len(members), "resources": members}
 
 
-async def _members(run: Run, pool: str) -> list[dict[str, Any]]:
-    await run.rows("access_list", kind="pools", name=pool)  # says so if there is no such pool
-    return [row for row in await run.get("/cluster/resources", type="vm") if row.get("pool") == pool]
+async def _members(call: ToolCall, pool: str) -> list[dict[str, Any]]:
+    await call.rows("access_list", kind="pools", name=pool)  # says so if there is no such pool
+    return [row for row in await call.guests(fresh=True) if row.get("pool") == pool]
 
 
-async def clean_up(run: Run) -> dict[str, Any]:
-    """Delete the guests of the pool that carry the prefix; only show them unless told to."""
-    pool, prefix = run["pool"] or SMOKE_POOL, run["name_prefix"] or SMOKE_PREFIX
-    members = await _members(run, pool)
+async def clean_up(call: ToolCall) -> dict[str, Any]:
+    """Delete the guests of the pool that carry the prefix; only show them by default."""
+    pool, prefix = call["pool"] or SMOKE_POOL, call["name_prefix"] or SMOKE_PREFIX
+    members = await _members(call, pool)
     targets = [_target(row) for row in members if str(row.get("name", "")).startswith(prefix)]
-    running = [] if run["force"] else [one for one in targets if one["status"] == "running"]
+    running = [] if call["force"] else [one for one in targets if one["status"] == "running"]
     about = {"pool": pool, "name_prefix": prefix, "matched": len(targets)}
     left = {"skipped_running": running, "skipped": len(members) - len(targets) + len(running)}
-    if run["dry_run"] is not False:
+    if call["dry_run"] is not False:
         return {**about, "dry_run": True, "targets": targets, **left}
     destroyed: list[dict[str, Any]] = []
     for target in targets:
         if target not in running:
-            destroyed.append({**target, **await _destroy(run, target, destroyed)})
+            destroyed.append({**target, **await _destroy(call, target, destroyed)})
     return {**about, "dry_run": False, "destroyed": destroyed, **left}
 
 
@@ -160,18 +158,18 @@ def _target(row: dict[str, Any]) -> dict[str, Any]:
     return {key: row.get(key) for key in ("vmid", "node", "type", "name", "status")}
 
 
-async def _destroy(run: Run, target: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
+async def _destroy(call: ToolCall, target: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
     # To stop it first takes two steps, and the second must not be left undone.
-    only_begin = run["wait"] is False and target["status"] != "running"
-    patience = min(run["timeoutSeconds"] or WAIT, LONGEST_WAIT)
+    only_begin = call["wait"] is False and target["status"] != "running"
+    patience = min(call["timeoutSeconds"] or WAIT, LONGEST_WAIT)
     try:
-        done = await run.change(
+        done = await call.change(
             "guest_delete",
             follow=0 if only_begin else max(patience, PATIENCE if target["status"] == "running" else 0),
             guest=target["vmid"],
             purge=True,
             destroy_unreferenced_disks=True,
-            stop=run["force"],
+            stop=call["force"],
         )
     except Problem as problem:
         if before:
@@ -181,61 +179,9 @@ async def _destroy(run: Run, target: dict[str, Any], before: list[dict[str, Any]
     return {"upid": done.task, "done": not done.is_running}
 
 
-TOOLS = (
-    Tool(
-        "proxmox_validate_qemu_smoke_source",
-        "Whether a VM is fit to be cloned for a smoke test: agent, addresses, devices, size, state.",
-        (
-            VMID,
-            may("max_disk_gb", "integer", about=f"Default {MOST_GIB}"),
-            may("allow_running", "boolean", about="A running VM is fine"),
-        ),
-        Risk.READ,
-        "guest_get detail=true",
-        validate_source,
-    ),
-    Tool(
-        "proxmox_audit_permissions",
-        "Which privileges a user or token has on the paths of a smoke test, and which are missing.",
-        (
-            may("userid", "string", about="User or token; else our own"),
-            may("paths", "array<string>", about="Instead of the usual ones"),
-            may("pool", "string", about=f"Default {SMOKE_POOL}"),
-            may("template_storage", "string", about="Default local"),
-            may("root_storage", "string", about="Default local-lvm"),
-            may("source_vmid", "integer"),
-            may("target_vmid", "integer"),
-            may("required_privileges", "array<string>"),
-        ),
-        Risk.READ,
-        "permission_audit",
-        audit_permissions,
-    ),
-    Tool(
-        "proxmox_list_pool_resources",
-        "Guests of a pool.",
-        (may("pool", "string", about=f"Default {SMOKE_POOL}"),),
-        Risk.READ,
-        "access_list kind=pools",
-        pool_resources,
-    ),
-    Tool(
-        "proxmox_cleanup_smoke_resources",
-        "Show, and with dry_run=false delete, what smoke tests have left in a pool.",
-        (
-            may("pool", "string", about=f"Default {SMOKE_POOL}"),
-            may("name_prefix", "string", about=f"Only guests so named, default {SMOKE_PREFIX}"),
-            may("force", "boolean", about="Running guests, too: their power is cut"),
-            may("dry_run", "boolean", about="Default true"),
-            may("wait", "boolean", about="For each deletion to end; default true"),
-            may("confirm", "boolean", about="Must be true to delete"),
-            may("destructive", "boolean", about="Must be true to delete"),
-            may("timeoutSeconds", "integer", about=f"For each deletion, default {WAIT}"),
-            INTERVAL,
-        ),
-        Risk.DESTROY,
-        "guest_list pool=mcp-smoke, then guest_delete",
-        clean_up,
-        DESTRUCTIVE_WHEN_TOLD,
-    ),
-)
+RECIPES: dict[str, Recipe] = {
+    "proxmox_validate_qemu_smoke_source": validate_source,
+    "proxmox_audit_permissions": audit_permissions,
+    "proxmox_list_pool_resources": pool_resources,
+    "proxmox_cleanup_smoke_resources": clean_up,
+}

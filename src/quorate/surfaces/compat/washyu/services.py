@@ -1,146 +1,110 @@
-"""Services of the catalogue on machines: requirements, installing, and what Terraform and Ansible do for them."""
+"""The service catalog, Terraform, Ansible, and community scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.operations.registry import Risk
-from quorate.surfaces.compat.declaring import Recipe, Tool, may, need
-from quorate.surfaces.compat.recipes import Source, taken
-from quorate.surfaces.compat.running import Run
-from quorate.surfaces.compat.washyu.shapes import ACCOUNT, HOSTNAME, PASSWORD, PATIENCE, PORT, good, reached, told
+from quorate.problems import Problem
+from quorate.surfaces.compat.declaration import Recipe
+from quorate.surfaces.compat.execution import ToolCall
+from quorate.surfaces.compat.recipes import Source, map_arguments
+from quorate.surfaces.compat.washyu.answers import change_answer, success
+from quorate.surfaces.compat.washyu.machines import PATIENCE, logged_in_host
 
-SERVICE = need("service_name", "string", "As list_available_services tells it")
-USERNAME = may("username", "string", ACCOUNT, "Default: the registered login, else mcp_admin")
-OVERRIDE = may("config_override", "object", about="Settings, as get_service_info lists them")
 SECONDS = 50.0
 
 
-async def listing(run: Run) -> dict[str, Any]:
-    rows = await run.rows("service_list")
-    return good(total_services=len(rows), services=rows)
+async def list_all(call: ToolCall) -> dict[str, Any]:
+    rows = await call.rows("service_list")
+    return success(total_services=len(rows), services=rows)
 
 
-async def info(run: Run) -> dict[str, Any]:
-    return good(service=await run.facts("service_info", service=run["service_name"]))
+async def info(call: ToolCall) -> dict[str, Any]:
+    return success(service=await call.facts("service_info", service=call["service_name"]))
 
 
-def looking(operation: str, parameters: Mapping[str, Source] | None = None, **fixed: Any) -> Recipe:
+def service_read(operation: str, parameters: Mapping[str, Source] | None = None, **fixed: Any) -> Recipe:
     """A look at a service on the machine of the call."""
 
-    async def recipe(run: Run) -> dict[str, Any]:
-        async with reached(run) as host:
-            found = await run.facts(
-                operation, host=host, service=run["service_name"], **fixed, **taken(run, parameters or {})
+    async def recipe(call: ToolCall) -> dict[str, Any]:
+        async with logged_in_host(call) as host:
+            found = await call.facts(
+                operation, host=host, service=call["service_name"], **fixed, **map_arguments(call, parameters or {})
             )
-        return good(hostname=run["hostname"], service=run["service_name"], result=found)
+        return success(hostname=call["hostname"], service=call["service_name"], result=found)
 
     return recipe
 
 
-def acting(operation: str, parameters: Mapping[str, Source] | None = None) -> Recipe:
+def service_change(operation: str, parameters: Mapping[str, Source] | None = None) -> Recipe:
     """A change of a service on the machine of the call, followed to its end."""
 
-    async def recipe(run: Run) -> dict[str, Any]:
-        async with reached(run) as host:
-            done = await run.change(
-                operation, follow=PATIENCE, host=host, service=run["service_name"], **taken(run, parameters or {})
+    async def recipe(call: ToolCall) -> dict[str, Any]:
+        async with logged_in_host(call) as host:
+            done = await call.change(
+                operation,
+                follow=PATIENCE,
+                host=host,
+                service=call["service_name"],
+                **map_arguments(call, parameters or {}),
             )
-        return told(done, hostname=run["hostname"], service=run["service_name"])
+        return change_answer(done, hostname=call["hostname"], service=call["service_name"])
 
     return recipe
 
 
 _PLAY = {"tags": "tags", "extra_vars": "extra_vars"}
-_TRY = looking("ansible_check", _PLAY, seconds=PATIENCE)
-_RUN = acting("ansible_run", _PLAY)
+_TRY = service_read("ansible_check", _PLAY, seconds=PATIENCE)
+_RUN = service_change("ansible_run", _PLAY)
 
 
-async def play(run: Run) -> Any:
-    return await (_TRY if run["check_mode"] else _RUN)(run)
+async def play(call: ToolCall) -> Any:
+    return await (_TRY if call["check_mode"] else _RUN)(call)
 
 
-ON_HOST = (SERVICE, HOSTNAME, USERNAME, PASSWORD)
+# -- community scripts -------------------------------------------------------------------------------------------------
 
-TOOLS = (
-    Tool("list_available_services", "Services that can be installed.", (), Risk.READ, "service_list", listing),
-    Tool(
-        "get_service_info",
-        "What a service needs, its settings, ports and health check.",
-        (SERVICE,),
-        Risk.READ,
-        "service_info",
-        info,
-    ),
-    Tool(
-        "check_service_requirements",
-        "Whether a machine has what a service needs: ports, memory, disk, architecture.",
-        (*ON_HOST, PORT),
-        Risk.LOOK_INSIDE,
-        "service_check",
-        looking("service_check"),
-    ),
-    Tool(
-        "install_service",
-        "Install a service on a machine; done when it is healthy.",
-        (*ON_HOST, OVERRIDE, PORT),
-        Risk.CHANGE,
-        "service_install",
-        acting("service_install", {"settings": "config_override"}),
-    ),
-    Tool(
-        "get_service_status",
-        "How a service on a machine is: what runs, health, version.",
-        (*ON_HOST, PORT),
-        Risk.LOOK_INSIDE,
-        "service_status",
-        looking("service_status"),
-    ),
-    Tool(
-        "plan_terraform_service",
-        "What Terraform would create, change or destroy for a service. Nothing is applied.",
-        (*ON_HOST, OVERRIDE, PORT),
-        Risk.LOOK_INSIDE,
-        "terraform_plan",
-        looking("terraform_plan", {"settings": "config_override"}, seconds=SECONDS),
-    ),
-    Tool(
-        "destroy_terraform_service",
-        "Destroy everything that Terraform made for a service.",
-        (*ON_HOST, PORT),
-        Risk.DESTROY,
-        "terraform_destroy",
-        acting("terraform_destroy"),
-    ),
-    Tool(
-        "refresh_terraform_service",
-        "What differs from what Terraform made for a service.",
-        (*ON_HOST, PORT),
-        Risk.LOOK_INSIDE,
-        "terraform_refresh",
-        looking("terraform_refresh", seconds=SECONDS),
-    ),
-    Tool(
-        "check_ansible_service",
-        "Try the playbook of a service on a machine in check mode.",
-        (*ON_HOST, PORT),
-        Risk.LOOK_INSIDE,
-        "ansible_check",
-        looking("ansible_check", seconds=PATIENCE),
-    ),
-    Tool(
-        "run_ansible_playbook",
-        "Run the playbook of a service on a machine, or try it with check_mode.",
-        (
-            *ON_HOST,
-            may("tags", "array<string>", about="Only tasks with one of these"),
-            may("extra_vars", "object", about="Settings, as get_service_info lists them"),
-            may("check_mode", "boolean", False, "Only tell what it would change"),
-            PORT,
-        ),
-        Risk.CHANGE,
-        "ansible_run",
-        play,
-    ),
-)
+
+PREVIEW = 500
+INSTALLER = "-install"
+"""What ct/jellyfin.sh runs inside its container is jellyfin-install: for who looks for one, they are the same."""
+
+
+async def search(call: ToolCall) -> dict[str, Any]:
+    """Names only, unless more is asked for."""
+    rows, beside = await call.listing("script_search", words=call["query"], category=_category(call))
+    found = rows if call["include_metadata"] else [{key: row[key] for key in ("script", "category")} for row in rows]
+    return success(query=call["query"], total_found=len(found), scripts=found, **beside)
+
+
+async def script_info(call: ToolCall) -> dict[str, Any]:
+    """With the beginning of its text, where that can be fetched."""
+    asked = {"script": call["script_name"].removesuffix(".sh").removesuffix(INSTALLER), "category": _category(call)}
+    try:
+        found = await call.facts("script_info", text=True, **asked)
+        found["preview"] = str(found.pop("content"))[:PREVIEW]
+    except Problem as problem:
+        found = await call.facts("script_info", **asked)
+        found["no_preview"] = str(problem)
+    return success(script={name: value for name, value in found.items() if name not in ("next_offset", "to_run")})
+
+
+def _category(call: ToolCall) -> str | None:
+    return "ct" if call["category"] == "install" else call["category"]
+
+
+RECIPES: dict[str, Recipe] = {
+    "list_available_services": list_all,
+    "get_service_info": info,
+    "check_service_requirements": service_read("service_check"),
+    "install_service": service_change("service_install", {"settings": "config_override"}),
+    "get_service_status": service_read("service_status"),
+    "plan_terraform_service": service_read("terraform_plan", {"settings": "config_override"}, seconds=SECONDS),
+    "destroy_terraform_service": service_change("terraform_destroy"),
+    "refresh_terraform_service": service_read("terraform_refresh", seconds=SECONDS),
+    "check_ansible_service": service_read("ansible_check", seconds=PATIENCE),
+    "run_ansible_playbook": play,
+    "search_proxmox_scripts": search,
+    "get_proxmox_script_info": script_info,
+}

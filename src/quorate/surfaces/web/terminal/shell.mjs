@@ -4,7 +4,7 @@ import { FitAddon } from "./addon-fit.mjs";
 const $ = (id) => document.getElementById(id);
 const say = (text) => { $("status").textContent = text; };
 const token = location.hash.slice(1);
-history.replaceState(null, "", location.pathname); // so that it stays in no history
+history.replaceState(null, "", location.pathname); // keep it out of the history
 
 const socket = new WebSocket(location.origin.replace(/^http/, "ws") + "/shell/ws");
 socket.binaryType = "arraybuffer";
@@ -16,13 +16,13 @@ let ended = false;
 function end(text) {
   if (ended) return;
   ended = true;
-  $("door").hidden = true;
+  $("login").hidden = true;
   say(text);
   if (terminal) terminal.options.disableStdin = true;
 }
 
 function start() {
-  $("door").hidden = true;
+  $("login").hidden = true;
   terminal = new Terminal({ cursorBlink: true, scrollback: 10000, theme: { background: "#16181d" } });
   const fit = new FitAddon();
   terminal.loadAddon(fit);
@@ -46,7 +46,7 @@ socket.onmessage = ({ data }) => {
   if (facts.machine) { $("where").textContent = facts.machine; document.title = "Quorate: " + facts.machine; }
   if (facts.error) say(facts.error);
   if (facts.passphrase) {
-    $("door").hidden = false;
+    $("login").hidden = false;
     $("passphrase").value = "";
     $("passphrase").focus();
     if (!facts.error) say("For the operator only");
@@ -55,7 +55,7 @@ socket.onmessage = ({ data }) => {
   if (facts.ended) end(facts.ended);
 };
 socket.onclose = () => end("The connection has ended.");
-$("door").onsubmit = (event) => {
+$("login").onsubmit = (event) => {
   event.preventDefault();
   say("Checking…");
   tell({ passphrase: $("passphrase").value });

@@ -1,0 +1,71 @@
+"""The table of measurements: each with its target, and the limit beyond which `make bench` fails."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+BUSY = 0.2
+"""The share of waiting for a core above which wall time says more about the machine than about what is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    what: str
+    value: float
+    unit: str
+    target: float
+    limit: float
+    """The target and room for noise: what is beyond it is a regression."""
+    remark: str = ""
+    busy: float = 0.0
+    """The share of the time for which the measured processes waited for a core."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.value > self.limit and self.busy <= BUSY
+
+    @property
+    def verdict(self) -> str:
+        if self.value <= self.target:
+            return "ok"
+        if self.value <= self.limit:
+            return "above target"
+        return "OVER" if self.is_over else f"not judged, the machine is busy ({self.busy:.0%})"
+
+
+@dataclass(slots=True)
+class Table:
+    rows: list[Row] = field(default_factory=list)
+
+    def section(self, title: str) -> None:
+        sys.stdout.write(f"\n{title}\n")
+
+    def add(
+        self,
+        what: str,
+        value: float,
+        unit: str,
+        target: float,
+        *,
+        room: float = 1.0,
+        remark: str = "",
+        busy: float = 0.0,
+    ) -> None:
+        """`room`: how many times the target a noisy machine may take; 1 for what does not depend on time."""
+        row = Row(what, value, unit, target, round(target * room, 2), remark, busy)
+        self.rows.append(row)
+        limits = f"target {row.target:g}, limit {row.limit:g}"
+        sys.stdout.write(f"  {what:<52} {value:>9.4g} {unit:<4} {limits:<28} {row.verdict:<14} {remark}\n")
+        sys.stdout.flush()
+
+    @property
+    def over(self) -> list[Row]:
+        return [row for row in self.rows if row.is_over]
+
+
+def ratio(ours: Sequence[float], floor: Sequence[float]) -> float:
+    """The median of pairs that were measured one after the other, so that a busy moment hits both."""
+    return statistics.median(one / other for one, other in zip(ours, floor, strict=True))

@@ -1,0 +1,78 @@
+"""Names to complete: guests, nodes and storages of the clusters, registered hosts, stored secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quorate.config import Settings
+
+CLUSTER_SECONDS = 1.5
+LIKE_HOST = ("host", "node", "guest")
+"""Tools that take a host accept all of these."""
+
+
+def kinds_of(key: str, part: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of object that an argument names, by its name and its description in the schema."""
+    says = str(part.get("description", ""))
+    if says.startswith(("Registered host, node, guest", "Host, list of hosts")):
+        return LIKE_HOST
+    if part.get("type") == "string" and "registered host" in says.lower():
+        return ("host",)
+    if says.startswith("vmid or name"):
+        return ("guest",)
+    return tuple(kind for kind in ("node", "storage") if key in (kind, f"{kind}s") or key.endswith(f"_{kind}"))
+
+
+def names(*kinds: str) -> list[str]:
+    """Those that are quickly available."""
+    from quorate.config import load
+
+    if not kinds:
+        return []
+    settings = load(tolerate=True)
+    has_state = "://" in settings.state or Path(settings.state).expanduser().exists()  # opening it would create it
+    return asyncio.run(_names(settings, kinds, has_state))
+
+
+def secret_names() -> list[str]:
+    from quorate.config import load
+    from quorate.homelab.vault import Vault
+
+    return Vault(load(tolerate=True).homelab.secrets_file, None).names()
+
+
+async def _names(settings: Settings, kinds: tuple[str, ...], has_state: bool) -> list[str]:
+    hosts = await _hosts(settings) if "host" in kinds and has_state else []
+    found: list[str] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLUSTER_SECONDS):
+            for kind in kinds:
+                found += await _of_clusters(settings, kind) if kind != "host" else []
+    return [*hosts, *found]
+
+
+async def _hosts(settings: Settings) -> list[str]:
+    from quorate.homelab.registry import Hosts
+    from quorate.pve.clock import SystemClock
+    from quorate.state.store import open_store
+
+    async with open_store(settings.state, clock=SystemClock()) as store:
+        return [host.name for host in await Hosts(store).all()]
+
+
+async def _of_clusters(settings: Settings, kind: str) -> list[str]:
+    from quorate.pve.client import PveClient
+
+    key, found = {"guest": "name"}.get(kind, kind), list[str]()
+    for cluster in settings.clusters:
+        client = PveClient(cluster.connection)
+        with contextlib.suppress(Exception):  # another cluster may answer
+            rows = await client.get("/cluster/resources", type={"guest": "vm"}.get(kind, kind))
+            found += sorted({str(row[key]) for row in rows if row.get(key)})
+        await client.close()
+    return found

@@ -1,0 +1,230 @@
+"""quorate runs: list, follow and control durable runs, or carry them on without a server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from quorate.cli.options import (
+    FAILED,
+    OK,
+    STILL_RUNNING,
+    actions_of,
+    cluster_options,
+    command,
+    gate_options,
+    settings_from,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from quorate.app import App
+    from quorate.runs.runs import Lack
+    from quorate.state.runs import Run, RunStore
+
+FOLLOW_SECONDS = 1.0
+
+
+def add(commands: Any) -> None:
+    runs = command(commands, "runs", _list, "list, follow and control durable runs")
+    runs.epilog = (
+        "Runs are started with `quorate call`, such as `quorate call run_evacuate node=pve1 --access operate`."
+    )
+    runs.add_argument("--all", action="store_true", help="include runs that have ended")
+    runs.add_argument("--json", action="store_true", help="print JSON")
+    add_action = actions_of(runs, gate_options, cluster_options)
+    for name, run, summary in (
+        ("show", _show, "show state, report and log of a run"),
+        ("follow", _follow, "print the log of a run until it ends or pauses"),
+        ("pause", _pause, "finish the current step, then stop"),
+        ("resume", _resume, "continue a paused run; may need approval"),
+        ("abort", _abort, "finish the current step, then report what is left"),
+    ):
+        action = add_action(name, run, summary)
+        action.add_argument("id", metavar="ID", help="id of the run, as listed")
+    add_action("work", _work, "continue all runs that no server is working on, until they end or pause")
+
+
+def _list(options: argparse.Namespace) -> int:
+    async def run(store: RunStore) -> int:
+        from quorate.operations.runs.control import WAITS_FOR_WORKER, at_present
+        from quorate.pipeline.sanitization import clean, one_line
+        from quorate.state.runs import ACTIVE, RunState
+
+        rows = await store.list(tuple(RunState) if options.all else ACTIVE, limit=200)
+        if options.json:
+            print(json.dumps(clean([_plain(row) for row in rows]), ensure_ascii=False))
+        elif not rows:
+            print("There are no runs." if options.all else "No run is active.")
+        for row in () if options.json else rows:
+            why = WAITS_FOR_WORKER if await store.lacks_worker(row) else at_present(row)
+            reason = f"  ({one_line(why)})" if why else ""
+            print(f"{row.id}  {row.state.value:<8}  {row.cluster}  {one_line(row.title)}{reason}")
+        return OK
+
+    return _with_runs(options, run)
+
+
+def _show(options: argparse.Namespace) -> int:
+    async def run(store: RunStore) -> int:
+        from quorate.hints import resolve
+        from quorate.operations.runs.control import describe
+        from quorate.operations.runs.start import access_for
+        from quorate.pipeline.sanitization import clean
+
+        found = await store.get(options.id)
+        facts = clean(resolve(describe(found, 1000, lacks_worker=await store.lacks_worker(found))))
+        if "next" in facts:
+            resume = f"quorate runs resume {found.id} --access {access_for(found.tool)}"
+            facts["next"] = f"Fix the reason, then run `{resume}`, or `quorate runs abort {found.id}`"
+        for name, value in facts.items():
+            if name == "log":
+                continue
+            print(f"{name:<9} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+        print(*facts["log"], sep="\n")
+        return OK
+
+    return _with_runs(options, run)
+
+
+def _follow(options: argparse.Namespace) -> int:
+    async def run(store: RunStore) -> int:
+        return await follow(store, options.id)
+
+    return _with_runs(options, run)
+
+
+async def follow(store: RunStore, name: str) -> int:
+    """Print new lines of the log as they appear."""
+    from quorate.operations.units import moment
+    from quorate.pipeline.sanitization import one_line
+    from quorate.state.runs import RunState
+
+    last = 0.0
+    shown: set[tuple[float, str]] = set()
+    while True:
+        run = await store.get(name)
+        for line in run.log:
+            if line.time >= last and (line.time, line.text) not in shown:
+                shown.add((line.time, line.text))
+                last = line.time
+                print(f"{moment(line.time)} {one_line(line.text)}", flush=True)
+        if run.state.has_ended or run.state is RunState.PAUSED:
+            print(f"{run.state.value}: {one_line(run.reason)}")
+            return _code(run)
+        await asyncio.sleep(FOLLOW_SECONDS)
+
+
+def _pause(options: argparse.Namespace) -> int:
+    async def run(store: RunStore) -> int:
+        return _say(await store.pause(options.id, _me()))
+
+    return _with_runs(options, run)
+
+
+def _abort(options: argparse.Namespace) -> int:
+    async def run(store: RunStore) -> int:
+        from quorate.pipeline.caller import Caller
+
+        return _say(await store.abort(options.id, _me(), origin=Caller(_me(), "cli").as_origin()))
+
+    return _with_runs(options, run)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    async def run(app: App) -> int:
+        from quorate.pipeline.caller import Caller, Exchange
+
+        await app.runs.control(options.id, "resume", Exchange(Caller(_me(), "cli"), wait_seconds=0.0))
+        return _say(await app.runs.get(options.id))
+
+    return _with_app(options, run)
+
+
+def _work(options: argparse.Namespace) -> int:
+    async def run(app: App) -> int:
+        from quorate.pipeline.sanitization import one_line
+
+        worked = await app.runs.work()
+        for one in worked:
+            print(f"{one.id}  {one.state.value}: {one_line(one.reason)}")
+        left = await app.runs.out_of_reach()
+        if left:
+            print(*_need_more(left), sep="\n", file=sys.stderr)
+        elif not worked:
+            print("No run is due.")
+        return max([*map(_code, worked), *([FAILED] if left else [])], default=OK)
+
+    return _with_app(options, run)
+
+
+def _need_more(left: Mapping[str, Lack]) -> Iterator[str]:
+    from quorate.config import Access
+
+    for lack in dict.fromkeys(one for one in left.values() if one.cluster):
+        shown = ", ".join(name for name, one in left.items() if one == lack)
+        yield f'quorate: These runs need access = "{lack.needed}" in [clusters.{lack.cluster}]: {shown}.'
+    names = [name for name, one in left.items() if not one.cluster]
+    if names:
+        level = max((left[name].needed for name in names), key=Access.rank)
+        which = "This run needs" if len(names) == 1 else "These runs need"
+        shown = ", ".join(names)
+        yield f"quorate: {which} --access {level}: {shown}. Run `quorate runs work --access {level}`."
+
+
+def _code(run: Run) -> int:
+    from quorate.state.runs import RunState
+
+    if run.state is RunState.DONE:
+        return OK
+    return FAILED if run.state.has_ended or run.state is RunState.PAUSED else STILL_RUNNING
+
+
+def _say(run: Run) -> int:
+    print(f"{run.id}: {run.state.value}. {run.title}")
+    return OK
+
+
+def _plain(run: Run) -> dict[str, Any]:
+    import msgspec
+
+    found: dict[str, Any] = msgspec.to_builtins(run)
+    return found
+
+
+def _me() -> str:
+    return f"{getpass.getuser()} at a shell"
+
+
+def _with_runs(options: argparse.Namespace, run: Callable[[RunStore], Awaitable[int]]) -> int:
+    from quorate.cli.options import with_store
+    from quorate.state.runs import RunStore
+
+    return with_store(options, lambda store: run(RunStore(store)))
+
+
+def _with_app(options: argparse.Namespace, run: Callable[[App], Awaitable[int]]) -> int:
+    from quorate.problems import Problem
+    from quorate.surfaces.rendering import problem_text
+
+    async def main() -> int:
+        from quorate.app import build
+        from quorate.cli.options import on_cluster
+
+        async with on_cluster(settings_from(options), options.demo) as settings:
+            app = build(settings)
+            try:
+                return await run(app)
+            finally:
+                await app.close()
+
+    try:
+        return asyncio.run(main())
+    except Problem as problem:
+        print(f"quorate: {problem_text(problem)}", file=sys.stderr)
+        return FAILED

@@ -1,0 +1,208 @@
+"""Advice that refers to tools, so that each surface can name them in its own words.
+
+    raise NotFound(f"No guest {name!r}", next_step=Advice("See what exists", GUEST_LIST))
+
+`str()` gives the native wording: "See what exists: guest_list". Layers below the operations use the constants here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHint:
+    """One tool to call next, with the arguments that matter."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, **arguments: Any) -> ToolHint:
+        """The same tool with arguments: `GUEST_POWER(guest=105, action="start")`."""
+        return ToolHint(self.tool, {**self.arguments, **arguments})
+
+    def __str__(self) -> str:
+        return " ".join((self.tool, *(f"{name}={value}" for name, value in self.spelled_arguments.items())))
+
+    @property
+    def spelled_arguments(self) -> dict[str, str]:
+        """The arguments as text: `true` for True."""
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.arguments.items()
+        }
+
+
+Naming = Callable[[ToolHint], str | None]
+"""How a surface writes a call of a tool; None where its caller cannot make that call."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Advice:
+    """What to do next: a sentence that makes sense alone, and the tools that help."""
+
+    text: str
+    tools: tuple[ToolHint, ...]
+
+    def __init__(self, text: str, *tools: ToolHint) -> None:
+        object.__setattr__(self, "text", text.strip().removesuffix("."))
+        object.__setattr__(self, "tools", tools)
+
+    def __str__(self) -> str:
+        return self.render(str)
+
+    def transform(self, change: Callable[[Any], Any]) -> Advice:
+        """The same advice with its text and the arguments of its tools passed through `change`."""
+        tools = (ToolHint(one.tool, change(dict(one.arguments))) for one in self.tools)
+        return Advice(change(self.text), *tools)
+
+    def render(self, name: Naming) -> str:
+        """The advice with the tools that `name` can name; the others are left out."""
+        named = [shown for tool in self.tools if (shown := name(tool))]
+        return ": ".join(part for part in (self.text, ", ".join(named)) if part)
+
+
+def append_advice(advice: Advice | str | None, text: str, *tools: ToolHint) -> Advice:
+    """The advice, followed by more."""
+    first = Advice(advice) if isinstance(advice, str) else advice
+    if first is None or not (first.text or first.tools):
+        return Advice(text, *tools)
+    return Advice(f"{first.text}. {text}", *first.tools, *tools)
+
+
+def resolve(value: Any, name: Naming = str) -> Any:
+    """The same data with every piece of advice as text."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, Advice):
+        return value.render(name)
+    if isinstance(value, (list, tuple)):
+        return value if all(isinstance(one, _PLAIN) for one in value) else [resolve(one, name) for one in value]
+    if isinstance(value, Mapping):
+        return {key: resolve(one, name) for key, one in value.items()}
+    return value
+
+
+_PLAIN = (str, int, float, type(None))
+"""Types that hold no advice: most of an answer consists of them."""
+
+ACCESS_DELETE: Final = ToolHint("access_delete")
+ACCESS_LIST: Final = ToolHint("access_list")
+ACL_SET: Final = ToolHint("acl_set")
+ANSIBLE_CHECK: Final = ToolHint("ansible_check")
+ANSIBLE_RUN: Final = ToolHint("ansible_run")
+API_CALL: Final = ToolHint("api_call")
+API_SEARCH: Final = ToolHint("api_search")
+BACKUP_COVERAGE: Final = ToolHint("backup_coverage")
+BACKUP_CREATE: Final = ToolHint("backup_create")
+BACKUP_JOB_LIST: Final = ToolHint("backup_job_list")
+BACKUP_JOB_SET: Final = ToolHint("backup_job_set")
+BACKUP_LIST: Final = ToolHint("backup_list")
+BACKUP_RESTORE: Final = ToolHint("backup_restore")
+CEPH_STATUS: Final = ToolHint("ceph_status")
+CAPACITY_PLAN: Final = ToolHint("capacity_plan")
+CLOUDINIT_SET: Final = ToolHint("cloudinit_set")
+CLUSTER_STATUS: Final = ToolHint("cluster_status")
+CONTAINER_CREATE: Final = ToolHint("container_create")
+DISK_ADD: Final = ToolHint("disk_add")
+DISK_CHANGE: Final = ToolHint("disk_change")
+DISK_DESTROY: Final = ToolHint("disk_destroy")
+FINDING_GET: Final = ToolHint("finding_get")
+FINDING_LIST: Final = ToolHint("finding_list")
+FIREWALL_GET: Final = ToolHint("firewall_get")
+FIREWALL_RULE_SET: Final = ToolHint("firewall_rule_set")
+GUEST_CLONE: Final = ToolHint("guest_clone")
+GUEST_CONFIGURE: Final = ToolHint("guest_configure")
+GUEST_DELETE: Final = ToolHint("guest_delete")
+GUEST_DIR_LIST: Final = ToolHint("guest_dir_list")
+GUEST_EXEC: Final = ToolHint("guest_exec")
+GUEST_FILE_READ: Final = ToolHint("guest_file_read")
+GUEST_FILE_WRITE: Final = ToolHint("guest_file_write")
+GUEST_GET: Final = ToolHint("guest_get")
+GUEST_INFO: Final = ToolHint("guest_info")
+GUEST_JOB: Final = ToolHint("guest_job")
+GUEST_LIST: Final = ToolHint("guest_list")
+GUEST_MIGRATE: Final = ToolHint("guest_migrate")
+GUEST_PATH_STAT: Final = ToolHint("guest_path_stat")
+GUEST_POWER: Final = ToolHint("guest_power")
+GUEST_SERVICE: Final = ToolHint("guest_service")
+GUEST_STOP: Final = ToolHint("guest_stop")
+GUEST_TEMPLATE: Final = ToolHint("guest_template")
+GUEST_WAIT: Final = ToolHint("guest_wait")
+HA_REMOVE: Final = ToolHint("ha_remove")
+HA_RULE_SET: Final = ToolHint("ha_rule_set")
+HA_SET: Final = ToolHint("ha_set")
+HA_STATUS: Final = ToolHint("ha_status")
+HOST_ADMIN_SETUP: Final = ToolHint("host_admin_setup")
+HOST_EXEC: Final = ToolHint("host_exec")
+HOST_FILE: Final = ToolHint("host_file")
+HOST_IMPORT: Final = ToolHint("host_import")
+HOST_JOB: Final = ToolHint("host_job")
+HOST_LIST: Final = ToolHint("host_list")
+HOST_REBOOT: Final = ToolHint("host_reboot")
+HOST_REGISTER: Final = ToolHint("host_register")
+HOST_SERVICE: Final = ToolHint("host_service")
+HOST_SHELL_OPEN: Final = ToolHint("host_shell_open")
+HOST_STATUS: Final = ToolHint("host_status")
+HOST_UPDATE: Final = ToolHint("host_update")
+HOST_VERIFY: Final = ToolHint("host_verify")
+IMAGE_DOWNLOAD: Final = ToolHint("image_download")
+IMAGE_UPLOAD: Final = ToolHint("image_upload")
+INFRA_APPLY: Final = ToolHint("infra_apply")
+INFRA_BACKUP: Final = ToolHint("infra_backup")
+INFRA_BACKUP_LIST: Final = ToolHint("infra_backup_list")
+INFRA_PLAN: Final = ToolHint("infra_plan")
+INFRA_ROLLBACK: Final = ToolHint("infra_rollback")
+INFRA_VALIDATE: Final = ToolHint("infra_validate")
+METRICS_GET: Final = ToolHint("metrics_get")
+METRICS_TOP: Final = ToolHint("metrics_top")
+NETWORK_APPLY: Final = ToolHint("network_apply")
+NETWORK_DISCOVER: Final = ToolHint("network_discover")
+NETWORK_LIST: Final = ToolHint("network_list")
+NETWORK_MAP: Final = ToolHint("network_map")
+NETWORK_SCAN: Final = ToolHint("network_scan")
+NIC_REMOVE: Final = ToolHint("nic_remove")
+NIC_SET: Final = ToolHint("nic_set")
+NODE_GET: Final = ToolHint("node_get")
+NODE_INSPECT: Final = ToolHint("node_inspect")
+NODE_LIST: Final = ToolHint("node_list")
+NODE_NETWORK_CHANGE: Final = ToolHint("node_network_change")
+NODE_UPDATES_REFRESH: Final = ToolHint("node_updates_refresh")
+PERMISSION_AUDIT: Final = ToolHint("permission_audit")
+POOL_SET: Final = ToolHint("pool_set")
+REPLICATION_LIST: Final = ToolHint("replication_list")
+REPLICATION_SET: Final = ToolHint("replication_set")
+RUN_CONTROL: Final = ToolHint("run_control")
+RUN_GET: Final = ToolHint("run_get")
+RUN_GUEST_UPDATE: Final = ToolHint("run_guest_update")
+RUN_LIST: Final = ToolHint("run_list")
+RUN_RESTORE_DRILL: Final = ToolHint("run_restore_drill")
+RUN_WAIT: Final = ToolHint("run_wait")
+SCRIPT_SEARCH: Final = ToolHint("script_search")
+SDN_CHANGE: Final = ToolHint("sdn_change")
+SERVICE_CHECK: Final = ToolHint("service_check")
+SERVICE_INSTALL: Final = ToolHint("service_install")
+SERVICE_LIST: Final = ToolHint("service_list")
+SERVICE_STATUS: Final = ToolHint("service_status")
+SERVICE_UNINSTALL: Final = ToolHint("service_uninstall")
+SNAPSHOT_CREATE: Final = ToolHint("snapshot_create")
+SNAPSHOT_DELETE: Final = ToolHint("snapshot_delete")
+SNAPSHOT_ROLLBACK: Final = ToolHint("snapshot_rollback")
+SNAPSHOT_LIST: Final = ToolHint("snapshot_list")
+STORAGE_LIST: Final = ToolHint("storage_list")
+TASK_GET: Final = ToolHint("task_get")
+TASK_LIST: Final = ToolHint("task_list")
+TASK_WAIT: Final = ToolHint("task_wait")
+TEMPLATE_LIST: Final = ToolHint("template_list")
+TERRAFORM_APPLY: Final = ToolHint("terraform_apply")
+TERRAFORM_DESTROY: Final = ToolHint("terraform_destroy")
+TERRAFORM_PLAN: Final = ToolHint("terraform_plan")
+TERRAFORM_REFRESH: Final = ToolHint("terraform_refresh")
+VM_CREATE: Final = ToolHint("vm_create")
+VOLUME_LIST: Final = ToolHint("volume_list")
+VOLUME_UPDATE: Final = ToolHint("volume_update")
+WORKLOAD_GET: Final = ToolHint("workload_get")
+WORKLOAD_LIST: Final = ToolHint("workload_list")
+WORKLOAD_REMOVE: Final = ToolHint("workload_remove")

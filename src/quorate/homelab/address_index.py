@@ -1,0 +1,206 @@
+"""Which machine is at an address, so that another name for it does not bypass the rules about it.
+
+Registered hosts are compared by the addresses that their names resolve to. Nodes and guests are looked up only in
+clusters where it matters, because asking every guest for its addresses costs a request each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections import defaultdict
+from functools import partial
+from typing import NamedTuple
+
+from quorate.homelab.host import Host
+from quorate.inside.interfaces import bare, from_pve, is_usable
+from quorate.inside.node_addresses import addresses_of_nodes
+from quorate.problems import Problem, Refused
+from quorate.pve import values
+from quorate.pve.clock import Clock
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.tasks import gather_bounded
+from quorate.ssh.settings import split_port
+
+LIFE_SECONDS = 60.0
+RESOLVE_SECONDS = 5.0
+GUEST_SECONDS = 10.0
+AT_ONCE = 8
+MOST_NAMES = 1000
+THIS_MACHINE = "this machine"
+
+
+class Member(NamedTuple):
+    """A node or guest of a cluster, and one address of it."""
+
+    kind: str
+    id: str
+    ip: str
+    port: int | None
+    """None: any port at that address."""
+
+
+class AddressIndex:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
+        self._members: dict[str, tuple[float, list[Member]]] = {}
+        self._nodes: dict[str, tuple[float, list[Member]]] = {}
+        self._asking_for: dict[str, asyncio.Task[tuple[float, frozenset[str]]]] = {}
+        self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def same(self, host: Host, hosts: list[Host]) -> list[Host]:
+        """The hosts that are the same machine under another name."""
+        others = [one for one in hosts if one.port == host.port and one.name != host.name]
+        here, *there = await asyncio.gather(*(self._ips(one.address) for one in (host, *others)))
+        return [one for one, ips in zip(others, there, strict=True) if ips & here]
+
+    async def member(self, cluster: Cluster, host: Host) -> Member | None:
+        """The node or guest of the cluster that is at the host's address."""
+        ips = await self._ips(host.address)
+        found = [one for one in await self._load_members(cluster) if one.ip in ips and one.port in (None, host.port)]
+        return min(found, key=lambda one: one.port is None, default=None)  # a port says more than an address
+
+    async def node(self, cluster: Cluster, host: Host) -> str | None:
+        """The node of the cluster at the host's address, without asking guests. Raises if the cluster is silent."""
+        async with self._asking[cluster.name]:
+            known = self._nodes.get(cluster.name)
+            if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
+                try:
+                    known = self._nodes[cluster.name] = self._clock.monotonic(), await self._nodes_of(cluster)
+                except Problem:
+                    if known is None:
+                        raise
+        ips = await self._ips(host.address)
+        found = [one for one in known[1] if one.ip in ips and one.port in (None, host.port)]
+        return min(found, key=lambda one: one.port is None).id if found else None
+
+    async def guest_named(self, cluster: Cluster, host: Host) -> Guest | None:
+        """The guest of the host's name, if it is at the host's address. Only guests of that name are asked."""
+        ips = await self._ips(host.address)
+        for row in await cluster.inventory.guests():
+            if row.name != host.name or row.template:
+                continue
+            guest = Guest(cluster, row)
+            for name, port in map(split_port, await _addresses(cluster, guest)):
+                if port in (None, host.port) and ips & await self._ips(name):
+                    return guest
+        return None
+
+    async def _load_members(self, cluster: Cluster) -> list[Member]:
+        async with self._asking[cluster.name]:  # concurrent lookups share one request
+            known = self._members.get(cluster.name)
+            if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
+                try:
+                    known = self._clock.monotonic(), await self._members_of(cluster)
+                    self._members[cluster.name] = known
+                except Problem as problem:
+                    if known is None:
+                        raise Refused(
+                            f"Whether this host belongs to the cluster {cluster.name} is unknown",
+                            why=f"Rules apply to that cluster, and it does not answer: {problem.what}",
+                            next_step="Try again when it answers",
+                        ) from None
+            return known[1]
+
+    async def _members_of(self, cluster: Cluster) -> list[Member]:
+        nodes = await self._nodes_of(cluster)
+        guests = [Guest(cluster, row) for row in await cluster.inventory.guests() if not row.template]
+        shown = await gather_bounded(AT_ONCE, [partial(_addresses, cluster, guest) for guest in guests])
+        places: list[tuple[str, str, str, int | None]] = []
+        for guest, told in zip(guests, shown, strict=True):
+            places += [("guest", str(guest.vmid), *split_port(place)) for place in told]
+        return [*nodes, *await self._resolved_members(places)]
+
+    async def _nodes_of(self, cluster: Cluster) -> list[Member]:
+        nodes = await addresses_of_nodes(cluster)
+        places = [("node", node, *split_port(place)) for node, places in nodes.items() for place in places]
+        return await self._resolved_members(places)
+
+    async def _resolved_members(self, places: list[tuple[str, str, str, int | None]]) -> list[Member]:
+        resolved = await asyncio.gather(*(self._ips(host) for _, _, host, _ in places))
+        return [
+            Member(kind, name, ip, port)
+            for (kind, name, _, port), ips in zip(places, resolved, strict=True)
+            for ip in ips
+        ]
+
+    async def _ips(self, address: str) -> frozenset[str]:
+        """The addresses of a name; the name itself if it cannot be resolved."""
+        with contextlib.suppress(ValueError):
+            return frozenset([_plain(address)])
+        name = address.lower()
+        known = self._resolved.get(name)
+        if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
+            asking = self._asking_for.get(name)
+            if asking is None:  # concurrent lookups share one request
+                asking = self._asking_for[name] = asyncio.ensure_future(self._resolve(name))
+            known = await asyncio.shield(asking)
+        return known[1]
+
+    async def _resolve(self, name: str) -> tuple[float, frozenset[str]]:
+        try:
+            found = await _resolved(name)
+        finally:
+            del self._asking_for[name]
+        if len(self._resolved) >= MOST_NAMES:  # callers choose the names
+            self._resolved.clear()
+        self._resolved[name] = self._clock.monotonic(), found
+        return self._resolved[name]
+
+
+async def _resolved(name: str) -> frozenset[str]:
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError, UnicodeError):
+        return frozenset([name.lower().rstrip(".")])
+    return frozenset(_plain(str(one[4][0])) for one in found)
+
+
+def _plain(ip: str) -> str:
+    """The canonical form of an IP address; all addresses of this machine are one."""
+    parsed = ipaddress.ip_address(bare(ip))
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return THIS_MACHINE if _is_own(mapped or parsed) else str(mapped or parsed)
+
+
+def _is_own(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """A socket connected to one of our own addresses has that address itself. Nothing is sent."""
+    if ip.is_loopback or ip.is_unspecified:
+        return True
+    try:
+        with socket.socket(socket.AF_INET if ip.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as asking:
+            asking.connect((str(ip), 9))
+            return ipaddress.ip_address(bare(asking.getsockname()[0])) == ip
+    except OSError:
+        return False
+
+
+async def _addresses(cluster: Cluster, guest: Guest) -> list[str]:
+    """The guest's addresses from our settings, from PVE, and from its configuration."""
+    configured = cluster.ssh.guest(guest.vmid)
+    written = [] if configured is None else [configured.address]
+    return [*written, *await reported_addresses(guest)]
+
+
+async def reported_addresses(guest: Guest) -> list[str]:
+    """The addresses of a running guest that PVE shows or that are in its configuration."""
+    if guest.row.status != "running":
+        return []
+    shown: list[str] = []
+    with contextlib.suppress(Problem, TimeoutError):
+        async with asyncio.timeout(GUEST_SECONDS):
+            shown += [one for card in await from_pve(guest) for one in card.addresses]
+    with contextlib.suppress(Problem, TimeoutError):
+        async with asyncio.timeout(GUEST_SECONDS):
+            shown += _configured_addresses(await guest.get("config"))
+    return list(dict.fromkeys(bare(one) for one in shown if is_usable(one)))
+
+
+def _configured_addresses(config: dict[str, object]) -> list[str]:
+    """Addresses of `net0` (container) and `ipconfig0` (cloud-init)."""
+    lines = [values.parse(str(line)) for key, line in config.items() if key.startswith(("net", "ipconfig"))]
+    return [str(line[key]) for line in lines for key in ("ip", "ip6") if line.get(key)]

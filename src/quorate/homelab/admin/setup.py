@@ -1,0 +1,90 @@
+"""Creates an administration account in steps. Each is one fixed script that gets its values as arguments."""
+
+from __future__ import annotations
+
+from quorate.homelab.admin.account import PATHS, AccountState, as_account, as_root, sudo_rule
+from quorate.homelab.machines import Machine
+from quorate.problems import NotConfigured
+
+COMMENT = "Quorate administration"
+
+# $1 account, $2 comment. The password `*` never matches, but unlike `!` it does not lock the account, which would make
+# some SSH servers refuse keys, too. A home left by an earlier account keeps its owner if that id is free.
+_USER = f"""{PATHS}
+shell=$(command -v bash) || shell=/bin/sh
+left=
+[ ! -d "/home/$1" ] || left=$(stat -c %u "/home/$1")
+case $left in
+0) left=;;
+?*) if grep -q "^[^:]*:[^:]*:$left:" /etc/passwd; then left=; fi;;
+esac
+if command -v useradd >/dev/null 2>&1; then
+  exec useradd -m -p "*" -s "$shell" -c "$2" ${{left:+-u "$left"}} "$1"
+fi
+adduser -D -s "$shell" -g "$2" ${{left:+-u "$left"}} "$1" && printf "%s:*\\n" "$1" | chpasswd -e
+"""
+# $1 home, $2 line. Other lines are kept; a missing line break at the end is added.
+_KEY = """
+umask 077
+cd -- "$1" && mkdir -p .ssh && chmod 700 .ssh || exit
+file=.ssh/authorized_keys
+if [ -s "$file" ] && [ -n "$(tail -c 1 "$file")" ]; then echo >> "$file"; fi
+grep -qxF -- "$2" "$file" 2>/dev/null || printf "%s\\n" "$2" >> "$file" || exit
+chmod 600 "$file" || exit
+if command -v restorecon >/dev/null 2>&1; then restorecon -R .ssh; fi
+exit 0
+"""
+# $1 account, $2 rule. sudo ignores files with a dot in their name, so the temporary file has no effect.
+_SUDO = f"""{PATHS}
+umask 077
+new=$(mktemp /etc/sudoers.d/.quorate.XXXXXX) || exit
+trap 'rm -f "$new"' EXIT
+printf "%s\\n" "$2" > "$new" && chmod 0440 "$new" && visudo -cf "$new" >&2 && mv -f "$new" "/etc/sudoers.d/$1"
+"""
+# $1 account, then groups.
+_GROUPS = f"""{PATHS}
+account=$1; shift
+for group in "$@"; do
+  if command -v usermod >/dev/null 2>&1; then usermod -aG "$group" "$account" || exit
+  else addgroup "$account" "$group" || exit; fi
+done
+"""
+
+
+async def make_user(machine: Machine, account: str) -> None:
+    await as_root(machine, f"Creating the account {account}", _USER, account, COMMENT)
+
+
+async def let_key_in(machine: Machine, account: str, home: str, line: str) -> None:
+    await as_account(machine, account, f"Adding the key of {account}", _KEY, home, line)
+
+
+async def allow_sudo(machine: Machine, account: str) -> None:
+    await as_root(machine, f"Writing the sudo rule of {account}", _SUDO, account, sudo_rule(account))
+
+
+async def join(machine: Machine, account: str, groups: tuple[str, ...]) -> None:
+    await as_root(machine, f"Adding {account} to {', '.join(groups)}", _GROUPS, account, *groups)
+
+
+def require_means(machine: Machine, found: AccountState, *, user: bool, sudo: bool) -> None:
+    """Refuse before the first change what could not be finished."""
+    if user and "useradd" not in found.programs and not {"adduser", "chpasswd"} <= found.programs:
+        raise NotConfigured(
+            f"{machine} has no program to create accounts",
+            why="Neither useradd nor adduser with chpasswd was found",
+            next_step="Create the account with that system's own tools, and register the host with it",
+        )
+    if not sudo:
+        return
+    if not {"sudo", "visudo"} <= found.programs:
+        raise NotConfigured(
+            f"{machine} has no sudo" if "sudo" not in found.programs else f"{machine} has sudo, but no visudo",
+            why="A rule that visudo has not checked could break sudo for everybody, so none is written",
+            next_step="Install the package sudo there, or use sudo=false for an account without root access",
+        )
+    if "includedir" not in found.programs:
+        raise NotConfigured(
+            f"sudo on {machine} does not read /etc/sudoers.d",
+            next_step="Add the line `@includedir /etc/sudoers.d` there with visudo, or use sudo=false",
+        )

@@ -1,1 +1,0 @@
-"""Handing guests over to Terraform or OpenTofu: their configuration as resources of the provider bpg/proxmox."""

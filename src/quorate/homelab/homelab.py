@@ -1,0 +1,144 @@
+"""The homelab as operations see it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from quorate.command_rules import CommandRules
+from quorate.config.settings import HOMELAB, HomelabSettings
+from quorate.homelab.address_index import AddressIndex
+from quorate.homelab.host import Host, unregistered
+from quorate.homelab.network.probe import AT_ONCE
+from quorate.homelab.registry import Hosts, jumps
+from quorate.homelab.secrets import Secrets, call_secrets
+from quorate.homelab.shells import Shells
+from quorate.inside.jobs import JobRecord
+from quorate.problems import NotConfigured, PermissionMissing, Problem
+from quorate.pve.clock import Clock, SystemClock
+from quorate.pve.cluster import Cluster, Neighbors
+from quorate.pve.subjects import Hides, Subject
+from quorate.pve.targets import HOST, Reached
+from quorate.ssh.access import SshAccess
+from quorate.state.records import Records
+from quorate.state.store import Store
+
+JOBS = "job"
+"""The kind of record of commands that their machines keep, of hosts and of guests."""
+
+
+class Homelab:
+    """The plain hosts around the clusters, and the clusters themselves, whose nodes and guests are hosts as well.
+
+    It takes the place of a cluster in the pipeline, so gates, rules, approvals and the audit trail work the same way.
+    """
+
+    def __init__(
+        self,
+        settings: HomelabSettings,
+        store: Store,
+        clusters: Sequence[Cluster] = (),
+        *,
+        clock: Clock | None = None,
+        command_rules: CommandRules | None = None,
+        needs_passphrase: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.name = HOMELAB
+        self.clock: Clock = clock or SystemClock()
+        self.ssh = SshAccess(settings.ssh)
+        self.command_rules = command_rules or CommandRules()
+        self.settings = settings
+        self.store = store
+        self.clusters = tuple(clusters)
+        self.hosts = Hosts(store)
+        self.address_index = AddressIndex(self.clock)
+        self.guarded: tuple[Cluster, ...] = ()
+        """Clusters, unfiltered, whose nodes and guests must not be reached as if they were plain hosts."""
+        self.secret_store = Secrets(settings)
+        self.shells = Shells(self.clock, needs_passphrase)
+        self.probes = asyncio.Semaphore(AT_ONCE)
+        """Limits the connections of scans."""
+        self.background: dict[str, Any] = {}
+        """Commands that continue on hosts and that only this server follows, by handle."""
+        self.jobs = Records(store, JOBS, JobRecord)
+
+    @property
+    def api(self) -> Cluster:
+        raise NotConfigured(f"The {self.name} has no Proxmox VE API")
+
+    async def close(self) -> None:
+        await self.ssh.close()
+
+    def secrets(self) -> list[str]:
+        return [*self.ssh.secrets(), *self.secret_store.revealed, *call_secrets()]
+
+    async def visible_view(self, hides: Hides | None, neighbors: Neighbors) -> Homelab:
+        """The same homelab without hidden hosts, among the clusters that the caller sees."""
+        visible, guarded = await neighbors()
+        view = copy.copy(self)
+        view.clusters = tuple(visible)
+        view.hosts = self.hosts.behind(hides)
+        view.guarded = tuple(guarded)
+        return view
+
+    async def blanker(self) -> Callable[[str], str]:
+        blankers = [await cluster.blanker() for cluster in self.clusters]
+        return lambda text: functools.reduce(lambda left, blank: blank(left), blankers, text)
+
+    async def visibility(self) -> str:
+        hidden = len(await self.hosts.everyone()) - len(await self.hosts.all())
+        return f"all but {hidden} hosts that the rules hide from it" if hidden else "everything"
+
+    async def lookup(self, arguments: Mapping[str, Any]) -> None:
+        from quorate.homelab.machines import machine  # which is made of this class
+        from quorate.homelab.selection import expand
+
+        named = arguments.get("host")
+        for ref in (*(named if isinstance(named, list) else [named]), *(arguments.get("hosts") or ())):
+            for one in (await expand(self, ref))[0] if isinstance(ref, str) else ():
+                await machine(self, one)  # sends nothing
+
+    async def subjects(
+        self,
+        reach: Sequence[Sequence[Reached]],
+        *,
+        by_name: bool = False,  # noqa: ARG002 - names of hosts are always known
+    ) -> list[list[Subject]]:
+        everyone = await self.hosts.everyone() if any(reach) else []
+        hosts = [[thing for thing in things if thing.kind == HOST] for things in reach]
+        found = [[one for thing in things for one in await self._host(thing, everyone)] for things in hosts]
+        return [list(dict.fromkeys(subjects)) for subjects in found]
+
+    async def _host(self, thing: Reached, everyone: list[Host]) -> list[Subject]:
+        """The host, other registered names of the same machine, and the machine that a new address leads to."""
+        now = next((host for host in everyone if host.name == thing.id), None)
+        new = Host(**thing.becomes) if thing.becomes else None
+        here = now or new or unregistered(thing.id)
+        found = [here.subject if new is None else here.subject.becoming(new.subject)]
+        found += [one.subject for one in await self.address_index.same(here, everyone)]
+        if new is not None and (now is None or (now.address, now.port, now.jump) != (new.address, new.port, new.jump)):
+            found.append(Subject(HOST, new.at, new.address))
+            found += [one.subject for one in await self.address_index.same(new, everyone)]
+        return found
+
+    async def identity(self, kind: str, id: str) -> str:
+        """A host is its name and where that leads: an approval does not cover another machine of that name later."""
+        if kind != HOST:
+            return ""
+        everyone = {host.name: host for host in await self.hosts.everyone()}
+        if id not in everyone:
+            return "not registered"
+        route = [everyone[id], *await jumps(self.hosts, everyone[id])]
+        return f"digest {'-'.join(one.digest for one in route)}"
+
+    def forget(self, changed: Iterable[int] = ()) -> None:
+        """It keeps nothing about guests; plans name the cluster of each step."""
+
+    async def explain(self, problem: Problem) -> Problem:
+        if isinstance(problem, PermissionMissing):
+            for cluster in self.clusters:
+                cluster.forget_rights()
+        return problem

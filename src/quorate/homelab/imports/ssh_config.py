@@ -1,0 +1,77 @@
+"""Hosts of an OpenSSH client configuration."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from fnmatch import fnmatchcase
+
+from quorate.homelab.imports.candidate import Candidate
+
+_LINE = re.compile(r"^\s*(?P<key>[A-Za-z]+)(?:\s+|\s*=\s*)(?P<value>.+?)\s*$")
+_USED = ("hostname", "user", "port", "identityfile", "proxyjump")
+
+
+def read_ssh_config(text: str) -> tuple[list[Candidate], list[str]]:
+    """Each host that is written out, with the options of every pattern that fits it, and what was not understood."""
+    blocks, remarks = _blocks(text)
+    names = [name for patterns, _ in blocks for name in patterns if not re.search(r"[*?!]", name)]
+    found = [_candidate(name, blocks) for name in dict.fromkeys(names)]
+    return found, remarks
+
+
+def _blocks(text: str) -> tuple[list[tuple[list[str], dict[str, str]]], list[str]]:
+    blocks: list[tuple[list[str], dict[str, str]]] = [(["*"], {})]
+    remarks: list[str] = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("#") or not (match := _LINE.match(line)):
+            continue
+        key, value = match["key"].lower(), match["value"]
+        if key == "host":
+            blocks.append((_words(value), {}))
+        elif key == "match":
+            blocks.append(([], {}))
+            remarks.append(f"Match {value} is left out")
+        elif key == "include":
+            remarks.append(f"Include {value} is left out: give its text to import what it holds")
+        elif key in _USED:
+            blocks[-1][1].setdefault(key, " ".join(_words(value)))
+    return blocks, remarks
+
+
+def _words(value: str) -> list[str]:
+    try:
+        return shlex.split(value, comments=True)
+    except ValueError:
+        return value.split()
+
+
+def _fits(name: str, patterns: list[str]) -> bool:
+    if any(fnmatchcase(name, one[1:]) for one in patterns if one.startswith("!")):
+        return False
+    return any(fnmatchcase(name, one) for one in patterns)
+
+
+def _candidate(name: str, blocks: list[tuple[list[str], dict[str, str]]]) -> Candidate:
+    """The first value of an option counts, as for ssh."""
+    options: dict[str, str] = {}
+    for patterns, given in blocks:
+        if _fits(name, patterns):
+            options = {**given, **options}
+    found = Candidate(name, options.get("hostname", name).replace("%h", name), user=options.get("user"))
+    if port := options.get("port"):
+        if port.isdecimal() and 0 < int(port) < 65536:
+            found.port = int(port)
+        else:
+            found.missing.append(f"Port {port} is not a port")
+    if key := options.get("identityfile"):
+        if "%" in key.replace("%d", ""):
+            found.missing.append(f"IdentityFile {key} cannot be worked out: set key")
+        else:
+            found.key = key.replace("%d", "~")
+    if (jump := options.get("proxyjump", "none")) != "none":
+        hops = jump.split(",")
+        found.jump = hops[-1].rpartition("@")[2].partition(":")[0]
+        if len(hops) > 1:
+            found.missing.append(f"It goes through {jump}: the jump hosts need jump hosts of their own")
+    return found

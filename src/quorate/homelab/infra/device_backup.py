@@ -1,0 +1,322 @@
+"""Backs up the configuration of a machine and restores it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shlex
+import tarfile
+from collections.abc import AsyncIterator, Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.infra.archive import DeviceBackup, Piece
+from quorate.homelab.infra.workload_move import MOST_DATA
+from quorate.homelab.machines import Machine
+from quorate.homelab.workloads.engines import survey, with_workload
+from quorate.homelab.workloads.model import Spec
+from quorate.inside.posix_script import failure, script
+from quorate.problems import Conflict, GuestRefused, NotFound, Problem
+from quorate.pve.tasks import Report
+from quorate.state.canonical import canonical
+
+Section = Literal["workloads", "services", "network", "schedules", "ssh", "packages"]
+SECTIONS: tuple[Section, ...] = get_args(Section)
+MOST_FILES = 8 * 1024 * 1024
+"""Of all files of a machine; configuration is small."""
+SECONDS = 120.0
+
+_PATHS = {
+    "network": (
+        "/etc/hostname /etc/hosts /etc/network/interfaces /etc/network/interfaces.d/* /etc/netplan/* "
+        "/etc/systemd/network/* /etc/NetworkManager/system-connections/*"
+    ),
+    "schedules": (
+        "/etc/crontab /etc/cron.d/* /var/spool/cron/* /var/spool/cron/crontabs/* "
+        "/etc/systemd/system/quorate*.service /etc/systemd/system/quorate*.timer"
+    ),
+    "ssh": "/etc/ssh/sshd_config /etc/ssh/sshd_config.d/*",
+}
+# $1 is the folder of services. Links are not followed: their targets belong to others.
+_TAKE = """
+folder=$1; set --
+for one in {paths}; do [ ! -f "$one" ] || [ -L "$one" ] || set -- "$@" "${{one#/}}"; done
+[ $# -gt 0 ] || exit 0
+cd / && exec tar -cf - -- "$@"
+"""
+_OF_SERVICES = '"$folder"/*/* "$folder"/*/.env'
+_PACKAGES = """
+if command -v dpkg-query > /dev/null 2>&1; then dpkg-query -W -f '${binary:Package} ${Version}\\n'
+elif command -v rpm > /dev/null 2>&1; then rpm -qa --qf '%{NAME} %{VERSION}-%{RELEASE}\\n'
+elif command -v apk > /dev/null 2>&1; then apk list --installed
+else exit 44; fi | sort
+"""
+# $1 path, $2 mode, $3 owner. Atomic, and never more readable than the old file.
+_PUT = """
+folder=$(dirname -- "$1") && mkdir -p -- "$folder" && new=$(mktemp -- "$folder/.quorate-XXXXXX") || exit
+cat > "$new" && chown -- "$3" "$new" && chmod -- "$2" "$new" && mv -f -- "$new" "$1" || { rm -f -- "$new"; exit 1; }
+"""
+_DROP = 'rm -f -- "$1"'
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A piece with its current content."""
+
+    piece: Piece
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    taken: tuple[Taken, ...]
+    cannot: dict[str, str]
+
+    @property
+    def by_key(self) -> dict[tuple[str, str, str], Taken]:
+        return {one.piece.key: one for one in self.taken}
+
+
+async def look(home: Homelab, machine: Machine, sections: Collection[str]) -> Look:
+    """Everything in those sections; what cannot be read is listed with the reason."""
+    cannot: dict[str, str] = {}
+    found = [*await _files(home, machine, sections)]
+    if "packages" in sections:
+        found += await _packages(machine, cannot)
+    if "workloads" in sections:
+        found += await _workloads(home, machine, cannot)
+    return Look(tuple(found), cannot)
+
+
+async def _files(home: Homelab, machine: Machine, sections: Collection[str]) -> list[Taken]:
+    found = []
+    for section in sections:
+        paths = _OF_SERVICES if section == "services" else _PATHS.get(section)
+        if paths is None:
+            continue
+        command = script(_TAKE.format(paths=paths), home.settings.services_folder)
+        output = await machine.transport.run(machine.as_root(command), seconds=SECONDS, keep=MOST_FILES)
+        if output.exit_code != 0:
+            raise failure(output, f"Reading the {section} files on {machine}")
+        if output.stdout_cut:
+            raise GuestRefused(f"The {section} files on {machine} are larger than {MOST_FILES} bytes")
+        try:
+            found += [*taken_from(output.stdout, section, _asked_for(home, section))]
+        except (tarfile.TarError, ValueError, RecursionError) as error:
+            raise GuestRefused(f"{machine} did not send a tar archive of the {section} files", why=str(error)) from None
+    return found
+
+
+def _asked_for(home: Homelab, section: str) -> list[str]:
+    if section != "services":
+        return _PATHS[section].split()
+    return [f"{home.settings.services_folder}/*/*", f"{home.settings.services_folder}/*/.env"]
+
+
+def taken_from(data: bytes, section: str, patterns: Collection[str]) -> Iterator[Taken]:
+    """The files of a plain archive. A machine may send anything: files that were not requested are skipped."""
+    if not data:
+        return
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+        for info in tar:
+            path = f"/{info.name.lstrip('/')}"
+            wanted = any(PurePosixPath(path).match(pattern) for pattern in patterns) and ".." not in path.split("/")
+            if not info.isreg() or not wanted:
+                continue
+            if info.issparse() or info.size > len(data):
+                raise ValueError(f"{path} claims to be larger than the archive")
+            opened = tar.extractfile(info)
+            content = opened.read() if opened else b""
+            piece = Piece(section, "file", path, _sha256(content), "", info.mode & 0o7777, info.uid, info.gid)
+            yield Taken(piece, content)
+
+
+async def _packages(machine: Machine, cannot: dict[str, str]) -> list[Taken]:
+    output = await machine.transport.run(script(_PACKAGES), seconds=SECONDS, keep=MOST_FILES)
+    if output.exit_code != 0 or not output.stdout:
+        cannot["packages"] = "The machine has neither dpkg, rpm nor apk"
+        return []
+    return [Taken(Piece("packages", "packages", "packages", _sha256(output.stdout), ""), output.stdout)]
+
+
+async def _workloads(home: Homelab, machine: Machine, cannot: dict[str, str]) -> list[Taken]:
+    try:
+        engines, silent = await survey(machine, home.clock)
+    except NotFound:
+        return []  # a machine without an engine has none
+    except Problem as problem:
+        cannot["workloads"] = str(problem)
+        return []
+    cannot |= {f"workloads of {name}": why for name, why in silent.items()}
+    found = []
+    for engine in engines:
+        for one in await engine.list():
+            try:
+                spec = await engine.spec_of(one.name)
+            except Problem as problem:
+                cannot[f"{engine.name} {one.name}"] = str(problem)
+                continue
+            digest = _sha256(canonical(_without_empty(spec.exact)))
+            piece = Piece("workloads", "workload", one.name, digest, "", engine=engine.name, running=one.running)
+            found.append(Taken(piece, canonical(spec.exact)))
+    return found
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+async def data_of(home: Homelab, machine: Machine, cannot: dict[str, str]) -> AsyncIterator[Taken]:
+    """The content of its containers' volumes, one at a time to save memory."""
+    try:
+        engines, _ = await survey(machine, home.clock)
+    except NotFound:
+        return
+    for engine in engines:
+        for one in await engine.list():
+            for mount in (await engine.get(one.name)).mounts:
+                try:
+                    tar = await engine.read_folder(one.name, mount.path, MOST_DATA)
+                except Problem as problem:
+                    cannot[f"data of {one.name}:{mount.path}"] = str(problem)
+                    continue
+                name = f"{one.name}:{mount.path}"
+                yield Taken(Piece("data", "data", name, _sha256(tar), "", engine=engine.name), tar)
+
+
+async def put_data(home: Homelab, machine: Machine, piece: Piece, tar: bytes) -> list[str]:
+    """Unpack it while the container is stopped, then compare every file; returns additional files."""
+    name, _, path = piece.name.partition(":")
+    engine, there = await with_workload(machine, home.clock, name, piece.engine)  # type: ignore[arg-type]
+    if there.running:
+        await engine.power(name, "stop")
+    try:
+        await engine.write_folder(name, path, tar)
+        now = _entries(await engine.read_folder(name, path, MOST_DATA))
+    finally:
+        if there.running:
+            await engine.power(name, "start")
+    then = _entries(tar)
+    if wrong := [entry for entry, told in then.items() if now.get(entry) != told]:
+        raise Conflict(f"{len(wrong)} files of {piece.name} differ from the backup", why=", ".join(wrong[:5]))
+    return sorted(set(now) - set(then))
+
+
+def _entries(tar: bytes) -> dict[str, tuple[bytes, int, str]]:
+    """Path -> kind, mode and hash; times and owners are ignored."""
+    found = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as opened:
+            for info in opened:
+                if info.issparse() or info.size > len(tar):
+                    raise ValueError(f"{info.name} claims to be larger than the archive")
+                content = opened.extractfile(info) if info.isreg() else None
+                digest = _sha256(content.read()) if content else info.linkname
+                found[info.name] = (info.type, info.mode & 0o7777, digest)
+    except (tarfile.TarError, ValueError, RecursionError) as error:
+        raise GuestRefused("The engine did not send a tar archive", why=str(error)) from None
+    return found
+
+
+# -- putting back ------------------------------------------------------------------------------------------------------
+
+
+async def put_file(machine: Machine, piece: Piece, content: bytes) -> None:
+    command = script(_PUT, piece.name, f"{piece.mode:04o}", f"{piece.uid}:{piece.gid}", stdin=content)
+    output = await machine.transport.run(machine.as_root(command), seconds=SECONDS)
+    if output.exit_code != 0:
+        raise failure(output, f"Writing {piece.name}")
+
+
+async def drop_file(machine: Machine, path: str) -> None:
+    output = await machine.transport.run(machine.as_root(script(_DROP, path)))
+    if output.exit_code != 0:
+        raise failure(output, f"Removing {path}")
+
+
+async def put_workload(
+    home: Homelab, machine: Machine, piece: Piece, content: bytes, *, replaces: bool, report: Report | None = None
+) -> None:
+    """Restore it, running or stopped. If it does not start, the existing one stays."""
+    engines, _ = await survey(machine, home.clock)
+    engine = next((one for one in engines if one.name == piece.engine), None)
+    if engine is None:
+        raise NotFound(f"{machine} has no {piece.engine}", next_step="Install it there, then roll back again")
+    there = await engine.find(piece.name)
+    exact: dict[str, Any] = msgspec.json.decode(content)
+    if there is None or replaces:
+        spec = Spec(piece.name, str(exact.get("Image", "")), restart="no", exact=exact)
+        restart: Any = (exact.get("HostConfig", {}).get("RestartPolicy") or {}).get("Name") or "no"
+        await engine.deploy(replace(spec, restart=restart), report, replace=replaces)
+    if not piece.running:
+        await engine.power(piece.name, "stop")
+    elif there is not None and not replaces and not there.running:
+        await engine.power(piece.name, "start")
+    now = await engine.get(piece.name)
+    if now.running != piece.running:
+        wanted = "running" if piece.running else "stopped"
+        raise Conflict(f"{piece.name} is {now.state}, but was {wanted} when the backup was made")
+
+
+async def drop_workload(home: Homelab, machine: Machine, piece: Piece) -> None:
+    engines, _ = await survey(machine, home.clock)
+    for engine in engines:
+        if engine.name == piece.engine:
+            await engine.remove(piece.name)
+
+
+def differing(then: DeviceBackup, now: Look, sections: Collection[str]) -> list[tuple[str, Piece]]:
+    """What to do to return to the backup: restore, start, stop or drop. Packages are only compared."""
+    there = now.by_key
+    wanted = {one.key: one for one in then.pieces if one.section in sections and one.kind in ("file", "workload")}
+    todo: list[tuple[str, Piece]] = []
+    for key, piece in wanted.items():
+        found = there.get(key)
+        if found is None or not _same(found.piece, piece):
+            again = found is not None and found.piece.sha256 == piece.sha256 and piece.kind == "workload"
+            verb = "restore" if found is None else ("start" if piece.running else "stop") if again else "replace"
+            todo.append((verb, piece))
+    for key, one in there.items():
+        if key not in wanted and one.piece.section in sections and _was_absent(then, one.piece):
+            todo.append(("drop", one.piece))
+    return todo
+
+
+def _was_absent(then: DeviceBackup, piece: Piece) -> bool:
+    """Whether the backup proves that it did not exist."""
+    if piece.kind != "workload":
+        return piece.kind == "file"
+    unsure = {"workloads", f"workloads of {piece.engine}", f"{piece.engine} {piece.name}"}
+    return not unsure & then.cannot.keys()
+
+
+def packages_differ(then: bytes, now: bytes) -> list[str]:
+    before, after = set(then.decode("utf-8", "replace").splitlines()), set(now.decode("utf-8", "replace").splitlines())
+    return [*(f"- {one}" for one in sorted(before - after)), *(f"+ {one}" for one in sorted(after - before))]
+
+
+def described(verb: str, piece: Piece) -> str:
+    what = shlex.quote(piece.name) if piece.kind == "file" else f"{piece.engine} {piece.name}"
+    return f"{verb} {what}" + (f" sha256:{piece.sha256[:12]}" if verb in ("restore", "replace") else "")
+
+
+def _same(now: Piece, then: Piece) -> bool:
+    """Files compare with their owner and mode, workloads with whether they run."""
+    return (now.sha256, now.mode, now.uid, now.gid, now.running) == (
+        then.sha256, then.mode, then.uid, then.gid, then.running,
+    )  # fmt: skip
+
+
+def _without_empty(value: Any) -> Any:
+    """Engines have many spellings for an empty value: null, zero, an empty list."""
+    if isinstance(value, dict):
+        cleared = {key: _without_empty(one) for key, one in value.items()}
+        return {key: one for key, one in cleared.items() if one not in (None, "", [], {}, 0, False)}
+    return [_without_empty(one) for one in value] if isinstance(value, list) else value
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

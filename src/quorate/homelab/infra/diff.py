@@ -1,0 +1,361 @@
+"""The difference between what is requested and what exists, read again each time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.infra import units
+from quorate.homelab.infra.document import (
+    COMPARED_OF_HOSTS,
+    Document,
+    Item,
+    WantedGuest,
+    WantedWorkload,
+    spread_ports,
+)
+from quorate.homelab.infra.plan_store import Made
+from quorate.homelab.infra.units import AsRoot
+from quorate.homelab.machines import Machine, machine
+from quorate.homelab.services.catalogue import catalogue
+from quorate.homelab.services.compose import Project, compose_of
+from quorate.homelab.services.installations import Installed, Ledger, place_of
+from quorate.homelab.workloads import request
+from quorate.homelab.workloads.deployments import Deployment
+from quorate.homelab.workloads.engines import the_engine
+from quorate.homelab.workloads.model import Spec, Workload
+from quorate.inside import services
+from quorate.problems import BadArgument, NotFound, Problem
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.inventory import Resource
+from quorate.pve.tasks import gather_bounded
+from quorate.state.canonical import canonical
+from quorate.state.store import shared_key
+
+Act = Literal["create", "update", "none", "remove", "going on", "unknown"]
+OWNER, SEAL = "quorate.plan", "quorate.spec"
+"""Labels of what a document created: its name, and a keyed hash of the request, including values of variables."""
+AT_ONCE = 8
+SECONDS = 40.0
+MEBIBYTE = 1024**2
+DEFAULT_MEMORY = 512
+"""PVE's default for a guest, in MiB."""
+_NAMELESS = re.compile(r"[0-9a-f]{64}")
+_FACTORS = {"K": 1024, "M": MEBIBYTE, "G": 1024**3, "T": 1024**4}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    item: Item
+    name: str
+    """Of the copy."""
+    act: Act
+    place: str = ""
+    changes: tuple[tuple[str, Any, Any], ...] = ()
+    """Field, current value, requested value."""
+    why: str = ""
+    number: int = 0
+    """Of the copy, from 0."""
+    engine: str = ""
+
+    @property
+    def says(self) -> str:
+        where = f" on {self.place}" if self.place and self.item.kind != "host" else ""
+        return f"{self.act.capitalize()} {self.item.kind} {self.name}{where}"
+
+    def as_dict(self) -> dict[str, Any]:
+        diff = [{"field": field, "now": now, "wanted": wanted} for field, now, wanted in self.changes]
+        told = {"what": f"{self.item.kind} {self.name}", "on": self.place, "action": self.act, "changes": diff}
+        return {key: value for key, value in {**told, "why": self.why}.items() if value not in ("", [])}
+
+    @property
+    def record(self) -> Made:
+        return Made(self.item.kind, self.name, self.item.name, self.place, self.engine)
+
+
+async def compare(home: Homelab, document: Document, only: str | None = None) -> list[Difference]:
+    """Every copy of every item, in the order of execution."""
+    wanted = [
+        (item, name, number)
+        for item in document.order()
+        if only in (None, item.name)
+        for number, name in enumerate(item.copies())
+    ]
+    work = [lambda one=one: _bounded(home, document, *one) for one in wanted]
+    return list(await gather_bounded(AT_ONCE, work))
+
+
+async def _bounded(home: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
+    try:
+        async with asyncio.timeout(SECONDS):
+            return await difference(home, document, item, name, number)
+    except TimeoutError:
+        return Difference(item, name, "unknown", item.place, why=f"It did not answer within {SECONDS:g} s")
+    except Problem as problem:
+        return Difference(item, name, "unknown", item.place, why=str(problem))
+
+
+async def difference(home: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
+    """The difference of one copy. Raises a Problem if it cannot be read."""
+    match item.kind:
+        case "host":
+            return await _of_host(home, item)
+        case "guest":
+            return await _of_guest(home, item, name, number)
+        case "workload":
+            return await _of_workload(home, document, item, name, number)
+        case _:
+            return await _of_service(home, document, item)
+
+
+async def find_superfluous(
+    home: Homelab, owner: str, made: Iterable[Made], wanted: Sequence[Difference]
+) -> list[Difference]:
+    """What a document created, still exists, and is no longer requested; newest first."""
+    keys = {one.record.key for one in wanted}
+    left = [one for one in made if one.key not in keys and not _elsewhere(one, wanted)]
+    found = [await _still_there(home, owner, one) for one in reversed(left)]
+    return [one for one in found if one is not None]
+
+
+def _elsewhere(one: Made, wanted: Sequence[Difference]) -> bool:
+    """Hosts and guests are identified by name alone, wherever they are."""
+    return one.kind in ("host", "guest") and any((d.item.kind, d.name) == (one.kind, one.name) for d in wanted)
+
+
+async def _still_there(home: Homelab, owner: str, one: Made) -> Difference | None:
+    """A removal, if it is the object that the document created."""
+    gone = Difference(Item(one.kind, one.item, None), one.name, "remove", one.place, engine=one.engine)
+    try:
+        match one.kind:
+            case "host":
+                return gone if await home.hosts.find(one.name) else None
+            case "guest":
+                row = await guest_called(cluster_named(home, one.place), one.name)
+                return gone if row is not None and row.vmid == one.vmid else None
+            case "workload":
+                place = await machine(home, one.place)
+                engine = await the_engine(place, home.clock, one.engine or None)  # type: ignore[arg-type]
+                there = await engine.find(one.name)
+                return gone if there is not None and there.labels.get(OWNER) == owner else None
+            case _:
+                place = await machine(home, one.place)
+                found = await Ledger(home.store).find(place_of(place), one.name)
+                return gone if found is not None and found.state != "removed" else None
+    except NotFound:
+        return None  # gone with its host or cluster
+    except Problem as problem:
+        return replace(gone, act="unknown", why=str(problem))
+
+
+# -- hosts and guests --------------------------------------------------------------------------------------------------
+
+
+async def _of_host(home: Homelab, item: Item) -> Difference:
+    new = item.wanted.host(item.name)
+    old = await home.hosts.find(item.name)
+    if old is None:
+        return Difference(item, item.name, "create", changes=(("address", None, new.at),))
+    changes = tuple(
+        (field, getattr(old, field), getattr(new, field))
+        for field in COMPARED_OF_HOSTS
+        if getattr(old, field) != getattr(new, field)
+    )
+    return Difference(item, item.name, "update" if changes else "none", changes=changes)
+
+
+def cluster_named(home: Homelab, name: str) -> Cluster:
+    """The cluster of that name; without a name, the only one."""
+    found = [one for one in home.clusters if name in ("", one.name)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(one.name for one in home.clusters) or "none"
+    if found:
+        raise BadArgument("There are several clusters", why=f"They are {names}", next_step="Choose one with cluster")
+    raise NotFound(f"There is no cluster {name!r}", next_step=f"Available: {names}")
+
+
+async def guest_called(cluster: Cluster, name: str) -> Resource | None:
+    found = [row for row in await cluster.inventory.candidates(name) if row.name == name]
+    if len(found) > 1:
+        raise BadArgument(f"Several guests are named {name!r}", why=", ".join(str(row) for row in found))
+    return found[0] if found else None
+
+
+async def _of_guest(home: Homelab, item: Item, name: str, number: int) -> Difference:
+    wanted: WantedGuest = item.wanted
+    cluster = cluster_named(home, wanted.cluster)
+    cluster.inventory.forget()
+    row = await guest_called(cluster, name)
+    if row is None:
+        return Difference(item, name, "create", cluster.name, number=number)
+    if row.kind != wanted.type:
+        raise BadArgument(f"{name} is a {row.kind}, not a {wanted.type}", next_step="Choose another name")
+    guest = Guest(cluster, row)
+    config = await guest.get("config")  # pending changes count
+    fields = (
+        ("cores", config.get("cores"), wanted.cores),
+        ("memory", _memory_in(config), mebibytes(wanted.memory) if wanted.memory is not None else None),
+        ("running", await guest.status() == "running", wanted.running),
+    )
+    changes = tuple(one for one in fields if one[2] is not None and one[1] != one[2])
+    return Difference(item, name, "update" if changes else "none", cluster.name, changes, number=number)
+
+
+def _memory_in(config: Mapping[str, Any]) -> int:
+    """In MiB; newer versions write a property string."""
+    return int(str(config.get("memory", DEFAULT_MEMORY)).removeprefix("current="))
+
+
+def mebibytes(given: str | int) -> int:
+    """Memory of a guest as people write it: 2G, 512M, or MiB."""
+    text = str(given).strip().upper().removesuffix("IB").removesuffix("B")
+    number, factor = (text[:-1], _FACTORS[text[-1]]) if text[-1:] in _FACTORS else (text, MEBIBYTE)
+    try:
+        return int(float(number) * factor) // MEBIBYTE
+    except ValueError:
+        raise BadArgument(f"{given!r} is not a size", next_step="Write it like 512M or 2G") from None
+
+
+# -- workloads ---------------------------------------------------------------------------------------------------------
+
+
+async def _of_workload(home: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
+    place = await place_in(home, document, item)
+    if place is None:
+        return Difference(item, name, "create", item.place, why=f"{item.place} is created first", number=number)
+    spec = await wanted_spec(home, document, item, name, number)
+    engine = await the_engine(place, home.clock, item.wanted.engine)
+    if (await Deployment(home.store, place_of(place), name).state()).get("state") == "going on":
+        return Difference(item, name, "going on", item.place, number=number, engine=engine.name)
+    old = await engine.find(name)
+    if old is None:
+        return Difference(item, name, "create", item.place, (("image", None, spec.image),), "", number, engine.name)
+    changes = tuple(workload_changes(old, spec))
+    return Difference(item, name, "update" if changes else "none", item.place, changes, "", number, engine.name)
+
+
+async def place_in(home: Homelab, document: Document, item: Item) -> Machine | None:
+    """The machine it goes to; None if the document creates that first."""
+    maker = document.items.get(item.place)
+    if maker is not None and maker.kind == "host" and not await home.hosts.find(item.place):
+        return None
+    if maker is not None and maker.kind == "guest":
+        cluster = cluster_named(home, maker.wanted.cluster)
+        row = await guest_called(cluster, item.place)
+        return None if row is None or row.status != "running" else await machine(home, f"{cluster.name}/{row.vmid}")
+    return await machine(home, item.place)
+
+
+async def wanted_spec(home: Homelab, document: Document, item: Item, name: str, number: int) -> Spec:
+    wanted: WantedWorkload = item.wanted
+    secrets = {variable: (await home.secret_store.fetch(at)).reveal() for variable, at in wanted.secrets.items()}
+    spec = Spec(
+        request.name(name),
+        request.image(wanted.image),
+        spread_ports(wanted, number),
+        request.mounts(wanted.volumes),
+        request.environment({**wanted.env, **secrets}),
+        wanted.command,
+        mebibytes(wanted.memory) * MEBIBYTE if wanted.memory else None,
+        wanted.cpus,
+        wanted.restart,
+        wanted.network,
+        request.labels(wanted.labels),
+        wanted.pull,
+    )
+    labels = {**spec.labels, OWNER: document.name, SEAL: await _seal(home, spec)}
+    return replace(spec, labels=labels)
+
+
+async def _seal(home: Homelab, spec: Spec) -> str:
+    """Detects changed values of variables without revealing them."""
+    key = await shared_key(home.store, "infra")
+    return hmac.new(key, canonical([sorted(spec.env.items()), spec.command]), "sha256").hexdigest()[:32]
+
+
+def workload_changes(old: Workload, spec: Spec) -> Iterable[tuple[str, Any, Any]]:
+    """Visible differences, without what comes from the image."""
+    if old.image != spec.image:
+        yield "image", old.image, spec.image
+    there = {(port.inside, port.outside, port.protocol, port.address) for port in old.ports if port.outside}
+    here = {(port.inside, port.outside, port.protocol, port.address) for port in spec.ports if port.outside}
+    anywhere = {(port.inside, port.protocol) for port in spec.ports if not port.outside}
+    if {one for one in there if (one[0], one[2]) not in anywhere} != here:
+        yield "ports", [str(port) for port in old.ports if port.outside], [str(port) for port in spec.ports]
+    mounts = {one for one in old.mounts if one in spec.mounts or not _NAMELESS.fullmatch(one.source)}
+    if mounts != set(spec.mounts):
+        yield "volumes", [str(one) for one in old.mounts], [str(one) for one in spec.mounts]
+    for field in ("memory", "cpus", "restart"):
+        if getattr(old, field) != getattr(spec, field):
+            yield field, getattr(old, field), getattr(spec, field)
+    ours = {name: value for name, value in spec.labels.items() if name not in (OWNER, SEAL)}
+    if {name: old.labels.get(name) for name in ours} != ours:
+        yield "labels", {name: old.labels.get(name) for name in ours}, ours
+    if missing := sorted(set(spec.env) - set(old.env)):
+        yield "env", "without " + ", ".join(missing), "with them"
+    elif SEAL in old.labels and old.labels[SEAL] != spec.labels[SEAL]:
+        yield "env or command", "as created", "with other values"
+    if spec.command and SEAL not in old.labels and old.command != spec.command:
+        yield "command", list(old.command), list(spec.command)
+    if not old.running and spec.restart in ("always", "unless-stopped"):
+        yield "state", old.state, "running"
+
+
+# -- services ----------------------------------------------------------------------------------------------------------
+
+
+async def _of_unit(item: Item, place: Machine) -> Difference:
+    now = await units.content(place, item.name)
+    if now is None:
+        return Difference(item, item.name, "create", item.place)
+    changes: list[tuple[str, Any, Any]] = []
+    if now != units.checked(item.name, item.wanted.unit):
+        changes.append(("unit", "another text", "as given"))
+    state = await services.status(AsRoot(place), item.name)
+    if state.state != "active":
+        changes.append(("state", state.summary, "active"))
+    return Difference(item, item.name, "update" if changes else "none", item.place, tuple(changes))
+
+
+async def _of_service(home: Homelab, document: Document, item: Item) -> Difference:
+    name = item.wanted.service or item.name
+    place = await place_in(home, document, item)
+    if place is None:
+        return Difference(item, name, "create", item.place, why=f"{item.place} is created first")
+    if item.wanted.unit:
+        return await _of_unit(item, place)
+    with contextlib.suppress(NotFound):  # it may be known by another name
+        name = catalogue(home.settings.catalogue).find(name).id
+    found = await Ledger(home.store).find(place_of(place), name)
+    if found is None or found.state == "removed":
+        return Difference(item, name, "create", item.place)
+    if (await Deployment(home.store, place_of(place), f"service {name}").state()).get("state") == "going on":
+        return Difference(item, name, "going on", item.place)
+    given = {key: str(value).lower() if isinstance(value, bool) else str(value)
+             for key, value in item.wanted.settings.items()}  # fmt: skip
+    changes = [
+        (f"settings.{key}", found.settings[key], value)
+        for key, value in given.items()
+        if key in found.settings and found.settings[key] != value
+    ]
+    if found.state != "installed":
+        changes.insert(0, ("state", found.state, "installed"))
+    else:
+        changes += [("files or containers", said, "as installed") for said in await _drift(home, place, found)]
+    return Difference(item, name, "update" if changes else "none", item.place, tuple(changes))
+
+
+async def _drift(home: Homelab, place: Machine, found: Installed) -> list[str]:
+    """What has changed since its installation; only for Compose, other methods have their own tools."""
+    template = catalogue(home.settings.catalogue).services.get(found.service)
+    command = await compose_of(place) if found.method == "compose" and template else None
+    if template is None or command is None:
+        return []
+    return await Project(place, command, home.settings.services_folder, template.id).drift(template)

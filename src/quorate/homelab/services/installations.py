@@ -1,0 +1,107 @@
+"""Which services are installed where, as it is stored."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Literal
+
+import msgspec
+
+from quorate.hints import SERVICE_STATUS, Advice
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.template import Method
+from quorate.problems import Conflict
+from quorate.state.records import Records
+from quorate.state.store import Store
+
+KIND = "service"
+_CLAIM = "work on a service"
+RENEW_SECONDS = 60
+STALE_SECONDS = 5 * RENEW_SECONDS
+"""A claim that was not renewed for this long belongs to a server that died."""
+State = Literal["installing", "installed", "upgrading", "failed", "removed"]
+
+
+class Installed(msgspec.Struct, frozen=True, omit_defaults=True):
+    service: str
+    host: str
+    """The name that `machine` accepts: a registered host, or cluster/guest."""
+    method: Method
+    state: State
+    version: str = ""
+    settings: dict[str, str] = {}
+    """Without secrets."""
+    why: str = ""
+    """What went wrong, if anything."""
+    at: str = ""
+    """The SSH address of the host at that time: a record is about that machine, not about the next one of its name."""
+
+
+def place_of(machine: Machine) -> str:
+    return (
+        f"{machine.where.name}/{machine.guest.vmid if machine.guest else machine.name}"
+        if machine.where
+        else machine.name
+    )
+
+
+def address_of(machine: Machine) -> str:
+    return machine.target.address if machine.target is not None and machine.where is None else ""
+
+
+class Ledger:
+    """Every service on every host."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._records = Records(store, KIND, Installed)
+
+    async def find(self, place: str, service: str) -> Installed | None:
+        return await self._records.find(f"{place}/{service}")
+
+    async def everything(self) -> list[Installed]:
+        return [one for _, one in sorted((await self._records.all()).items())]
+
+    async def on(self, place: str) -> list[Installed]:
+        return [one for one in await self.everything() if one.host == place]
+
+    async def keep(self, one: Installed) -> None:
+        await self._records.keep(f"{one.host}/{one.service}", one)
+
+    async def begin_work(self, place: str, service: str) -> str:
+        """Claim a service of a host across all replicas. Renew the claim, and end it."""
+        now, key, claim = self._store.clock.time(), f"{place}/{service}", f'"{secrets.token_hex(8)}"'
+        taken = await self._store.execute(
+            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $5, $3, $3) "
+            "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed "
+            "WHERE quorate_records.changed < $4",
+            _CLAIM, key, now, now - STALE_SECONDS, claim,
+        )  # fmt: skip
+        if not taken:
+            raise Conflict(
+                f"{service} on {place} is being changed at this moment",
+                next_step=Advice(
+                    f"Wait until that has ended. If its server died, try again after {STALE_SECONDS // 60} minutes",
+                    SERVICE_STATUS,
+                ),
+            )
+        return claim
+
+    async def is_worked_on(self, place: str, service: str) -> bool:
+        rows = await self._store.fetch(
+            "SELECT id FROM quorate_records WHERE kind = $1 AND id = $2 AND changed >= $3",
+            _CLAIM, f"{place}/{service}", self._store.clock.time() - STALE_SECONDS,
+        )  # fmt: skip
+        return bool(rows)
+
+    async def renew_work(self, claim: str) -> None:
+        await self._store.execute(
+            "UPDATE quorate_records SET changed = $3 WHERE kind = $1 AND entry = $2",
+            _CLAIM, claim, self._store.clock.time(),
+        )  # fmt: skip
+
+    async def end_work(self, claim: str) -> None:
+        await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND entry = $2", _CLAIM, claim)
+
+    async def forget(self, place: str, service: str) -> None:
+        await self._records.forget(f"{place}/{service}")

@@ -1,0 +1,42 @@
+"""Whether the machines that records of services name are still there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.services.installations import Installed
+from quorate.problems import Problem
+
+HOST_GONE, GUEST_GONE, CLUSTER_GONE = "its host is no longer registered", "its guest is gone", "its cluster is gone"
+MOVED = "its host is another machine now"
+
+
+async def gone_places(home: Homelab, records: Iterable[Installed]) -> dict[str, str]:
+    """Host of a record -> why the record can no longer be trusted. A cluster that does not answer proves nothing."""
+    hosts = {one.name: one for one in await home.hosts.everyone()}
+    found: dict[str, str] = {}
+    for one in records:
+        cluster, slash, inner = one.host.partition("/")
+        if slash:
+            if why := await _gone_in(home, cluster, inner):
+                found[one.host] = why
+        elif one.host not in hosts:
+            if not (one.at or one.host).startswith(one.host) or not set(one.host) & set(".:"):
+                found[one.host] = HOST_GONE  # a bare address was never registered
+        elif one.at and hosts[one.host].at != one.at:
+            found[one.host] = MOVED
+    return found
+
+
+async def _gone_in(home: Homelab, name: str, inner: str) -> str:
+    cluster = next((one for one in home.clusters if one.name == name), None)
+    if cluster is None:
+        return CLUSTER_GONE if all(one.name != name for one in home.guarded) else ""
+    if not inner.isdecimal():
+        return ""
+    try:
+        rows = await cluster.inventory.guests()
+    except Problem:
+        return ""
+    return "" if any(row.vmid == int(inner) for row in rows) else GUEST_GONE

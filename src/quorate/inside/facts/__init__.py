@@ -1,0 +1,1 @@
+"""Facts about POSIX machines, guests and hosts alike: one script, one round trip, a parser for each source."""

@@ -1,0 +1,158 @@
+"""Containers, virtual machines and services."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from quorate.inside.facts.model import Container, Services, Vm
+from quorate.inside.facts.parsing import name, number, rows
+from quorate.inside.facts.script import Answers
+
+_SOURCES = {
+    "containers": ("docker", "podman", "lxd", "incus", "lxc_ls", "jls", "pct"),
+    "vms": ("qm", "virsh", "lxd", "incus"),
+}
+_ERROR = re.compile(r"denied|cannot connect|can't|unable|error|fail|not permitted|refused|no such", re.I)
+
+
+def containers(answers: Answers) -> tuple[Container, ...]:
+    """Empty on a machine without an engine; an engine that does not answer is reported by `refusals`."""
+    found = [
+        *_of_docker("docker", _output(answers, "docker")),
+        *_of_docker("podman", answers.get("podman")),
+        *(Container(engine, *row[:2]) for engine in ("lxd", "incus") for row in _csv(answers, engine) if not row[2]),
+        # On Proxmox VE, pct lists these containers with their names.
+        *(Container("lxc", *row) for row in _two_columns("" if answers.get("pct") else answers.get("lxc_ls"))),
+        *(Container("jail", words[0], "running") for words in rows(answers.get("jls")) if len(words) == 1),
+        *_pct(answers.get("pct")),
+    ]
+    return tuple(sorted(set(found), key=lambda one: (one.engine, one.name)))
+
+
+def vms(answers: Answers) -> tuple[Vm, ...]:
+    found = [
+        *_qm(answers.get("qm")),
+        *_virsh(answers.get("virsh")),
+        *(Vm(engine, *row[:2]) for engine in ("lxd", "incus") for row in _csv(answers, engine) if row[2]),
+    ]
+    return tuple(sorted(set(found), key=lambda one: (one.manager, one.name)))
+
+
+def refusals(answers: Answers, section: str) -> str | None:
+    """The error messages of engines that are installed and did not answer."""
+    refused = []
+    for source in _SOURCES[section]:
+        only = Answers({source: _output(answers, source)})
+        if source in answers.late:
+            refused.append(f"{source} did not answer in time")
+        elif not containers(only) and not vms(only):
+            lines = _output(answers, source).splitlines()
+            refused += [f"{source}: {name(line)}" for line in lines if _ERROR.search(line)][:1]
+    return "; ".join(refused) or None
+
+
+def _output(answers: Answers, engine: str) -> str:
+    """Podman may answer in Docker's place; it is asked by its own name, too."""
+    return "" if "Emulate Docker CLI" in answers.get(engine) else answers.get(engine)
+
+
+def _of_docker(engine: str, text: str) -> Iterable[Container]:
+    """web|Up 3 days (healthy)|nginx:1.27"""
+    for line in text.splitlines():
+        cells = line.split("|")
+        if len(cells) == 3 and (label := name(cells[0])):
+            yield Container(engine, label, _docker_state(cells[1]), name(cells[2]))
+
+
+def _docker_state(status: str) -> str | None:
+    word = status.partition(" ")[0].lower()
+    if word == "up":
+        return "paused" if "(Paused)" in status else "running"
+    return {"exited": "stopped", "": None}.get(word, word[:20])
+
+
+def _csv(answers: Answers, engine: str) -> Iterable[tuple[str, str | None, bool]]:
+    """web01,RUNNING,CONTAINER"""
+    for line in answers.get(engine).splitlines():
+        cells = line.split(",")
+        if len(cells) == 3 and (label := name(cells[0])):
+            yield label, name(cells[1].lower()), cells[2].startswith("VIRTUAL")
+
+
+def _two_columns(text: str) -> Iterable[tuple[str, str]]:
+    for words in rows(text, 2):
+        if words[1] in ("RUNNING", "STOPPED", "FROZEN"):
+            yield words[0], words[1].lower()
+
+
+def _pct(text: str) -> Iterable[Container]:
+    """VMID Status Lock Name; the lock is often empty."""
+    for words in rows(text, 3):
+        if number(words[0]) is not None:
+            yield Container("pct", f"{words[0]} {words[-1]}", words[1])
+
+
+def _qm(text: str) -> Iterable[Vm]:
+    """VMID NAME STATUS MEM(MB) BOOTDISK(GB) PID"""
+    for words in rows(text, 6):
+        if number(words[0]) is not None:
+            yield Vm("qm", f"{words[0]} {words[1]}", words[2])
+
+
+def _virsh(text: str) -> Iterable[Vm]:
+    """` 3   web01   running`, ` -   old   shut off`"""
+    for words in rows(text, 3):
+        if words[0] == "-" or number(words[0]) is not None:
+            yield Vm("virsh", words[1], {"shut off": "stopped"}.get(" ".join(words[2:]), " ".join(words[2:])))
+
+
+# -- services ----------------------------------------------------------------------------------------------------------
+
+
+def services(answers: Answers) -> Services | None:
+    readers = (
+        ("systemctl", "systemd", _systemctl),
+        ("rc_status", "openrc", _rc_status),
+        ("launchctl", "launchd", _launchctl),
+        ("status_all", "sysvinit", _status_all),
+    )
+    for source, manager, read in readers:
+        states = list(read(answers.get(source)))
+        if states:
+            return Services(manager, _in_state(states, "running"), _in_state(states, "failed"))
+    return None
+
+
+def _in_state(states: list[tuple[str, str]], state: str) -> tuple[str, ...]:
+    return tuple(sorted({label for label, one in states if one == state}))
+
+
+def _systemctl(text: str) -> Iterable[tuple[str, str]]:
+    """`ssh.service loaded active running OpenBSD Secure Shell server`; older versions put a dot before failed ones."""
+    for line in text.splitlines():
+        words = line.lstrip("●*\u00d7 ").split()
+        if len(words) >= 4 and words[0].endswith(".service"):
+            state = "failed" if "failed" in words[2:4] else words[3]
+            yield words[0].removesuffix(".service"), state
+
+
+def _rc_status(text: str) -> Iterable[tuple[str, str]]:
+    for found in re.finditer(r"^\s*(\S+)\s.*\[\s*(started|crashed)\b", text, re.M):
+        yield found[1], "running" if found[2] == "started" else "failed"
+
+
+def _launchctl(text: str) -> Iterable[tuple[str, str]]:
+    """PID, last exit status, label. Those of the system itself are left out: hundreds of them."""
+    for words in rows(text, 3):
+        if words[2].startswith("com.apple.") or words[2] == "Label":
+            continue
+        if number(words[0]) is not None:
+            yield words[2], "running"
+        elif words[0] == "-" and number(words[1].lstrip("-")):
+            yield words[2], "failed"
+
+
+def _status_all(text: str) -> Iterable[tuple[str, str]]:
+    for found in re.finditer(r"^\s*\[\s*([+-])\s*\]\s+(\S+)", text, re.M):
+        yield found[2], "running" if found[1] == "+" else "stopped"

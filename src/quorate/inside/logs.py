@@ -1,0 +1,166 @@
+"""Logs of a machine: its journal, or a file; by unit, time and pattern, always bounded."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+
+from quorate.hints import HOST_FILE, Advice
+from quorate.inside import names
+from quorate.inside.paths import guest_path
+from quorate.inside.posix_script import failure, script
+from quorate.inside.transport import Transport
+from quorate.problems import BadArgument, GuestRefused, NotFound
+
+READ_BYTES = 2 * 1024 * 1024
+"""How much of the end of a log is searched."""
+_NO_LOG, _NO_UNIT = 20, 21
+
+# $1 unit or nothing, $2 and $3 seconds since 1970 or nothing, $4 file or nothing, $5 most lines, $6 most bytes.
+# The first line says where the rest is from, and the machine's time zone.
+_READ = f"""
+from() {{ printf '%s\\t%s\\n' "$1" "$(date +%z)"; }}
+if [ -n "$4" ]; then
+  [ -f "$4" ] || {{ ls -ld -- "$4" >&2; exit {_NO_LOG}; }}
+  from "$4"; exec tail -c "$6" -- "$4"
+fi
+if command -v journalctl >/dev/null && {{ [ -d /run/systemd/system ] || [ -d /var/log/journal ]; }}; then
+  from journal
+  set -- "$1" "$2" "$3" "$5" "$6" -q --no-pager -o short-iso
+  [ -z "$1" ] || set -- "$@" -u "$1"
+  [ -z "$2" ] || set -- "$@" --since "@$2"
+  [ -z "$3" ] || set -- "$@" --until "@$3"
+  q_lines=$4; q_bytes=$5; shift 5
+  journalctl "$@" -n "$q_lines" | tail -c "$q_bytes"; exit 0
+fi
+for at in /var/log/syslog /var/log/messages /var/log/system.log; do
+  [ -r "$at" ] || continue
+  from "$at"; exec tail -c "$6" -- "$at"
+done
+if command -v logread >/dev/null && logread >/dev/null 2>&1; then from logread; logread | tail -c "$6"; exit 0; fi
+exit {_NO_LOG}
+"""
+_LINES_WHEN_SEARCHED = 20_000
+
+_MONTHS = {name: number for number, name in enumerate(
+    ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), 1)}  # fmt: skip
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?\s?(Z|[+-]\d\d:?\d\d)?")
+_SYSLOG = re.compile(r"\b([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)")
+_WEB = re.compile(r"\[(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-]\d{4})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    source: str
+    """`journal`, `logread`, or the path of the file."""
+    lines: list[str]
+    cut: bool
+    """Whether there are more lines that match, further back."""
+
+
+async def read_log(
+    transport: Transport,
+    *,
+    unit: str | None = None,
+    path: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    pattern: str | None = None,
+    lines: int = 100,
+    now: float,
+) -> Excerpt:
+    """The last lines that match. Raises a Problem if there is no such log, or if its lines have no times."""
+    if transport.system == "windows":
+        raise GuestRefused("The logs of Windows are read by commands only", next_step="Use Get-WinEvent")
+    wanted = _compiled(pattern)
+    name = names.unit(names.service(unit, "posix")) if unit else ""
+    file = guest_path(path, "posix") if path else ""
+    count = str(_LINES_WHEN_SEARCHED if wanted else lines + 1)
+    given = (name, _whole(since), _whole(until), file, count, str(READ_BYTES))
+    output = await transport.run(script(_READ, *given), keep=READ_BYTES + 4096)
+    if output.exit_code == _NO_LOG or not output.stdout:
+        raise _missing(path) if output.exit_code == _NO_LOG else failure(output, "Reading the log")
+    head, _, text = output.stdout.decode("utf-8", "replace").partition("\n")
+    source, _, zone = head.partition("\t")
+    found = text.splitlines()
+    if source != "journal":
+        if unit:
+            short = unit.removesuffix(".service")
+            found = [line for line in found if short in line]
+        if since is not None or until is not None:
+            found = _within(found, since, until, zone.strip(), now, source)
+    if wanted is not None:
+        found = [line for line in found if wanted.search(line)]
+    return Excerpt(source, found[-lines:], len(found) > lines)
+
+
+def _whole(moment: float | None) -> str:
+    return "" if moment is None else str(int(moment))
+
+
+def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+    if not pattern:
+        return None
+    if len(pattern) > 200 or re.search(r"[+*}]\)?[+*{]", pattern):  # some of these take ages to search for
+        raise BadArgument("The pattern is too complicated", next_step="Use a simpler regular expression")
+    try:
+        return re.compile(pattern, re.IGNORECASE)
+    except re.error as error:
+        raise BadArgument(f"{pattern!r} is not a regular expression", why=str(error)) from None
+
+
+def _missing(path: str | None) -> NotFound:
+    if path:
+        return NotFound(
+            f"There is no log file {path}", next_step=Advice("See what is there", HOST_FILE(path="/var/log"))
+        )
+    return NotFound(
+        "This machine keeps no journal and no system log that could be read",
+        next_step=Advice("Give path, the file of the log", HOST_FILE(path="/var/log")),
+    )
+
+
+def _within(
+    lines: list[str], since: float | None, until: float | None, zone: str, now: float, source: str
+) -> list[str]:
+    """Lines of that time. One without a time, such as of a stack trace, belongs to the line before it."""
+    found, at, known = [], None, False
+    for line in lines:
+        if (moment := moment_of(line, zone, now)) is not None:
+            at, known = moment, True
+        if at is not None and (since is None or at >= since) and (until is None or at <= until):
+            found.append(line)
+    if lines and not known:
+        raise BadArgument(
+            f"The lines of {source} have no time that is understood, so since and until cannot be used",
+            next_step="Leave them out, and use pattern or lines",
+        )
+    return found
+
+
+def moment_of(line: str, zone: str, now: float) -> float | None:
+    """When a line was written, by the time near its beginning; without a zone, in that of the machine."""
+    head = line[:120]
+    if found := _ISO.search(head):
+        return _epoch([int(one) for one in found.groups()[:6]], found[7] or zone)
+    if found := _WEB.search(head):
+        day, month, year, *time, own = found.groups()
+        return _epoch([int(year), _MONTHS.get(month, 0), int(day), *map(int, time)], own)
+    if found := _SYSLOG.search(head):
+        month, *rest = found.groups()
+        year = datetime.datetime.fromtimestamp(now, datetime.UTC).year
+        moment = _epoch([year, _MONTHS.get(month, 0), *map(int, rest)], zone)
+        if moment is not None and moment > now + 86_400:  # it was written last year
+            moment = _epoch([year - 1, _MONTHS[month], *map(int, rest)], zone)
+        return moment
+    return None
+
+
+def _epoch(parts: list[int], zone: str) -> float | None:
+    sign = re.fullmatch(r"([+-])(\d\d):?(\d\d)", zone or "")
+    offset = 0 if sign is None else (int(sign[2]) * 3600 + int(sign[3]) * 60) * (-1 if sign[1] == "-" else 1)
+    try:
+        return datetime.datetime(*parts, tzinfo=datetime.UTC).timestamp() - offset  # type: ignore[misc,arg-type]
+    except ValueError:
+        return None

@@ -1,0 +1,210 @@
+"""Commands and files of a POSIX machine over SSH, directly or through its node."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from quorate.hints import GUEST_DIR_LIST, GUEST_JOB, HOST_JOB, Advice
+from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
+from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, TimedOut, Unreachable
+from quorate.ssh.launcher import NOT_STARTED, Launch
+from quorate.ssh.pool import Dialled
+from quorate.ssh.process import Ended, ExecutionTarget, Process
+
+SHOWN_ON_TIMEOUT = 2000
+FILE_SECONDS = 120.0
+START_SECONDS = 30.0
+
+_NOT_THERE, _A_FOLDER = 44, 45
+# $1 path, $2 the first byte, counted from one, $3 the number of bytes
+_READ = (
+    f'[ -e "$1" ] || exit {_NOT_THERE}; [ ! -d "$1" ] || exit {_A_FOLDER}; exec < "$1" || exit 1; '
+    'tail -c "+$2" | head -c "$3"'
+)
+_WRITE = 'cat > "$1"'
+_APPEND = 'cat >> "$1"'
+
+
+def read_command(path: str, offset: int, limit: int) -> Command:
+    return Command(("/bin/sh", "-c", _READ, "sh", path, str(offset + 1), str(limit)), env={"LC_ALL": "C"})
+
+
+def content_of(output: Output, path: str) -> bytes:
+    """The output of a read command. Raises a Problem if it failed."""
+    if output.exit_code == 0 and not (output.stderr and not output.stdout):
+        return output.stdout
+    if output.exit_code == _NOT_THERE:
+        raise file_missing(path)
+    if output.exit_code == _A_FOLDER:
+        raise GuestRefused(f"{path} is a folder", next_step=Advice("List its contents", GUEST_DIR_LIST(path=path)))
+    raise file_refused(output, f"{path} could not be read")
+
+
+def file_missing(path: str) -> NotFound:
+    return NotFound(f"There is no file {path} in the guest", next_step=Advice("See what exists", GUEST_DIR_LIST))
+
+
+def file_refused(output: Output, what: str) -> Problem:
+    said = output.stderr.decode("utf-8", "replace").strip()[-SHOWN_ON_TIMEOUT:]
+    return (NotFound if "No such file" in said or "nonexistent" in said else GuestRefused)(what, why=f"It said: {said}")
+
+
+def not_started(guest: object, code: int | None, words: str) -> Problem:
+    """Why the command did not start, from what was printed instead."""
+    if code == NOT_STARTED:
+        return BadArgument(f"The command could not be started in {guest}", why=f"It said: {words}")
+    if "sudo" in words:
+        return GuestRefused(
+            f"sudo does not allow the command in {guest}",
+            why=f"It said: {words}",
+            next_step="Set the right sudo_password for the registered host, or allow the login to use sudo",
+        )
+    return GuestRefused(
+        f"The command did not start in {guest}",
+        why=f"It said: {words}" if words else f"Its shell ended with exit code {code}",
+        next_step="Check that it has a working shell",
+    )
+
+
+class SshTransport:
+    system = "posix"
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        place: ExecutionTarget,
+        explain: Callable[[Ended], Problem],
+        *,
+        most: int,
+        adapt: Callable[[Command], Command] | None = None,
+    ) -> None:
+        self.name = name
+        self._description = description
+        self._place = place
+        self._explain = explain
+        self._most = most
+        self._adapt = adapt
+
+    def adapted(self, adapt: Callable[[Command], Command]) -> SshTransport:
+        """The same transport, whose commands, also those for files, are changed before they are sent."""
+        return SshTransport(self.name, self._description, self._place, self._explain, most=self._most, adapt=adapt)
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    @property
+    def place(self) -> ExecutionTarget:
+        return self._place
+
+    async def run(self, command: Command, *, seconds: float = 30.0, keep: int = KEPT_BYTES) -> Output:
+        started: list[Process] = []
+        try:
+            async with asyncio.timeout(seconds):
+                started.append(await self._begin(command, None, keep))
+                return _output(started[0], await started[0].ended(), self._explain)
+        except TimeoutError:
+            if not started:
+                raise _no_place(seconds) from None
+            await started[0].stop()
+            raise timed_out(seconds, *_so_far(started[0])) from None
+        except asyncio.CancelledError:
+            for process in started:
+                process.stop_in_background()
+            raise
+
+    async def start(self, command: Command, *, limit: float | None = None, keep: int = KEPT_BYTES) -> Job:
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                return SshJob(self, await self._begin(command, limit, keep), self._explain)
+        except TimeoutError:
+            raise _no_place(START_SECONDS) from None
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int) -> bytes:
+        output = await self.run(read_command(path, offset, limit), seconds=FILE_SECONDS, keep=limit)
+        return content_of(output, path)
+
+    async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
+        script = ("/bin/sh", "-c", _APPEND if append else _WRITE, "sh", path)
+        output = await self.run(Command(script, stdin=data, env={"LC_ALL": "C"}), seconds=FILE_SECONDS)
+        if output.exit_code != 0:
+            raise file_refused(output, f"{path} could not be written")
+
+    async def dial(self, socket: str) -> Dialled:
+        """A stream to a Unix socket of the machine. Raises Unreachable unless SSH connects to the machine itself."""
+        if self._place.enter:
+            raise Unreachable(f"{self._description} cannot open sockets")
+        return await self._place.pool.dial(self._place.target, socket)
+
+    async def _begin(self, command: Command, limit: float | None, keep: int) -> Process:
+        command = self._adapt(command) if self._adapt else command
+        launch = Launch(command.argv, command.env, command.cwd, command.user, limit, password=command.password)
+        return await Process.start(self._place, launch, command.stdin, keep=min(keep, self._most))
+
+
+class SshJob:
+    """A command that this server follows: its output is here, and it ends with the server."""
+
+    def __init__(self, transport: SshTransport, process: Process, explain: Callable[[Ended], Problem]) -> None:
+        self.handle = f"{transport.name}:{secrets.token_hex(6)}"
+        self._process = process
+        self._explain = explain
+
+    @property
+    def over(self) -> bool:
+        return self._process.end.done()
+
+    async def wait(self, seconds: float) -> Output | None:
+        done, _ = await asyncio.wait({self._process.end}, timeout=None if seconds == float("inf") else seconds)
+        if not done:
+            self._process.outlast()
+            return None
+        return _output(self._process, self._process.end.result(), self._explain)
+
+    async def so_far(self) -> Output:
+        stdout, stderr = _so_far(self._process)
+        return Output(None, stdout, stderr, self._process.stdout.cut, self._process.stderr.cut)
+
+    async def stop(self) -> None:
+        await self._process.stop()
+
+
+def timed_out(seconds: float, stdout: bytes, stderr: bytes) -> TimedOut:
+    shown = {
+        name: data[:SHOWN_ON_TIMEOUT].decode("utf-8", "replace")
+        for name, data in (("stdout", stdout), ("stderr", stderr))
+        if data
+    }
+    return TimedOut(
+        f"The command did not end within {seconds:g} s",
+        why="It was killed, with all its children",
+        next_step="Give it more time, or run it in the background",
+        facts=shown,
+    )
+
+
+def _no_place(seconds: float) -> TimedOut:
+    return TimedOut(
+        f"The command could not be started within {seconds:g} s",
+        why="Other commands occupy the connection, or connecting is slow",
+        next_step=Advice("Wait for them, or stop commands in the background", GUEST_JOB, HOST_JOB),
+    )
+
+
+def _so_far(process: Process) -> tuple[bytes, bytes]:
+    return bytes(process.stdout.kept), bytes(process.stderr.kept)
+
+
+def _output(process: Process, ended: Ended, explain: Callable[[Ended], Problem]) -> Output:
+    if not ended.started and ended.signal is None:
+        raise explain(ended)
+    return Output(
+        ended.exit_code,
+        *_so_far(process),
+        stdout_cut=process.stdout.cut,
+        stderr_cut=process.stderr.cut,
+        signal=ended.signal,
+    )

@@ -1,0 +1,62 @@
+"""What operations run against: a cluster, or the homelab around the clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from quorate.command_rules import CommandRules
+from quorate.problems import Problem
+from quorate.pve.clock import Clock
+from quorate.pve.cluster import Cluster, Neighbors
+from quorate.pve.subjects import Hides, Subject
+from quorate.pve.targets import Reached
+
+
+class Backend(Protocol):
+    """What the pipeline needs of either; `Cluster` and `Homelab` implement it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def command_rules(self) -> CommandRules: ...
+
+    @property
+    def api(self) -> Cluster:
+        """The PVE API behind it. Raises NotConfigured where there is none."""
+
+    def secrets(self) -> list[str]:
+        """What must not leave, as far as it is in use."""
+
+    async def visible_view(self, hides: Hides | None, neighbors: Neighbors) -> Backend:
+        """The same without what is hidden from a caller. `neighbors` are the clusters as that caller sees them."""
+
+    async def visibility(self) -> str:
+        """How much of it this view shows, in words."""
+
+    async def blanker(self) -> Callable[[str], str]:
+        """Takes words about hidden guests out of a text, such as PVE's error or the log of a task."""
+
+    async def lookup(self, arguments: Mapping[str, Any]) -> None:
+        """Find the guests or hosts that the arguments name. Raises Problem if one is missing or hidden."""
+
+    async def subjects(self, reach: Sequence[Sequence[Reached]], *, by_name: bool = False) -> list[list[Subject]]:
+        """What each call reaches, with the facts that rules are about.
+
+        `by_name`: rules match names, which a cluster's view learns late, so the nodes are asked.
+        """
+
+    async def identity(self, kind: str, id: str) -> str:
+        """What tells this target, other than a guest, from another of the same name later; may be empty."""
+
+    def forget(self, changed: Iterable[int] = ()) -> None:
+        """Drop what was read about guests, because something changed, such as these."""
+
+    async def explain(self, problem: Problem) -> Problem:
+        """The problem with what this side knows about its cause, such as the command that grants what is missing."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,305 @@
+"""Commands on machines over any transport: checked against the rules, run, and followed in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.command_secrets import shown_line, without_secrets
+from quorate.hints import SNAPSHOT_ROLLBACK, Advice
+from quorate.inside.jobs import BackgroundJob, JobKeeper, JobRecord, JobRegistry, no_job
+from quorate.inside.kept_jobs import CannotKeep, KeptJob, id_of, new_id
+from quorate.inside.transport import Command, Job, Output, Transport
+from quorate.inside.windows_launch import shell_command
+from quorate.operations.plan import Perform, Performed, StepContext
+from quorate.operations.registry import Table, page
+from quorate.operations.units import duration, size
+from quorate.problems import BadArgument, NotFound, OutcomeUnknown, Problem
+from quorate.secret import Secret
+
+LONGEST_KEPT = 4096
+"""Of a command, in the list of jobs."""
+SHOWN = 32 * 1024
+MOST_SHOWN = 1024 * 1024
+LONGEST = 86_400
+DIES_WITH_US = "It ends when this server ends: the machine cannot keep it"
+LOST = "It ended without an exit code: the machine was restarted, or something killed it with its supervisor"
+_POSIX_ENDS = ("TERM", "KILL")
+_ENDED_BY_FORCE = (143, 137)
+
+MaxOutput = Annotated[int, Meta(ge=1, le=MOST_SHOWN, description="Bytes")]
+Timeout = Annotated[float, Meta(ge=1, le=LONGEST, description="Seconds until it is killed")]
+Seconds = Annotated[float, Meta(ge=0, le=50, description="How long to wait for its end")]
+
+
+Noun = Literal["guest", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandJob:
+    """A command that may be run, on one machine."""
+
+    home: JobKeeper
+    """Where to find it if it continues in the background."""
+    transport: Transport
+    command: Command
+    line: str
+    """As it is shown and recorded: without the secrets that people put into commands."""
+    label: str
+    """The machine: `vm 102 docker01`, `host nas`"""
+    ref: str
+    """How to find it again."""
+    cluster: str | None
+    """The name of the cluster that the machine belongs to, where `home` is none itself."""
+    noun: Noun
+    """What callers call it; guest_job or host_job follows the command."""
+    timeout: float | None
+    keep: int
+    named: bool
+    """The operator's patterns allow this very command."""
+    back: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the snapshot_rollback that undoes it, if any does."""
+
+    @property
+    def described(self) -> str:
+        command = self.command
+        given = (("cwd", command.cwd), ("user", command.user), ("timeout", self.timeout))
+        told = "".join(f" {name}={value}" for name, value in given if value)
+        told += f" env={','.join(command.env)}" if command.env else ""
+        told += f" stdin={len(command.stdin)} bytes" if command.stdin else ""
+        return f"{self.transport.description}: {self.line}{told}"
+
+    async def perform(self, context: StepContext) -> Performed:
+        """On POSIX the machine keeps the command, if it can: it then survives us. An agent always does."""
+        jobs = JobRegistry(self.home)
+        if self.transport.name != "agent":
+            with contextlib.suppress(CannotKeep):
+                return await self._keep(jobs, context)
+        begun = self.home.clock.monotonic()
+        job = await self.transport.start(self.command, limit=self.timeout, keep=self.keep)
+        output = await self._awaited(job, job.wait(context.wait))
+        if output is not None:
+            spent = self.home.clock.monotonic() - begun
+            return Performed({**_overtime(output, spent, self.timeout), **output_facts(output)})
+        by_agent = self.transport.name == "agent"
+        await jobs.remember(self._record(jobs, job.handle, kept=by_agent), job)
+        return await self._running(job, **({} if by_agent else {"note": DIES_WITH_US}))
+
+    async def _keep(self, jobs: JobRegistry, context: StepContext) -> Performed:
+        job = KeptJob(self.transport, new_id(), self.command, self.keep)
+        await jobs.remember(self._record(jobs, job.handle, kept=True), job)  # first: we may die while it runs
+        try:
+            output = await self._awaited(job, job.begin(self.command, self.timeout, context.wait))
+        except (CannotKeep, Problem) as problem:
+            if not isinstance(problem, OutcomeUnknown):
+                await jobs.forget(job.handle)
+            raise
+        if output is None:
+            return await self._running(job)
+        await jobs.forget(job.handle)
+        late = {"timed_out": f"It was killed after {duration(self.timeout or 0)}, its time limit"} if job.late else {}
+        return Performed({**late, **output_facts(output)})
+
+    async def _awaited(self, job: Job, waiting: Awaitable[Output | None]) -> Output | None:
+        try:
+            return await waiting
+        except asyncio.CancelledError:  # the caller has gone: nobody would see the result
+            self.home.ssh.pool.in_background(job.stop())
+            raise
+
+    def _record(self, jobs: JobRegistry, handle: str, *, kept: bool) -> JobRecord:
+        return jobs.new(
+            handle,
+            machine=self.label,
+            line=without_secrets(self.line)[:LONGEST_KEPT],
+            transport=self.transport.description,
+            ref=self.ref,
+            cluster=self.cluster,
+            user=self.command.user,
+            keep=self.keep,
+            kept=kept,
+            back=dict(self.back),
+        )
+
+    async def _running(self, job: Job, **note: str) -> Performed:
+        return Performed(
+            {"job": job.handle, **output_facts(await job.so_far(), ended=False), **note},
+            running=True,
+            next_step=f"{self.noun}_job action=poll job={job.handle} seconds=30 waits for its end, action=stop ends it",
+        )
+
+
+async def command_job(
+    home: JobKeeper,
+    transport: Transport,
+    command: str | list[str],
+    *,
+    label: str,
+    ref: str,
+    noun: Noun,
+    cluster: str | None = None,
+    stdin: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    user: str | None = None,
+    password: Secret | None = None,
+    timeout: float | None = None,
+    keep: int = SHOWN,
+) -> CommandJob:
+    """The requested command, if the operator's patterns allow it and there is room for it."""
+    argv = _argv(command, transport)
+    text = command if isinstance(command, str) else None
+    judged = _judged_argv(command, transport)
+    if objection := home.command_rules.objection(judged, text, env=env or (), cwd=cwd):
+        raise objection
+    await JobRegistry(home).ensure_room()
+    wanted = Command(argv, (stdin or "").encode(), env or {}, cwd or None, user or None, password)
+    line = shown_line(command if isinstance(command, str) else shlex.join(command))
+    named = home.command_rules.allows(judged, text, cwd=cwd)
+    return CommandJob(home, transport, wanted, line, label, ref, cluster, noun, timeout, keep, named)
+
+
+def _argv(command: str | list[str], transport: Transport) -> tuple[str, ...]:
+    if isinstance(command, list):
+        return tuple(command)
+    if not command.strip():
+        raise BadArgument("The command is empty")
+    return shell_command(command) if transport.system == "windows" else ("/bin/sh", "-c", command)
+
+
+def _judged_argv(command: str | list[str], transport: Transport) -> tuple[str, ...]:
+    """What the operator's patterns are held against."""
+    if isinstance(command, list):
+        return tuple(command)
+    return ("powershell", command) if transport.system == "windows" else ("sh", "-c", command)
+
+
+def _overtime(output: Output, spent: float, timeout: float | None) -> dict[str, Any]:
+    forced = output.signal in _POSIX_ENDS or output.exit_code in _ENDED_BY_FORCE or output.exit_code == 1
+    if timeout is None or spent < timeout or not forced:
+        return {}
+    return {"timed_out": f"It was killed after {duration(timeout)}, its time limit"}
+
+
+# -- telling -----------------------------------------------------------------------------------------------------------
+
+
+def output_facts(output: Output, *, ended: bool = True) -> dict[str, Any]:
+    """Exit code and outputs, separate and labeled: they are untrusted text."""
+    facts: dict[str, Any] = {}
+    if ended:
+        facts |= {"exit_code": output.exit_code} if output.signal is None else {"signal": output.signal}
+    for name, data, cut in (
+        ("stdout", output.stdout, output.stdout_cut),
+        ("stderr", output.stderr, output.stderr_cut),
+    ):
+        facts |= _text(name, data, cut)
+    return facts
+
+
+def _text(name: str, data: bytes, cut: bool) -> dict[str, Any]:
+    if not data and not cut:
+        return {}
+    more = {f"{name}_cut": f"Only its first {size(len(data))}; max_output shows more"} if cut else {}
+    if b"\0" in data:
+        return {f"{name}_base64": base64.b64encode(data).decode(), **more}
+    text = data.decode("utf-8", "replace")
+    if cut:
+        text = text.rstrip("�")
+    if "�" in text and b"\xef\xbf\xbd" not in data:
+        more[f"{name}_note"] = "It is not valid UTF-8; invalid bytes are shown as �"
+    return {name: text, **more}
+
+
+# -- in the background -------------------------------------------------------------------------------------------------
+
+
+async def polled(
+    home: JobKeeper, noun: Noun, handle: str, known: BackgroundJob | None, job: Job, seconds: float
+) -> dict[str, Any]:
+    async with losing(home, known):
+        output = await job.wait(seconds)
+    if output is None:
+        shown = output_facts(await job.so_far(), ended=False)
+        return {"job": handle, "state": "running", **about(home, noun, known), **shown}
+    if known is not None:
+        await JobRegistry(home).note_end(known)
+    lost = output.exit_code is None and output.signal is None
+    state = {"state": "lost", "why": LOST} if lost else {"state": "ended"}
+    facts = {"job": handle, **state, **about(home, noun, known), **output_facts(output, ended=not lost)}
+    if known is not None and known.record.back and output.exit_code != 0:
+        how = (
+            "How it ended is not known: look first, then leave it or set it back"
+            if lost
+            else "It failed; repair it, or set it back"
+        )
+        facts["next"] = Advice(how, SNAPSHOT_ROLLBACK(**known.record.back))
+    return facts
+
+
+def stopping(home: JobKeeper, known: BackgroundJob | None, job: Job) -> Perform:
+    async def perform(context: StepContext) -> Performed:
+        async with losing(home, known):
+            await job.stop()
+            output = await job.wait(min(context.wait, 1.0))
+        if known is not None:
+            await JobRegistry(home).note_end(known)
+        return Performed(
+            output_facts(output) if output is not None else {"note": "It was asked to stop and is still running"}
+        )
+
+    return perform
+
+
+def jobs_table(home: JobKeeper, noun: Noun, known: list[BackgroundJob]) -> Table:
+    now = home.clock.time()
+    rows = [
+        [
+            one.record.handle,
+            one.record.machine,
+            one.record.line,
+            one.record.transport,
+            "ended" if one.record.ended else "started",
+            duration(now - one.record.begun),
+            "" if one.record.kept else DIES_WITH_US,
+        ]
+        for one in known
+    ]
+    columns = ("job", noun, "command", "way", "state", "age", "note")
+    return page(columns, rows, limit=len(rows) or 1, offset=0)
+
+
+def about(home: JobKeeper, noun: Noun, known: BackgroundJob | None) -> Mapping[str, Any]:
+    if known is None:
+        return {}
+    one = known.record
+    snapshot = {"snapshot": one.back["snapshot"]} if one.back else {}
+    return {noun: one.machine, "command": one.line, "age": duration(home.clock.time() - one.begun), **snapshot}
+
+
+def job_on(transport: Transport, known: BackgroundJob, password: Secret | None = None) -> Job:
+    """The job, where this server follows it itself or its machine keeps it."""
+    if known.job is not None:
+        return known.job
+    own = id_of(known.record.handle)
+    if own is None:
+        raise no_job(known.record.handle)
+    return KeptJob(transport, own, Command((), user=known.record.user, password=password), known.record.keep or SHOWN)
+
+
+@contextlib.asynccontextmanager
+async def losing(home: JobKeeper, known: BackgroundJob | None) -> AsyncIterator[None]:
+    """A command that has been forgotten does not block others."""
+    try:
+        yield
+    except (NotFound, OutcomeUnknown):
+        if known is not None and (known.job is None or not known.job.over):  # else its output can still be polled
+            await JobRegistry(home).forget(known.record.handle)
+        raise

@@ -1,0 +1,1 @@
+"""Care of hosts beyond the daily: administration accounts, terminals, hardware, export."""

@@ -1,0 +1,371 @@
+"""The administration account of a host: create, test, add to groups, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from quorate.hints import HOST_ADMIN_SETUP, Advice
+from quorate.homelab.admin import removal, setup
+from quorate.homelab.admin.account import (
+    USUAL_GROUPS,
+    AccountState,
+    FormerLogin,
+    Ledger,
+    Made,
+    checked_account,
+    checked_groups,
+    hang_up,
+    look,
+    try_account,
+)
+from quorate.homelab.admin.keys import AdminKey, admin_key
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.host import Host
+from quorate.homelab.machines import Login, Machine, logged_in_as, machine, registered
+from quorate.operations.hosts.parameters import HostRef, Key, Password, Port, User, given_login
+from quorate.operations.machine import machine_action
+from quorate.operations.plan import Action, Performed, Plan, StepContext
+from quorate.operations.registry import Risk, operation
+from quorate.problems import Conflict, NotFound, Problem
+
+Account = Annotated[str, Meta(description="Name of the administration account")]
+Groups = Annotated[
+    list[str], Meta(description="Instead of those of docker, lxd, libvirt, kvm, incus-admin found there")
+]
+USUAL_ACCOUNT = "quorate"
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    search_words="create administration account admin user ssh key sudo passwordless automation setup mcp admin",
+    example="host=nas dry_run=true",
+)
+async def host_admin_setup(
+    home: Homelab,
+    host: HostRef,
+    account: Account = USUAL_ACCOUNT,
+    groups: Groups | None = None,
+    sudo: Annotated[bool, Meta(description="Root's privileges without a password")] = True,
+    register: Annotated[bool, Meta(description="Use it as the login of the registered host")] = False,
+    adopt: Annotated[bool, Meta(description="Also take over an account that Quorate did not create")] = False,
+    user: User | None = None,
+    key: Key | None = None,
+    password: Password | None = None,
+    port: Port | None = None,
+) -> Plan:
+    """Create an administration account on a host, with its own key, a verified sudo rule and groups. What exists
+    stays; an account that Quorate did not create is changed only with adopt."""
+    found = await _find(home, host, account, given_login(user, key, password, port), groups)
+    kept = await (home.hosts.get(host) if register else home.hosts.find(host))
+    if not adopt:
+        _require_ours(found)
+    missing_sudo = sudo and found.standing.sudo not in ("ours", "same")
+    setup.require_means(found.machine, found.standing, user=not found.standing.exists, sudo=missing_sudo)
+    if found.standing.sudo == "other" and not found.made.sudo:
+        raise Conflict(
+            f"/etc/sudoers.d/{account} on {found.machine} is not from Quorate",
+            next_step="Choose another account, or look at that file and remove it",
+        )
+    steps, there = [], []
+    if found.standing.exists:
+        there.append(f"account {account} (uid {found.standing.uid})")
+    else:
+        steps.append(found.step(f"Make the account {account}", f"useradd {account}", _make_user(found)))
+    if found.standing.key:
+        there.append("its key in authorized_keys")
+    else:
+        steps.append(found.step("Let its key in", f"authorized_keys += {found.key.path}.pub", _let_key_in(found)))
+    if missing_sudo:
+        rule = f"visudo -cf; install /etc/sudoers.d/{account}: {account} ALL=(ALL) NOPASSWD: ALL"
+        steps.append(found.step("Let it use sudo without a password", rule, _allow_sudo(found)))
+    elif sudo:
+        there.append("its sudo rule")
+    steps += _join(found)
+    there += [f"group {name}" for name in found.standing.groups if name in found.standing.member]
+    other_login = kept is not None and (kept.user, kept.key) != (account, str(found.key.path))
+    if kept is not None and other_login and register:
+        says = f"Try the login as {account}, then use it for {kept}"
+        steps.append(found.step(says, f"host_update {kept.name} user={account}", _register(home, found, kept)))
+    hint = Advice("Make it the login of the registered host", HOST_ADMIN_SETUP(register=True))
+    return Plan(
+        f"Set up the administration account {account} on {found.machine}",
+        tuple(steps),
+        unchanged=tuple(f"{one} is there already" for one in there),
+        facts={"account": account, "key": str(found.key.path)},
+        next_step=hint if other_login and not register else None,
+        after=lambda: _verified(found),
+    )
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="check administration account works sudo key login docker kvm usable",
+    example="host=nas",
+)
+async def host_admin_verify(home: Homelab, host: HostRef, account: Account = USUAL_ACCOUNT) -> dict[str, Any]:
+    """Log in as the administration account with its key: sudo, groups, and whether docker, lxd, libvirt and kvm can
+    be used."""
+    key = admin_key(home.settings, checked_account(account))
+    if key.line is None:
+        raise NotFound(
+            f"There is no key for an account {account} yet", next_step=Advice("Create both", HOST_ADMIN_SETUP)
+        )
+    where = await machine(home, host)
+    return {"host": str(where), **await try_account(logged_in_as(where, account, key.path))}
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    search_words="add administration account to group docker lxd libvirt kvm incus usermod",
+    example="host=nas groups=docker",
+)
+async def host_admin_groups(
+    home: Homelab, host: HostRef, groups: Groups | None = None, account: Account = USUAL_ACCOUNT
+) -> Plan:
+    """Add the administration account to the groups of what is installed: docker, lxd, libvirt, kvm, incus-admin."""
+    found = await _find(home, host, account, Login(), groups)
+    if not found.standing.exists:
+        raise NotFound(
+            f"There is no account {account} on {found.machine}", next_step=Advice("Create it", HOST_ADMIN_SETUP)
+        )
+    _require_ours(found)
+    return Plan(
+        f"Add {account} on {found.machine} to groups",
+        tuple(_join(found)),
+        unchanged=tuple(f"It is in {name} already" for name in found.standing.groups if name in found.standing.member),
+        facts={"account": account},
+    )
+
+
+@operation(
+    risk=Risk.DESTROY,
+    idempotent=True,
+    search_words="remove administration account undo admin user take away revoke key sudo",
+    example="host=nas",
+)
+async def host_admin_remove(
+    home: Homelab,
+    host: HostRef,
+    account: Account = USUAL_ACCOUNT,
+    user: User | None = None,
+    key: Key | None = None,
+    password: Password | None = None,
+    port: Port | None = None,
+) -> Plan:
+    """Remove what host_admin_setup created: key, sudo rule, groups, and the account itself if it created that. Home
+    directories are never deleted."""
+    login = given_login(user, key, password, port)
+    found = await _find(home, host, account, login, [], former=user is None)
+    standing, made = found.standing, found.made
+    _require_ours(found)
+    if found.machine.target is not None and found.machine.target.user == account:
+        raise Conflict(
+            f"{account} cannot remove itself from {found.machine}",
+            next_step="Give another login: user with key or password",
+        )
+    goes = found.made_by_us
+    groups = tuple(name for name in made.groups if name in standing.member)
+    steps = []
+    if standing.key:
+        steps.append(found.step("Take its key out", f"authorized_keys -= {found.key.path}.pub", _shut_key_out(found)))
+    if standing.sudo == "ours" or (standing.sudo in ("other", "same") and made.sudo):
+        steps.append(found.step("Remove its sudo rule", f"rm /etc/sudoers.d/{account}", _forbid_sudo(found)))
+    if groups and not goes:
+        steps.append(found.step(f"Take it out of {', '.join(groups)}", f"groups -= {groups}", _leave(found, groups)))
+    if goes:
+        steps.append(found.step(f"Remove the account {account}", f"userdel {account}", _remove_user(found)))
+    kept = await home.hosts.find(host)
+    if kept is not None and kept.user == account and made.former is not None:
+        steps.append(found.step(f"Log in to {kept} as before", f"host_update {kept.name}", _restore(home, found, kept)))
+    left = [f"the private key {found.key.path}, which other hosts may use"] if found.key.line else []
+    if standing.exists:
+        left.append(
+            f"the home directory {standing.home}" if goes else f"the account {account}: Quorate did not create it"
+        )
+    if standing.sudo in ("other", "same") and not made.sudo:
+        left.append(f"/etc/sudoers.d/{account}, which is not from Quorate")
+    return Plan(
+        f"Take the administration account {account} away from {found.machine}",
+        tuple(steps),
+        unchanged=() if steps else (f"Nothing of {account} is on {found.machine}",),
+        facts={"account": account, "left": left},
+        after=lambda: _forgotten(found),
+    )
+
+
+# -- what all four look at ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A machine, the account on it, and what was created for it before."""
+
+    machine: Machine
+    account: str
+    key: AdminKey
+    standing: AccountState
+    ledger: Ledger
+    made: Made
+
+    @property
+    def by_key(self) -> Machine:
+        """The machine, logged in to as the account."""
+        return logged_in_as(self.machine, self.account, self.key.path)
+
+    @property
+    def made_by_us(self) -> bool:
+        """Not only by name: someone may have created another one since."""
+        there, made = self.standing, self.made
+        return made.user and there.exists and made.uid in (None, there.uid) and there.comment.startswith(setup.COMMENT)
+
+    def step(self, says: str, line: str, do: Callable[[], Awaitable[dict[str, Any] | None]]) -> Action:
+        async def perform(_: StepContext) -> Performed:
+            return Performed(await do() or {})
+
+        return machine_action(self.machine, says, line, perform, writes=True)
+
+
+async def _find(
+    home: Homelab, host: str, account: str, login: Login, groups: list[str] | None, *, former: bool = False
+) -> Found:
+    """`former`: where the host is logged in to as the account itself, by the login that it had before."""
+    checked_account(account)
+    where = await machine(home, host, login)
+    ledger = Ledger(home.store, where, account)
+    made = await ledger.read()
+    if former and made.former is not None and where.target is not None and where.target.user == account:
+        where = await _as_before(home, host, made.former)
+    key = admin_key(home.settings, account)
+    logged_in_as(where, account, key.path)  # refuses what SSH does not reach
+    wanted = USUAL_GROUPS if groups is None else checked_groups(groups)
+    standing = await look(where, account, key.public, wanted)
+    absent = [name for name in wanted if name not in standing.groups]
+    if groups and absent:
+        raise NotFound(f"There is no group {', '.join(absent)} on {where}")
+    return Found(where, account, key, standing, ledger, made)
+
+
+def _require_ours(found: Found) -> None:
+    """Never grant anything to, or remove anything from, an account that someone else created."""
+    if not found.standing.exists or found.standing.key or found.made_by_us:
+        return
+    raise Conflict(
+        f"There is an account {found.account} on {found.machine} that Quorate did not create",
+        next_step="Choose another name for the administration account, or give adopt=true to use it",
+    )
+
+
+async def _as_before(home: Homelab, host: str, former: FormerLogin) -> Machine:
+    return await registered(home, msgspec.structs.replace(await home.hosts.get(host), **msgspec.structs.asdict(former)))
+
+
+async def _verified(found: Found) -> dict[str, Any]:
+    try:
+        return {"verified": await try_account(found.by_key)}
+    except Problem as problem:
+        return {"verified": False, "why": str(problem)}
+
+
+async def _forgotten(found: Found) -> dict[str, Any]:
+    await found.ledger.forget()
+    return {}
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def _make_user(found: Found) -> Callable[[], Awaitable[None]]:
+    async def do() -> None:
+        await found.ledger.note(user=True, uid=None)
+        await setup.make_user(found.machine, found.account)
+        now = await look(found.machine, found.account, None, ())
+        await found.ledger.note(uid=now.uid)
+
+    return do
+
+
+def _let_key_in(found: Found) -> Callable[[], Awaitable[None]]:
+    async def do() -> None:
+        line = found.key.public_line()
+        home = found.standing.home or (await look(found.machine, found.account, None, ())).home
+        await setup.let_key_in(found.machine, found.account, home, line)
+
+    return do
+
+
+def _allow_sudo(found: Found) -> Callable[[], Awaitable[None]]:
+    async def do() -> None:
+        await found.ledger.note(sudo=True)
+        await setup.allow_sudo(found.machine, found.account)
+
+    return do
+
+
+def _join(found: Found) -> list[Action]:
+    missing = tuple(name for name in found.standing.groups if name not in found.standing.member)
+    if not missing:
+        return []
+
+    async def do() -> None:
+        await found.ledger.note(groups=tuple(dict.fromkeys((*found.made.groups, *missing))))
+        await setup.join(found.machine, found.account, missing)
+
+    line = f"usermod -aG {','.join(missing)} {found.account}"
+    return [found.step(f"Add {found.account} to {', '.join(missing)}", line, do)]
+
+
+def _register(home: Homelab, found: Found, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
+    async def do() -> dict[str, Any]:
+        await try_account(found.by_key)  # a login that does not work is not kept
+        await found.ledger.note(former=FormerLogin(kept.user, kept.key, kept.password, kept.sudo_password))
+        own: dict[str, Any] = {
+            "user": found.account,
+            "key": str(found.key.path),
+            "password": None,
+            "sudo_password": None,
+        }
+        await home.hosts.change(kept.name, **own, verified=home.clock.time(), verdict="ok")
+        return {"registered": f"{kept.name} logs in as {found.account}"}
+
+    return do
+
+
+def _shut_key_out(found: Found) -> Callable[[], Awaitable[None]]:
+    async def do() -> None:
+        assert found.key.line is not None
+        await removal.shut_key_out(found.machine, found.account, found.standing.home, found.key.line)
+
+    return do
+
+
+def _forbid_sudo(found: Found) -> Callable[[], Awaitable[None]]:
+    return lambda: removal.forbid_sudo(found.machine, found.account)
+
+
+def _leave(found: Found, groups: tuple[str, ...]) -> Callable[[], Awaitable[None]]:
+    return lambda: removal.leave(found.machine, found.account, groups)
+
+
+def _remove_user(found: Found) -> Callable[[], Awaitable[None]]:
+    async def do() -> None:
+        hang_up(found.by_key)
+        await removal.remove_user(found.machine, found.account)
+
+    return do
+
+
+def _restore(home: Homelab, found: Found, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
+    async def do() -> dict[str, Any]:
+        former = found.made.former
+        assert former is not None
+        await home.hosts.change(kept.name, **msgspec.structs.asdict(former))
+        return {"registered": f"{kept.name} logs in as {former.user or 'before'}"}
+
+    return do

@@ -1,0 +1,78 @@
+"""Care of registered hosts: change what is kept of one, and try its login."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from quorate.hints import HOST_VERIFY, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.host import checked
+from quorate.homelab.verification import verification
+from quorate.operations.hosts.parameters import HostName, Key, Port, Reference
+from quorate.operations.hosts.registry import TOLD_AS, Labels, check_references, keeping
+from quorate.operations.plan import Performed, Plan, StepContext
+from quorate.operations.registry import Risk, operation
+from quorate.problems import BadArgument
+
+
+@operation(
+    risk=Risk.CHANGE,
+    shown_by=("host_list", "host"),
+    search_words="change host server new ip address moved port user key label rename display name deactivate",
+    example="host=nas labels=role=nas labels=prod",
+)
+async def host_update(
+    home: Homelab,
+    host: HostName,
+    address: str | None = None,
+    port: Port | None = None,
+    user: str | None = None,
+    key: Key | None = None,
+    password: Reference | None = None,
+    sudo_password: Reference | None = None,
+    jump: str | None = None,
+    labels: Labels | None = None,
+    display_name: str | None = None,
+    active: Annotated[bool, Meta(description="False keeps it, but does not use it")] | None = None,
+) -> Plan:
+    """Change the record of a registered host. What is not given stays; an empty string clears a field."""
+    old = await home.hosts.get(host)
+    given = {
+        "address": address, "port": port, "user": user, "key": key, "password": password,
+        "sudo_password": sudo_password, "jump": jump, "labels": None if labels is None else tuple(labels),
+        "display_name": display_name, "active": active,
+    }  # fmt: skip
+    changes = {name: _cleared(name, value) for name, value in given.items() if value is not None}
+    if not changes:
+        raise BadArgument("Nothing to change was given", next_step="Give at least one of the fields")
+    new = checked(msgspec.structs.replace(old, **changes))
+    if new == old:
+        return Plan(f"Update {old}", unchanged=(f"{old} is already like that",))
+    await check_references(home, new)
+
+    async def perform(_: StepContext) -> Performed:
+        await home.hosts.change(host, old, **changes)
+        differing = [name for name in changes if getattr(old, name) != getattr(new, name)]
+        return Performed(
+            {"changed": {TOLD_AS.get(name, name): [getattr(old, name), getattr(new, name)] for name in differing}},
+            next_step=None if old.digest == new.digest else Advice("Try the login", HOST_VERIFY(host=host)),
+        )
+
+    return await keeping(home, f"Update {old}: {', '.join(changes)}", new, perform)
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="test login can still log in ssh works reachable check credentials verify connection",
+    example="host=nas",
+)
+async def host_verify(home: Homelab, host: HostName) -> dict[str, Any]:
+    """Log in to a registered host and note whether it works: connection, host key, login, sudo."""
+    return {"host": host, **await verification(home, await home.hosts.get(host))}
+
+
+def _cleared(name: str, value: Any) -> Any:
+    return None if value == "" and name in ("user", "key", "password", "sudo_password", "jump") else value

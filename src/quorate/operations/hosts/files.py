@@ -1,0 +1,112 @@
+"""Files and folders on hosts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine
+from quorate.homelab.selection import select
+from quorate.inside import files
+from quorate.inside.paths import guest_path
+from quorate.operations.hosts.parameters import HostRefs, Sudo
+from quorate.operations.hosts.several import answer_each, plan_each
+from quorate.operations.machine import machine_label
+from quorate.operations.machine_files import (
+    COLUMNS,
+    READ_AT_ONCE,
+    Encoding,
+    content_bytes,
+    entry_row,
+    list_folder,
+    read_file,
+    write_action,
+)
+from quorate.operations.plan import Action, Plan
+from quorate.operations.registry import Risk, Table, operation, page
+
+SEVERAL_BYTES = 4096
+"""Of each file, where several hosts are asked for it."""
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="read file on host server cat config list folder directory ls look at etc nas raspberry pi",
+    example="host=nas path=/etc/hostname",
+)
+async def host_file(
+    home: Homelab,
+    host: HostRefs,
+    path: Annotated[str, Meta(description="Absolute path of a file or folder")],
+    offset: Annotated[int, Meta(ge=0, description="First byte or entry")] = 0,
+    limit: Annotated[int, Meta(ge=1, le=READ_AT_ONCE, description="Most bytes")] = 64 * 1024,
+    sudo: Sudo = False,
+) -> dict[str, Any] | Table:
+    """Read a file or list a folder on hosts."""
+    chosen = await select(home, host)
+    if not chosen.several:
+        return await _one(_as(chosen.machines[0], sudo), path, offset, limit)
+    contents: dict[str, str] = {}
+
+    async def ask(one: Machine) -> list[list[Any]]:
+        into = _as(one, sudo).transport
+        entry = await files.look_at(into, guest_path(path, into.system))
+        if entry.type == "folder":
+            return [entry_row(each) for each in (await list_folder(into, path))[0]]
+        told = await read_file(into, path, offset=offset, limit=min(limit, SEVERAL_BYTES))
+        contents[machine_label(one)] = told.get("content") or told.get("base64", "")
+        return [entry_row(entry)]
+
+    table = await answer_each(home, host, ask, COLUMNS)
+    if contents:
+        table.facts["content"] = contents
+    return table
+
+
+async def _one(one: Machine, path: str, offset: int, limit: int) -> dict[str, Any] | Table:
+    into = one.transport
+    place = {"host": machine_label(one), "way": into.description}
+    path = guest_path(path, into.system)
+    if (await files.look_at(into, path)).type != "folder":
+        return place | await read_file(into, path, offset=offset, limit=limit)
+    entries, cut = await list_folder(into, path)
+    table = page(COLUMNS, [entry_row(entry) for entry in entries], limit=min(limit, 1000), offset=offset)
+    table.facts = {**place, "path": path, **({"note": cut} if cut else {})}
+    return table
+
+
+@operation(
+    risk=Risk.CHANGE,
+    unrecorded=("content",),
+    shown_by=("host_file", "host", "path", "sudo"),
+    search_words="write file on host server edit change config create replace append save etc nas raspberry pi",
+    example="host=nas path=/tmp/note.txt content='back on Monday'",
+)
+async def host_file_write(
+    home: Homelab,
+    host: HostRefs,
+    path: Annotated[str, Meta(description="Absolute path")],
+    content: str,
+    encoding: Encoding = "text",
+    append: bool = False,
+    parents: Annotated[bool, Meta(description="Make missing folders")] = False,
+    mode: Annotated[str, Meta(description="Default: as it was")] | None = None,
+    owner: Annotated[str, Meta(description="user:group")] | None = None,
+    sudo: Sudo = False,
+) -> Plan:
+    """Write a file on hosts: as a whole and at once, or append to it."""
+    data = content_bytes(content, encoding)
+
+    async def prepare(one: Machine) -> Action:
+        return write_action(
+            home.command_rules, _as(one, sudo), path, data, append=append, parents=parents, mode=mode, owner=owner,
+        )  # fmt: skip
+
+    verb = "Append to" if append else "Write"
+    return await plan_each(home, host, f"{verb} {path} on", prepare, ("file",))
+
+
+def _as(one: Machine, sudo: bool) -> Machine:
+    return one.rooted() if sudo else one

@@ -1,0 +1,234 @@
+"""Registering many hosts at once, from where they are written down or can be seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.host import Host, checked
+from quorate.homelab.imports.ansible_inventory import read_inventory
+from quorate.homelab.imports.candidate import Candidate
+from quorate.homelab.imports.ssh_config import read_ssh_config
+from quorate.homelab.verification import verification
+from quorate.inside.interfaces import from_pve, usable
+from quorate.operations.hosts.registry import Labels, keeping
+from quorate.operations.hosts.several import MOST_REASONS, by_reason
+from quorate.operations.map.network_scan import Targets, scanned
+from quorate.operations.plan import Action, Performed, Plan, StepContext
+from quorate.operations.registry import Risk, operation
+from quorate.problems import AgentSilent, BadArgument, Conflict, NotConfigured, NotFound, Problem
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import NO_AGENT
+from quorate.pve.tasks import gather_bounded
+from quorate.ssh.target import SSH_PORT
+
+ASKED_AT_ONCE = 8
+SCAN_SECONDS = 25.0
+SSH_CONFIG, ANSIBLE_HOSTS = Path("~/.ssh/config"), Path("/etc/ansible/hosts")
+LONGEST = 256 * 1024
+NO_LOGIN = "no login for guests: set user and key under [ssh.guests]"
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    shown_by=("host_list",),
+    search_words="import hosts register many servers from ssh config ansible inventory network scan guests of cluster",
+    example="source=cluster dry_run=true",
+)
+async def host_import(
+    home: Homelab,
+    source: Literal["ssh_config", "ansible", "scan", "cluster"],
+    text: Annotated[str, Meta(description="Its content; default: ~/.ssh/config or /etc/ansible/hosts")] | None = None,
+    targets: Annotated[Targets, Meta(description="Such as 192.168.1.0/24")] | None = None,
+    only: Annotated[list[str], Meta(description="These names")] | None = None,
+    labels: Labels | None = None,
+) -> Plan:
+    """Register hosts from another place and try their logins. dry_run=true lists them with what is missing."""
+    found, remarks = await _candidates(home, source, text, targets)
+    wanted = [one for one in found if only is None or one.name in only]
+    if not wanted:
+        why = "; ".join(remarks) or None
+        raise NotFound("Nothing to import was found", why=why, next_step="Give text or targets, or another source")
+    known = {one.name: one for one in await home.hosts.everyone()}
+    places = {(one.address, one.port): one.name for one in known.values()}
+    actions, unchanged, failures = [], [], []
+    missing: dict[str, list[str]] = {}
+    for one in _jumps_first(wanted):
+        if old := places.get((one.address, one.port or SSH_PORT)) or (one.name if one.name in known else None):
+            unchanged.append(f"{one.name} is registered already" + (f" as {old}" if old != one.name else ""))
+            continue
+        try:
+            new = _host(one, tuple(labels or ()))
+            lacking = await _missing(home, one, new, {other.name for other in wanted} | set(known))
+        except Problem as problem:
+            failures.append(f"{one.name}: {problem}")
+            continue
+        missing[one.name] = lacking
+        actions.append(await _register(home, new, lacking))
+    if not actions and not unchanged:
+        raise Conflict(f"None of the {len(wanted)} hosts can be registered", why="; ".join(failures[:MOST_REASONS]))
+    return Plan(
+        f"Register {len(actions)} hosts from {source}",
+        tuple(actions),
+        unchanged=tuple(unchanged),
+        failures=tuple(failures),
+        columns=("at", "login", "missing"),
+        facts={"missing": _grouped(missing)},
+        warnings=tuple(remarks),
+    )
+
+
+def _grouped(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What several hosts lack is listed once, under all of their names; then what each lacks alone."""
+    lacking = by_reason((name, reason) for name, reasons in missing.items() for reason in reasons)
+    told: dict[str, list[str]] = {}
+    for reason, names in sorted(lacking.items(), key=lambda one: -len(one[1])):
+        everyone = len(names) > 1 and len(names) == len(missing)
+        told.setdefault(f"all {len(names)}" if everyone else ", ".join(names), []).append(reason)
+    return {names: "; ".join(reasons) for names, reasons in told.items()}
+
+
+async def _register(home: Homelab, new: Host, lacking: list[str]) -> Action:
+    async def perform(_: StepContext) -> Performed:
+        await home.hosts.add(new)
+        told = await verification(home, new)
+        login = "works" if told["verified"] else f"{told['failed_at']}: {told['why']}"
+        return Performed({"at": new.at, "login": login, "missing": "; ".join(lacking)})
+
+    plan = await keeping(home, f"Register {new} at {new.at}", new, perform)
+    [step] = plan.calls
+    assert isinstance(step, Action)
+    return step
+
+
+def _host(one: Candidate, labels: tuple[str, ...]) -> Host:
+    own = tuple(dict.fromkeys((*one.labels, *labels)))
+    return checked(Host(one.name, one.address, one.port or SSH_PORT, one.user, one.key, jump=one.jump, labels=own))
+
+
+async def _missing(home: Homelab, one: Candidate, host: Host, named: set[str]) -> list[str]:
+    """What has to be done before its login can work."""
+    found = [*one.missing]
+    keys = home.ssh.pool.host_keys
+    trusted, *_ = await asyncio.to_thread(keys.trusted, host.address, "", host.port)
+    if not trusted:
+        at = host.address if host.port == SSH_PORT else host.at
+        found.append(f"its host key is not trusted: `quorate trust {at}`")
+    usual = home.settings.ssh.nodes
+    if host.key and not await asyncio.to_thread(_exists, host.key):
+        found.append(f"there is no key {host.key} on this server")
+    if not host.key and not usual.key and usual.password is None and NO_LOGIN not in one.missing:
+        found.append("it has no key or password: set one with host_update")
+    if host.jump and host.jump not in named:
+        found.append(f"its jump host {host.jump} is not registered")
+    return found
+
+
+def _jumps_first(wanted: list[Candidate]) -> list[Candidate]:
+    jumps = {one.jump for one in wanted if one.jump}
+    return sorted(wanted, key=lambda one: (one.name not in jumps, one.name))
+
+
+# -- sources -----------------------------------------------------------------------------------------------------------
+
+
+async def _candidates(
+    home: Homelab, source: str, text: str | None, targets: list[str] | None
+) -> tuple[list[Candidate], list[str]]:
+    if (source == "scan") != (targets is not None):
+        raise BadArgument("targets go with source=scan, and only with that")
+    match source:
+        case "ssh_config":
+            return read_ssh_config(text if text is not None else await _read(SSH_CONFIG))
+        case "ansible":
+            content = text if text is not None else await _read(ANSIBLE_HOSTS)
+            return await asyncio.to_thread(read_inventory, content), []
+        case "scan":
+            assert targets is not None
+            return await _scan(home, targets), []
+        case _:
+            return await _guests(home)
+
+
+async def _read(path: Path) -> str:
+    """Only these two files of the server are read, never one that a caller names."""
+    try:
+        content = await asyncio.to_thread(_content, path)
+    except OSError as error:
+        repair = f"Create {path}" if isinstance(error, FileNotFoundError) else "Make it readable"
+        raise NotFound(
+            f"{path} cannot be read on this server",
+            why=error.strerror,
+            next_step=f"{repair}, or pass its content as text=...",
+        ) from None
+    return content[:LONGEST].decode("utf-8", "replace")
+
+
+def _content(path: Path) -> bytes:
+    return path.expanduser().read_bytes()
+
+
+def _exists(key: str) -> bool:
+    return Path(key).expanduser().is_file()
+
+
+async def _scan(home: Homelab, targets: list[str]) -> list[Candidate]:
+    done, devices, _ = await scanned(home, targets, [SSH_PORT], seconds=SCAN_SECONDS)
+    return [
+        Candidate(str(device.name or address).partition(".")[0] if device.name else str(address), str(address))
+        for (address, seen), device in zip(done.seen.items(), devices, strict=True)
+        if SSH_PORT in seen.open
+    ]
+
+
+async def _guests(home: Homelab) -> tuple[list[Candidate], list[str]]:
+    """The running guests of the clusters, at the addresses that they report."""
+    found: list[Candidate] = []
+    remarks: list[str] = []
+    for cluster in home.clusters:
+        try:
+            rows = [row for row in await cluster.inventory.guests() if row.status == "running" and not row.template]
+        except Problem as problem:
+            remarks.append(f"{cluster.name} does not answer: {problem.what}")
+            continue
+        asked = await gather_bounded(ASKED_AT_ONCE, [_asking(cluster, Guest(cluster, row)) for row in rows])
+        found += [one for one in asked if isinstance(one, Candidate)]
+        silent = by_reason(
+            (str(Guest(cluster, row)), one) for row, one in zip(rows, asked, strict=True) if isinstance(one, str)
+        )
+        remarks += [f"{', '.join(guests)}: {why}" for why, guests in silent.items()]
+    return found, remarks
+
+
+def _asking(cluster: Cluster, guest: Guest) -> Any:
+    async def ask() -> Candidate | str:
+        own = Candidate(guest.row.name or str(guest.vmid), "", labels=tuple(guest.row.tag_list))
+        try:
+            login = cluster.ssh.reported_login(guest.vmid)
+            own = replace(own, user=login.user, key=str(login.key) if login.key else None)
+        except Problem as problem:
+            known = isinstance(problem, NotConfigured)
+            own.missing.append(NO_LOGIN if known else problem.what.removesuffix("."))
+        if configured := cluster.ssh.guest(guest.vmid):
+            return replace(own, address=configured.host, port=configured.port)
+        try:
+            addresses = usable(await from_pve(guest), await guest.get("config"))
+        except Problem as problem:
+            return f"{_cause(problem)}, so the address is unknown"
+        return replace(own, address=addresses[0]) if addresses else "no address is reported"
+
+    return ask
+
+
+def _cause(problem: Problem) -> str:
+    """PVE's refusal in words that fit into a list."""
+    if NO_AGENT in str(problem):
+        return "no guest agent is configured"
+    return "the guest agent is not running" if isinstance(problem, AgentSilent) else problem.what.removesuffix(".")

@@ -1,0 +1,68 @@
+"""Logs of hosts: the journal, or files."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine
+from quorate.homelab.selection import select
+from quorate.inside.logs import Excerpt, read_log
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import answer_each
+from quorate.operations.machine import machine_label
+from quorate.operations.registry import Risk, Table, operation
+from quorate.operations.units import When, parse_moment
+from quorate.problems import BadArgument, Problem
+
+SEVERAL_LINES = 20
+LONGEST_LINE = 500
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="log journal journalctl syslog messages errors on host server what happened since unit tail grep",
+    example="host=nas lines=20",
+)
+async def host_logs(
+    home: Homelab,
+    host: HostRefs,
+    unit: Annotated[str, Meta(description="Service")] | None = None,
+    path: Annotated[str, Meta(description="Log file, instead of the journal")] | None = None,
+    since: When | None = None,
+    until: When | None = None,
+    pattern: Annotated[str, Meta(description="Regular expression")] | None = None,
+    lines: Annotated[int, Meta(ge=1, le=2000, description="Last ones; of several hosts 20 each")] = 100,
+) -> dict[str, Any] | Table:
+    """Lines of the journal or of a log file on hosts, the last ones that match."""
+    if unit and path:
+        raise BadArgument("unit and path do not go together", next_step="Give the unit, or the file with a pattern")
+    now = home.clock.time()
+    times = {name: parse_moment(text, now=now) if text else None for name, text in (("since", since), ("until", until))}
+
+    async def ask(one: Machine, count: int) -> Excerpt:
+        asked = {"unit": unit, "path": path, **times, "pattern": pattern, "lines": count, "now": now}
+        try:  # the journal shows a plain login only its own lines
+            found = await read_log(one.rooted().transport, **asked)  # type: ignore[arg-type]
+        except Problem as refused:
+            if "sudo" not in str(refused):
+                raise
+            found = await read_log(one.transport, **asked)  # type: ignore[arg-type]
+            found = dataclasses.replace(found, source=f"{found.source}, only what this login may read")
+        return dataclasses.replace(found, lines=[line[:LONGEST_LINE] for line in found.lines])
+
+    chosen = await select(home, host)
+    if chosen.several:
+        count = min(lines, SEVERAL_LINES)
+
+        async def rows(one: Machine) -> list[list[Any]]:
+            return [[line] for line in (await ask(one, count)).lines]
+
+        return await answer_each(home, host, rows, ("line",))
+    [only] = chosen.machines
+    found = await ask(only, lines)
+    more = {"next": "There are more lines further back; narrow them, or raise lines"} if found.cut else {}
+    return {"host": machine_label(only), "from": found.source, "log": found.lines or "nothing matches", **more}

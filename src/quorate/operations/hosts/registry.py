@@ -1,0 +1,159 @@
+"""The registry of hosts: list, register, remove."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from quorate.hints import HOST_UPDATE, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.host import Host, checked
+from quorate.homelab.registry import jumps
+from quorate.homelab.secret_scope import new_pairs, question_about
+from quorate.homelab.services.installations import Ledger
+from quorate.homelab.verification import verification
+from quorate.operations.hosts.parameters import HostName, Key, Port, Reference
+from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.operations.units import moment
+from quorate.problems import Conflict, NotFound, Problem
+from quorate.ssh.target import SSH_PORT
+
+TOLD_AS = {"password": "password_from", "sudo_password": "sudo_password_from"}
+"""Names under which a reference is not taken for a secret."""
+Labels = Annotated[list[str], Meta(description="Such as role=nas")]
+
+
+@operation(
+    risk=Risk.READ,
+    search_words="hosts servers machines registered ssh which hosts do I have list servers labels",
+)
+async def host_list(
+    home: Homelab,
+    host: HostName | None = None,
+    label: str | None = None,
+    clusters: Annotated[bool, Meta(description="Also nodes and guests of the clusters")] = True,
+    inactive: bool = False,
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table | dict[str, Any]:
+    """Hosts that commands can be sent to: registered ones, nodes and guests. With `host`, its whole record."""
+    if host is not None:
+        return _as_dict(await home.hosts.get(host))
+    kept = [one for one in await home.hosts.all() if (inactive or one.active) and (not label or label in one.labels)]
+    rows = [["host", one.name, one.at, one.user or "", ", ".join(one.labels), _verified(one)] for one in kept]
+    silent = {}
+    for cluster in home.clusters if clusters and not label else ():
+        try:
+            rows += [
+                [row.kind if row.is_guest else "node", row.name or row.node, f"{cluster.name}/{row.vmid or row.node}",
+                 "", row.tags.replace(";", ", "), row.status]
+                for row in await cluster.inventory.rows() if row.is_guest or row.type == "node"
+            ]  # fmt: skip
+        except Problem as problem:
+            silent[cluster.name] = str(problem)
+    table = page(("kind", "name", "at", "user", "labels", "state"), rows, limit=limit, offset=offset)
+    table.facts = {"no_answer": silent} if silent else {}
+    return table
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=False,
+    shown_by=("host_list", "host"),
+    search_words="add register host server machine ssh login new raspberry pi nas",
+    example="host=nas address=192.168.10.9 user=admin labels=role=nas",
+)
+async def host_register(
+    home: Homelab,
+    host: Annotated[str, Meta(description="A name of your choice")],
+    address: Annotated[str, Meta(description="Name or IP address")],
+    port: Port = SSH_PORT,
+    user: str | None = None,
+    key: Key | None = None,
+    password: Reference | None = None,
+    sudo_password: Reference | None = None,
+    jump: Annotated[str, Meta(description="Registered host to go through")] | None = None,
+    labels: Labels | None = None,
+    display_name: str | None = None,
+    verify: Annotated[bool, Meta(description="Log in once it is registered")] = True,
+) -> Plan:
+    """Register a host for SSH. Secrets are given by reference; its host key is trusted by the operator."""
+    new = checked(
+        Host(host, address, port, user, key, password, sudo_password, jump, tuple(labels or ()), display_name or "")
+    )
+    if await home.hosts.find(host):
+        raise Conflict(f"There is a host {host!r} already", next_step=Advice("Change it", HOST_UPDATE(host=host)))
+    await check_references(home, new)
+
+    async def perform(_: StepContext) -> Performed:
+        await home.hosts.add(new)
+        return Performed(await verification(home, new) if verify else {})
+
+    return await keeping(home, f"Register {new} at {new.at}", new, perform)
+
+
+@operation(
+    risk=Risk.DESTROY,
+    shown_by=("host_list", "host"),
+    search_words="forget unregister remove host server from the list",
+    example="host=nas",
+)
+async def host_remove(home: Homelab, host: HostName) -> Plan:
+    """Forget a registered host. The machine itself is not touched."""
+    old = await home.hosts.get(host)
+    if any(one.jump == host for one in await home.hosts.everyone()):
+        users = [one.name for one in await home.hosts.all() if one.jump == host]
+        raise Conflict(
+            f"{old} is the jump host of {', '.join(users) or 'another one'}", next_step="Update or remove those first"
+        )
+
+    ledger = Ledger(home.store)
+    services = [one.service for one in await ledger.on(host)]
+
+    async def perform(_: StepContext) -> Performed:
+        if not await home.hosts.remove(host):
+            raise NotFound(f"{old} was removed in the meantime")
+        for service in services:
+            await ledger.forget(host, service)
+        return Performed({"records_forgotten": services} if services else {})
+
+    summary = f"Forget {old} at {old.at}"
+    line = f"forget {old.name}" + (f" and the records of {', '.join(services)} on it" if services else "")
+    warnings = (f"{', '.join(services)} on it keep running, and nobody here will know of them",) if services else ()
+    step = Action(summary, line, perform, Target("host", old.name))
+    return Plan(summary, (step,), warnings=warnings)
+
+
+# -- shared ------------------------------------------------------------------------------------------------------------
+
+
+async def keeping(home: Homelab, summary: str, new: Host, perform: Any) -> Plan:
+    line = f"save host {msgspec.json.encode(_as_dict(new), enc_hook=str).decode()}"
+    same = await home.address_index.same(new, await home.hosts.all())
+    warnings = tuple(f"{one} is at the same address, {one.at}" for one in same)
+    step = Action(summary, line, perform, Target("host", new.name), becomes=new)
+    if unbound := new_pairs(new, await home.hosts.everyone()):
+        step = replace(step, risk=Risk.DESTROY, risk_because=question_about(unbound, new.at))
+    return Plan(summary, (step,), warnings=warnings)
+
+
+async def check_references(home: Homelab, host: Host) -> None:
+    """Refuse a reference that leads nowhere, and a secret given instead of a reference."""
+    for reference in (host.password, host.sudo_password):
+        if reference:
+            await home.secret_store.fetch(reference)
+    await jumps(home.hosts, host)
+
+
+def _verified(host: Host) -> str:
+    state = "not tried" if host.verified is None else host.verdict
+    return state if host.active else "switched off"
+
+
+def _as_dict(host: Host) -> dict[str, Any]:
+    told = {TOLD_AS.get(name, name): value for name, value in msgspec.to_builtins(host).items()}
+    return told | ({"verified": moment(host.verified)} if host.verified is not None else {})

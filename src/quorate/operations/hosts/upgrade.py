@@ -1,0 +1,205 @@
+"""Updates of hosts: what would change, then apply it; a guest gets a snapshot first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.hints import HOST_JOB, HOST_REBOOT, RUN_GUEST_UPDATE, SNAPSHOT_ROLLBACK, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine, as_guest
+from quorate.homelab.services.installations import place_of
+from quorate.inside.upgrades import SECONDS, Pending, apply_script, pending, pending_facts
+from quorate.operations.commands import SHOWN, CommandJob, command_job
+from quorate.operations.guests.power import power_call
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import plan_each
+from quorate.operations.machine import machine_action, machine_label
+from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, guest_call
+from quorate.operations.registry import Risk, operation
+from quorate.operations.snapshots import creation, name_from_time, snapshot_rollback
+from quorate.operations.units import shortlist
+from quorate.problems import Conflict, Problem, TaskFailed
+from quorate.pve.cluster import Cluster, Guest
+
+LIMIT_SECONDS = 3 * 3600.0
+NAMES_SHOWN = 30
+LOG_LINES = 15
+NEVER_SHORTER = 5.0
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=False,
+    shown_by=("host_status", "host"),
+    search_words=(
+        "update upgrade packages of host server apt dnf apk security patches install pending updates all hosts "
+        "what would change"
+    ),
+    example="host=nas dry_run=true",
+)
+async def host_upgrade(
+    home: Homelab,
+    host: HostRefs,
+    refresh: Annotated[bool, Meta(description="Fetch the package lists first")] = True,
+    snapshot: Annotated[bool, Meta(description="Of a guest, first")] = True,
+    rollback: Annotated[bool, Meta(description="Set a guest back if it fails; needs approval")] = False,
+) -> Plan:
+    """Apply the pending updates of hosts. dry_run=true shows which packages would change."""
+
+    async def prepare(one: Machine) -> Action:
+        found = await pending(one.transport, machine_label(one))
+        label = machine_label(one)
+        script = apply_script(found.manager, refresh=refresh)
+        wanted = await command_job(
+            home, one.transport, ["/bin/sh", "-c", script], label=label, ref=place_of(one), noun="host",
+            cluster=one.where.name if one.where else None, user="root", password=one.sudo_password,
+            timeout=LIMIT_SECONDS, keep=SHOWN,
+        )  # fmt: skip
+        whole = await _with_guest(home, one) if snapshot else one
+        safeguard = await _safeguard(whole, snapshot, rollback)
+        wanted = replace(wanted, line=f"{found.manager} upgrade", back=safeguard.arguments if safeguard else {})
+        step = _Upgrade(home, one, found, wanted, safeguard)
+        says = f"Upgrade {label}: {_summary(found)}"
+        action = machine_action(whole, says, step.line, step.perform)
+        return replace(action, needs=(*action.needs, *step.safeguard.calls)) if step.safeguard else action
+
+    within = Advice(
+        "A guest is set back only if it fails while this call waits. A run does it in any case, and checks its health",
+        RUN_GUEST_UPDATE,
+    )
+    return await plan_each(
+        home,
+        host,
+        "Upgrade",
+        prepare,
+        ("upgraded", "left", "reboot", "snapshot", "job"),
+        warnings=(within,) if rollback else (),
+    )
+
+
+def _summary(found: Pending) -> str:
+    if not found.packages:
+        return "nothing is pending in its package lists"
+    security = sum(one[3] for one in found.packages)
+    urgent = f", {security} for security" if security else ""
+    return f"{len(found.packages)} packages{urgent}: {shortlist(found.lines, NAMES_SHOWN)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Safeguard:
+    """The snapshot of a guest before its upgrade, and the way back to it."""
+
+    cluster: Cluster
+    guest: Guest
+    name: str
+    taking: Call
+    back: tuple[Call, ...]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return (self.taking, *self.back)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of the snapshot_rollback that goes back."""
+        return {"guest": self.guest.vmid, "snapshot": self.name, "start": True}
+
+
+async def _with_guest(home: Homelab, one: Machine) -> Machine:
+    try:
+        return await as_guest(home, one)
+    except Problem as problem:
+        raise Conflict(
+            f"Whether {machine_label(one)} is a guest that needs a snapshot is not known",
+            why=problem.what,
+            next_step="Try again when the cluster answers; snapshot=false upgrades it without",
+        ) from None
+
+
+async def _safeguard(one: Machine, snapshot: bool, rollback: bool) -> Safeguard | None:
+    if one.guest is None or one.where is None or not snapshot:
+        return None
+    name = name_from_time(one.where).replace("auto-", "before-upgrade-")
+    try:
+        taking, _ = await creation(one.guest, name, "Before host_upgrade")
+    except Conflict as problem:
+        problem.next_step = "snapshot=false upgrades it without"
+        raise
+    back: tuple[Call, ...] = ()
+    if rollback:
+        starting = power_call(one.guest, "start", "stopped", {})
+        going = guest_call(one.guest, "POST", f"snapshot/{name}/rollback", f"If it fails, set {one.guest} back")
+        back = (going, *((starting,) if starting else ()))
+    return Safeguard(one.where, one.guest, name, taking, back)
+
+
+@dataclass(frozen=True, slots=True)
+class _Upgrade:
+    home: Homelab
+    machine: Machine
+    before: Pending
+    command: CommandJob
+    safeguard: Safeguard | None
+
+    @property
+    def line(self) -> str:
+        first = f"snapshot {self.safeguard.guest.vmid}; " if self.safeguard else ""
+        return f"{first}{self.command.described} ({', '.join(self.before.lines[:NAMES_SHOWN])})"
+
+    async def perform(self, context: StepContext) -> Performed:
+        clock = self.home.clock
+        end = clock.monotonic() + context.wait
+        taken = {}
+        if (own := self.safeguard) is not None:
+            await context.carry_out(own.cluster, Plan(own.taking.says, (own.taking,)), context.wait, context.report)
+            taken = {"snapshot": own.name}
+        await context.permit()
+        left = max(NEVER_SHORTER, end - clock.monotonic())
+        performed = await self.command.perform(replace(context, wait=left))
+        if performed.running:
+            return replace(performed, facts={**performed.facts, **taken}, next_step=self._later(performed))
+        if performed.facts.get("exit_code") != 0:
+            raise await self._failure(context, performed, taken)
+        after = await pending(self.machine.transport, machine_label(self.machine))
+        now = await pending_facts(self.machine.transport, machine_label(self.machine), seconds=SECONDS)
+        restart = now.restart if now else ""
+        changed = [one for one in self.before.packages if one not in after.packages]
+        return Performed(
+            {
+                "upgraded": len(changed),
+                "left": len(after.packages),
+                **({"reboot": restart} if restart else {}),
+                **taken,
+            },
+            next_step=Advice("It has to be restarted", HOST_REBOOT(host=self.machine.name)) if restart else None,
+        )
+
+    def _later(self, performed: Performed) -> Advice:
+        job = HOST_JOB(action="poll", job=performed.facts["job"], seconds=30)
+        if self.safeguard is None:
+            return Advice("It continues on the host; see how it ends", job)
+        back = SNAPSHOT_ROLLBACK(**self.safeguard.arguments)
+        return Advice("It continues on the host; see how it ends, and set the guest back if it fails", job, back)
+
+    async def _failure(self, context: StepContext, performed: Performed, taken: dict[str, Any]) -> Problem:
+        said = str(performed.facts.get("stderr") or performed.facts.get("stdout") or "")
+        facts: dict[str, Any] = {**taken, "log": said.splitlines()[-LOG_LINES:]}
+        what = f"The upgrade of {machine_label(self.machine)} failed"
+        own = self.safeguard
+        if own is None:
+            return TaskFailed(what, why=_last(said), next_step="Look at the log, then repair it", facts=facts)
+        if not own.back:
+            step = Advice("Repair it, or set it back", SNAPSHOT_ROLLBACK(**own.arguments))
+            return TaskFailed(what, why=_last(said), next_step=step, facts=facts)
+        plan = await snapshot_rollback(own.cluster, **own.arguments)
+        await context.carry_out(own.cluster, plan, context.wait, context.report)
+        facts["rolled_back"] = own.name
+        return TaskFailed(f"{what}; it was set back to the snapshot {own.name}", why=_last(said), facts=facts)
+
+
+def _last(said: str) -> str | None:
+    lines = [line for line in said.splitlines() if line.strip()]
+    return f"It said: {lines[-1][:300]}" if lines else None

@@ -1,0 +1,166 @@
+"""Letting a node download images: from a web address, or container templates from the appliance list."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Meta
+
+from quorate.hints import IMAGE_UPLOAD, TEMPLATE_LIST, Advice
+from quorate.operations.argument_checks import refuse_beside
+from quorate.operations.images.local_files import (
+    ENDINGS,
+    Checksum,
+    ImageContent,
+    already_there,
+    content_for,
+    parse_checksum,
+    place_for,
+    present,
+    stored_name,
+)
+from quorate.operations.images.templates import offered
+from quorate.operations.placement import pick_node
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.provision.container_templates import Template, appliance_named
+from quorate.operations.registry import Risk, operation
+from quorate.operations.units import size
+from quorate.problems import BadArgument, NotFound, PermissionMissing, Problem
+from quorate.pve.cluster import Cluster
+from quorate.suggestions import suggest
+
+_COMPRESSIONS = {".gz": "gz", ".lzo": "lzo", ".zst": "zst", ".bz2": "bz2"}
+
+
+@operation(
+    risk=Risk.CHANGE,
+    search_words="add link download fetch grab iso cloud image container template url internet latest",
+    example="template=debian-13-standard storage=local",
+)
+async def image_download(
+    pve: Cluster,
+    url: Annotated[str, Meta(description="ISO image, container template or disk image")] | None = None,
+    template: Annotated[
+        str, Meta(description="Instead of url: of the appliance list; debian-13-standard takes its newest")
+    ]
+    | None = None,
+    storage: str | None = None,
+    node: str | None = None,
+    content: ImageContent | None = None,
+    filename: Annotated[str, Meta(description="Default: as the server calls it")] | None = None,
+    checksum: Annotated[str, Meta(description="Expected, such as sha256:…")] | None = None,
+    verify_certificates: bool = True,
+) -> Plan:
+    """Let a node download an image from a URL, or a container template by name. Never overwrites."""
+    if (url is None) == (template is None):
+        raise BadArgument(
+            "One of url and template is needed", next_step=Advice("See the templates by name", TEMPLATE_LIST)
+        )
+    if url is not None:
+        return await _from_url(pve, url, storage, node, content, filename, checksum, verify=verify_certificates)
+    beside: dict[str, object] = {"content": content, "filename": filename, "checksum": checksum}
+    beside["verify_certificates"] = None if verify_certificates else False
+    refuse_beside("template", beside, "The appliance list settles it; leave it out, or give url")
+    return await _from_appliances(pve, str(template), storage, node)
+
+
+async def _from_url(
+    pve: Cluster,
+    url: str,
+    storage: str | None,
+    node: str | None,
+    content: ImageContent | None,
+    filename: str | None,
+    checksum: str | None,
+    *,
+    verify: bool,
+) -> Plan:
+    if not re.match(r"https?://[^/\s]", url):
+        raise BadArgument(f"{url!r} is not a web address", next_step="It begins with https:// or http://")
+    expected = parse_checksum(checksum) if checksum else None
+    found = await _metadata(pve, await pick_node(pve, node), url, verify)
+    given = stored_name(filename or found.get("filename") or unquote(urlsplit(url).path))
+    name, compression = (given, None) if filename else _uncompressed(given, content)
+    kind = content_for(name, content)
+    length = int(found.get("size") or 0)
+    place = await place_for(pve, kind, storage=storage, node=node, room=length)
+    existing = await present(pve, place, kind, name)
+    if existing and expected is None:
+        raise already_there(existing, "Use it, choose another filename, or give checksum= to have it compared")
+    params = {
+        "url": url,
+        "content": kind,
+        "filename": name,
+        **(expected.params if expected else {}),
+        **({"compression": compression} if compression else {}),
+        **({} if verify else {"verify-certificates": 0}),
+    }
+
+    async def arrived() -> bool:
+        return existing is None and await present(pve, place, kind, name) is not None
+
+    says = f"Download {place.storage}:{kind}/{name}{f' ({size(length)})' if length else ''} on {place.node}"
+    path, target = f"/nodes/{place.node}/storage/{place.storage}/download-url", Target("storage", place.storage)
+    return Plan(
+        says,
+        (Call(says, "POST", path, params, target, settled=arrived, task_id=name),),
+        facts={"volume": f"{place.storage}:{kind}/{name}", "type": found.get("mimetype", "")},
+        warnings=_doubts(expected, existing is not None),
+    )
+
+
+def _doubts(expected: Checksum | None, exists: bool) -> tuple[str, ...]:
+    if expected is None:
+        return ("Without a checksum, a damaged or changed file goes unnoticed",)
+    return ("The file is there already; PVE compares it and downloads nothing",) if exists else ()
+
+
+async def _metadata(pve: Cluster, node: str, url: str, verify: bool) -> dict[str, Any]:
+    """What the server says about the file, asked by the node that will fetch it."""
+    options = {} if verify else {"verify-certificates": 0}
+    try:
+        answer = await pve.get(f"/nodes/{node}/query-url-metadata", url=url, **options)
+    except PermissionMissing:
+        raise
+    except Problem as problem:
+        raise BadArgument(
+            f"Node {node} cannot fetch {url}",
+            why=problem.what,
+            next_step=Advice("Check the address. If the node cannot reach the internet, upload a file", IMAGE_UPLOAD),
+        ) from None
+    return dict(answer or {})
+
+
+def _uncompressed(name: str, content: str | None) -> tuple[str, str | None]:
+    """PVE unpacks compressed ISO images, and these only."""
+    for ending, compression in _COMPRESSIONS.items():
+        inner = name[: -len(ending)]
+        if content in (None, "iso") and name.lower().endswith(ending) and inner.lower().endswith(ENDINGS["iso"]):
+            return inner, compression
+    return name, None
+
+
+# -- from the appliance list -------------------------------------------------------------------------------------------
+
+
+async def _from_appliances(pve: Cluster, template: str, storage: str | None, node: str | None) -> Plan:
+    place = await place_for(pve, "vztmpl", storage=storage, node=node, room=0)
+    name = _find_appliance(template, await offered(pve, place.node))
+    existing = await present(pve, place, "vztmpl", name)
+    says = f"Download {place.storage}:vztmpl/{name} on {place.node}"
+    facts = {"volume": f"{place.storage}:vztmpl/{name}"}
+    if existing:
+        return Plan(says, unchanged=(f"{existing} is there already ({size(existing.size)})",), facts=facts)
+    call = Template(name, facts["volume"], missing=True).download(pve, place.node)
+    return Plan(says, (call,), facts=facts)
+
+
+def _find_appliance(wanted: str, offers: list[dict[str, Any]]) -> str:
+    name = appliance_named(wanted, offers)
+    if name is None:
+        names = (str(row["template"]) for row in offers)
+        hint = suggest(wanted.rpartition("/")[2], names, Advice("See what it has", TEMPLATE_LIST), count=3, cutoff=0.4)
+        raise NotFound(f"The appliance list has no template {wanted!r}", next_step=hint)
+    return name

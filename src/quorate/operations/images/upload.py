@@ -1,0 +1,190 @@
+"""Uploading images from here to a storage."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.images.local_files import (
+    ENDINGS,
+    Checksum,
+    ImageContent,
+    already_there,
+    checksum_of,
+    content_for,
+    other_nodes,
+    parse_checksum,
+    place_for,
+    present,
+    refuse_false_image,
+    stored_name,
+    where_it_is,
+)
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import Risk, operation
+from quorate.operations.units import size
+from quorate.problems import BadArgument
+from quorate.pve.cluster import Cluster
+from quorate.pve.inventory import Resource
+
+MOST_DATA = 8 * 1024**2
+NODES_NAMED = 6
+_COMPRESSIONS = {".gz": "gz", ".lzo": "lzo", ".zst": "zst", ".bz2": "bz2"}
+
+
+def _upload_risk(arguments: Mapping[str, Any]) -> Risk:
+    return Risk.DESTROY if arguments["overwrite"] else Risk.CHANGE
+
+
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=_upload_risk,
+    least=Risk.CHANGE,
+    search_words="upload iso local file image computer laptop",
+    example="file=./debian.iso storage=local",
+)
+async def image_upload(
+    pve: Cluster,
+    file: Annotated[str, Meta(description="Path on the machine that runs Quorate")] | None = None,
+    data: Annotated[str, Meta(description="Instead of file: the content in base64, at most 8 MiB")] | None = None,
+    filename: Annotated[str, Meta(description="Name on the storage; needed with data")] | None = None,
+    content: ImageContent | None = None,
+    storage: str | None = None,
+    node: str | None = None,
+    checksum: Annotated[str, Meta(description="Expected, such as sha256:…")] | None = None,
+    overwrite: Annotated[bool, Meta(description="Replace a file of that name; needs access admin")] = False,
+) -> Plan:
+    """Upload an ISO image, container template or disk image to a storage; PVE checks its checksum.
+
+    For something on the internet, image_download is quicker.
+    """
+    source = _source(file, data, filename)
+    name = stored_name(filename or str(file))
+    kind = content_for(name, content)
+    if kind == "import":
+        refuse_false_image(name, source)
+    length = len(source) if isinstance(source, bytes) else source.stat().st_size
+    place = await place_for(pve, kind, storage=storage, node=node, room=length)
+    if node is None:
+        place = await where_it_is(pve, place, kind, name)
+    existing = await present(pve, place, kind, name)
+    if existing and not overwrite:
+        elsewhere = "" if existing.shared else ", node= for a copy on another node"
+        raise already_there(
+            existing, f"Choose another filename{elsewhere}, or overwrite=true to replace it (which needs access admin)"
+        )
+    digest = await asyncio.to_thread(_checked, source, checksum)
+    call = _upload_call(pve, place, kind, name, source, digest, length, replaces=existing is not None)
+    return Plan(
+        call.says,
+        (call,),
+        facts={
+            "volume": f"{place.storage}:{kind}/{name}",
+            **({} if place.shared else {"node": place.node}),
+            "size": size(length),
+            digest.algorithm: digest.digest,
+        },
+        warnings=(
+            *(("The file that has this name now is lost",) if existing else ()),
+            *(_only_there(place, await other_nodes(pve, place)) if node is None else ()),
+        ),
+    )
+
+
+def _only_there(place: Resource, others: list[str]) -> tuple[str, ...]:
+    if not others:
+        return ()
+    without = ", ".join(others[:NODES_NAMED]) + (" …" if others[NODES_NAMED:] else "")
+    return (f"{place.node} was chosen; every node has its own {place.storage}, so {without} will not have the file",)
+
+
+def _source(file: str | None, data: str | None, filename: str | None) -> Path | bytes:
+    if (file is None) == (data is None):
+        raise BadArgument("One of file and data is needed", next_step="Give file=PATH, or data= with filename=")
+    if data is not None:
+        return _decoded(data, filename)
+    path = Path(str(file)).expanduser()
+    try:
+        path = path.resolve(strict=True)
+    except OSError as error:
+        raise BadArgument(
+            f"{file} cannot be read",
+            why=error.strerror or str(error),
+            next_step="The path is one on the machine that runs Quorate",
+        ) from None
+    # A caller must not be able to take any file of this machine by giving it another name.
+    if not path.name.lower().endswith(tuple(ending for endings in ENDINGS.values() for ending in endings)):
+        raise BadArgument(f"{path.name} is not an image by its own name", next_step=_endings())
+    if not path.is_file():
+        raise BadArgument(f"{path} is not a file", next_step="Give the path of an image")
+    if not path.stat().st_size:
+        raise BadArgument(f"{path} is empty", next_step="Give the path of an image")
+    return path
+
+
+def _endings() -> str:
+    return f"Only these are uploaded: {' '.join(ending for endings in ENDINGS.values() for ending in endings)}"
+
+
+def _decoded(data: str, filename: str | None) -> bytes:
+    if filename is None:
+        raise BadArgument("data needs a filename", next_step="Give it a name, such as tools.iso")
+    if len(data) > MOST_DATA * 4 // 3 + 4:
+        raise BadArgument(f"data may hold {size(MOST_DATA)} at most", next_step="Give larger files by path: file=")
+    try:
+        content = base64.b64decode(re.sub(r"\s", "", data), validate=True)
+    except binascii.Error:
+        raise BadArgument("data is not base64", next_step="Encode the file's bytes in base64") from None
+    if not content:
+        raise BadArgument("data is empty")
+    return content
+
+
+def _checked(source: Path | bytes, expected: str | None) -> Checksum:
+    wanted = parse_checksum(expected) if expected else None
+    try:
+        found = checksum_of(source, wanted.algorithm if wanted else "sha256")
+    except OSError as error:
+        raise BadArgument("The file cannot be read", why=error.strerror or str(error)) from None
+    if wanted is not None and found != wanted:
+        raise BadArgument(
+            f"The file's {found.algorithm} is not the expected one",
+            why=f"It is {found.digest}",
+            next_step="Nothing was sent; the file is damaged or another one",
+        )
+    return found
+
+
+def _upload_call(
+    pve: Cluster,
+    place: Resource,
+    content: str,
+    name: str,
+    source: Path | bytes,
+    digest: Checksum,
+    length: int,
+    *,
+    replaces: bool,
+) -> Call:
+    async def arrived() -> bool:
+        volume = await present(pve, place, content, name)
+        return not replaces and volume is not None and volume.size == length
+
+    verb = "Replace" if replaces else "Upload"
+    return Call(
+        f"{verb} {place.storage}:{content}/{name} ({size(length)}) on {place.node}",
+        "POST",
+        f"/nodes/{place.node}/storage/{place.storage}/upload",
+        {"content": content, **digest.params, "filename": name},
+        Target("storage", place.storage, node=place.node),
+        upload=source,
+        settled=arrived,
+        task_id="",
+    )

@@ -1,0 +1,296 @@
+"""Configuration of devices: backed up into an archive, and rolled back to it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection
+from functools import partial
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.hints import HOST_REGISTER, INFRA_ROLLBACK, Advice, append_advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.infra import backups, device_backup
+from quorate.homelab.infra.archive import DeviceBackup, Piece, Reader
+from quorate.homelab.infra.device_backup import SECTIONS, Section
+from quorate.homelab.machines import Machine, machine, require_seen
+from quorate.operations.infra.devices import DeviceRef, bare, find_device
+from quorate.operations.machine import machine_action
+from quorate.operations.plan import Action, Performed, Plan, StepContext
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.operations.units import moment
+from quorate.problems import BadArgument, NotFound, Problem, TaskFailed
+from quorate.pve.tasks import Report
+
+MOST_DEVICES = 100
+SHOWN = 50
+AT_ONCE = 8
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,39})")
+Devices = Annotated[list[DeviceRef], Meta(max_length=MOST_DEVICES, description="Default: all registered hosts")]
+Scope = Annotated[
+    list[Section], Meta(description="Default: all. services are the files of installed ones, packages only a list")
+]
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=False,
+    search_words="backup configuration of hosts devices archive compose network cron sshd packages before change",
+)
+async def infra_backup(
+    home: Homelab,
+    devices: Devices | None = None,
+    scope: Scope | None = None,
+    data: Annotated[bool, Meta(description="What is in the volumes of containers, too: up to 128M each")] = False,
+    name: Annotated[str, Meta(description="Begins the backup's id")] | None = None,
+) -> Plan:
+    """Back up the configuration of devices into one private archive: what makes their containers, files of services,
+    network, schedules, sshd, and the list of packages. Encrypted where the secrets' passphrase is configured."""
+    if name is not None and not _NAME.fullmatch(name):
+        raise BadArgument(f"{name!r} is not a name for a backup", next_step="Use letters, digits, _ and -")
+    refs: list[int | str] = devices or [one.name for one in await home.hosts.all() if one.active]
+    if not refs:
+        raise BadArgument(
+            "There is nothing to back up", next_step=Advice("Register hosts, or give devices", HOST_REGISTER)
+        )
+    if len(refs) > MOST_DEVICES:
+        raise BadArgument(f"{len(refs)} devices are too many at once", next_step=f"At most {MOST_DEVICES}")
+    places = [(await find_device(home, ref))[:2] for ref in dict.fromkeys(refs)]
+    steps, facts = backup_steps(home, places, scope or list(SECTIONS), name, data=data)
+    encrypted = home.settings.passphrase is not None
+    warnings = [] if encrypted else ["It is not encrypted: no passphrase for secrets is configured"]
+    warnings += ["Volumes are copied while their containers run: stop those that write much"] if data else []
+    return Plan(f"Back up {len(places)} devices", steps, facts=facts, warnings=tuple(warnings))
+
+
+@operation(
+    risk=Risk.READ,
+    search_words="which backups of host configuration are there rollback points list archives devices",
+)
+async def infra_backup_list(
+    home: Homelab,
+    device: Annotated[str, Meta(description="Only those that hold this one")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Backups of the configuration of devices, newest first: what infra_rollback can go back to."""
+    kept = await backups.everything(home)
+    seen = {name for name in {one for entry in kept.values() for one in entry["devices"]} if await _is_seen(home, name)}
+    rows = []
+    for name, entry in kept.items():
+        devices = [one for one in entry["devices"] if one in seen]
+        if devices and (device is None or device in devices):
+            told = [name, moment(entry["created"]), ", ".join(devices), ", ".join(entry["sections"])]
+            rows.append([*told, "with data" if entry["data"] else "", "encrypted" if entry["encrypted"] else ""])
+    columns = ("backup", "made", "devices", "sections", "volumes", "sealed")
+    return page(columns, rows, limit=limit, offset=offset)
+
+
+async def _is_seen(home: Homelab, name: str) -> bool:
+    try:
+        await require_seen(home, name)
+    except Problem:
+        return False
+    return True
+
+
+def backup_steps(
+    home: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, *, data: bool = False
+) -> tuple[tuple[Action, ...], dict[str, Any]]:
+    """A step for each device, judged by its own rules, and one that writes the archive."""
+    reading = _Reading(home, places, scope, name, data)
+
+    def taking_from(ref: str, place: Machine) -> Action:
+        async def perform(_: StepContext) -> Performed:
+            try:
+                found = await reading.of(ref)
+            except Problem as problem:
+                return Performed({"not_backed_up": str(problem)})
+            cannot = {"cannot": found.cannot} if found.cannot else {}
+            return Performed({"pieces": len(found.pieces), **cannot})
+
+        says = f"Read the configuration of {place}"
+        line = f"read {' '.join(scope)}{' and data' if data else ''} of {ref}"
+        return machine_action(place, says, line, perform, only_reads=True)
+
+    async def write(_: StepContext) -> Performed:
+        done = await (await reading.begun()).finish()
+        return Performed(done, next_step=Advice("Go back to it", INFRA_ROLLBACK(backup=done["backup"])))
+
+    archive = home.settings.work / backups.FOLDER
+    last = Action("Write the archive", f"write {archive}/{name or 'backup'}-….tar", write)
+    return (*(taking_from(ref, place) for ref, place in places), last), {"sections": list(scope)}
+
+
+class _Reading:
+    """Of all devices side by side, begun with the first step; each step then waits for its own."""
+
+    def __init__(
+        self, home: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, data: bool
+    ) -> None:
+        self._places = places
+        self._begin = partial(backups.begin, home, scope, name, data=data)
+        self._backup: backups.Backup | None = None
+        self._tasks: dict[str, asyncio.Task[DeviceBackup]] = {}
+
+    async def begun(self) -> backups.Backup:
+        if self._backup is None:
+            self._backup = await self._begin()
+        return self._backup
+
+    async def of(self, ref: str) -> DeviceBackup:
+        backup = await self.begun()
+        if not self._tasks:
+            gate = asyncio.Semaphore(AT_ONCE)
+            self._tasks = {
+                one: asyncio.ensure_future(self._take_backup(gate, backup, one, place)) for one, place in self._places
+            }
+        try:
+            return await self._tasks[ref]
+        except Problem:
+            raise
+        except BaseException:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            backup.writer.discard()
+            raise
+
+    @staticmethod
+    async def _take_backup(gate: asyncio.Semaphore, backup: backups.Backup, ref: str, place: Machine) -> DeviceBackup:
+        async with gate:
+            return await backup.take(ref, place)
+
+
+@operation(
+    risk=Risk.DESTROY,
+    idempotent=True,
+    search_words="roll back restore undo infrastructure changes configuration backup revert bring back old broken",
+)
+async def infra_rollback(
+    home: Homelab,
+    backup: Annotated[str, Meta(description="Id or name; of several with that name, the newest")],
+    devices: Annotated[list[str], Meta(description="By name; default: all of the backup")] | None = None,
+    scope: Scope | None = None,
+    data: Annotated[bool, Meta(description="What the backup has of volumes, too")] = False,
+) -> Plan:
+    """Restore devices to the state of a backup: files and containers are restored, what was added later is removed.
+    Then everything is read again and compared, hash by hash. Packages stay as they are."""
+    reader = await backups.opened(home, backup)
+    sections = _sections(reader, scope)
+    chosen = _devices(reader, devices)
+    steps: list[Action] = []
+    warnings: list[str] = []
+    places: list[tuple[DeviceBackup, Machine]] = []
+    for then in chosen:
+        place = await machine(home, then.device)
+        await backups.ensure_same(then, place)
+        now = await device_backup.look(home, place, sections)
+        places.append((then, place))
+        steps += [_step(home, reader, place, verb, piece) for verb, piece in _in_order(then, now, sections)]
+        if data:
+            steps += [_step(home, reader, place, "restore", one) for one in then.pieces if one.kind == "data"]
+        warnings += _remarks(reader, then, now, sections)
+    unchanged = () if steps else (f"All is as it was in {backup}",)
+
+    async def proof() -> dict[str, Any]:
+        return await _proved(home, places, sections)
+
+    return Plan(
+        f"Roll back to {backup}",
+        tuple(steps),
+        unchanged=unchanged,
+        facts={"devices": [one.device for one in chosen], "sections": sections},
+        warnings=tuple(warnings[:SHOWN]),
+        after=proof,
+    )
+
+
+def _sections(reader: Reader, scope: Collection[str] | None) -> list[str]:
+    there = reader.manifest.sections
+    if absent := [one for one in scope or () if one not in there]:
+        raise BadArgument(f"The backup has no {absent[0]}", next_step=f"It has {', '.join(there)}")
+    return list(scope or there)
+
+
+def _devices(reader: Reader, devices: list[str] | None) -> list[DeviceBackup]:
+    there = {bare(one.device): one for one in reader.manifest.devices}
+    wanted = [bare(one) for one in devices or there]
+    if absent := [one for one in wanted if one not in there]:
+        raise NotFound(f"{absent[0]} is not in the backup", next_step=f"It has {', '.join(there)}")
+    return [there[one] for one in wanted]
+
+
+def _in_order(then: DeviceBackup, now: device_backup.Look, sections: list[str]) -> list[tuple[str, Piece]]:
+    """What was added later goes first: it may hold a port or a name. Then files, then what reads them."""
+    todo = device_backup.differing(then, now, sections)
+    return sorted(todo, key=lambda one: (one[0] != "drop", one[1].kind != "file"))
+
+
+def _step(home: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece) -> Action:
+    async def perform(context: StepContext) -> Performed:
+        try:
+            more = await _do(home, reader, place, verb, piece, context.report)
+        except Problem as problem:
+            again = "The steps before it are done; call again to continue from here"
+            problem.advice = append_advice(problem.advice, again, INFRA_ROLLBACK)
+            raise
+        return Performed({"more_than_then": more[:SHOWN]} if more else {})
+
+    line = device_backup.described(verb, piece)
+    return machine_action(place, f"{verb.capitalize()} {piece.name} on {place}", line, perform, writes=True)
+
+
+async def _do(
+    home: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece, report: Report | None
+) -> list[str]:
+    """Of data, the files that came later: they are left."""
+    if piece.kind == "data":
+        return await device_backup.put_data(home, place, piece, reader.content(piece.member))
+    if piece.kind == "file":
+        if verb == "drop":
+            await device_backup.drop_file(place, piece.name)
+        else:
+            await device_backup.put_file(place, piece, reader.content(piece.member))
+    elif verb == "drop":
+        await device_backup.drop_workload(home, place, piece)
+    else:
+        content = reader.content(piece.member)
+        await device_backup.put_workload(home, place, piece, content, replaces=verb == "replace", report=report)
+    return []
+
+
+def _remarks(reader: Reader, then: DeviceBackup, now: device_backup.Look, sections: list[str]) -> list[str]:
+    """What a rollback does not restore."""
+    told = [f"{then.device}: {what} was not in the backup: {why}" for what, why in then.cannot.items()]
+    told += [f"{then.device}: {what} cannot be looked at: {why}" for what, why in now.cannot.items()]
+    written = {piece.section for _, piece in device_backup.differing(then, now, sections) if piece.kind == "file"}
+    if waiting := sorted(written & {"network", "schedules", "ssh"}):
+        told.append(f"{then.device}: files of {', '.join(waiting)} count when what reads them is restarted")
+    pieces = [one for one in then.pieces if one.kind == "packages" and one.section in sections]
+    present = [one for one in now.taken if one.piece.kind == "packages"]
+    if pieces and present and pieces[0].sha256 != present[0].piece.sha256:
+        others = device_backup.packages_differ(reader.content(pieces[0].member), present[0].content)
+        told.append(f"{then.device}: {len(others)} packages differ and stay: {', '.join(others[:10])}")
+    return told
+
+
+async def _proved(home: Homelab, places: list[tuple[DeviceBackup, Machine]], sections: list[str]) -> dict[str, Any]:
+    """Read everything again. Any difference makes the rollback a failure, whatever the steps reported."""
+    wrong, compared = [], 0
+    for then, place in places:
+        now = await device_backup.look(home, place, sections)
+        wrong += [
+            f"{then.device}: {device_backup.described(*one)}" for one in device_backup.differing(then, now, sections)
+        ]
+        compared += sum(one.section in sections and one.kind in ("file", "workload") for one in then.pieces)
+    if wrong:
+        raise TaskFailed(
+            "The devices are not as they were",
+            why="; ".join(wrong[:10]),
+            next_step=Advice("Remove what is in the way, then call again", INFRA_ROLLBACK),
+            facts={"differs": wrong[:SHOWN]},
+        )
+    return {"proved": f"{compared} pieces were read again and are as they were"}

@@ -1,0 +1,144 @@
+"""Decommissioning a device: what depends on it is moved, or the call is refused."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from quorate.hints import GUEST_DELETE, Advice
+from quorate.homelab.devices.device import Device
+from quorate.homelab.devices.store import Devices
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.infra.dependants import Dependants, dependants
+from quorate.homelab.infra.workload_move import Move, prepare_move
+from quorate.homelab.machines import Machine, machine
+from quorate.homelab.workloads.engines import engines
+from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.hosts.registry import host_remove
+from quorate.operations.infra.devices import DeviceRef, bare, find_device
+from quorate.operations.machine import machine_action
+from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
+from quorate.operations.registry import Risk, operation
+from quorate.operations.workloads.queries import described
+from quorate.problems import BadArgument, Conflict, NotConfigured, Problem
+
+
+@operation(
+    risk=Risk.DESTROY,
+    search_words="retire decommission remove take out of service host device migrate move containers away",
+)
+async def device_decommission(
+    home: Homelab,
+    device: DeviceRef,
+    move_to: Annotated[HostRef, Meta(description="Where its containers go")] | None = None,
+    data: Annotated[bool, Meta(description="Move what is in their volumes, too")] = False,
+    force: Annotated[bool, Meta(description="Although others depend on it; what is not moved stays on it")] = False,
+) -> Plan:
+    """Decommission a device: find what depends on it, move its containers, then forget the host and mark it
+    retired on the map. Refused while anything depends on it that is not moved. The machine itself is not erased."""
+    ref, place, known = await find_device(home, device)
+    _require_plain(place)
+    ref = bare(ref)
+    needed = await dependants(home, ref, place)
+    other = await machine(home, move_to) if move_to else None
+    moves = await _moves(home, place, needed, other, data=data, force=force) if other else []
+    left = needed.sentences if not move_to else [*needed.others, *([needed.unknown] if needed.unknown else [])]
+    if left and not force:
+        raise Conflict(
+            f"{place} is still needed",
+            why="; ".join([*left[:10], *needed.running[:10]]),
+            next_step="Move the containers with move_to, handle the others, or decommission it anyway: force=true",
+            facts={"dependants": left, "still_runs": needed.running},
+        )
+    steps = [step for move in moves if other for step in _moving(place, other, move, data=data)]
+    forget = _forgetting(home, ref, place, known, forced=force)
+    return Plan(
+        f"Decommission {place}",
+        (*steps, forget),
+        facts={
+            "moved": [move.workload.name for move in moves],
+            **({"left_there": left} if left else {}),
+            **({"still_runs": needed.running} if needed.running else {}),
+        },
+        warnings=(*(f"Although {one}" for one in left[:20]), *(f"Although {one}" for one in needed.running[:20])),
+    )
+
+
+def _require_plain(place: Machine) -> None:
+    if place.kind == "host":
+        return
+    way_out = (
+        Advice("Remove the node with `pvecm delnode` on another node")
+        if place.kind == "node"
+        else Advice("Delete the guest", GUEST_DELETE)
+    )
+    raise NotConfigured(
+        f"Decommissioning is not supported for this device: {place} belongs to a cluster",
+        next_step=way_out,
+    )
+
+
+async def _moves(
+    home: Homelab, place: Machine, needed: Dependants, other: Machine, *, data: bool, force: bool
+) -> list[Move]:
+    """Every container over there, checked before the first is touched."""
+    if str(other) == str(place):
+        raise BadArgument(f"{other} is the device itself", next_step="Name another host")
+    if not needed.workloads:
+        return []
+    there = await engines(other, home.clock)
+    found = []
+    for engine, one in needed.workloads:
+        target = next((each for each in there if each.name == engine.name), there[0])
+        move = await prepare_move(engine, target, one.name)
+        if move.volumes and not data and not force:
+            raise Conflict(
+                f"{one} has data in {', '.join(map(str, move.volumes))}",
+                next_step="data=true moves it, too; force=true starts it empty over there",
+            )
+        found.append(move)
+    return found
+
+
+def _moving(place: Machine, other: Machine, move: Move, *, data: bool) -> tuple[Action, Action]:
+    """A step on each of the two machines, so that the rules of both count."""
+    name, image = move.workload.name, move.spec.image
+
+    async def make_ready(context: StepContext) -> Performed:
+        return Performed({"image": await move.make_ready(context.report)})
+
+    async def carry(context: StepContext) -> Performed:
+        try:
+            done = await move.carry(context.report, data=data)
+        except Problem as problem:
+            again = "What was moved before it stays moved; call again to continue from here"
+            problem.next_step = f"{problem.next_step or ''} {again}".strip()
+            raise
+        return Performed({"workload": described(done.workload)})
+
+    says = f"Move {move.workload} from {place} to {other}" + (" with its volumes" if data and move.volumes else "")
+    line = f"move {move.source.name} {name} {image} to {other}" + (" with volumes" if data else "")
+    return (
+        machine_action(other, f"Make {other} ready for {name}", f"{move.target.name} pull {image}", make_ready),
+        machine_action(place, says, line, carry),
+    )
+
+
+def _forgetting(home: Homelab, ref: str, place: Machine, known: Device | None, *, forced: bool) -> Action:
+    async def perform(context: StepContext) -> Performed:
+        done: dict[str, str] = {}
+        if await home.hosts.find(ref):
+            if forced:
+                await home.hosts.remove(ref)
+            else:
+                for step in (await host_remove(home, ref)).calls:
+                    assert isinstance(step, Action), "a host has no API"
+                    await step.perform(context)
+            done["host"] = f"{ref} is forgotten"
+        if known is not None:
+            await Devices(home.store).mark_absent([known.id], home.clock.time(), "retired")
+            done["device"] = f"{known} is marked as retired"
+        return Performed(done)
+
+    return Action(f"Forget {place}", f"forget {ref} and mark it as retired", perform, Target("host", place.name))

@@ -1,0 +1,170 @@
+"""Changing a device: its services, containers, name, who may log in, and of guests the hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.infra import device_changes as asked
+from quorate.homelab.infra import units
+from quorate.homelab.infra.device_backup import SECTIONS
+from quorate.homelab.infra.units import AsRoot
+from quorate.homelab.machines import Machine
+from quorate.homelab.workloads import request
+from quorate.homelab.workloads.engines import with_workload
+from quorate.inside import names, services
+from quorate.operations.infra.backup import backup_steps
+from quorate.operations.infra.devices import DeviceRef, find_device, unit_step
+from quorate.operations.machine import machine_action
+from quorate.operations.machine_services import require_service_allowed
+from quorate.operations.plan import Action, Call, Perform, Performed, Plan, StepContext, Target
+from quorate.operations.registry import Risk, operation
+from quorate.operations.units import parse_size
+from quorate.operations.workloads.lifecycle import workload_power
+from quorate.operations.workloads.queries import described
+from quorate.problems import Conflict, NotConfigured
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=True,
+    search_words="change update device configuration service restart container image hostname ssh security",
+)
+async def device_update(
+    home: Homelab,
+    device: DeviceRef,
+    changes: Annotated[
+        dict[str, Any],
+        Meta(
+            description="services {name: restart|stop|enable…|{unit,enabled,running}}, workloads {name: stop|{image,"
+            "ports,volumes,env,memory,cpus,restart}}, "
+            "network {hostname}, security {ssh_password_login, ssh_root_login}, resources {cores, memory} of a guest"
+        ),
+    ],
+    backup: Annotated[bool, Meta(description="Back up its configuration first, for infra_rollback")] = True,
+) -> Plan:
+    """Change a device: services, containers, host name, SSH logins, and cores or memory of a guest."""
+    ref, place, _ = await find_device(home, device)
+    wanted = asked.checked(changes)
+    if place.transport.system != "posix" and wanted != asked.Changes(resources=wanted.resources):
+        raise NotConfigured(f"That is not supported for this device: {place} is not a POSIX system")
+    steps: list[Call | Action] = [*await _workloads(home, ref, place, wanted)]
+    for name, action in wanted.services.items():
+        if isinstance(action, asked.ServiceChange):
+            steps += await _unit(home, place, name, action)
+        else:
+            steps.append(_service(home, place, name, action))
+    steps += _of_system(place, wanted)
+    if wanted.resources != asked.ResourceChange():
+        steps.append(await _resources(place, wanted.resources))
+    if not steps:
+        return Plan(f"Update {place}", unchanged=(f"{place} is already like that",))
+    facts: dict[str, Any] = {}
+    if backup:
+        sections = [one for one in SECTIONS if one != "packages"]
+        first, facts = backup_steps(home, [(ref, place)], sections, "before-update")
+        steps = [*first, *steps]
+    replaces = any(isinstance(one, asked.WorkloadChange) for one in wanted.workloads.values()) or any(
+        isinstance(one, asked.ServiceChange) and one.unit is not None for one in wanted.services.values()
+    )
+    grave = replaces or wanted.security != asked.SecurityChange()
+    return Plan(f"Update {place}", tuple(steps), facts=facts, risk=Risk.DESTROY if grave else None)
+
+
+async def _workloads(home: Homelab, ref: str, place: Machine, wanted: asked.Changes) -> list[Call | Action]:
+    steps: list[Call | Action] = []
+    for name, change in wanted.workloads.items():
+        if isinstance(change, asked.WorkloadChange):
+            steps.append(await _replaced(home, place, name, change))
+        else:
+            steps += (await workload_power(home, ref, name, change)).calls
+    return steps
+
+
+async def _replaced(home: Homelab, place: Machine, name: str, change: asked.WorkloadChange) -> Action:
+    engine, old = await with_workload(place, home.clock, name, None)
+    if change.image is not None:
+        request.image(change.image)
+    memory = parse_size(change.memory, unit="M") if change.memory else None
+    spec = asked.changed_spec(await engine.spec_of(name), change, memory)
+
+    async def perform(context: StepContext) -> Performed:
+        now = await engine.find(name)
+        if now is None or now.id != old.id:
+            raise Conflict(f"{name} has changed since it was planned", next_step="Nothing was done; look at it again")
+        done = await engine.deploy(spec, context.report, replace=True)
+        return Performed({"workload": described(done.workload)})
+
+    named = {**msgspec.to_builtins(change), **({"env": sorted(change.env)} if change.env else {})}  # values are secrets
+    told = " ".join(f"{key}={value}" for key, value in named.items())
+    return machine_action(place, f"Replace {old} on {place}: {told}", f"{engine.name} replace {name} {told}", perform)
+
+
+def _service(home: Homelab, place: Machine, given: str, action: asked.ServiceAction) -> Action:
+    name = names.service(given, place.transport.system)
+    require_service_allowed(home.command_rules, place.transport, name, action)
+
+    async def perform(context: StepContext) -> Performed:
+        before, after = await services.control(AsRoot(place), home.clock, name, action, wait=context.wait)
+        return Performed({"before": before.summary, "now": after.summary, "enabled": after.enabled}, running=after.busy)
+
+    return machine_action(place, f"{action.capitalize()} {name} on {place}", f"{action} {name}", perform)
+
+
+async def _unit(home: Homelab, place: Machine, given: str, change: asked.ServiceChange) -> list[Action]:
+    """Its file first, then whether it starts with the system, then whether it runs."""
+    name = names.service(given, place.transport.system)
+    steps = []
+    if change.unit is not None and await units.content(place, name) != change.unit:
+        steps.append(unit_step(home, place, name, change.unit))
+    if change.enabled is not None:
+        steps.append(_service(home, place, name, "enable" if change.enabled else "disable"))
+    if change.running is not None:
+        steps.append(_service(home, place, name, "start" if change.running else "stop"))
+    return steps
+
+
+def _of_system(place: Machine, wanted: asked.Changes) -> list[Action]:
+    found = []
+    hostname = wanted.network.hostname
+    if hostname is not None:
+        says, line = f"Name {place} {hostname}", f"hostname {hostname}"
+        found.append(machine_action(place, says, line, _by(lambda: asked.set_hostname(place, hostname))))
+    if wanted.security != asked.SecurityChange():
+        asked.require_way_back(place, wanted.security)
+        line = f"{asked.SSHD_FILE}: {'; '.join(asked.sshd_lines(wanted.security)[0])}"
+        says = f"Set who may log in to {place}"
+        found.append(machine_action(place, says, line, _by(lambda: asked.set_sshd(place, wanted.security))))
+    return found
+
+
+def _by(work: Callable[[], Awaitable[None]]) -> Perform:
+    async def perform(_: StepContext) -> Performed:
+        await work()
+        return Performed()
+
+    return perform
+
+
+async def _resources(place: Machine, wanted: asked.ResourceChange) -> Action:
+    from quorate.operations.guests.options import guest_configure
+
+    cluster, guest = place.where, place.guest
+    if cluster is None or guest is None:
+        raise NotConfigured(
+            f"Other resources are not supported for this device: {place} has the hardware that it has",
+            next_step="Limits of its containers are set under workloads: {name: {memory, cpus}}",
+        )
+    given = msgspec.to_builtins(wanted)
+    plan = await guest_configure(cluster, guest.vmid, **given)
+
+    async def perform(context: StepContext) -> Performed:
+        return Performed(await context.carry_out(cluster, plan, context.wait, context.report))
+
+    told = " ".join(f"{name}={value}" for name, value in given.items())
+    target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
+    return Action(plan.summary, f"configure {guest.label} {told}", perform, target, tuple(plan.api_calls), cluster)

@@ -1,0 +1,74 @@
+"""Devices: which machine one is, and the systemd units on it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+from msgspec import Meta
+
+from quorate.hints import HOST_REGISTER, NETWORK_MAP, Advice
+from quorate.homelab.devices.device import Device
+from quorate.homelab.devices.store import Devices
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.infra import units
+from quorate.homelab.machines import Machine, machine
+from quorate.operations.machine import machine_action
+from quorate.operations.plan import Action, Performed, StepContext
+from quorate.problems import NotFound
+
+DeviceRef = Annotated[int | str, Meta(description="Id of network_map, or as host_exec names it")]
+
+
+def bare(ref: str) -> str:
+    """The host of `user@host`: it is the same device for every login."""
+    return ref.rpartition("@")[2]
+
+
+async def find_device(home: Homelab, device: int | str) -> tuple[str, Machine, Device | None]:
+    """How tools name it, the machine, and the device of the map if it is on it."""
+    devices = Devices(home.store)
+    try:
+        known = await devices.find(bare(device) if isinstance(device, str) else device)
+    except NotFound:
+        known = None
+    is_number = isinstance(device, int) or device.isdecimal()
+    if known is None and is_number:
+        raise NotFound(f"There is no device {device}", next_step=Advice("See the devices with their ids", NETWORK_MAP))
+    ref = str(device)
+    if known is not None and is_number:
+        if not known.refs:
+            raise NotFound(
+                f"{known} is known from the network alone",
+                next_step=Advice("Register it to log in there", HOST_REGISTER),
+            )
+        ref = known.refs[0]
+    return ref, await machine(home, ref), known
+
+
+def is_named(home: Homelab, name: str) -> bool:
+    """Whether the operator's patterns name the file; raises if they do not let it be written or its service started."""
+    file, rules = units.file_of(name), home.command_rules
+    if objection := rules.write_objection(file) or rules.objection(("systemctl", "restart", name)):
+        raise objection
+    return rules.allows_write(file)
+
+
+def unit_step(home: Homelab, place: Machine, name: str, text: str) -> Action:
+    content, named = units.checked(name, text), is_named(home, name)
+
+    async def perform(context: StepContext) -> Performed:
+        return Performed(await units.put(place, home.clock, name, content, wait=context.wait))
+
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    line = f"write {units.file_of(name)} (sha256 {digest}), enable and restart it"
+    says = f"Put the unit {name} on {place} and start it"
+    return machine_action(place, says, line, perform, writes=True, opens=not named)
+
+
+def unit_removal(home: Homelab, place: Machine, name: str) -> Action:
+    async def perform(context: StepContext) -> Performed:
+        return Performed(await units.drop(place, home.clock, name, wait=context.wait))
+
+    line = f"stop and disable {name}, remove {units.file_of(name)}"
+    return machine_action(place, f"Remove the unit {name} from {place}", line, perform, writes=True)

@@ -1,0 +1,144 @@
+"""Infrastructure plans: validating a document, and what it would change."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.hints import INFRA_APPLY, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.infra import validation
+from quorate.homelab.infra.diff import Difference, compare, find_superfluous
+from quorate.homelab.infra.document import Document, Fault, examined, read
+from quorate.homelab.infra.plan_store import Entry, PlanStore
+from quorate.operations.infra.steps import Steps
+from quorate.operations.registry import Risk, operation
+from quorate.operations.units import moment, size
+from quorate.problems import BadArgument, Problem
+
+DocumentText = Annotated[
+    dict[str, Any] | str, Meta(description="Object or YAML: name, hosts, guests, workloads, services; each by name")
+]
+PlanId = Annotated[str, Meta(description="From infra_plan, or the name of an applied document")]
+
+
+async def the_document(home: Homelab, document: str | dict[str, Any] | None, plan: str | None) -> Document:
+    if (document is None) == (plan is None):
+        raise BadArgument("Give either document or plan, not both", next_step="Give either document or plan")
+    if document is not None:
+        return await asyncio.to_thread(read, document)
+    assert plan is not None
+    return await PlanStore(home.store).planned(plan)
+
+
+SHOWN = 200
+TODO = ("create", "update", "remove")
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="validate check infrastructure document schema dependencies ports capacity conflicts",
+)
+async def infra_validate(
+    home: Homelab,
+    document: DocumentText,
+    level: Annotated[
+        Literal["basic", "comprehensive", "simulation"],
+        Meta(description="Grammar; and what is measured on the hosts; and every step planned as if it were done"),
+    ] = "comprehensive",
+) -> dict[str, Any]:
+    """Check an infrastructure document: syntax, dependencies, cycles, names, ports, secrets, hosts, capacity."""
+    wanted, faults = await asyncio.to_thread(examined, document)
+    found = validation.Findings(errors=list(faults))
+    if not faults:
+        await validation.references(home, wanted, found)
+    differences: list[Difference] = []
+    if level != "basic" and not found.errors:
+        differences = await compare(home, wanted)
+        await validation.measure(home, wanted, differences, found)
+    if level == "simulation" and not found.errors:
+        await _simulate(home, wanted, differences, found)
+    sizes = {
+        place: {key: size(value) if isinstance(value, int) else value for key, value in told.items() if value}
+        for place, told in found.measured.items()
+    }
+    return {
+        "document": wanted.name,
+        "level": level,
+        "valid": not found.errors,
+        "errors": [str(one) for one in found.errors[:SHOWN]],
+        **({"warnings": [str(one) for one in found.warnings[:SHOWN]]} if found.warnings else {}),
+        **({"order": [str(one) for one in wanted.order()][:SHOWN]} if not faults else {}),
+        **({"measured": sizes} if sizes else {}),
+    }
+
+
+async def _simulate(
+    home: Homelab, document: Document, differences: list[Difference], found: validation.Findings
+) -> None:
+    """Every step is planned by its own tool; what stands on something that is not there yet cannot be."""
+    steps = Steps(home, document, "")
+    for one in differences:
+        if one.act not in TODO:
+            continue
+        if one.why:
+            found.warnings.append(Fault(one.item.path, f"{one.why}, so that it can be checked only then"))
+            continue
+        try:
+            found.warnings += [Fault(one.item.path, said) for said in await steps.rehearsed(one)]
+        except Problem as problem:
+            found.errors.append(Fault(one.item.path, str(problem)))
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="infrastructure diff what would change desired state drift preview plan declarative",
+)
+async def infra_plan(
+    home: Homelab,
+    document: DocumentText | None = None,
+    plan: PlanId | None = None,
+    prune: Annotated[bool, Meta(description="Remove what it created before and no longer lists")] = False,
+) -> dict[str, Any]:
+    """What an infrastructure document would change, field by field. Returns the plan's id."""
+    wanted = await the_document(home, document, plan)
+    differences, left = await surveyed(home, wanted, prune=prune)
+    kept = PlanStore(home.store)
+    counts = {act: count for act in (*TODO, "none", "going on", "unknown")
+              if (count := sum(one.act == act for one in differences))}  # fmt: skip
+    shown = [one.as_dict() for one in differences if one.act != "none"]
+    return {
+        "plan": await kept.plan(wanted),
+        "document": wanted.name,
+        "result": counts or "The document is empty",
+        "changes": shown[:SHOWN],
+        **({"more": len(shown) - SHOWN} if len(shown) > SHOWN else {}),
+        "as_wanted": [f"{one.item.kind} {one.name}" for one in differences if one.act == "none"][:SHOWN],
+        **({"left_over": left[:SHOWN], "note": "prune=true removes what is left over"} if left else {}),
+        **last_run(await kept.entry(wanted.name)),
+        "next": Advice("Apply it", INFRA_APPLY(plan=wanted.id, **({"prune": True} if prune else {}))),
+    }
+
+
+async def surveyed(home: Homelab, document: Document, *, prune: bool) -> tuple[list[Difference], list[str]]:
+    """All differences, with what is to be removed if that is asked for; and what is left over if it is not."""
+    differences = await compare(home, document)
+    entry = await PlanStore(home.store).entry(document.name)
+    left = await find_superfluous(home, document.name, entry.made.values(), differences) if entry else []
+    if prune:
+        busy = {one.place for one in differences if one.act == "create"}
+        first = [one for one in left if one.item.kind == "workload" and one.place in busy]  # it may be in the way
+        return [*first, *differences, *(one for one in left if one not in first)], []
+    return differences, [f"{one.item.kind} {one.name}" + (f" on {one.place}" if one.place else "") for one in left]
+
+
+def last_run(entry: Entry | None) -> dict[str, Any]:
+    if entry is None or not entry.steps:
+        return {}
+    told = [
+        {"step": one.step, "state": one.state, "at": moment(one.time), **({"why": one.why} if one.why else {})}
+        for one in entry.steps[-50:]
+    ]
+    return {"last_run": told}

@@ -1,0 +1,68 @@
+"""The network of a guest as it is inside: interfaces, addresses, gateways, name servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from quorate.inside.facts.model import Interface
+from quorate.inside.guest_facts import NetworkFacts, network_facts
+from quorate.inside.interfaces import from_pve, is_usable, usable
+from quorate.operations.inside.parameters import WayName, look_inside
+from quorate.operations.registry import GuestRef, Risk, operation
+from quorate.problems import Problem
+from quorate.pve import values
+from quorate.pve.cluster import Cluster, Guest
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="ip interfaces mac inside guest routes dns network sees",
+    example="guest=pihole",
+)
+async def guest_network(pve: Cluster, guest: GuestRef, way: WayName | None = None) -> dict[str, Any]:
+    """A guest's interfaces, the addresses others can use (best first), gateways and name servers."""
+    found = await pve.guest(guest)
+    config, told, (description, around) = await asyncio.gather(
+        found.get("config"), _told_by_pve(found), look_inside(pve, found, way, network_facts)
+    )
+    interfaces = told if isinstance(told, list) else around.interfaces if isinstance(around, NetworkFacts) else []
+    addresses = usable(interfaces, config)
+    planned = [] if interfaces else [ip for own in values.addresses_in_config(config).values() for ip in own]
+    inside = around if isinstance(around, NetworkFacts) else NetworkFacts()
+    return {
+        "guest": found.label,
+        "way": description,
+        "usable": addresses,
+        "configured": planned,
+        "interfaces": {one.name: _as_dict(one, config) for one in interfaces},
+        "gateways": inside.gateways,
+        "dns": inside.dns,
+        "search": inside.search,
+        "not_known": _missing(told, around),
+    }
+
+
+async def _told_by_pve(guest: Guest) -> list[Interface] | Problem:
+    try:
+        return await from_pve(guest)
+    except Problem as problem:
+        return problem
+
+
+def _as_dict(interface: Interface, config: Mapping[str, Any]) -> str:
+    card = next((key for key, value in config.items() if _is_card(key, str(value), interface.mac)), "")
+    addresses = ", ".join(one if is_usable(one) else f"{one} (local)" for one in interface.addresses) or "no address"
+    return f"{addresses}; {interface.mac or 'no MAC told'}" + (f"; {card}" if card else "")
+
+
+def _is_card(key: str, card: str, mac: str | None) -> bool:
+    return values.bus_of(key) == "net" and mac is not None and mac.lower() in card.lower()
+
+
+def _missing(told: object, around: object) -> dict[str, str]:
+    return {
+        **({"interfaces": str(told)} if isinstance(told, Problem) else {}),
+        **({"gateways, dns": str(around)} if isinstance(around, Problem) else {}),
+    }

@@ -1,0 +1,67 @@
+"""A machine as operations act on it: what it is called, what a step on it is judged by."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from quorate.homelab.machines import Machine, is_node
+from quorate.inside.transport_selection import select_transport
+from quorate.operations.inside.parameters import needs_of, target_of
+from quorate.operations.plan import Action, Call, Target
+from quorate.operations.registry import Risk
+from quorate.pve.cluster import Cluster
+
+
+async def guest_machine(pve: Cluster, ref: int | str, way: str | None = None) -> Machine:
+    """A guest of the cluster that an operation is about."""
+    found = await pve.guest(ref)
+    transport = await select_transport(pve, found, prefer=way)
+    return Machine(found.row.kind, str(found.row.name or found.vmid), transport, None, found)
+
+
+def machine_label(machine: Machine) -> str:
+    """As answers name it: `host nas`, `node pve1`, `vm 102 docker01`."""
+    return machine.guest.label if machine.guest is not None else str(machine)
+
+
+def machine_target(machine: Machine) -> Target:
+    """A guest is a guest to rules and approvals, whichever way a command reaches it."""
+    if machine.guest is not None:
+        return target_of(machine.guest)
+    return Target(machine.kind, machine.name, node=machine.name if machine.kind == "node" else "")
+
+
+def machine_needs(machine: Machine, *, writes: bool = False) -> tuple[Call, ...]:
+    return needs_of(machine.guest, machine.transport, writes=writes) if machine.guest is not None else ()
+
+
+def machine_risk(machine: Machine) -> Risk | None:
+    """Root on a node may do anything to every guest of its cluster, past all that Proxmox VE asks of API users."""
+    return Risk.DESTROY if machine.kind == "node" or machine.may_be_node else None
+
+
+def machine_action(
+    machine: Machine,
+    says: str,
+    line: str,
+    perform: Any,
+    *,
+    writes: bool = False,
+    opens: bool = False,
+    only_reads: bool = False,
+) -> Action:
+    """A step on a machine, judged by the rules of the cluster that it belongs to, if any."""
+    risk = None if only_reads else machine_risk(machine)
+    uncertain = machine.kind == "host" and risk is None and not only_reads
+    return Action(
+        says,
+        line,
+        perform,
+        machine_target(machine),
+        machine_needs(machine, writes=writes),
+        machine.where,
+        risk=risk,
+        on_a_node=partial(is_node, machine) if uncertain else None,
+        opens=opens,
+    )

@@ -1,0 +1,185 @@
+"""Files and folders of a machine, whether it is a guest, a host or a node."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import unicodedata
+from typing import Any, Literal
+
+from quorate.command_rules import CommandRules
+from quorate.homelab.machines import Machine
+from quorate.inside import files, names, posix_files
+from quorate.inside.entries import Entry
+from quorate.inside.paths import guest_path
+from quorate.inside.transport import Transport
+from quorate.operations.machine import machine_action
+from quorate.operations.plan import Action, Performed, StepContext
+from quorate.operations.units import moment, size
+from quorate.problems import BadArgument
+
+READ_AT_ONCE = 1024 * 1024
+MOST_WRITTEN = 16 * 1024 * 1024
+COLUMNS = ("name", "type", "size", "mode", "owner", "group", "modified", "name_base64")
+
+Encoding = Literal["text", "base64"]
+
+
+async def read_file(
+    into: Transport, path: str, *, offset: int, limit: int, encoding: Encoding | None = None
+) -> dict[str, Any]:
+    """A file or a part of it; as text unless it is binary."""
+    path = guest_path(path, into.system)
+    file = await files.readable(into, path)
+    data = await into.read_file(path, offset=offset, limit=limit)
+    part = _Part(data, offset, cut=offset + len(data) < file.size)
+    as_text = part.is_text if encoding is None else encoding == "text"
+    shown = part.text if as_text else base64.b64encode(data).decode()
+    start, end = part.text_bounds if as_text else (offset, offset + len(data))
+    # What the kernel makes up as it is read has no size beforehand.
+    more = end < file.size or (file.size == 0 and len(data) == limit)
+    return {
+        "path": path,
+        "size": max(file.size, offset + len(data)),
+        **({"offset": start} if start else {}),
+        "bytes": end - start,
+        "content" if as_text else "base64": shown,
+        **({"note": part.remark} if as_text and part.remark else {}),
+        **({"next": f"offset={end} reads on; {size(max(file.size - end, 1))} are left"} if more else {}),
+    }
+
+
+async def list_folder(into: Transport, path: str) -> tuple[list[Entry], str]:
+    """What is in a folder, by name, and a remark if that is not all of it."""
+    listing = await files.list_folder(into, guest_path(path, into.system))
+    entries = sorted(listing.entries, key=lambda entry: entry.name)
+    cut = f"The folder holds more than the {len(entries)} that were read, in no order" if listing.cut else ""
+    return entries, cut
+
+
+def write_action(
+    rules: CommandRules,
+    machine: Machine,
+    path: str,
+    data: bytes,
+    *,
+    append: bool,
+    parents: bool,
+    mode: str | None,
+    owner: str | None,
+) -> Action:
+    """The step that writes a file: as a whole and at once, or by appending."""
+    into = machine.transport
+    given, path = path, guest_path(path, into.system)
+    if given.endswith(("/", "\\") if into.system == "windows" else "/"):
+        raise BadArgument(f"{given!r} names a folder", next_step="Give the path of the file")
+    mode = None if mode is None else names.mode(mode)
+    owner = None if owner is None else names.owner(owner)
+    if objection := rules.write_objection(path):
+        raise objection
+
+    async def perform(_: StepContext) -> Performed:
+        if rules and into.system != "windows":
+            behind = await posix_files.real_path(into, path)
+            if refused := rules.write_objection(behind):
+                raise refused
+        place = await files.write(into, path, data, parents=parents, append=append, owner=owner, mode=mode)
+        return Performed(
+            {"path": path, "bytes": len(data), **_replaced_facts(place.old, place.target, path, append=append)}
+        )
+
+    verb = "Append" if append else "Write"
+    rights = "".join(f" {name}={value}" for name, value in (("mode", mode), ("owner", owner)) if value)
+    return machine_action(
+        machine,
+        f"{verb} {len(data)} bytes to {path}",
+        f"{into.description}: {verb.lower()} {len(data)} bytes to {path}{rights}",
+        perform,
+        writes=True,
+        opens=not rules.allows_write(path),
+    )
+
+
+class _Part:
+    """A piece of a file. Where it begins or ends inside a character, that character is left to the next piece."""
+
+    def __init__(self, data: bytes, offset: int, *, cut: bool) -> None:
+        begin = 0
+        while offset and begin < min(3, len(data)) and data[begin] & 0xC0 == 0x80:
+            begin += 1
+        self._inner = data[begin : len(data) - _unfinished(data) if cut else len(data)]
+        self._start = offset + begin
+        try:
+            self.text = self._inner.decode()
+            self.is_text = "\0" not in self.text
+        except UnicodeDecodeError:
+            self._inner, self._start = data, offset
+            self.text, self.is_text = data.decode("utf-8", "replace"), False
+
+    @property
+    def remark(self) -> str:
+        """What the text does not show."""
+        if not self.is_text:
+            return "It is not UTF-8 text; encoding=base64 gives every byte"
+        unseen = any(char not in "\n\t" and unicodedata.category(char) in ("Cc", "Cf") for char in set(self.text))
+        return (
+            "Carriage returns and other invisible characters are left out; encoding=base64 shows them" if unseen else ""
+        )
+
+    @property
+    def text_bounds(self) -> tuple[int, int]:
+        return self._start, self._start + len(self._inner)
+
+
+def _unfinished(data: bytes) -> int:
+    """How many bytes at the end begin a character of UTF-8 without ending it."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return back if length > back else 0
+    return 0
+
+
+def content_bytes(content: str, encoding: Encoding) -> bytes:
+    try:
+        data = base64.b64decode(content, validate=True) if encoding == "base64" else content.encode()
+    except (binascii.Error, ValueError):
+        told = "base64" if encoding == "base64" else "text (it holds half a character)"
+        raise BadArgument(f"The content is not {told}", next_step="Nothing was written") from None
+    if len(data) > MOST_WRITTEN:
+        raise BadArgument(
+            f"The content has {size(len(data))}, and {size(MOST_WRITTEN)} is the most",
+            next_step="Write it in parts with append=true",
+        )
+    return data
+
+
+def _replaced_facts(old: Any, target: str, path: str, *, append: bool) -> dict[str, Any]:
+    what = "made" if old is None else "appended to" if append else f"replaced, {old.size} bytes before"
+    shared = old is not None and old.links > 1 and not append
+    return {
+        "file": what,
+        **({"behind_link": target} if target != path else {}),
+        **({"note": "Its other hard links keep the old content"} if shared else {}),
+    }
+
+
+def entry_row(entry: Entry) -> list[Any]:
+    name = entry.name.decode("utf-8", "replace")
+    return [
+        name,
+        entry.type,
+        entry.size if entry.type == "file" else None,
+        entry.mode,
+        entry.owner,
+        entry.group,
+        moment(entry.modified),
+        "" if _is_plain(name, entry.name) else base64.b64encode(entry.name).decode(),
+    ]
+
+
+def _is_plain(text: str, name: bytes) -> bool:
+    """Whether the text shows the name as it is: nothing unseen, nothing replaced."""
+    return text.encode() == name and all(unicodedata.category(char)[0] not in "CZ" or char == " " for char in text)

@@ -1,0 +1,80 @@
+"""Services of a machine, whether it is a guest, a host or a node."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from quorate.command_rules import CommandRules
+from quorate.hints import Advice, ToolHint
+from quorate.homelab.machines import Machine
+from quorate.inside import names, services
+from quorate.inside.service_state import Service
+from quorate.inside.transport import Transport
+from quorate.operations.machine import machine_action
+from quorate.operations.plan import Action, Performed, StepContext
+from quorate.pve.clock import Clock
+
+COLUMNS = ("service", "state", "enabled", "description")
+
+ServiceAction = Literal["start", "stop", "restart", "reload", "enable", "disable"]
+ServiceState = Literal["active", "failed", "all"]
+
+
+async def list_services(into: Transport, state: ServiceState) -> list[list[Any]]:
+    """Rows by name, for those in this state."""
+    wanted = [one for one in await services.every(into) if state in ("all", one.state)]
+    return [[one.name, one.summary, one.enabled, one.description] for one in sorted(wanted, key=lambda one: one.name)]
+
+
+async def describe_service(into: Transport, service: str, log_lines: int) -> dict[str, Any]:
+    return _described(await services.status(into, names.service(service, into.system), log_lines=log_lines))
+
+
+def _described(service: Service) -> dict[str, Any]:
+    return {
+        "service": service.name,
+        "manager": service.manager,
+        "state": service.summary,
+        "enabled": service.enabled,
+        "description": service.description,
+        "pid": service.pid or None,
+        "since": service.since,
+        "ended": service.result,
+        "log": service.log,
+    }
+
+
+def control_action(
+    rules: CommandRules, clock: Clock, machine: Machine, service: str, action: ServiceAction, status: ToolHint
+) -> Action:
+    """The step that controls a service; `status` is the tool that shows it later."""
+    into = machine.transport
+    name = names.service(service, into.system)
+    require_service_allowed(rules, into, name, action)
+
+    async def perform(context: StepContext) -> Performed:
+        before, after = await services.control(into, clock, name, action, wait=context.wait)
+        later = Advice("It is still working on it", status(service=after.name))
+        return Performed(_changed(before, after), running=after.busy, next_step=later if after.busy else None)
+
+    says = f"{action.capitalize()} the service {name}"
+    return machine_action(machine, says, f"{into.description}: {action} service {name}", perform)
+
+
+def require_service_allowed(rules: CommandRules, way: Transport, name: str, action: str) -> None:
+    """The operator's patterns are about commands, and controlling a service is one, whichever tool does it."""
+    line = ("powershell", f"{action.capitalize()}-Service {name}") if way.system == "windows" else (
+        "systemctl", action, name.removesuffix(".service"),
+    )  # fmt: skip
+    if objection := rules.objection(line):
+        raise objection
+
+
+def _changed(before: Service, after: Service) -> dict[str, Any]:
+    return {
+        "service": after.name,
+        "before": before.summary,
+        "now": after.summary,
+        "enabled": after.enabled,
+        **({"pid": after.pid} if after.pid else {}),
+    }

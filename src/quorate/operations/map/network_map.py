@@ -1,0 +1,152 @@
+"""The map: as data, as a picture, as text that other pages draw."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.hints import NETWORK_DISCOVER, NETWORK_SCAN, Advice
+from quorate.homelab import map_drawing
+from quorate.homelab.devices.sitemap import Sitemap, Spot
+from quorate.homelab.devices.store import Devices, find_device
+from quorate.homelab.devices.visibility import visible_devices
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.map_drawing import Picture
+from quorate.operations.registry import Illustrated, Risk, Table, operation, page
+from quorate.operations.units import When, moment, parse_moment, size
+from quorate.problems import BadArgument, NotConfigured, NotFound
+
+
+@operation(
+    risk=Risk.READ,
+    search_words=("map sitemap topology picture diagram draw network devices segments subnet svg png mermaid overview"),
+)
+async def network_map(
+    home: Homelab,
+    format: Annotated[
+        Literal["data", "png", "svg", "mermaid"], Meta(description="data are rows; png and svg are pictures")
+    ] = "data",
+    segment: Annotated[str, Meta(description="Only this one, such as 192.168.1.0/24")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 200,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table | dict[str, Any] | Illustrated:
+    """The map of the homelab: segments, hosts, hypervisors with their guests, from all that was discovered or scanned
+    and from the clusters."""
+    map_ = (await visible_devices(home)).map()
+    if segment is not None:
+        map_ = _narrowed(map_, segment)
+    if format == "data":
+        return _table(map_, limit, offset)
+    count = sum(1 for _ in map_.everything())
+    if not count:
+        raise NotFound("The map is empty", next_step=Advice("Find devices first", NETWORK_DISCOVER, NETWORK_SCAN))
+    if count > map_drawing.MOST_SPOTS:
+        raise BadArgument(
+            f"{count} devices are too many for a picture", next_step=f"Narrow it with segment=: {_networks(map_)}"
+        )
+    told = {"devices": count, "segments": [one.network for one in map_.segments], **_silent(map_)}
+    if format == "mermaid":
+        return {**told, "mermaid": map_drawing.mermaid(map_)}
+    title = f"Homelab {segment}" if segment else "Homelab"
+    drawn = map_drawing.drawn(map_, title, f"{count} devices · {moment(home.clock.time())}")
+    if format == "svg":
+        return {**told, "svg": map_drawing.svg(drawn)}
+    png = await asyncio.to_thread(_png)
+    return Illustrated(told, (await asyncio.to_thread(png, drawn),))
+
+
+def _png() -> Callable[[Picture], bytes]:
+    try:
+        from quorate.homelab.map_png import png
+    except ImportError as error:
+        raise NotConfigured(
+            "A PNG needs matplotlib, which is not installed beside Quorate",
+            why=f"Python said: {error}",
+            next_step="Use format=svg, or install it with `pip install 'quorate[charts]'`",
+        ) from None
+    return png
+
+
+def _narrowed(map_: Sitemap, segment: str) -> Sitemap:
+    try:
+        wanted = ipaddress.ip_network(segment.strip(), strict=False)
+    except ValueError:
+        raise BadArgument(f"{segment!r} is not a segment", next_step=f"Available: {_networks(map_)}") from None
+    found = [one for one in map_.segments if one.network == str(wanted)]
+    if not found:
+        raise NotFound(f"There is no segment {wanted} on the map", next_step=f"Available: {_networks(map_)}")
+    return Sitemap(found, [], map_.silent)
+
+
+def _networks(map_: Sitemap) -> str:
+    return ", ".join(one.network for one in map_.segments) or "none yet"
+
+
+def _table(map_: Sitemap, limit: int, offset: int) -> Table:
+    rows = [_row(network, on, spot) for network, on, spot in map_.everything()]
+    columns = (
+        "segment", "role", "name", "device", "address", "state", "on", "system", "cores", "memory", "containers",
+        "host",
+    )  # fmt: skip
+    table = page(columns, rows, limit=limit, offset=offset)
+    table.facts = {
+        "segments": {
+            one.network: {
+                "gateways": one.gateways,
+                **({"prefix": "assumed"} if one.assumed else {}),
+                **({"also_here": [spot.name for spot in one.visitors]} if one.visitors else {}),
+            }
+            for one in map_.segments
+        },
+        **_silent(map_),
+    }
+    if not rows:
+        table.note = Advice("Nothing is known yet; find devices first", NETWORK_DISCOVER, NETWORK_SCAN)
+    return table
+
+
+def _row(network: str, on: str, spot: Spot) -> list[Any]:
+    memory = size(spot.memory) if spot.memory else ""
+    return [
+        network, spot.role, spot.name, spot.id, spot.address, spot.state, on, spot.system, spot.cores, memory,
+        spot.containers or None, spot.ref,
+    ]  # fmt: skip
+
+
+def _silent(map_: Sitemap) -> dict[str, Any]:
+    return {"no_answer": map_.silent} if map_.silent else {}
+
+
+DeviceRef = Annotated[int | str, Meta(description="Id, name or address")]
+
+
+@operation(
+    risk=Risk.READ,
+    search_words="what changed history devices new gone since yesterday difference appeared disappeared network",
+    example="since=1d",
+)
+async def network_changes(
+    home: Homelab,
+    device: DeviceRef | None = None,
+    since: When | None = None,
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50,
+) -> Table:
+    """The history of devices, newest first: what appeared, went away, came back, and which fields changed. Load, uptime
+    and the like do not count as changes."""
+    known = (await visible_devices(home)).devices
+    wanted = known if device is None else [find_device(known, device)]
+    begin = 0.0 if since is None else parse_moment(since, now=home.clock.time())
+    told = await Devices(home.store).changes([one.id for one in wanted], since=begin, limit=limit + 1)
+    rows = [
+        [moment(one.time), one.device, one.name, change["path"], change["old"], change["new"]]
+        for one in told[:limit]
+        for change in one.changes
+    ]
+    table = page(("time", "device", "name", "what", "old", "new"), rows, limit=max(1, len(rows)), offset=0)
+    if len(told) > limit:
+        table.note = "There are older changes: ask with a higher limit, for one device, or look at them with since"
+    return table

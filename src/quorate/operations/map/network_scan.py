@@ -1,0 +1,111 @@
+"""Scanning the network: what answers in a range of addresses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.homelab.devices.absence import absent
+from quorate.homelab.devices.device import Device, Sighting, bare
+from quorate.homelab.devices.store import Devices
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.network import scan, targets
+from quorate.homelab.network.probe import Pace, Scan, Seen
+from quorate.homelab.network.targets import Address
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.operations.units import shortlist
+from quorate.pve.tasks import Report
+
+RATE = 400.0
+SECONDS = 35.0
+
+Targets = Annotated[list[str], Meta(max_length=256, description="Subnets, ranges (192.168.1.10-50) or addresses")]
+Rate = Annotated[float, Meta(ge=1, le=2000, description="Connections per second")]
+Seconds = Annotated[float, Meta(ge=1, le=45, description="The result is what was found by then")]
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="scan subnet network ports open nmap arp find devices ip addresses who is on my lan",
+    example="targets=192.168.10.0/24",
+)
+async def network_scan(
+    home: Homelab,
+    targets: Targets,
+    report: Report,
+    ports: Annotated[list[int | str], Meta(description="Such as 22 or 8000-8010; default: common ones")] | None = None,
+    rate: Rate = RATE,
+    engine: Annotated[scan.Engine, Meta(description="auto takes nmap where it is installed")] = "builtin",
+    seconds: Seconds = SECONDS,
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 256,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Scan a network for devices: open TCP ports, MAC addresses, names. Results are added to the map."""
+    done, devices, gone = await scanned(home, targets, ports, rate=rate, engine=engine, seconds=seconds, report=report)
+    hosts = {host.address: str(host) for host in await home.hosts.all()}
+    rows = [
+        [str(one.address), device.id, str(device), one.mac, ", ".join(map(str, sorted(one.open))),
+         _load_devices(device) or hosts.get(str(one.address), "")]
+        for one, device in zip(done.seen.values(), devices, strict=True)
+    ]  # fmt: skip
+    table = page(("address", "device", "name", "mac", "open_ports", "known_as"), rows, limit=limit, offset=offset)
+    table.facts = {"engine": done.engine, "answered": len(rows), **_gone(gone), **_rest(done)}
+    return table
+
+
+async def scanned(
+    home: Homelab,
+    wanted: list[str],
+    ports: list[int | str] | None,
+    *,
+    rate: float = RATE,
+    engine: scan.Engine = "builtin",
+    seconds: float = SECONDS,
+    report: Report | None = None,
+) -> tuple[Scan, list[Device], list[Device]]:
+    """Scan and record: what was seen, the devices of it in the same order, and the devices that are gone."""
+    places: list[Address] = targets.addresses(wanted, home.settings.networks)
+    numbers = targets.ports(ports) if ports else list(targets.USUAL_PORTS)
+    pace = Pace(home.clock, rate, home.probes)
+    done = await scan.scan(places, numbers, pace, seconds=seconds, engine=engine, report=report)
+    done.seen = dict(sorted(done.seen.items(), key=lambda item: (item[0].version, int(item[0]))))
+    kept, now = Devices(home.store), home.clock.time()
+    mark_absent = await absent(await kept.all(), done, places, pace)
+    left = {bare(one) for device in mark_absent for one in device.addresses}
+    done.seen = {place: one for place, one in done.seen.items() if not (one.quiet and str(place) in left)}
+    devices = await kept.record_sightings([_sighting(one) for one in done.seen.values()], now)
+    met = {one.id for one in devices}
+    gone = [one for one in mark_absent if one.id not in met]
+    await kept.mark_absent([one.id for one in gone], now)
+    return done, devices, gone
+
+
+def _sighting(one: Seen) -> Sighting:
+    return Sighting(
+        name=one.name,
+        address=str(one.address),
+        macs=(one.mac,) if one.mac else (),
+        open_ports=tuple(sorted(one.open)),
+        closed_ports=tuple(sorted(one.closed)),
+    )
+
+
+def _load_devices(device: Device) -> str:
+    return "" if device.kind == "device" else f"{device.kind} {device.refs[0] if device.refs else device}"
+
+
+def _gone(gone: list[Device]) -> dict[str, Any]:
+    return {"gone": shortlist(gone, 20)} if gone else {}
+
+
+def _rest(done: Scan) -> dict[str, Any]:
+    if not done.unfinished:
+        return {}
+    left = targets.as_ranges(done.unfinished)
+    return {
+        "not_scanned": f"{len(done.unfinished)} addresses, for want of time or of room for connections",
+        "next": f"network_scan targets={left[:20]}"
+        if len(left) <= 20
+        else "Scan a smaller range, or with a higher rate",
+    }

@@ -1,0 +1,249 @@
+"""Making containers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.operations.placement import oversize_warnings
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.provision.container_templates import Template, find_template
+from quorate.operations.provision.guest_files import Library, matching
+from quorate.operations.provision.new_cloudinit import public_keys
+from quorate.operations.provision.new_disks import DiskSpec, chosen_storage, mount, parse_disk, place_disks
+from quorate.operations.provision.new_guests import (
+    MEBIBYTE,
+    Amount,
+    NewGuest,
+    Parts,
+    Pool,
+    check_name,
+    check_pool,
+    creation_settings,
+    first_fitting,
+    mebibytes,
+    namesake_warning,
+    possible_nodes,
+    risk_of_creation,
+    tag_list,
+)
+from quorate.operations.provision.new_networks import (
+    Card,
+    chosen_bridge,
+    connect,
+    container_card,
+    name_servers,
+    parse_cards,
+)
+from quorate.operations.registry import Risk, operation
+from quorate.operations.units import size
+from quorate.problems import BadArgument, PermissionMissing
+from quorate.pve import values
+from quorate.pve.cluster import Cluster
+
+ROOT = "8G"
+SWAP = size(512 * MEBIBYTE)
+"""What PVE gives a container that asks for nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What the caller asks for, checked as far as it can be without a node."""
+
+    template: str
+    settings: Mapping[str, Any]
+    root: DiskSpec
+    mounts: list[DiskSpec]
+    cards: list[Card]
+    warnings: tuple[str, ...]
+    chosen: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The container on its node, complete but for its vmid."""
+
+    node: str
+    template: Template
+    params: Mapping[str, Any]
+    storages: tuple[str, ...]
+    chosen: Mapping[str, Any]
+    warnings: tuple[str, ...]
+
+
+@operation(
+    risk=Risk.CHANGE,
+    risk_of=risk_of_creation,
+    least=Risk.CHANGE,
+    search_words="new lxc container ct make deploy spin up debian ubuntu alpine template",
+    example="template=debian-13-standard name=wiki memory=1G rootfs=8G",
+)
+async def container_create(
+    pve: Cluster,
+    template: Annotated[str, Meta(description="File name, part of it, or volid; downloaded if missing")],
+    name: str | None = None,
+    node: str | None = None,
+    vmid: int | None = None,
+    cores: int = 1,
+    memory: Annotated[Amount, Meta(description="1G, or MiB")] = 512,
+    swap: Amount | None = None,
+    rootfs: Annotated[str, Meta(description="8G or local-lvm:8G")] = ROOT,
+    storage: Annotated[str, Meta(description="Default for disks")] | None = None,
+    mounts: Annotated[Parts, Meta(description="local-lvm:8G,mp=/data or {size,storage,path,ro,backup}")] | None = None,
+    networks: Annotated[
+        Parts,
+        Meta(description="vmbr0,ip=10.0.0.5/24,gw=10.0.0.1 or {bridge,ip,gateway,ip6,gateway6,tag,firewall}; DHCP"),
+    ]
+    | None = None,
+    dns: str | None = None,
+    search_domain: str | None = None,
+    password: str | None = None,
+    ssh_keys: list[str] | None = None,
+    features: Annotated[str, Meta(description="nesting=1,keyctl=1")] | None = None,
+    unprivileged: bool = True,
+    tags: list[str] | None = None,
+    pool: Pool | None = None,
+    description: str | None = None,
+    onboot: bool | None = None,
+    options: Annotated[dict[str, Any], Meta(description="Other PVE options")] | None = None,
+    start: bool = False,
+) -> Plan:
+    """Create a container. What is left out is chosen and shown: vmid, node, storage, bridge, swap, nesting."""
+    check_name(name)
+    await check_pool(pve, pool)
+    given: dict[str, Any] = {
+        "hostname": name,
+        "cores": cores,
+        "memory": mebibytes("memory", memory),
+        "swap": None if swap is None else mebibytes("swap", swap, least=0),
+        "unprivileged": int(unprivileged),
+        "features": _features(pve, features, unprivileged=unprivileged),
+        "nameserver": name_servers(dns) if dns else None,
+        "searchdomain": search_domain,
+        "password": password,
+        "ssh-public-keys": "\n".join(public_keys(ssh_keys)) if ssh_keys else None,
+        "tags": tag_list(tags),
+        "description": description,
+        "onboot": None if onboot is None else int(onboot),
+        "pool": pool,
+    }
+    settings = await creation_settings(pve, given, options, is_vm=False)
+    request = _Request(
+        template,
+        settings,
+        root=parse_disk(rootfs, storage),
+        mounts=[_mount_spec(one, storage) for one in mounts or ()],
+        cards=parse_cards(networks),
+        warnings=(*await namesake_warning(pve, name), *_login_warning(settings)),
+        chosen={
+            **({"features": settings["features"]} if features is None and "features" in settings else {}),
+            **({"swap": SWAP} if "swap" not in settings else {}),
+        },
+    )
+    library = Library(pve)
+    nodes = await possible_nodes(pve, node, memory=settings["memory"] * MEBIBYTE)
+    draft = await _best_draft(pve, library, request, nodes)
+    return await _new_guest(pve, draft, start).plan(pve, vmid)
+
+
+def _features(pve: Cluster, given: str | None, *, unprivileged: bool) -> str | None:
+    """systemd needs nesting; PVE lets only root@pam itself set the others."""
+    if given is None:
+        return "nesting=1" if unprivileged else None
+    parts = {key: value for key, value in values.parse(given).items() if key}
+    if bare := values.parse(given).get(""):
+        raise BadArgument(f"The feature {bare!r} has no value", next_step=f"Write {bare}=1")
+    if pve.client.identity != "root@pam" and (parts.keys() - {"nesting"} or not unprivileged):
+        raise PermissionMissing(
+            f"{pve.client.identity} may not set features={given}",
+            why="PVE lets only root@pam itself, no token, set more than nesting of an unprivileged container",
+            next_step="Create it without, then set them with `pct set` on the node",
+        )
+    return values.build(parts) or None
+
+
+def _login_warning(settings: Mapping[str, Any]) -> list[str]:
+    if "password" in settings or "ssh-public-keys" in settings:
+        return []
+    return ["No password and no SSH key is given: you can only log in with `pct enter` on the node"]
+
+
+def _mount_spec(given: str | Mapping[str, Any], storage: str | None) -> DiskSpec:
+    """One mount point; `path` and PVE's `mp` both say where it goes."""
+    if isinstance(given, Mapping):
+        parts = {"mp" if key == "path" else str(key): value for key, value in given.items()}
+        source = str(parts.get("volume", parts.get("storage", "")))
+    else:
+        parts, source = {}, given
+    if source.startswith("/"):
+        raise BadArgument(
+            f"{source.partition(',')[0]} is a directory of the node, and mounts makes new volumes",
+            why="PVE lets only root@pam itself, no token, mount directories of the node",
+            next_step="Use `pct set` on the node afterwards, or a mount point on a storage",
+        )
+    request = parse_disk(parts or source, storage)
+    path = request.more.get("mp", "")
+    if not path.startswith("/") or ".." in path.split("/"):
+        raise BadArgument(
+            f"The mount point {given!r} does not say where it goes", next_step="Write local-lvm:8G,mp=/data"
+        )
+    return request
+
+
+async def _best_draft(pve: Cluster, library: Library, request: _Request, nodes: list[str]) -> _Draft:
+    """On the best node that has the template, else on the best one that can download it."""
+    holders = [node for node in nodes if matching(await library.on(node, "vztmpl"), request.template)]
+    return await first_fitting(holders or nodes, lambda place: _draft(pve, library, request, place))
+
+
+async def _draft(pve: Cluster, library: Library, request: _Request, node: str) -> _Draft:
+    """Everything that depends on the node: template, storages, bridges."""
+    template = await find_template(pve, library, node, request.template)
+    placed, warnings = await place_disks(pve, node, [request.root, *request.mounts], "rootdir", library)
+    connected = await connect(pve, node, request.cards)
+    devices = {"rootfs": mount(placed[0]), **{f"mp{number}": mount(disk) for number, disk in enumerate(placed[1:])}}
+    devices |= {f"net{number}": container_card(card, number) for number, card in enumerate(connected)}
+    for key in devices:
+        if key in request.settings:
+            raise BadArgument(f"{key!r} is given twice", next_step="Leave it out of options")
+    return _Draft(
+        node,
+        template,
+        {**request.settings, **devices},
+        tuple(disk.storage.storage for disk in placed),
+        {
+            "template": template.name,
+            **request.chosen,
+            **chosen_storage(placed),
+            **chosen_bridge(request.cards, connected),
+        },
+        (
+            *request.warnings,
+            *warnings,
+            *await oversize_warnings(pve, node, request.settings["memory"] * MEBIBYTE),
+        ),
+    )
+
+
+def _new_guest(pve: Cluster, draft: _Draft, start: bool) -> NewGuest:
+    template = draft.template
+
+    def create(target: Target) -> Call:
+        params = {"vmid": int(target.id), "ostemplate": template.volid, **draft.params}
+        return Call(f"Create {target} on {draft.node}", "POST", f"/nodes/{draft.node}/lxc", params, target)
+
+    return NewGuest(
+        "ct",
+        str(draft.params.get("hostname", "")),
+        draft.node,
+        create,
+        prepare=(template.download(pve, draft.node),) if template.missing else (),
+        start=start,
+        pool=draft.params.get("pool"),
+        storages=draft.storages,
+        facts={"chosen": draft.chosen},
+        warnings=draft.warnings,
+    )

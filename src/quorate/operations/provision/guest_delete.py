@@ -1,0 +1,131 @@
+"""Deleting guests with their disks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.hints import GUEST_POWER, Advice
+from quorate.operations.guests.power import power_call, state_of
+from quorate.operations.plan import Call, Plan, guest_call
+from quorate.operations.preconditions import Volume, data_volumes, refuse_locked, replication_jobs
+from quorate.operations.registry import GuestRef, Risk, operation
+from quorate.problems import Conflict, Problem
+from quorate.pve.cluster import Cluster, Guest
+
+
+@operation(
+    risk=Risk.DESTROY,
+    search_words="wipe gone completely scrap delete remove destroy vm container guest decommission",
+    example="guest=test-vm dry_run=true",
+)
+async def guest_delete(
+    pve: Cluster,
+    guest: GuestRef,
+    stop: Annotated[bool, Meta(description="Cut its power first if it runs")] = False,
+    purge: Annotated[bool, Meta(description="Also from backup jobs, HA and replication")] = False,
+    destroy_unreferenced_disks: Annotated[
+        bool, Meta(description="Also disks with its vmid that it does not use")
+    ] = False,
+) -> Plan:
+    """Delete a guest with its disks and snapshots. Its backups stay."""
+    found = await pve.guest(guest)
+    status, config = await asyncio.gather(found.get("status/current"), found.get("config"))
+    refuse_locked(found, status, *(["suspended"] if found.is_vm else []))
+    _refuse_protected(found, config)
+    await _refuse_referenced(pve, found, status, purge=purge)
+    await _refuse_used_template(pve, found, data_volumes(config))
+    says = f"Delete {found} on {found.row.node} with its disks"
+    delete = guest_call(
+        found,
+        "DELETE",
+        "",
+        says,
+        **_delete_parameters(purge=purge, unreferenced=destroy_unreferenced_disks),
+    )
+    return Plan(
+        says,
+        (*await _stop_calls(found, stop=stop), delete),
+        warnings=() if purge else ("Backup jobs that name it keep its id; purge=true removes it from them",),
+        next_step="Its backups stay on their storage",
+    )
+
+
+def _delete_parameters(*, purge: bool, unreferenced: bool) -> dict[str, Any]:
+    """Always sent: PVE's default for unreferenced disks has changed between versions."""
+    return {"purge": int(purge), "destroy-unreferenced-disks": int(unreferenced)}
+
+
+async def _stop_calls(guest: Guest, *, stop: bool) -> list[Call]:
+    """The power cut that has to come first, to its end, if the guest runs and that is wanted."""
+    state = await state_of(guest)
+    if guest.row.template or state in ("stopped", "hibernated"):
+        return []
+    if not stop:
+        raise Conflict(
+            f"{guest} is {state}, and only a stopped guest can be deleted",
+            next_step=Advice(
+                "Shut it down first, or give stop=true to cut its power",
+                GUEST_POWER(guest=guest.vmid, action="shutdown"),
+            ),
+        )
+    call = power_call(guest, "stop", state, {})
+    return [] if call is None else [call]
+
+
+def _refuse_protected(guest: Guest, config: dict[str, Any]) -> None:
+    if config.get("protection"):
+        raise Conflict(
+            f"{guest} is protected against deletion",
+            why="Its option protection is on",
+            next_step="This call leaves that alone. If you are sure, switch it off first, on the node: "
+            f"`{'qm' if guest.is_vm else 'pct'} set {guest.vmid} --protection 0`",
+        )
+
+
+async def _refuse_referenced(pve: Cluster, guest: Guest, status: dict[str, Any], *, purge: bool) -> None:
+    """PVE keeps a guest that HA or replication still use, unless it is removed from them as well."""
+    if purge:
+        return
+    if (status.get("ha") or {}).get("managed"):
+        raise Conflict(
+            f"{guest} is a resource of the HA manager, which would miss it",
+            next_step="Give purge=true to take it out of HA, replication and backup jobs as well",
+        )
+    jobs = await replication_jobs(pve, guest)
+    if jobs:
+        raise Conflict(
+            f"{guest} is replicated by {', '.join(str(job.get('id')) for job in jobs)}",
+            next_step="Remove the job first and let it clean up its target, or give purge=true",
+        )
+
+
+async def _refuse_used_template(pve: Cluster, guest: Guest, disks: list[Volume]) -> None:
+    """A template whose disks others build on. PVE checks what these credentials cannot list."""
+    if not guest.row.template:
+        return
+    users: set[int] = set()
+    for storage in sorted({one.storage for one in disks}):
+        try:
+            listed = await pve.get(f"/nodes/{guest.row.node}/storage/{storage}/content")
+        except Problem:
+            continue
+        bases = [one.volid.rpartition("/")[2].rpartition(":")[2] for one in disks if one.storage == storage]
+        users |= {
+            int(row["vmid"])
+            for row in listed
+            if row.get("vmid") and int(row["vmid"]) != guest.vmid and any(base in _ancestry(row) for base in bases)
+        }
+    if users:
+        raise Conflict(
+            f"{guest} is still in use: linked clones build on its disks",
+            why=f"They belong to {', '.join(str(vmid) for vmid in sorted(users))}",
+            next_step="Delete those first, or give them disks of their own by moving them to another storage",
+        )
+
+
+def _ancestry(row: dict[str, Any]) -> str:
+    """Where a volume's listing names the disk it builds on: in its parent, on file storages in its own name."""
+    return f"{row.get('parent') or ''} {str(row.get('volid')).rpartition('/')[0]}"

@@ -1,0 +1,315 @@
+"""Moving guests to other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.placement import oversize_warnings, pick_storage
+from quorate.operations.plan import Plan, guest_call
+from quorate.operations.preconditions import (
+    Volume,
+    refuse_locked,
+    replication_jobs,
+    snapshots_of,
+    storages_on,
+    volumes,
+)
+from quorate.operations.registry import GuestRef, Risk, operation
+from quorate.operations.units import size
+from quorate.problems import BadArgument, Conflict
+from quorate.pve.cluster import Cluster, Guest
+
+Mode = Literal["live", "restart", "offline"]
+
+# Storages whose snapshots go along when a disk is sent to another node; elsewhere only those inside qcow2 files do.
+_SENDS_SNAPSHOTS = ("zfspool", "btrfs")
+LINKED_CLONES = "linked_clones"
+"""The fact that names disks which PVE will refuse to copy."""
+_LINKED = re.compile(r"\b(?P<base>(?:base|basevol)-\d+-disk-\d+)[^/]*/")
+"""`tank:base-9000-disk-0/vm-105-disk-0`; a thin LVM volume does not show what it builds on."""
+
+
+@operation(
+    risk=Risk.CHANGE,
+    search_words=(
+        "offload overloaded balance move guest vm container over another other host live evacuate node maintenance"
+    ),
+    example="guest=homeassistant node=pve2",
+)
+async def guest_migrate(
+    pve: Cluster,
+    guest: GuestRef,
+    node: Annotated[str, Meta(description="Where to")],
+    mode: Annotated[Mode, Meta(description="Default: live (VM) or restart (container) if it runs")] | None = None,
+    with_local_disks: Annotated[bool, Meta(description="Copy local disks of a running VM, too")] = False,
+    target_storage: Annotated[str, Meta(description="For local disks, or old:new,…")] | None = None,
+) -> Plan:
+    """Migrate a guest to another node, after checking what prevents it."""
+    found = await pve.guest(guest)
+    await _check_target(pve, found, node)
+    status, config = await asyncio.gather(found.get("status/current"), found.get("config"))
+    refuse_locked(found, status)
+    running = status.get("status") == "running"
+    mode = _decide_mode(found, mode, running=running)
+    verdict = await _preconditions(pve, found, node)
+    _refuse_bound(found, node, verdict, config)
+    if mode == "live":
+        _refuse_unmovable(found, verdict)
+    mapping = await _storage_map(pve, found, node, target_storage)
+    local = await local_volumes(pve, found, config)
+    await _refuse_unreachable(pve, found, node, volumes(config), mapping)
+    await refuse_snapshots(pve, found, node, local, mode)
+    _refuse_uncopied(found, local, mode, with_local_disks=with_local_disks)
+    if mode != "live":
+        await refuse_untransferable(pve, found, node, local, mapping)
+
+    async def arrived() -> bool:
+        pve.inventory.forget()
+        row = await pve.inventory.guest(found.vmid)
+        return row.node == node and row.lock != "migrate"
+
+    says = f"Migrate {found} from {found.row.node} to {node} ({mode})"
+    call = guest_call(
+        found,
+        "POST",
+        "migrate",
+        says,
+        settled=arrived,
+        target=node,
+        **_migrate_parameters(found, mode, target_storage, with_local_disks=with_local_disks),
+    )
+    copied = [f"{one}" + (f" {size(one.size)}" if one.size else "") for one in local]
+    linked = _linked(local)
+    return Plan(
+        says,
+        (call,),
+        facts={
+            "mode": mode,
+            "copied_disks": copied,
+            **({LINKED_CLONES: [str(one) for one in linked]} if linked else {}),
+        },
+        warnings=(
+            *_warnings(found, mode, verdict),
+            *(_linked_warning(one) for one in linked),
+            *await oversize_warnings(pve, node, int(status.get("maxmem") or 0)),
+        ),
+    )
+
+
+def _migrate_parameters(guest: Guest, mode: Mode, storage: str | None, *, with_local_disks: bool) -> dict[str, Any]:
+    how = {"live": {"online": 1}, "restart": {"restart": 1}, "offline": {}}[mode]
+    if guest.is_vm:
+        return {**how, "with-local-disks": 1 if with_local_disks else None, "targetstorage": storage}
+    return {**how, "target-storage": storage}
+
+
+async def _check_target(pve: Cluster, guest: Guest, node: str) -> None:
+    await pve.inventory.online_node(node)
+    if node == guest.row.node:
+        others = [
+            row.node for row in await pve.inventory.of_type("node") if row.status == "online" and row.node != node
+        ]
+        hint = f"The others are {', '.join(sorted(others))}" if others else "No other node is online"
+        raise BadArgument(f"{guest} is on {node} already", next_step=hint)
+
+
+def _decide_mode(guest: Guest, mode: Mode | None, *, running: bool) -> Mode:
+    if mode is None or (not running and mode != "offline"):
+        return ("live" if guest.is_vm else "restart") if running else "offline"
+    if mode == "offline" and running:
+        raise Conflict(
+            f"{guest} is running, so it cannot be moved offline",
+            next_step=f"Shut it down first, or use mode={'live' if guest.is_vm else 'restart'}",
+        )
+    if mode == "live" and not guest.is_vm:
+        raise BadArgument(
+            f"{guest} is a container, and PVE cannot move containers live",
+            next_step="Use mode=restart: it is shut down, moved and started again",
+        )
+    if mode == "restart" and guest.is_vm:
+        raise BadArgument(f"{guest} is a VM, which is moved live or offline", next_step="Use mode=live")
+    return mode
+
+
+async def _preconditions(pve: Cluster, guest: Guest, node: str) -> dict[str, Any]:
+    """What PVE itself says about the move; for containers it does so since version 9."""
+    if (await pve.facts()).find("GET", guest.path("migrate")) is None:
+        return {}
+    answer = await guest.get("migrate", target=node)
+    return {key.replace("-", "_"): value for key, value in answer.items()}
+
+
+def _refuse_bound(guest: Guest, node: str, verdict: dict[str, Any], config: dict[str, Any]) -> None:
+    """Devices and files of the node that cannot go along, and HA rules that forbid it."""
+    mapped = _mapped_devices(verdict)
+    if devices := [device for device in verdict.get("local_resources") or [] if device not in mapped]:
+        raise Conflict(
+            f"{guest} uses devices of {guest.row.node}: {', '.join(map(str, devices))}",
+            next_step="Take them out of its configuration first, or use resource mappings that the target has, too",
+        )
+    objections = (verdict.get("not_allowed_nodes") or {}).get(node) or {}
+    objections = {key.replace("-", "_"): value for key, value in objections.items()}
+    if missing := objections.get("unavailable_resources"):
+        raise Conflict(
+            f"{node} lacks resource mappings of {guest}: {', '.join(map(str, missing))}",
+            next_step="Map them on that node, or choose another",
+        )
+    if blocking := objections.get("blocking_ha_resources"):
+        names = ", ".join(f"{one.get('sid')} ({one.get('cause')})" for one in blocking)
+        raise Conflict(
+            f"HA rules keep {guest} away from {node}", why=f"In the way is {names}", next_step="See the rules"
+        )
+    for one in volumes(config):
+        if not one.on_storage and not one.shared:
+            raise Conflict(
+                f"{one} of {guest} is a path of {guest.row.node} that does not go along",
+                next_step="Take it out first, or mark it shared=1 if every node has it",
+            )
+
+
+def _mapped_devices(verdict: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Devices that are named by a mapping. PVE counts them among the local ones, too, but they can go along."""
+    named: dict[str, dict[str, Any]] = {key: {} for key in verdict.get("mapped_resources") or ()}
+    return named | (verdict.get("mapped_resource_info") or {})
+
+
+def _refuse_unmovable(guest: Guest, verdict: dict[str, Any]) -> None:
+    stuck = [
+        f"{device} ({info['name']})" if info.get("name") else device
+        for device, info in _mapped_devices(verdict).items()
+        if not info.get("live-migration")
+    ]
+    if stuck:
+        raise Conflict(
+            f"{guest} runs with mapped devices that do not move live: {', '.join(stuck)}",
+            next_step="Shut it down first and move it then",
+        )
+
+
+async def _storage_map(pve: Cluster, guest: Guest, node: str, text: str | None) -> dict[str, str]:
+    """Storage -> storage on the target; "" stands for all that are not named."""
+    mapping: dict[str, str] = {}
+    for part in (text or "").replace(";", ",").split(","):
+        source, colon, goal = part.strip().rpartition(":")
+        if goal and goal != "1":  # "1" means: each to its own name
+            await pick_storage(pve, node, "images" if guest.is_vm else "rootdir", wanted=goal)
+            mapping[source if colon else ""] = goal
+    return mapping
+
+
+async def local_volumes(pve: Cluster, guest: Guest, config: dict[str, Any]) -> list[Volume]:
+    """The disks that only the guest's own node has; they are copied."""
+    known = await storages_on(pve, guest.row.node, {one.storage for one in volumes(config) if one.on_storage})
+    local = [
+        one
+        for one in volumes(config)
+        if one.on_storage and not one.shared and one.storage in known and not known[one.storage].shared
+    ]
+    for one in local:
+        if one.cdrom and not one.is_cloudinit:
+            raise Conflict(
+                f"{guest} has a CD image of {guest.row.node} in its drive: {one}",
+                next_step="Eject it first, or take the image from a shared storage",
+            )
+    return local
+
+
+async def _refuse_unreachable(
+    pve: Cluster, guest: Guest, node: str, attached: list[Volume], mapping: dict[str, str]
+) -> None:
+    used = {one.storage for one in attached if one.on_storage}
+    here = await storages_on(pve, guest.row.node, used)
+    there = await storages_on(pve, node, used & here.keys())
+    lacking = {
+        name for name in used if name in here and name not in there
+    }  # PVE checks what these credentials cannot see
+    lacking -= lacking if "" in mapping else set(mapping)
+    if lacking:
+        content = "images" if guest.is_vm else "rootdir"
+        choice = sorted(name for name, row in there.items() if content in row.content.split(","))
+        raise Conflict(
+            f"{node} does not have the storage {', '.join(sorted(lacking))} of {guest}",
+            next_step=f"Give target_storage; {node} has {', '.join(choice) or 'none for its disks'}",
+        )
+
+
+async def refuse_snapshots(pve: Cluster, guest: Guest, node: str, local: list[Volume], mode: Mode) -> None:
+    """Snapshots of local disks go along only when the guest stands still, and only from some storages."""
+    data = [one for one in local if not one.is_cloudinit]
+    names = [row["name"] for row in await snapshots_of(guest)] if data else []
+    if not names or any(job.get("target") == node for job in await replication_jobs(pve, guest)):
+        return
+    known = await storages_on(pve, guest.row.node, {one.storage for one in data})
+    stuck = [
+        one
+        for one in data
+        if known[one.storage].plugintype not in _SENDS_SNAPSHOTS and not one.volid.endswith(".qcow2")
+    ]
+    if mode == "live" or stuck:
+        way = "" if stuck else "shut it down and move it offline, "
+        raise Conflict(
+            f"{guest} has snapshots ({', '.join(names)}) on local disks, which do not go along",
+            why=f"Affected disks: {', '.join(str(one) for one in stuck or data)}",
+            next_step=f"To move it, {way}delete the snapshots, or move its disks to a shared storage first",
+        )
+
+
+class LocalDisks(Conflict):
+    """It could move if its local disks were copied."""
+
+
+def _refuse_uncopied(guest: Guest, local: list[Volume], mode: Mode, *, with_local_disks: bool) -> None:
+    data = [one for one in local if not one.is_cloudinit]
+    if mode == "live" and data and not with_local_disks:
+        kind = Conflict if _linked(local) else LocalDisks  # what a linked clone builds on is not copied
+        raise kind(
+            f"{guest} runs on local disks of {guest.row.node}: {', '.join(str(one) for one in data)}",
+            why=f"{size(sum(one.size for one in data))} would be copied while it runs",
+            next_step="Give with_local_disks=true to copy them, or move them to a shared storage first",
+        )
+
+
+async def refuse_untransferable(
+    pve: Cluster, guest: Guest, node: str, local: list[Volume], mapping: dict[str, str]
+) -> None:
+    """Disks of a guest that stands still are sent as streams, and those of ZFS only fit ZFS."""
+    here = await storages_on(pve, guest.row.node, {one.storage for one in local})
+    there = await storages_on(pve, node)
+    for one in local:
+        goal = mapping.get(one.storage, mapping.get("", one.storage))
+        types = {row.plugintype for row in (here[one.storage], there.get(goal)) if row is not None}
+        if "zfspool" in types and len(types) > 1:
+            way = "start it and use mode=live with_local_disks=true, " if guest.is_vm else ""
+            raise Conflict(
+                f"{one} of {guest} cannot be sent from {one.storage} to {goal}: ZFS disks only go to ZFS",
+                next_step=f"To move it, {way}choose a storage of the same type, or move the disk here first",
+            )
+
+
+def _linked(local: list[Volume]) -> list[Volume]:
+    """Linked clones on a local storage: the disk that they build on stays behind."""
+    return [one for one in local if _LINKED.search(one.volid)]
+
+
+def _linked_warning(disk: Volume) -> str:
+    found = _LINKED.search(disk.volid)
+    assert found is not None
+    return (
+        f"{disk} is a linked clone of {found['base']}, which stays behind, so PVE will refuse to copy it. Moving the "
+        "disk to another storage first makes it a full copy"
+    )
+
+
+def _warnings(guest: Guest, mode: Mode, verdict: dict[str, Any]) -> list[str]:
+    found = []
+    if mode == "restart":
+        found.append(f"{guest} is down while it moves")
+    if guest.row.hastate and guest.row.hastate != "ignored":
+        found.append(f"The HA manager moves {guest} in its own time")
+    if together := verdict.get("dependent_ha_resources"):
+        found.append(f"HA rules move these along: {', '.join(map(str, together))}")
+    return found

@@ -1,0 +1,352 @@
+"""Making virtual machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.operations.disk_images import firmware_drive
+from quorate.operations.placement import oversize_warnings, pick_storage
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.provision.guest_files import Library
+from quorate.operations.provision.new_cloudinit import cloudinit_options
+from quorate.operations.provision.new_disks import (
+    DiskSpec,
+    Slots,
+    chosen_storage,
+    drive,
+    extraction,
+    parse_disk,
+    place_disks,
+)
+from quorate.operations.provision.new_guests import (
+    MEBIBYTE,
+    Amount,
+    NewGuest,
+    Parts,
+    Pool,
+    as_list,
+    check_name,
+    check_pool,
+    creation_settings,
+    first_fitting,
+    guest_path,
+    mebibytes,
+    namesake_warning,
+    possible_nodes,
+    risk_of_creation,
+    tag_list,
+)
+from quorate.operations.provision.new_networks import Card, chosen_bridge, connect, parse_cards, vm_card
+from quorate.operations.registry import Risk, operation
+from quorate.operations.start_checks import start_objections
+from quorate.operations.units import parse_size
+from quorate.operations.units import size as readable
+from quorate.problems import BadArgument, Conflict
+from quorate.pve import values
+from quorate.pve.cluster import Cluster
+from quorate.pve.inventory import Resource
+
+CPU = "x86-64-v2-AES"
+DISK = "32G"
+NOTHING_TO_BOOT = (
+    "It has nothing to boot: its disks are empty and no ISO is inserted, so only the network is left. Give iso, or "
+    "import_from for a disk"
+)
+CD_ORDER = (2, 3, 1, 0)  # ide2 is where PVE's own pages look for the CD-ROM
+
+
+@dataclass(frozen=True, slots=True)
+class _System:
+    """What the operating system wants of the hardware."""
+
+    ostype: str
+    bus: str
+    model: str
+    uefi: bool
+    tpm: bool
+    machine: str | None
+
+
+@dataclass(slots=True)
+class _Request:
+    """What the caller asks for, checked as far as it can be without a node."""
+
+    settings: dict[str, Any]
+    system: _System
+    disks: list[DiskSpec]
+    isos: list[str]
+    cards: list[Card]
+    storage: str | None
+    cloud_init: bool
+    boot: list[str] | None = None
+    chosen: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The VM on its node, complete but for its vmid."""
+
+    node: str
+    params: Mapping[str, Any]
+    grows: Mapping[str, int]
+    storages: tuple[str, ...]
+    chosen: Mapping[str, Any]
+    warnings: tuple[str, ...]
+    boots_from: str
+    objections: tuple[str, ...]
+    """Why PVE will refuse to start it."""
+
+
+@operation(
+    risk=Risk.CHANGE,
+    risk_of=risk_of_creation,
+    least=Risk.CHANGE,
+    search_words="new vm virtual machine make install set up windows linux iso",
+    example="name=web01 memory=2G cores=2 disks=20G iso=debian-13.1.0-amd64-netinst.iso",
+)
+async def vm_create(
+    pve: Cluster,
+    name: str | None = None,
+    node: str | None = None,
+    vmid: int | None = None,
+    cores: int = 2,
+    sockets: int | None = None,
+    cpu: str | None = None,
+    memory: Annotated[Amount, Meta(description="4G, or MiB")] = 2048,
+    balloon: Amount | None = None,
+    disks: Annotated[
+        Parts,
+        Meta(description="32G, local-lvm:32G or {size,storage,bus,format,import_from}"),
+    ]
+    | None = None,
+    storage: Annotated[str, Meta(description="Default for disks")] | None = None,
+    iso: Annotated[str | list[str], Meta(description="File name or volid")] | None = None,
+    boot: Annotated[list[str], Meta(description="scsi0, ide2, net0 …")] | None = None,
+    networks: Annotated[Parts, Meta(description="vmbr0,tag=20 or {bridge,model,tag,firewall,mac,rate,mtu}")]
+    | None = None,
+    ostype: Annotated[str, Meta(description="l26, win11..")] | None = None,
+    bios: Literal["seabios", "ovmf"] | None = None,
+    tpm: bool | None = None,
+    machine: str | None = None,
+    agent: bool | None = None,
+    cloud_init: Annotated[
+        dict[str, Any], Meta(description="user,password,ssh_keys,ip,gateway,ip6,gateway6,dns,search_domain,upgrade")
+    ]
+    | None = None,
+    tags: list[str] | None = None,
+    pool: Pool | None = None,
+    description: str | None = None,
+    onboot: bool | None = None,
+    options: Annotated[dict[str, Any], Meta(description="Other PVE options")] | None = None,
+    start: bool = False,
+) -> Plan:
+    """Create a VM. What is left out is chosen and shown: vmid, node, storage, bridge, a 32G disk, boot order."""
+    check_name(name)
+    await check_pool(pve, pool)
+    isos = as_list(iso)
+    system = _system(ostype, bios, tpm, machine, isos)
+    given = {
+        "name": name,
+        "cores": cores,
+        "sockets": sockets,
+        "cpu": cpu or (None if "arch" in (options or {}) else CPU),
+        "memory": mebibytes("memory", memory),
+        "balloon": _balloon(balloon, memory),
+        "ostype": system.ostype,
+        "scsihw": None if "scsihw" in (options or {}) else "virtio-scsi-single",
+        "bios": "ovmf" if system.uefi else bios,
+        "machine": system.machine,
+        "agent": None if agent is None else int(agent),
+        "tags": tag_list(tags),
+        "description": description,
+        "onboot": None if onboot is None else int(onboot),
+        "pool": pool,
+        **(cloudinit_options(cloud_init) if cloud_init is not None else {}),
+    }
+    settings = await creation_settings(pve, given, options, is_vm=True)
+    request = _Request(
+        settings,
+        system,
+        disks=[parse_disk(one, storage) for one in ([DISK] if disks is None else disks)],
+        isos=isos,
+        cards=parse_cards(networks),
+        storage=storage,
+        cloud_init=cloud_init is not None,
+        boot=boot,
+        warnings=await namesake_warning(pve, name),
+    )
+    if disks is None:
+        request.chosen["disk"] = DISK
+    if ostype is None:
+        request.chosen["ostype"] = system.ostype
+    if cpu is None and "cpu" in settings:
+        request.chosen["cpu"] = settings["cpu"]
+    if system.machine and machine is None:
+        request.chosen["machine"] = system.machine
+    if tpm is None and system.tpm:
+        request.chosen["tpm"] = True
+    if system.uefi and bios is None:
+        request.chosen["bios"] = "ovmf"
+    library = Library(pve)
+    nodes = await possible_nodes(pve, node, memory=settings["memory"] * MEBIBYTE)
+    draft = await first_fitting(nodes, lambda place: _draft(pve, library, request, place))
+    if start and draft.objections:
+        raise Conflict(draft.objections[0], next_step="Change that, or create the VM with start=false")
+    return await _new_guest(pve, draft, start).plan(pve, vmid)
+
+
+def _new_guest(pve: Cluster, draft: _Draft, start: bool) -> NewGuest:
+    def create(target: Target) -> Call:
+        params = {"vmid": int(target.id), **draft.params}
+        return Call(f"Create {target} on {draft.node}", "POST", f"/nodes/{draft.node}/qemu", params, target)
+
+    return NewGuest(
+        "vm",
+        str(draft.params.get("name", "")),
+        draft.node,
+        create,
+        finish=lambda target: [_grow(pve, target, key, whole) for key, whole in draft.grows.items()],
+        start=start,
+        pool=draft.params.get("pool"),
+        storages=draft.storages,
+        facts={
+            **({"boots_from": draft.boots_from} if draft.boots_from else {}),
+            **({"chosen": draft.chosen} if draft.chosen else {}),
+        },
+        warnings=(*draft.warnings, *draft.objections),
+    )
+
+
+def _system(ostype: str | None, bios: str | None, tpm: bool | None, machine: str | None, isos: list[str]) -> _System:
+    """Linux has virtio drivers; Windows has them only with their CD, and Windows 11 insists on UEFI and a TPM."""
+    kind = ostype or _guessed(isos)
+    drivers = kind == "l26" or any("virtio-win" in iso.lower() for iso in isos)
+    modern = kind == "win11"
+    uefi = bios == "ovmf" or (bios is None and modern)
+    with_tpm = modern if tpm is None else tpm
+    windows = kind.startswith(("win", "w2k8", "wvista"))
+    return _System(
+        ostype=kind,
+        bus="scsi" if drivers else "sata" if windows else "ide",
+        model="virtio" if drivers else "e1000",
+        uefi=uefi,
+        tpm=with_tpm,
+        machine=machine or ("q35" if uefi or with_tpm else None),
+    )
+
+
+def _guessed(isos: list[str]) -> str:
+    """The OS type that the name of an installation CD tells."""
+    for iso in isos:
+        if re.search(r"win(?:dows)?[-_ ]?11|server[-_ ]?(?:2022|2025)", iso, re.I):
+            return "win11"
+        if re.search(r"win(?:dows)?[-_ ]?10|server[-_ ]?(?:2016|2019)", iso, re.I):
+            return "win10"
+    return "l26"
+
+
+def _balloon(given: Amount | None, memory: Amount) -> int | None:
+    if given is None:
+        return None
+    least = mebibytes("balloon", given, least=0)
+    if least > mebibytes("memory", memory):
+        raise BadArgument("balloon is more than memory", why="It is the least that the VM keeps, of all it has")
+    return least
+
+
+async def _draft(pve: Cluster, library: Library, request: _Request, node: str) -> _Draft:
+    """Everything that depends on the node: files, storages, bridges, drives."""
+    files = [await library.find(node, "iso", iso, "ISO image") for iso in request.isos]
+    placed, warnings = await place_disks(pve, node, request.disks, "images", library)
+    connected = await connect(pve, node, request.cards)
+    home = placed[0].storage if placed else await _home(pve, node, request)
+    slots = Slots(request.settings)
+    cds = {slots.take("ide", CD_ORDER): f"{file.volid},media=cdrom" for file in files}
+    disks = {slots.take(disk.wish.bus or request.system.bus): disk for disk in placed}
+    cards = {f"net{number}": vm_card(card, request.system.model) for number, card in enumerate(connected)}
+    if twice := [key for key in cards if key in request.settings]:
+        raise BadArgument(f"{twice[0]!r} is given twice", next_step="Leave it out of options, or set networks=[]")
+    devices = {
+        **cds,
+        **{key: drive(disk, bus=str(values.bus_of(key))) for key, disk in disks.items()},
+        **_special_drives(request, home, slots),
+        **cards,
+    }
+    working = {} if "import-working-storage" in request.settings else await extraction(pve, node, placed)
+    full = [key for key, disk in disks.items() if disk.source is not None]
+    empty = [key for key in disks if key not in full]
+    order = _boot_order(request.boot, [*full, *cds, *empty, *cards], usual=[*full, *cds, *empty, *list(cards)[:1]])
+    boot = {} if "boot" in request.settings or not order else {"boot": f"order={';'.join(order)}"}
+    nothing = [] if "boot" in request.settings or {*full, *cds} & {*order} else [NOTHING_TO_BOOT]
+    names = {**{key: file.volid for key, file in zip(cds, files, strict=True)}, **dict.fromkeys(empty, "empty")}
+    boots_from = ", then ".join(f"{key} ({names[key]})" if key in names else key for key in order)
+    return _Draft(
+        node,
+        {**request.settings, **devices, **working, **boot},
+        {key: disk.grows_to for key, disk in disks.items() if disk.grows_to is not None},
+        (*(disk.storage.storage for disk in placed), *((home.storage,) if home else ()), *working.values()),
+        {
+            **request.chosen,
+            **chosen_storage(placed),
+            **chosen_bridge(request.cards, connected),
+            **({"network_model": request.system.model} if cards else {}),
+        },
+        (
+            *request.warnings,
+            *warnings,
+            *nothing,
+            *await oversize_warnings(pve, node, request.settings["memory"] * MEBIBYTE),
+        ),
+        boots_from if boot else "",
+        tuple(await start_objections(pve, node, request.settings)),
+    )
+
+
+async def _home(pve: Cluster, node: str, request: _Request) -> Resource | None:
+    """A storage for the small drives of a VM without disks."""
+    if not (request.cloud_init or request.system.uefi or request.system.tpm):
+        return None
+    return await pick_storage(pve, node, "images", wanted=request.storage)
+
+
+def _special_drives(request: _Request, home: Resource | None, slots: Slots) -> dict[str, str]:
+    """UEFI's variables, the TPM's state and the disk that cloud-init reads live beside the first disk."""
+    if home is None:
+        return {}
+    return {
+        **({slots.take("ide", CD_ORDER): f"{home.storage}:cloudinit"} if request.cloud_init else {}),
+        **{
+            slot: values.build(firmware_drive(slot, home), "file")
+            for slot, wanted in (("efidisk0", request.system.uefi), ("tpmstate0", request.system.tpm))
+            if wanted and slot not in request.settings
+        },
+    }
+
+
+def _boot_order(wanted: list[str] | None, devices: list[str], *, usual: list[str]) -> list[str]:
+    """An imported disk, else the CD: not every firmware gives up on an empty disk and tries the next device."""
+    if wanted is None:
+        return usual
+    given = [device for device in re.split(r"[,;\s]+", ";".join(wanted).removeprefix("order=")) if device]
+    if unknown := next((device for device in given if device not in devices), None):
+        raise BadArgument(
+            f"The new VM has no device {unknown!r} to boot from", next_step=f"It would have {', '.join(devices)}"
+        )
+    return given
+
+
+def _grow(pve: Cluster, target: Target, key: str, whole: int) -> Call:
+    path = guest_path(target)
+
+    async def grown() -> bool:
+        stored = values.parse(str((await pve.get(f"{path}/config")).get(key, "")), "file")
+        return parse_size(stored.get("size", "0"), unit="") >= whole
+
+    says = f"Grow {key} of {target} to {readable(whole)}"
+    return Call(says, "PUT", f"{path}/resize", {"disk": key, "size": f"{whole // MEBIBYTE}M"}, target, settled=grown)

@@ -1,0 +1,234 @@
+"""Looking at runs and controlling them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.config import Access
+from quorate.hints import RUN_CONTROL, RUN_GET, RUN_WAIT, Advice
+from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, Target
+from quorate.operations.registry import NEEDED, Illustrated, Risk, Table, operation, operation_named, page
+from quorate.operations.runs.start import is_hidden, run_here, runs_of, worker_command
+from quorate.operations.units import duration, moment
+from quorate.problems import Refused
+from quorate.pve.cluster import Cluster
+from quorate.pve.tasks import Report
+from quorate.state.runs import ACTIVE, ENDED, Bound, Run, RunState
+
+COLUMNS = ("run", "kind", "state", "what", "started", "now")
+WAIT_INTERVAL = 1.0
+WAITS_FOR_WORKER = "waiting for a worker"
+OUTPUT = "output"
+"""In the report of a run: what its commands printed."""
+_NOT_SHOWN = Advice("It is not shown here", RUN_GET(inside=True))
+
+RunRef = Annotated[str, Meta(description="Id of the run")]
+Lines = Annotated[int, Meta(ge=0, le=1000, description="Last lines of its log")]
+
+
+@operation(
+    risk=Risk.READ, search_words="runs jobs multi-step progress paused failed maintenance evacuation drill update"
+)
+async def run_list(
+    pve: Cluster,
+    state: Literal["active", "paused", "ended", "all"] = "active",
+    limit: Annotated[int, Meta(ge=1, le=200)] = 20,
+) -> Table:
+    """Runs, newest first."""
+    wanted = {"active": ACTIVE, "paused": (RunState.PAUSED,), "ended": ENDED, "all": tuple(RunState)}[state]
+    blank = await pve.blanker()
+    runs = [run for run in await runs_of(pve).list(wanted, cluster=pve.name, limit=limit) if not is_hidden(run, blank)]
+    now = [WAITS_FOR_WORKER if await runs_of(pve).lacks_worker(run) else blank(at_present(run)) for run in runs]
+    rows = [
+        [run.id, run.kind, run.state.value, blank(run.title), moment(run.created), does]
+        for run, does in zip(runs, now, strict=True)
+    ]
+    table = page(COLUMNS, rows, limit=limit, offset=0)
+    table.keys = [-run.created for run in runs]
+    return table
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    least=Risk.READ,
+    risk_of=lambda given: Risk.LOOK_INSIDE if given.get("inside") else Risk.READ,
+    search_words="run status log report result what is left why paused",
+)
+async def run_get(
+    pve: Cluster,
+    run: RunRef,
+    lines: Lines = 20,
+    inside: Annotated[bool, Meta(description="Also output of commands and screenshots")] = False,
+) -> dict[str, Any] | Illustrated:
+    """State, log and report of a run, with what it saw inside guests if requested."""
+    found = await run_here(pve, run)
+    facts = await _visible(pve, found, lines, await pve.blanker(), inside=inside)
+    pictures = tuple(base64.b64decode(one) for one in found.memory.get("pictures", {}).values()) if inside else ()
+    return Illustrated(facts, pictures) if pictures else facts
+
+
+@operation(risk=Risk.READ, search_words="wait for run to finish follow progress done yet")
+async def run_wait(
+    pve: Cluster,
+    run: RunRef,
+    report: Report,
+    wait: Annotated[float, Meta(ge=0, le=50, description="Most seconds to follow it")] = 45,
+    lines: Lines = 10,
+) -> dict[str, Any]:
+    """Follow a run until it ends or pauses; call again if it continues."""
+    deadline = pve.clock.monotonic() + wait
+    blank, seen = await pve.blanker(), 0.0
+    while True:
+        found = await run_here(pve, run)
+        if found.changed > seen and found.log:
+            seen = found.changed
+            await report(0.0, None, blank(found.log[-1].text))
+        if found.state.has_ended or found.state is RunState.PAUSED or pve.clock.monotonic() >= deadline:
+            return await _visible(pve, found, lines, blank)
+        await pve.clock.sleep(WAIT_INTERVAL)
+
+
+@operation(
+    risk=Risk.CHANGE,
+    search_words="pause resume continue stop abort cancel run",
+    shown_by=("run_get", "run"),
+)
+async def run_control(pve: Cluster, run: RunRef, action: Literal["pause", "resume", "abort"]) -> Plan:
+    """Pause, resume or abort a run. Its current step is always finished; resuming may need approval."""
+    runs = runs_of(pve)
+    found = await run_here(pve, run)
+    wanted = tuple(found.request) if action == "resume" else ()
+    blank = await pve.blanker()
+
+    async def perform(context: StepContext) -> Performed:
+        if action != "pause":
+            _require_access(found, context.origin)
+        by = str(context.origin.get("subject") or context.origin.get("client") or "unknown")
+        if action == "pause":
+            now = await runs.pause(found.id, by)
+        elif action == "abort":
+            now = await runs.abort(found.id, by, origin=context.origin)
+        else:
+            now = await runs.resume(found.id, by, wanted, context.origin["risk"], origin=context.origin)
+        return Performed(
+            {"run": now.id},
+            next_step=None if action == "pause" else Advice("Follow it", RUN_WAIT(run=now.id)),
+        )
+
+    async def read_again() -> dict[str, Any]:
+        now = await runs.get(found.id)
+        return {"state": now.state.value, "reason": blank(now.reason)}
+
+    allowed = [str(one) for one in wanted]
+    adopts = found.orphaned and action != "pause"
+    step = Action(
+        f"{action.capitalize()} the run {found.id}",
+        f"{action} run {found.id}: {found.title}" + (f"; also allow {', '.join(allowed)}" if allowed else ""),
+        perform,
+        None,
+        tuple(as_call(one) for one in wanted if one.method != "RUN"),
+        risk=_risk_of(found) if adopts else Risk.DESTROY if any(one.method == "RUN" for one in wanted) else None,
+        risk_because="The run will act for the person who takes it over" if adopts else "",
+        later=True,
+    )
+    return Plan(
+        f"{action.capitalize()} the run {found.id}: {found.title}",
+        (step,),
+        facts={
+            "state": found.state.value,
+            "reason": blank(found.reason),
+            **({"also_allows": allowed} if allowed else {}),
+        },
+        after=read_again,
+    )
+
+
+def _require_access(run: Run, origin: Mapping[str, Any]) -> None:
+    """Stopping is easy; what may destroy something continues, or cleans up, only for someone who could start it."""
+    needed = NEEDED[_risk_of(run) or Risk.CHANGE]
+    if not Access(origin["access"]).allows(needed):
+        raise Refused(
+            f"The run {run.id} may destroy something, so it is resumed or aborted only with access {needed}",
+            why=f"This call has access {origin['access']}",
+            next_step="It stays as it is; pausing it is possible",
+        )
+
+
+def _risk_of(run: Run) -> Risk | None:
+    """What the run may do at most: the access and the approval of a caller who is gone are not handed on."""
+    started = operation_named(run.tool)
+    destroys = (started is not None and started.risk is Risk.DESTROY) or any(
+        bound.risk == Risk.DESTROY.value for bound in run.bounds
+    )
+    return Risk.DESTROY if destroys else None
+
+
+def as_call(bound: Bound) -> Call:
+    """What was refused as outside the bounds, as the call it was."""
+    name = bound.target if bound.target != "*" else ""
+    params = {key: values[0] for key, values in bound.params.items()}
+    parts = bound.path.split("/")
+    guest = len(parts) > 4 and parts[3] in ("qemu", "lxc")
+    target = Target("vm" if parts[3] == "qemu" else "ct", parts[4], name, parts[2]) if guest else None
+    return Call(f"{bound.method} {bound.path}", bound.method, bound.path, params, target)
+
+
+def describe(run: Run, lines: int, *, lacks_worker: bool) -> dict[str, Any]:
+    """A run for its readers."""
+    left = len(run.log) - lines
+    return {
+        "run": run.id,
+        "kind": run.kind,
+        "state": run.state.value,
+        "what": run.title,
+        **({"reason": run.reason} if run.reason else {}),
+        "started": moment(run.created),
+        **({"took": duration(run.ended - run.created)} if run.ended else {}),
+        **({"starts": moment(run.starts)} if run.starts and run.state is RunState.WAITING else {}),
+        **({"window": run.window} if run.window else {}),
+        **({"approval": run.approval} if run.approval else {}),
+        **({"now": f"{WAITS_FOR_WORKER}: a server, or {worker_command(run.tool)}"} if lacks_worker else {}),
+        **({"current": [one.says for one in run.current.values()]} if run.current else {}),
+        **({"asks_for": [str(one) for one in run.request]} if run.request else {}),
+        **({"report": run.report} if run.report else {}),
+        "log": [f"{moment(line.time)} {line.text}" for line in run.log[-lines:]] if lines else [],
+        **({"earlier_lines": left} if left > 0 else {}),
+        **(
+            {"next": Advice("Fix the reason, then resume it, or abort it", RUN_CONTROL(run=run.id, action="resume"))}
+            if run.state is RunState.PAUSED
+            else {}
+        ),
+    }
+
+
+async def _visible(
+    pve: Cluster, run: Run, lines: int, blank: Callable[[str], str], *, inside: bool = False
+) -> dict[str, Any]:
+    """Without words about guests that are hidden from the caller: a run may be older than the rule that hides them.
+
+    What commands printed is shown to those who may look inside.
+    """
+
+    def blanked(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {blank(key): blanked(one if inside or key != OUTPUT else _NOT_SHOWN) for key, one in value.items()}
+        if isinstance(value, list):
+            return [blanked(one) for one in value]
+        return blank(value) if isinstance(value, str) else value
+
+    facts = describe(run, lines, lacks_worker=await runs_of(pve).lacks_worker(run))
+    return {name: blanked(value) for name, value in facts.items()}
+
+
+def at_present(run: Run) -> str:
+    """What a run does or waits for, in one line; empty if nothing is to be said."""
+    if run.current:
+        return "; ".join(one.says for one in run.current.values())
+    if run.state is RunState.WAITING:
+        when = [f"from {moment(run.starts)}"] if run.starts else []
+        return "; ".join([*when, *([f"only {run.window}"] if run.window else [])])
+    return run.reason or (run.log[-1].text if run.log else "")

@@ -1,0 +1,222 @@
+"""`safely`: a snapshot of every guest that a change is about, before anything changes.
+
+The guests come from the plan, not from the tool, so every change takes it: what PVE is asked to do decides whether a
+snapshot would be a way back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quorate.hints import BACKUP_CREATE, SNAPSHOT_DELETE, Advice
+from quorate.operations.backend import Backend
+from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, in_wire_form
+from quorate.operations.preconditions import NEWEST_ONLY, data_volumes, snapshots_of, storages_on
+from quorate.operations.registry import BESIDE_GUESTS, PLANNED_LATER
+from quorate.operations.snapshots import Loss, creation, name_from_time
+from quorate.problems import Conflict, Problem
+from quorate.pve import values
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.formats import split_list
+
+_GUEST = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/(?P<vmid>\d+)(?:/(?P<rest>.+))?")
+_HELD = re.compile(
+    r"config|resize|unlink|cloudinit|sendkey|move_disk|move_volume|agent(/.+)?|status/.+|snapshot/[^/]+/rollback"
+)
+"""What a guest's snapshot brings back: its disks, with all that runs and is written there, and its options."""
+_NEW_GUEST = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)")
+_OF_THE_SNAPSHOT = ("parent", "lock", "digest")
+"""What taking a snapshot changes in a configuration."""
+_NOT_HELD = {
+    "": "Its snapshots are deleted with it",
+    "template": "A guest with snapshots cannot become a template",
+    "firewall": "Snapshots hold disks and options, not firewall rules",
+}
+"""By the first part of the path below the guest's own."""
+_NOT_NEEDED = {
+    **dict.fromkeys(("clone", "migrate", "remote_migrate"), "Nothing in the guest changes, so no snapshot is needed"),
+    "snapshot": "It is about snapshots itself",
+}
+_WITHOUT = "Call again without `safely`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Protected:
+    """A guest that needs a snapshot."""
+
+    cluster: Cluster
+    guest: Guest
+    apart: bool
+    """The plan itself is not about a cluster."""
+
+
+async def after_snapshots(backend: Backend, plan: Plan) -> Plan:
+    """The plan, in wire form, with a snapshot of each of its guests first; a Problem if that would not undo it."""
+    if not plan.calls:
+        return plan
+    protected: dict[tuple[str, int], _Protected] = {}
+    left_out: list[str] = []
+    for step in plan.calls:
+        vmid = _vmid_of(step)
+        if vmid is None:
+            left_out.append(_refuse_elsewhere(step))
+            continue
+        where = step.where if isinstance(step, Action) else None
+        cluster = where or backend.api
+        guest = await cluster.guest(vmid)
+        await _refuse_conflict(cluster, guest, step)
+        _refuse_not_held(guest, step)
+        protected[cluster.name, vmid] = _Protected(cluster, guest, where is not None)
+    if not protected:
+        raise _not_applicable(BESIDE_GUESTS)
+    taken = [await _snapshot(one, plan) for one in protected.values()]
+    names = {str(one.guest.vmid): name for one, (name, _) in zip(protected.values(), taken, strict=True)}
+    first = (await in_wire_form(backend, Plan("", tuple(step for _, step in taken)))).calls
+    return replace(
+        plan,
+        calls=(*first, *[await _with_later_digest(backend, step) for step in plan.calls]),
+        first=len(first),
+        contested=plan.contested + len(first),
+        facts={**plan.facts, "snapshots": names, "afterwards": _cleanup(names)},
+        warnings=(
+            *(one.kept_in(", ".join(names.values())) if isinstance(one, Loss) else one for one in plan.warnings),
+            *(f"A snapshot does not bring this back: {one}" for one in left_out),
+        ),
+    )
+
+
+def _cleanup(names: Mapping[str, str]) -> Advice:
+    """A forgotten snapshot uses space and keeps a running VM from moving with its local disks.
+
+    It is not the plan's next step, which may be a restart or a wait.
+    """
+    [(vmid, name), *more] = names.items()
+    which = "each of the snapshots" if more else "the snapshot"
+    return Advice(f"Delete {which} once the change has proved itself", SNAPSHOT_DELETE(guest=vmid, snapshot=name))
+
+
+def _vmid_of(step: Call | Action) -> int | None:
+    if isinstance(step, Call):
+        found = _GUEST.fullmatch(step.path)
+        return int(found["vmid"]) if found else None
+    target = step.target
+    return int(target.id) if target is not None and target.kind in ("vm", "ct") and not step.later else None
+
+
+def _refuse_elsewhere(step: Call | Action) -> str:
+    """What the step is called if it may go beside others. On a machine that is not a guest, it may not."""
+    if isinstance(step, Action) and step.later:
+        raise _not_applicable(PLANNED_LATER)
+    if isinstance(step, Action) and step.target is not None:
+        raise _refusal(f"{step.target} is not a guest of a cluster")
+    if isinstance(step, Call) and _NEW_GUEST.fullmatch(step.path) and values.is_on(str(step.params.get("force", 0))):
+        raise _refusal(f"{step.says}: it replaces the guest, with its snapshots")
+    return f"{step.says}: it changes no disk or option of a guest"
+
+
+def _refuse_not_held(guest: Guest, step: Call | Action) -> None:
+    rest = _rest_of(step)
+    if rest is None or _HELD.fullmatch(rest):
+        return
+    what = rest.partition("/")[0]
+    if what in _NOT_NEEDED:
+        raise _not_applicable(_NOT_NEEDED[what])
+    raise _refusal(f"{step.says}: {_NOT_HELD.get(what, 'Snapshots do not hold it')}", guest)
+
+
+def _rest_of(step: Call | Action) -> str | None:
+    """The path below the guest's own; None for something inside the guest."""
+    found = _GUEST.fullmatch(step.path) if isinstance(step, Call) else None
+    return (found["rest"] or "") if found else None
+
+
+async def _refuse_conflict(pve: Cluster, guest: Guest, step: Call | Action) -> None:
+    """PVE refuses some calls because of a snapshot, and some disks are in none."""
+    if not isinstance(step, Call):
+        return
+    rest, given = _rest_of(step), step.params
+    gone = split_list(str(given.get("delete" if rest == "config" else "idlist", ""))) if rest else []
+    if gone and (values.is_on(str(given.get("force", 0))) or any(values.bus_of(key) == "unused" for key in gone)):
+        raise _refusal("A disk in a snapshot cannot be destroyed, and an unused disk is in none", guest)
+    if rest in ("move_disk", "move_volume") and values.is_on(str(given.get("delete", 0))):
+        raise _refusal("A disk in a snapshot cannot be moved without keeping its source", guest)
+    if rest in ("move_disk", "move_volume") and "target-vmid" in given:
+        raise _refusal("A disk in a snapshot cannot be given to another guest", guest)
+    if rest and rest.endswith("/rollback"):
+        known = await storages_on(pve, guest.row.node)
+        disks = data_volumes(await guest.get("config"))
+        if any(one.storage in known and known[one.storage].plugintype in NEWEST_ONLY for one in disks):
+            raise _refusal("ZFS only goes back to the newest snapshot, and that would be the one of now", guest)
+
+
+async def _snapshot(one: _Protected, plan: Plan) -> tuple[str, Call | Action]:
+    cluster, guest = one.cluster, one.guest
+    name = await _free_name(cluster, guest)
+    try:
+        call, _ = await creation(guest, name, f"before: {plan.summary}")
+    except Conflict as problem:
+        problem.next_step = _instead(guest)
+        raise
+    if not one.apart:
+        return name, call
+
+    async def perform(context: StepContext) -> Performed:
+        await context.carry_out(cluster, Plan(call.says, (call,)), context.wait, context.report)
+        return Performed()
+
+    return name, Action(call.says, f"snapshot {name} of {guest}", perform, call.target, (call,), cluster)
+
+
+def _options(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in _OF_THE_SNAPSHOT}
+
+
+def _changed_meanwhile(guest: Guest) -> Problem:
+    return Conflict(
+        f"{guest} was changed by someone else in the meantime",
+        why="Its configuration is not the one that this change was planned from",
+        next_step="Look at it, then call again",
+    )
+
+
+async def _free_name(pve: Cluster, guest: Guest) -> str:
+    """From the time; two changes within a second get two snapshots."""
+    taken, name = {row["name"] for row in await snapshots_of(guest)}, name_from_time(pve)
+    return next(one for one in (name, *(f"{name}-{number}" for number in range(2, 1000))) if one not in taken)
+
+
+async def _with_later_digest(backend: Backend, step: Call | Action) -> Call | Action:
+    """Taking the snapshot changes the digest that a step was planned with, so the one after that is sent."""
+    vmid = _vmid_of(step)
+    if not isinstance(step, Call) or vmid is None or "digest" not in step.params:
+        return step
+    guest = await backend.api.guest(vmid)
+    config = await guest.get("config")
+    if config.get("digest") != step.params["digest"]:
+        raise _changed_meanwhile(guest)
+
+    async def digest() -> str:
+        now = await guest.get("config")
+        if _options(now) != _options(config):
+            raise _changed_meanwhile(guest)
+        return str(now["digest"])
+
+    others = {name: value for name, value in step.params.items() if name != "digest"}
+    return replace(step, params=others, digest=digest)
+
+
+def _refusal(why: str, guest: Guest | None = None) -> Problem:
+    return Conflict("A snapshot would not undo this, so nothing was changed", why=why, next_step=_instead(guest))
+
+
+def _not_applicable(why: str) -> Problem:
+    return Conflict("`safely` does not apply, so nothing was changed", why=why, next_step=_WITHOUT)
+
+
+def _instead(guest: Guest | None) -> str | Advice:
+    if guest is None:
+        return _WITHOUT
+    return Advice("Back it up first, then call again without `safely`", BACKUP_CREATE(guest=guest.vmid))

@@ -1,0 +1,188 @@
+"""Plans for services that Compose runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from quorate.hints import SERVICE_CHECK, SERVICE_INSTALL, WORKLOAD_REMOVE, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.compose import DOCKER, Former, Project, compose_of, digest, install_docker, missing
+from quorate.homelab.services.health import find_health_problem
+from quorate.homelab.services.installations import Installed, Ledger, State, address_of, place_of
+from quorate.homelab.services.rollout import bring_up
+from quorate.homelab.services.settings import ChosenSettings, choose
+from quorate.homelab.services.template import VERSION, Template
+from quorate.operations.machine import machine_action
+from quorate.operations.plan import Plan
+from quorate.operations.services.parameters import Work, bind_secrets, lasting, recorded
+from quorate.problems import Conflict, NotFound
+from quorate.pve.tasks import Report
+
+INSTALLS_DOCKER = "apt-get install docker.io docker-compose && "
+HARD = ("architecture", "port")
+"""Without these it cannot work; too little memory or disk is a warning."""
+
+
+async def install(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], *, docker: bool) -> Plan:
+    from quorate.homelab.services.requirements import (
+        check_requirements,
+        collect_requirements,
+    )  # many parsers, for those who need them
+
+    command = await compose_of(place)
+    if command is None and not docker:
+        raise missing(place)
+    project = Project(place, command or DOCKER, home.settings.services_folder, template.id)
+    chosen = await choose(template, given, await project.environment(), home.secret_store)
+    old = await Ledger(home.store).find(place_of(place), template.id)
+    former = await project.former(template) if command else Former()
+    facts = await collect_requirements(place)
+    rows = check_requirements(template, chosen.values, facts, project.folder, former.values if former.images else {})
+    if lacking := [row for row in rows if row[3] == "missing" and row[0].startswith(HARD)]:
+        told = "; ".join(f"{row[0]}: {row[2]}, not {row[1]}" for row in lacking)
+        raise Conflict(
+            f"{place} does not have what {template.title} needs",
+            why=told,
+            next_step=Advice("Choose other ports in settings, or another host", SERVICE_CHECK),
+        )
+    does = f"{'Change' if former.files else 'Install'} {template.title} on {place}"
+    warnings = [f"{row[0]}: {row[1]} is asked for, {row[2]} is there" for row in rows if row[3] == "missing"]
+    warnings += [f"{place} has no Docker: it is installed with apt-get"] if command is None else []
+    warnings += ["What was there was not installed by this server"] if former.files and old is None else []
+    work = working(home, place, template, project, chosen, former, needs_docker=command is None)
+    return _plan(
+        home,
+        place,
+        template,
+        project,
+        chosen,
+        does,
+        "installing",
+        tuple(warnings),
+        work,
+        old,
+        with_docker=command is None,
+    )
+
+
+async def upgrade(home: Homelab, place: Machine, template: Template, to: str | None) -> Plan:
+    project = await _project(home, place, template)
+    former = await project.former(template)
+    if not former.files:
+        raise NotFound(f"{template.title} is not on {place}", next_step=Advice("Install it", SERVICE_INSTALL))
+    there = await project.environment()
+    wanted = {VERSION: to or template.version} if to or template.version else {}
+    chosen = await choose(template, wanted, there, home.secret_store)
+    does = f"Upgrade {template.title} on {place} from {there.get(VERSION) or 'what is there'} to {chosen.version}"
+    warnings = (
+        "The previous version is restored if the new one does not become healthy, but not what it did to the data",
+    )
+    work = working(home, place, template, project, chosen, former, needs_docker=False)
+    old = await Ledger(home.store).find(place_of(place), template.id)
+    return _plan(home, place, template, project, chosen, does, "upgrading", warnings, work, old)
+
+
+async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
+    project = await _project(home, place, template)
+    former = await project.former(template)
+    ledger, where = Ledger(home.store), place_of(place)
+    old = await ledger.find(where, template.id)
+    if not former.files and old is None:
+        raise NotFound(f"{template.title} is not on {place}")
+
+    async def work(report: Report) -> dict[str, Any]:
+        del report
+        if not former.files:
+            await _require_gone(project)
+            await ledger.forget(where, template.id)
+            return {"removed": template.id, "data": f"{project.folder} was gone already"}
+        await project.down(volumes=data)
+        await _require_gone(project)
+        if data:
+            await project.delete()
+            await ledger.forget(where, template.id)
+            return {"removed": template.id, "data": "deleted"}
+        kept = old or Installed(template.id, where, "compose", "removed")
+        await ledger.keep(msgspec.structs.replace(kept, state="removed", why=""))
+        return {"removed": template.id, "data": f"kept in {project.folder}"}
+
+    does = f"Remove {template.title} from {place}" + (" with all of its data" if data else "; its data stays")
+    line = " ".join(project.line("down", *(("--volumes",) if data else ())))
+    line += f" && rm -rf {project.folder}" if data else ""
+    containers = [one.name for one in await project.containers()]
+    facts = {"host": place.name, "folder": project.folder, "containers": containers}
+    return Plan(does, (machine_action(place, does, line, lasting(home, where, template.id, work)),), facts=facts)
+
+
+async def _require_gone(project: Project) -> None:
+    if left := await project.containers():
+        raise Conflict(
+            f"{', '.join(one.name for one in left)} of {project.name} is still there",
+            next_step=Advice("Remove them one by one, then call again", WORKLOAD_REMOVE),
+        )
+
+
+async def status(home: Homelab, place: Machine, template: Template) -> dict[str, Any]:
+    project = await _project(home, place, template)
+    there = await project.environment()
+    containers = await project.containers()
+    if not there and not containers:
+        return {"state": "not there"}
+    drift = await project.drift(template)
+    wrong = await find_health_problem(place, template, there) if containers else None
+    newer = containers and template.version and there.get(VERSION, "") != template.version
+    running = all(one.well for one in containers) and bool(containers)
+    return {
+        "state": "running" if running else "partly running" if containers else "stopped, its data is there",
+        **({"health": wrong or "ok"} if containers and template.health else {}),
+        **({"version": there[VERSION]} if there.get(VERSION) else {}),
+        **({"catalogue_has": template.version} if newer else {}),
+        "containers": [[one.name, one.state, one.status, one.image] for one in containers],
+        "drift": drift or "none",
+    }
+
+
+async def _project(home: Homelab, place: Machine, template: Template) -> Project:
+    command = await compose_of(place)
+    if command is None:
+        raise missing(place)
+    return Project(place, command, home.settings.services_folder, template.id)
+
+
+def _plan(
+    home: Homelab, place: Machine, template: Template, project: Project, chosen: ChosenSettings,
+    does: str, state: State, warnings: tuple[str, ...], work: Work, old: Installed | None, *, with_docker: bool = False,
+) -> Plan:  # fmt: skip
+    entry = Installed(
+        template.id, place_of(place), "compose", state, chosen.version, chosen.without_secrets, at=address_of(place)
+    )
+    hidden = tuple(chosen.values[name] for name in chosen.secret)
+    line = (INSTALLS_DOCKER if with_docker else "") + described(project.line("up", "--detach"), template, chosen)
+    action = machine_action(place, does, line, recorded(home, entry, work, hidden, old), writes=True)
+    facts: dict[str, Any] = {"host": place.name, "folder": project.folder, "settings": chosen.without_secrets}
+    if chosen.made_up:
+        facts["made_up"] = f"{', '.join(chosen.made_up)}: is in {project.folder}/.env, for root alone"
+    plan = Plan(does, (action,), facts=facts, warnings=warnings)
+    return bind_secrets(plan, chosen.references, str(place))
+
+
+def described(line: tuple[str, ...], template: Template, chosen: ChosenSettings) -> str:
+    """What is done, as a line; the settings that are no secrets belong to what is agreed to."""
+    told = " ".join(f"{name}={value}" for name, value in chosen.without_secrets.items())
+    return f"{' '.join(line)} (template {digest(template)}; {told})"
+
+
+def working(
+    home: Homelab, place: Machine, template: Template, project: Project, chosen: ChosenSettings, former: Former,
+    *, needs_docker: bool,
+) -> Work:  # fmt: skip
+    async def work(report: Report) -> dict[str, Any]:
+        if needs_docker:
+            project.command = await install_docker(place, report)
+        return await bring_up(project, template, chosen, former, home.clock, report)
+
+    return work

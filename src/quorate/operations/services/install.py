@@ -1,0 +1,117 @@
+"""Services on hosts: install, upgrade, uninstall."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.hints import SERVICE_INSTALL, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine, machine
+from quorate.homelab.services.installations import Ledger, place_of
+from quorate.homelab.services.template import Method, Template
+from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.plan import Plan
+from quorate.operations.registry import Risk, operation
+from quorate.operations.services import ansible, compose, terraform
+from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
+from quorate.operations.services.placement import GuestPlace, placed
+from quorate.problems import BadArgument, NotFound
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=False,
+    shown_by=("service_status", "host", "service"),
+    search_words="install deploy put service app on host nas docker compose self-hosted set up in its own guest",
+    example="service=uptime-kuma host=docker01 docker=true settings='{\"web_port\": 3005}'",
+)
+async def service_install(
+    home: Homelab,
+    service: ServiceName,
+    host: HostRef | None = None,
+    settings: ServiceSettings | None = None,
+    method: Annotated[Method, Meta(description="Where the service has several")] | None = None,
+    docker: Annotated[bool, Meta(description="Install Docker if there is none (Debian, Ubuntu)")] = False,
+    place: Annotated[
+        GuestPlace,
+        Meta(description="Instead of host, a new guest: {cluster, type: ct|vm, …as container_create, vm_create}"),
+    ]
+    | None = None,
+) -> Plan:
+    """Install a service on a host, or change its settings; done when it is healthy. Can create the guest for it."""
+    template = template_of(home, service)
+    how = template.method(method)
+    given = settings or {}
+    if (host is None) == (place is None):
+        raise BadArgument("Where to put it is not clear", next_step="Give either host or place")
+    if place is not None:
+        return await placed(home, template, how, given, place)
+    assert host is not None
+    there = await machine(home, host)
+    if how == "compose":
+        return await compose.install(home, there, template, given, docker=docker)
+    if how == "ansible":
+        return await ansible.install(home, there, template, given)
+    return await terraform.install(home, there, template, given)
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=False,
+    shown_by=("service_status", "host", "service"),
+    search_words="update upgrade service app on host newer image release pull",
+    example="service=uptime-kuma host=docker01",
+)
+async def service_upgrade(
+    home: Homelab,
+    service: ServiceName,
+    host: HostRef,
+    to: Annotated[str, Meta(description="Version; default: that of the catalogue")] | None = None,
+) -> Plan:
+    """Upgrade a service to another version. If it stays unhealthy, the previous version is restored (Compose)."""
+    template = template_of(home, service)
+    there = await machine(home, host)
+    how = await _method(home, there, template)
+    if to is not None and not template.version:
+        raise BadArgument(f"{template.title} has no version to choose", next_step="Leave `to` out")
+    if how == "compose":
+        return await compose.upgrade(home, there, template, to)
+    if await Ledger(home.store).find(place_of(there), template.id) is None:
+        raise NotFound(
+            f"{template.title} was not installed on {there} from here", next_step=Advice("Install it", SERVICE_INSTALL)
+        )
+    given: dict[str, Any] = {"version": to or template.version} if to or template.version else {}
+    if how == "ansible":
+        return await ansible.install(home, there, template, given)
+    return await terraform.install(home, there, template, given)
+
+
+@operation(
+    risk=Risk.DESTROY,
+    shown_by=("service_status", "host", "service"),
+    search_words="remove uninstall service app from host delete data compose down",
+    example="service=uptime-kuma host=docker01",
+)
+async def service_uninstall(
+    home: Homelab,
+    service: ServiceName,
+    host: HostRef,
+    data: Annotated[bool, Meta(description="Delete its data and settings, too")] = False,
+) -> Plan:
+    """Uninstall a service from a host. Its data stays unless requested otherwise."""
+    template = template_of(home, service)
+    there = await machine(home, host)
+    how = await _method(home, there, template)
+    if how == "compose":
+        return await compose.uninstall(home, there, template, data=data)
+    if how == "ansible":
+        return await ansible.uninstall(home, there, template, data=data)
+    return await terraform.uninstall(home, there, template, data=data)
+
+
+async def _method(home: Homelab, place: Machine, template: Template) -> Method:
+    """As it was installed, else the usual one."""
+    entry = await Ledger(home.store).find(place_of(place), template.id)
+    return entry.method if entry else template.method()

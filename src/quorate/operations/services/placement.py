@@ -1,0 +1,201 @@
+"""A service in its own guest: create the guest, wait until it accepts commands, install."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from quorate.hints import (
+    CONTAINER_CREATE,
+    GUEST_DELETE,
+    HOST_REGISTER,
+    SERVICE_INSTALL,
+    VM_CREATE,
+    Advice,
+    append_advice,
+)
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine, machine
+from quorate.homelab.services.compose import DOCKER, Former, Project, compose_of, project_line
+from quorate.homelab.services.installations import Installed
+from quorate.homelab.services.settings import ChosenSettings, choose
+from quorate.homelab.services.template import Method, Template, bytes_of
+from quorate.inside.transport import Command
+from quorate.operations.argument_checks import fitted, known_names
+from quorate.operations.plan import Action, Call, Performed, Plan, StepContext
+from quorate.operations.provision.container_create import container_create
+from quorate.operations.provision.new_guests import MEBIBYTE
+from quorate.operations.provision.vm_create import vm_create
+from quorate.operations.services.compose import INSTALLS_DOCKER, described, working
+from quorate.operations.services.parameters import bind_secrets, lasting, noted
+from quorate.problems import BadArgument, NotFound, Problem, TaskFailed
+from quorate.pve.cluster import Cluster
+from quorate.pve.tasks import Report
+
+GuestPlace = dict[str, Any]
+CREATE_SECONDS = 1800.0
+ENTER_SECONDS = 180.0
+EVERY = 3.0
+_OWN = ("cluster", "type")
+
+
+async def placed(
+    home: Homelab, template: Template, method: Method, given: Mapping[str, Any], place: GuestPlace
+) -> Plan:
+    if method != "compose":
+        raise BadArgument(
+            f"A new guest is made for services that Compose runs; {template.title} goes by {method}",
+            next_step=Advice(
+                "Create the guest, register it, then give it as host", CONTAINER_CREATE, VM_CREATE, HOST_REGISTER
+            ),
+        )
+    cluster = _cluster(home, place.get("cluster"))
+    kind: Literal["ct", "vm"] = place.get("type", "ct")
+    if kind not in ("ct", "vm"):
+        raise BadArgument(f"{kind!r} is not a type of guest", next_step="It is ct or vm")
+    chosen = await choose(template, given, {}, home.secret_store)
+    plan = await _guest_plan(cluster, kind, template, place)
+    vmid = int(plan.facts["vmid"])
+    whole = Plan(
+        f"Install {template.title} in a new {'container' if kind == 'ct' else 'VM'} {vmid} of {cluster.name}",
+        _Journey(home, cluster, template, chosen, plan).steps(),
+        facts={**plan.facts, "settings": chosen.without_secrets},
+        warnings=plan.warnings,
+    )
+    return bind_secrets(whole, chosen.references, "a new guest")
+
+
+async def _guest_plan(cluster: Cluster, kind: str, template: Template, place: GuestPlace) -> Plan:
+    create = container_create if kind == "ct" else vm_create
+    wanted = known_names(create.__name__, {name: value for name, value in place.items() if name not in _OWN})
+    wanted = {**_usual(kind, template), **wanted, "start": True}
+    plan: Plan = await create(cluster, **fitted(create.__name__, wanted, "place"))
+    return plan
+
+
+def _usual(kind: str, template: Template) -> dict[str, Any]:
+    """What the service needs, and something for the system around it."""
+    memory = bytes_of(template.needs.memory) // MEBIBYTE
+    if kind == "vm":
+        return {"name": template.id, "agent": True, "memory": max(2048, memory + 512)}
+    disk = math.ceil(bytes_of(template.needs.disk) / 1024**3) + 4
+    return {"name": template.id, "memory": max(512, memory + 256), "rootfs": f"{disk}G"}
+
+
+class _Journey:
+    """Guest and service: once started, the work continues if nobody waits. Each step of the plan waits for its part."""
+
+    def __init__(self, home: Homelab, cluster: Cluster, template: Template, chosen: ChosenSettings, plan: Plan) -> None:
+        self._home, self._cluster, self._template, self._chosen, self._plan = home, cluster, template, chosen, plan
+        self._vmid = int(plan.facts["vmid"])
+        self._where = f"{cluster.name}/{self._vmid}"
+        self._made = asyncio.Event()
+        self._context: StepContext | None = None
+        self._report: Report | None = None
+        self._whole: asyncio.Task[Performed] | None = None
+
+    def steps(self) -> tuple[Action, Action]:
+        calls = tuple(step for step in self._plan.calls if isinstance(step, Call))
+        making = "; ".join(f"{one.method} {one.path} {_describe(one)}" for one in calls)
+        up = project_line(DOCKER, self._home.settings.services_folder, self._template.id, "up", "--detach")
+        line = INSTALLS_DOCKER + described(up, self._template, self._chosen)
+        install = f"Install {self._template.title} in guest {self._vmid}"
+        return (
+            Action(self._plan.summary, making, self._first, needs=calls, where=self._cluster),
+            Action(install, line, self._second, where=self._cluster),
+        )
+
+    async def _first(self, context: StepContext) -> Performed:
+        self._context, self._report = context, context.report
+        hidden = tuple(self._chosen.values[name] for name in self._chosen.secret)
+        perform = lasting(self._home, self._where, self._template.id, self._work, hidden)
+        whole = self._whole = asyncio.ensure_future(perform(replace(context, report=self._tell)))
+        made = asyncio.ensure_future(self._made.wait())
+        try:
+            await asyncio.wait({whole, made}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            whole.cancel()  # only the waiting for it
+            raise
+        finally:
+            made.cancel()
+        if self._made.is_set():
+            return Performed({"vmid": self._vmid})
+        performed = await whole
+        step = f"Guest {self._vmid} is still being created; the service follows automatically. {performed.next_step}"
+        return replace(performed, next_step=step)
+
+    async def _second(self, context: StepContext) -> Performed:  # the time to wait counts from the first step on
+        assert self._whole is not None
+        self._report = context.report
+        return await self._whole
+
+    async def _tell(self, done: float, whole: float | None, line: str) -> None:
+        if self._report is not None:
+            await self._report(done, whole, line)
+
+    async def _work(self, report: Report) -> dict[str, Any]:
+        context = self._context
+        assert context is not None
+        tools = (
+            SERVICE_INSTALL(service=self._template.id, host=self._where, docker=True),
+            GUEST_DELETE(guest=self._vmid),
+        )
+        try:
+            await context.carry_out(self._cluster, self._plan, CREATE_SECONDS, report)
+        except Problem as problem:
+            step = f"If guest {self._vmid} exists in the end, install the service there, or delete the guest"
+            problem.advice = append_advice(problem.advice, step, *tools)
+            raise
+        self._made.set()
+        chosen = self._chosen
+        entry = Installed(
+            self._template.id, self._where, "compose", "installing", chosen.version, chosen.without_secrets
+        )
+        try:
+            await context.permit()
+            return await noted(self._home, entry, self._install)(report)
+        except Problem as problem:
+            problem.advice = Advice(f"Guest {self._vmid} exists: install the service there, or delete it", *tools)
+            raise
+
+    async def _install(self, report: Report) -> dict[str, Any]:
+        guest = await _entered(self._home, self._cluster, self._vmid, report)
+        command = await compose_of(guest)
+        project = Project(guest, command or DOCKER, self._home.settings.services_folder, self._template.id)
+        needs = command is None
+        work = working(self._home, guest, self._template, project, self._chosen, Former(), needs_docker=needs)
+        return await work(report)
+
+
+def _describe(call: Call) -> str:
+    return json.dumps({name: value for name, value in call.params.items() if name not in ("password", "cipassword")})
+
+
+async def _entered(home: Homelab, cluster: Cluster, vmid: int, report: Report) -> Machine:
+    """Once it takes commands."""
+    end = home.clock.monotonic() + ENTER_SECONDS
+    while True:
+        cluster.inventory.forget()
+        try:
+            guest = await machine(home, f"{cluster.name}/{vmid}")
+            await guest.transport.run(Command(("true",)), seconds=20)
+            return guest
+        except Problem as problem:
+            if home.clock.monotonic() >= end:
+                raise TaskFailed(f"Guest {vmid} was created, but does not accept commands", why=str(problem)) from None
+        await report(0.0, 100.0, f"Waiting until guest {vmid} takes commands")
+        await home.clock.sleep(EVERY)
+
+
+def _cluster(home: Homelab, name: object) -> Cluster:
+    names = [one.name for one in home.clusters]
+    found = [one for one in home.clusters if name in (None, one.name)]
+    if len(found) == 1:
+        return found[0]
+    if not names:
+        raise NotFound("There is no cluster to create a guest in")
+    raise BadArgument(f"place does not say which cluster: {name!r}", next_step=f"Available: {', '.join(names)}")

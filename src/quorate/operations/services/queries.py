@@ -1,0 +1,254 @@
+"""The catalog of services, whether a host can run one, and the state of those on a host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from quorate.hints import ANSIBLE_CHECK, TERRAFORM_REFRESH, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine, machine
+from quorate.homelab.services.catalogue import catalogue
+from quorate.homelab.services.compose import compose_of
+from quorate.homelab.services.health import find_health_problem
+from quorate.homelab.services.installations import Installed, Ledger, State, place_of
+from quorate.homelab.services.places import gone_places
+from quorate.homelab.services.settings import require_known
+from quorate.homelab.services.template import Template
+from quorate.homelab.workloads.deployments import Deployment
+from quorate.inside.posix_script import script
+from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.registry import Risk, Table, operation, page
+from quorate.operations.services import compose
+from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
+from quorate.problems import Problem
+from quorate.pve.tasks import gather_bounded
+
+SHOWN = 20
+ASKED_AT_ONCE = 4
+REACHED_SECONDS = 20.0
+UNFINISHED = ("installing", "upgrading")
+BROKEN_OFF = {
+    "state": "broken off",
+    "why": "The server that was doing it has stopped; do it again, or uninstall it",
+}
+GONE = "its template is no longer in the catalog; restore the template to manage it"
+
+
+@operation(
+    risk=Risk.READ,
+    search_words="which services can be installed catalogue apps self-hosted list installed where",
+    example="words=photos",
+)
+async def service_list(
+    home: Homelab,
+    words: Annotated[str, Meta(description="Such as photos, dns, git")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Services that can be installed on hosts, and where they are installed."""
+    known = catalogue(home.settings.catalogue)
+    wanted = (words or "").lower().split()
+    shown = [one for one in known.services.values() if all(word in _text(one) for word in wanted)]
+    there = await Ledger(home.store).everything()
+    gone = await gone_places(home, there)
+    rows = [
+        [one.id, one.title, one.about, ", ".join(one.methods), one.version, _hosts(one.id, there, gone)]
+        for one in shown
+    ]
+    orphans = sorted({entry.service for entry in there if entry.service not in known.services})
+    rows += [[name, "", GONE, "", "", _hosts(name, there, gone)] for name in orphans if not wanted or name in wanted]
+    table = page(("service", "title", "about", "methods", "version", "installed_on"), rows, limit=limit, offset=offset)
+    table.facts = {"broken": dict(list(known.broken.items())[:20])} if known.broken else {}
+    return table
+
+
+@operation(
+    risk=Risk.READ,
+    search_words="what does a service need settings parameters health check backup paths catalogue entry details",
+    example="service=pihole",
+)
+async def service_info(home: Homelab, service: ServiceName) -> dict[str, Any]:
+    """What a service needs, its settings, health check, backup paths, and where it is installed."""
+    one = template_of(home, service)
+    there = await Ledger(home.store).everything()
+    health = one.health
+    asked = health and (
+        " ".join(health.command) or (f"GET {health.http} at {health.port}" if health.http else f"port {health.port}")
+    )
+    return {
+        "service": one.id,
+        "title": one.title,
+        "about": one.about,
+        "methods": list(one.methods),
+        **({"version": one.version} if one.version else {}),
+        "needs": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name in ("memory", "disk", "architectures", "ports") if (value := getattr(one.needs, name))
+        },
+        "settings": {"columns": ["setting", "type", "default", "about"], "rows": _settings(one)},
+        **({"health": asked} if asked else {}),
+        **({"backup": list(one.backup)} if one.backup else {}),
+        **({"homepage": one.homepage} if one.homepage else {}),
+        **({"notes": one.notes} if one.notes else {}),
+        "origin": one.origin,
+        "installed_on": _hosts(one.id, there, await gone_places(home, there)),
+    }  # fmt: skip
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="can this host run service requirements ports free memory disk architecture docker compose fits",
+    example="service=gitea host=docker01",
+)
+async def service_check(
+    home: Homelab, service: ServiceName, host: HostRef, settings: ServiceSettings | None = None
+) -> dict[str, Any]:
+    """Whether a host has what a service needs: ports, memory, disk, architecture, Compose. Changes nothing."""
+    from quorate.homelab.services.requirements import (
+        check_requirements,
+        collect_requirements,
+    )  # many parsers, for those who need them
+
+    one = template_of(home, service)
+    place = await machine(home, host)
+    require_known(one, settings or {})
+    given = {name: str(value) for name, value in (settings or {}).items()}
+    old = await Ledger(home.store).find(place_of(place), one.id)
+    facts = await collect_requirements(place)
+    own = old.settings if old and old.state == "installed" else {}
+    rows = check_requirements(one, {**own, **given}, facts, home.settings.services_folder, own)
+    if one.compose:
+        try:
+            command = await compose_of(place)
+            rows.append(["Compose", "any", " ".join(command or ()), "ok" if command else "missing"])
+        except Problem as problem:
+            rows.append(["Compose", "any", str(problem), "not known"])
+    verdicts = {row[3] for row in rows}
+    return {
+        "service": one.id,
+        "host": str(place),
+        "fits": "no" if "missing" in verdicts else "not sure" if "not known" in verdicts else "yes",
+        "checks": {"columns": ["what", "needed", "found", "verdict"], "rows": rows},
+        **({"not_known": facts.not_known} if facts.not_known else {}),
+    }
+
+
+@operation(
+    risk=Risk.LOOK_INSIDE,
+    search_words="is the service healthy running version drift what is installed on host compose project",
+    example="host=docker01",
+)
+async def service_status(home: Homelab, host: HostRef, service: ServiceName | None = None) -> dict[str, Any]:
+    """Services on a host: what runs, health, version, and what differs from what was installed."""
+    place = await machine(home, host)
+    ledger = Ledger(home.store)
+    if service is not None:
+        one = template_of(home, service)
+        await _require_reached(place)
+        return await _status(home, place, one, await ledger.find(place_of(place), one.id))
+    where = place_of(place)
+    known = catalogue(home.settings.catalogue).services
+    found = [entry for entry in await ledger.everything() if entry.host == where]
+
+    async def told_of(entry: Installed) -> dict[str, Any]:
+        if template := known.get(entry.service):
+            return await _status(home, place, template, entry)
+        return {"service": entry.service, "kept": entry.state, "state": GONE}
+
+    told = await gather_bounded(ASKED_AT_ONCE, [partial(told_of, entry) for entry in found[:SHOWN]])
+    return {
+        "host": str(place),
+        "services": told or "none",
+        **({"more": len(found) - SHOWN} if len(found) > SHOWN else {}),
+    }
+
+
+async def _require_reached(place: Machine) -> None:
+    """A machine that does not answer or rejects the login has no status: that is an error of its own."""
+    await place.transport.run(script(":"), seconds=REACHED_SECONDS)
+
+
+async def _status(home: Homelab, place: Machine, template: Template, entry: Installed | None) -> dict[str, Any]:
+    method = entry.method if entry else template.method()
+    deployment = Deployment(home.store, place_of(place), f"service {template.id}")
+    underway = await deployment.state()
+    if not await Ledger(home.store).is_worked_on(place_of(place), template.id):
+        if entry is not None and entry.state in UNFINISHED:
+            entry = await _resolved(home, place, template, entry)
+        if underway.get("state") == "going on":
+            underway = {} if entry is not None and entry.state not in UNFINISHED else BROKEN_OFF
+            if not underway:
+                await deployment.forget()
+    kept = {"kept": entry.state, **({"why": entry.why} if entry.why else {})} if entry else {}
+    facts: dict[str, Any] = {"service": template.id, "host": str(place), "method": method, **kept}
+    if method == "compose":
+        facts |= await _as_far_as_known(compose.status(home, place, template))
+    elif entry is not None:
+        health = await find_health_problem(place, template, entry.settings) if template.health else None
+        facts |= {"version": entry.version} if entry.version else {}
+        facts |= {"health": health or "ok"} if template.health else {}
+        facts["next"] = Advice("See what differs", ANSIBLE_CHECK if method == "ansible" else TERRAFORM_REFRESH)
+    else:
+        facts["state"] = "not installed by this server"
+    return facts | ({"underway": underway} if underway else {})
+
+
+async def _resolved(home: Homelab, place: Machine, template: Template, entry: Installed) -> Installed:
+    """The server that was doing it has died: the host shows how far it came, and the record says so from now on."""
+    if entry.method == "compose":
+        found = await _as_far_as_known(compose.status(home, place, template))
+        if found["state"] == "not known":
+            return entry
+        works = found["state"] == "running" and found.get("health", "ok") == "ok"
+        now = f"{found['state']}, {found['health']}" if found.get("health", "ok") != "ok" else found["state"]
+        version = str(found.get("version", entry.version))
+    else:
+        wrong = (
+            await find_health_problem(place, template, entry.settings) if template.health else "it has no health check"
+        )
+        works, now, version = wrong is None, wrong or "healthy", entry.version
+    why = "" if works else f"The server died while it was {entry.state} it; on the host: {now}"
+    state: State = "installed" if works else "failed"
+    new = msgspec.structs.replace(entry, state=state, why=why, version=version)
+    await Ledger(home.store).keep(new)
+    return new
+
+
+async def _as_far_as_known(asked: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = await asked
+    except Problem as problem:
+        return {"state": "not known", "why_not": str(problem)}
+    return found
+
+
+def _hosts(service: str, there: list[Installed], gone: Mapping[str, str]) -> str:
+    found = [entry for entry in there if entry.service == service and entry.state != "removed"]
+    return ", ".join(_at(entry, gone.get(entry.host, "")) for entry in found)
+
+
+def _at(entry: Installed, gone: str) -> str:
+    remark = gone or ("" if entry.state == "installed" else entry.state)
+    return f"{entry.host} ({remark})" if remark else entry.host
+
+
+def _settings(one: Template) -> list[list[Any]]:
+    """Rows, not fields: under its own name, what is said about a password would be taken for one."""
+    return [
+        [
+            name,
+            "|".join(parameter.choices) or parameter.type,
+            "made up" if parameter.generate else "required" if parameter.required else parameter.default,
+            parameter.about,
+        ]
+        for name, parameter in one.parameters.items()
+    ]
+
+
+def _text(one: Template) -> str:
+    return f"{one.id} {one.title} {one.about}".lower()

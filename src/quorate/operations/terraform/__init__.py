@@ -1,0 +1,1 @@
+"""Terraform: services that it creates, and guests exported to it."""

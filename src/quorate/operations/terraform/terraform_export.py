@@ -1,0 +1,118 @@
+"""Guests exported to Terraform or OpenTofu, as they are now."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.terraform_export.container import CONTAINER, container
+from quorate.homelab.terraform_export.hcl import Block, Names, Reference, written
+from quorate.homelab.terraform_export.virtual_machine import VM, virtual_machine
+from quorate.operations.guests.queries import Filter
+from quorate.operations.registry import GuestRefs, Risk, operation
+from quorate.problems import BadArgument, NotConfigured, Problem
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.tasks import gather_bounded
+
+ASKED_AT_ONCE = 8
+PROVIDER = "bpg/proxmox"
+OLDEST_PROVIDER = ">= 0.60.0"
+OLDEST_TERRAFORM = ">= 1.5.0"
+"""The first with import blocks."""
+HEAD = """\
+Guests of a Proxmox VE cluster as they are now; nothing here makes a new one.
+prevent_destroy keeps them from being destroyed and recreated: remove it only where you want that."""
+
+
+@operation(
+    risk=Risk.READ,
+    search_words="terraform opentofu tofu hcl export import existing guests vms containers as code bpg iac",
+    example="guests=pihole",
+)
+async def terraform_export(
+    home: Homelab,
+    guests: Annotated[GuestRefs, Meta(description="Default: all that fit")] | None = None,
+    cluster: Annotated[str, Meta(description="Needed where there are several")] | None = None,
+    node: str | None = None,
+    tag: str | None = None,
+    pool: str | None = None,
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> dict[str, Any]:
+    """Existing guests as Terraform resources of bpg/proxmox with import blocks. Without secrets."""
+    pve = _cluster(home, cluster)
+    chosen = await _chosen(pve, guests, Filter(node=node, tag=tag, pool=pool))
+    shown = chosen[offset : offset + limit]
+    read = await gather_bounded(ASKED_AT_ONCE, [_reading(guest) for guest in shown])
+    blocks, left_out = _blocks(chosen, offset, read)
+    end = offset + len(shown)
+    return {
+        "cluster": pve.name,
+        "guests": len(read) - len(left_out),
+        "total": len(chosen),
+        **({"next_offset": end} if end < len(chosen) else {}),
+        **({"left_out": left_out} if left_out else {}),
+        "content": written([*_head(), *blocks] if offset == 0 else blocks),
+        "next": "Put it into a file NAME.tf, set PROXMOX_VE_ENDPOINT and PROXMOX_VE_API_TOKEN, then run "
+        "`terraform plan`: it should import and change nothing. Fix what it would change before you apply",
+    }
+
+
+def _cluster(home: Homelab, name: str | None) -> Cluster:
+    if not home.clusters:
+        raise NotConfigured("No cluster is configured", next_step="`quorate init` sets one up")
+    names = [one.name for one in home.clusters]
+    if name is None and len(names) > 1:
+        raise BadArgument("Several clusters are configured", next_step=f"Give cluster: {', '.join(names)}")
+    found = next((one for one in home.clusters if name in (None, one.name)), None)
+    if found is None:
+        raise BadArgument(f"There is no cluster {name!r}", next_step=f"Available: {', '.join(names)}")
+    return found
+
+
+async def _chosen(pve: Cluster, refs: Any, fitting: Filter) -> list[Guest]:
+    if refs is not None:
+        named = await pve.guests(refs if isinstance(refs, list) else [refs])
+        return sorted({one.vmid: one for one in named}.values(), key=lambda one: one.vmid)
+    return [Guest(pve, row) for row in sorted(await fitting.apply(pve), key=lambda row: row.vmid)]
+
+
+def _reading(guest: Guest) -> Any:
+    async def read() -> tuple[Guest, dict[str, Any] | Problem]:
+        try:
+            return guest, await guest.get("config")
+        except Problem as problem:
+            return guest, problem
+
+    return read
+
+
+def _blocks(
+    everyone: list[Guest], offset: int, read: list[tuple[Guest, dict[str, Any] | Problem]]
+) -> tuple[list[Block | str], dict[str, str]]:
+    """A resource and its import for each. Names are given in the order of all, so that pages do not give one twice."""
+    names = Names()
+    named = {guest.vmid: names.fresh(guest.row.name, guest.vmid) for guest in everyone[: offset + len(read)]}
+    blocks: list[Block | str] = []
+    left_out = {}
+    for guest, config in read:
+        if isinstance(config, Problem):
+            left_out[guest.label] = str(config)
+            continue
+        name, row = named[guest.vmid], guest.row
+        kind, make = (VM, virtual_machine) if guest.is_vm else (CONTAINER, container)
+        source = Block("import").set(to=Reference(f"{kind}.{name}"), id=f"{row.node}/{row.vmid}")
+        blocks += [source, make(name, row, config)]
+    return blocks, left_out
+
+
+def _head() -> list[Block | str]:
+    return [
+        HEAD,
+        Block("terraform")
+        .set(required_version=OLDEST_TERRAFORM)
+        .put(Block("required_providers").set(proxmox={"source": PROVIDER, "version": OLDEST_PROVIDER})),
+        Block("provider", ("proxmox",)).remark("PROXMOX_VE_ENDPOINT and PROXMOX_VE_API_TOKEN say where and as whom"),
+    ]

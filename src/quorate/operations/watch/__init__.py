@@ -1,0 +1,1 @@
+"""Findings of the watch, and what has changed."""

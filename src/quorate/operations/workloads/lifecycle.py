@@ -1,0 +1,273 @@
+"""Workloads on hosts: deploy, start, stop, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.command_rules import CommandRules
+from quorate.command_secrets import without_secrets
+from quorate.hints import WORKLOAD_GET, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine, machine
+from quorate.homelab.services.installations import place_of
+from quorate.homelab.workloads import request
+from quorate.homelab.workloads.deployments import Deployment
+from quorate.homelab.workloads.docker_shapes import shown_command
+from quorate.homelab.workloads.engine import Engine
+from quorate.homelab.workloads.engines import the_engine, with_workload
+from quorate.homelab.workloads.model import Power, Pull, Restart, Spec, Workload
+from quorate.inside.posix_script import script
+from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.machine import machine_action
+from quorate.operations.plan import Performed, Plan, StepContext
+from quorate.operations.registry import Risk, operation
+from quorate.operations.units import parse_size, size
+from quorate.operations.workloads.queries import COMPOSE, EngineChoice, Name, described
+from quorate.problems import BadArgument, Conflict, NotFound
+
+LEAST_MEMORY = 6 * 1024**2
+"""Docker takes no less."""
+
+
+def _deploy_risk(arguments: Mapping[str, Any]) -> Risk:
+    return Risk.DESTROY if arguments["replace"] else Risk.CHANGE
+
+
+@operation(
+    risk=Risk.DESTROY,
+    risk_of=_deploy_risk,
+    least=Risk.CHANGE,
+    idempotent=False,
+    unrecorded=("env",),
+    shown_by=("workload_get", "host", "name", "engine"),
+    search_words=(
+        "run deploy launch docker container on raspberry pi nas with podman lxd incus image pull ports volumes upgrade"
+    ),
+    example="host=docker01 name=whoami image=traefik/whoami:v1.10 ports=8088:80 memory=64M",
+)
+async def workload_deploy(
+    home: Homelab,
+    host: HostRef,
+    name: Name,
+    image: Annotated[str, Meta(description="nginx:1.27; for LXD and Incus an alias there, or images:debian/12")],
+    engine: EngineChoice | None = None,
+    ports: Annotated[list[str], Meta(description="8080:80, 127.0.0.1:8080:80, 53:53/udp")] | None = None,
+    volumes: Annotated[list[str], Meta(description="data:/data, /srv/media:/media:ro")] | None = None,
+    env: Annotated[dict[str, str], Meta(description="Recorded nowhere")] | None = None,
+    command: Annotated[list[str], Meta(description="Instead of the image's own")] | None = None,
+    memory: Annotated[str, Meta(description="512M, 2G")] | None = None,
+    cpus: Annotated[float, Meta(gt=0, le=1024)] | None = None,
+    restart: Restart = "unless-stopped",
+    network: str | None = None,
+    labels: dict[str, str] | None = None,
+    pull: Annotated[Pull, Meta(description="When to fetch the image")] = "missing",
+    replace: Annotated[
+        bool, Meta(description="Replace one of that name (needs access admin); what is in no volume is lost")
+    ] = False,
+) -> Plan:
+    """Run a container on a host: pull the image, start it, check that it stays up. If not, everything is restored."""
+    place = await machine(home, host)
+    found = await the_engine(place, home.clock, engine)
+    spec = Spec(
+        request.name(name),
+        request.image(image),
+        request.ports(ports or ()),
+        request.mounts(volumes or ()),
+        request.environment(env or {}),
+        tuple(command or ()),
+        _memory(memory),
+        cpus,
+        restart,
+        request.name(network) if network else None,
+        request.labels(labels or {}),
+        pull,
+    )
+    if objection := found.objection(spec):
+        raise BadArgument(f"{found.name} cannot do that", why=objection)
+    named = require_workload_allowed(home.command_rules, spec)
+    old = await found.find(name)
+    if old is not None and not replace:
+        raise Conflict(
+            f"There is a {old} on {place} already",
+            next_step="Give replace=true, or choose another name",
+        )
+    await _ensure_free_ports(found, spec)
+    fetches = await _fetches(found, spec)
+    made = await _paths_to_make(place, spec) if found.name == "docker" else []
+
+    async def perform(context: StepContext) -> Performed:
+        await _ensure_same(found, name, old)
+        done = await Deployment(home.store, place_of(place), name, spec.env.values()).followed(
+            lambda tell: found.deploy(spec, tell, replace=replace), context.wait, context.report, home.ssh.pool
+        )
+        if done is None:
+            return Performed(running=True, next_step=Advice("See its progress", WORKLOAD_GET(host=host, name=name)))
+        replaced = {"replaced": done.replaced.image} if done.replaced else {}
+        warned = {"engine_warns": list(done.warnings)} if done.warnings else {}
+        return Performed({"workload": described(done.workload), **replaced, **warned})
+
+    does = f"Replace {old} on {place} by {image}" if old else f"Deploy {image} as {name} on {place}"
+    line = _line(found, spec) + (f" in place of {_id(old)}" if old else "")
+    return Plan(
+        does,
+        (machine_action(place, does, line, perform, opens=not named),),
+        facts={
+            "host": place.name,
+            "engine": found.how,
+            "image": "is fetched" if fetches else "is there",
+            **({"paths_made": made} if made else {}),
+        },
+        warnings=(
+            *request.warnings(spec.mounts),
+            *(f"{path} is not there: Docker makes it, as an empty folder of root" for path in made),
+            *_of_compose(old),
+        ),
+    )
+
+
+async def _paths_to_make(place: Machine, spec: Spec) -> list[str]:
+    """Paths of the host that are not there yet, as far as the login can see."""
+    paths = [one.source for one in spec.mounts if one.is_path]
+    if not paths:
+        return []
+    output = await place.transport.run(script('for path; do [ -e "$path" ] || printf "%s\\n" "$path"; done', *paths))
+    return [path for path in output.stdout.decode("utf-8", "replace").splitlines() if path in paths]
+
+
+@operation(
+    risk=Risk.CHANGE,
+    shown_by=("workload_get", "host", "name", "engine"),
+    search_words="start stop restart container on host docker podman lxd incus",
+    example="host=docker01 name=whoami action=restart",
+)
+async def workload_power(
+    home: Homelab, host: HostRef, name: Name, action: Power, engine: EngineChoice | None = None
+) -> Plan:
+    """Start, stop or restart a workload."""
+    place = await machine(home, host)
+    found, old = await with_workload(place, home.clock, name, engine)
+    does = f"{action.capitalize()} {old} on {place}"
+    if action != "restart" and old.running == (action == "start") and old.state not in ("paused", "restarting"):
+        return Plan(does, unchanged=(f"{old} is {old.state} already",))
+
+    async def perform(_: StepContext) -> Performed:
+        await _ensure_same(found, name, old)
+        await found.power(name, action)
+        now = await found.get(name)
+        return Performed({"before": old.state, "now": now.state, **({"health": now.health} if now.health else {})})
+
+    return Plan(does, (machine_action(place, does, f"{found.name} {action} {name} {_id(old)}", perform),))
+
+
+@operation(
+    risk=Risk.DESTROY,
+    shown_by=("workload_get", "host", "name", "engine"),
+    search_words="delete remove container on host docker rm podman lxc delete",
+    example="host=docker01 name=whoami",
+)
+async def workload_remove(
+    home: Homelab,
+    host: HostRef,
+    name: Name,
+    volumes: Annotated[bool, Meta(description="Also its anonymous volumes")] = False,
+    engine: EngineChoice | None = None,
+) -> Plan:
+    """Stop and remove a workload with all that is in no volume. Named volumes and paths of the host stay."""
+    place = await machine(home, host)
+    found, old = await with_workload(place, home.clock, name, engine)
+
+    async def perform(_: StepContext) -> Performed:
+        await _ensure_same(found, name, old)
+        await found.remove(name, volumes=volumes)
+        if await found.find(name) is not None:
+            raise Conflict(
+                f"{old} is still there", next_step=Advice("See its state", WORKLOAD_GET(host=host, name=name))
+            )
+        return Performed({"removed": name})
+
+    does = f"Remove {old} ({old.state}, {old.image}) from {place}"
+    line = f"{found.name} remove {name} {_id(old)}" + (" with its volumes" if volumes else "")
+    volumes_told = {"volumes": [str(one) for one in old.mounts]} if old.mounts else {}
+    action = machine_action(place, does, line, perform)
+    return Plan(does, (action,), facts={"host": place.name, **volumes_told}, warnings=_of_compose(old))
+
+
+def require_workload_allowed(rules: CommandRules, spec: Spec) -> bool:
+    """Hold what the caller wants run against the operator's patterns. Whether they name this very command.
+
+    Without a command the image decides, which no pattern can match. What the container can write of the host counts
+    as written.
+    """
+    refused = rules.objection(spec.command, env=spec.env) if spec.command else rules.environment_objection(spec.env)
+    handed_over = [one.source for one in spec.mounts if one.is_path and (not one.read_only or request.has_sockets(one))]
+    written = (rules.write_objection(f"{source.rstrip('/')}/*") for source in handed_over)
+    if objection := refused or next(filter(None, written), None):
+        raise objection
+    return bool(spec.command) and rules.allows(spec.command)
+
+
+# -- shared ------------------------------------------------------------------------------------------------------------
+
+
+def _memory(text: str | None) -> int | None:
+    if text is None:
+        return None
+    count = parse_size(text, unit="M")
+    if count < LEAST_MEMORY:
+        raise BadArgument(f"{size(count)} is too little memory", next_step="Give at least 6M")
+    return count
+
+
+def _id(old: Workload) -> str:
+    """Which one of that name: an approval is for this one, not for another that comes in its place."""
+    return f"({old.id[:12]})"
+
+
+def _of_compose(old: Workload | None) -> tuple[str, ...]:
+    project = old.labels.get(COMPOSE) if old else None
+    return (f"It belongs to the Compose project {project}, which knows nothing of this",) if project else ()
+
+
+async def _ensure_same(engine: Engine, name: str, old: Workload | None) -> None:
+    """Since the plan was made, someone may have replaced it."""
+    now = await engine.find(name)
+    if (now.id if now else None) != (old.id if old else None):
+        raise Conflict(
+            f"{name} has changed since it was planned", next_step="Nothing was done; look again, then decide"
+        )
+
+
+async def _ensure_free_ports(engine: Engine, spec: Spec) -> None:
+    wanted = {(port.outside, port.protocol): port for port in spec.ports if port.outside}
+    for one in await engine.list() if wanted else ():
+        for port in one.ports if one.running and one.name != spec.name else ():
+            mine = wanted.get((port.outside or 0, port.protocol))
+            if mine and (mine.address == port.address or not mine.address or not port.address):
+                raise Conflict(
+                    f"Port {mine.outside}/{mine.protocol} of the host belongs to {one}", next_step="Choose another"
+                )
+
+
+async def _fetches(engine: Engine, spec: Spec) -> bool:
+    if spec.pull == "always":
+        return True
+    there = await engine.has_image(spec.image)
+    if not there and spec.pull == "never":
+        raise NotFound(f"{engine.name} has no image {spec.image!r} there", next_step="pull=missing fetches it")
+    return not there
+
+
+def _line(engine: Engine, spec: Spec) -> str:
+    """What is done, in the way of a command line; of the environment only the names."""
+    parts = [engine.name, "run", "--name", spec.name, "--restart", spec.restart]
+    for flag, values in (("--publish", spec.ports), ("--volume", spec.mounts), ("--env", spec.env)):
+        parts += [part for one in values for part in (flag, str(one))]
+    for name, value in spec.labels.items():
+        parts += ["--label", f"{name}={value}"]
+    parts += ["--memory", size(spec.memory)] if spec.memory else []
+    parts += ["--cpus", f"{spec.cpus:g}"] if spec.cpus else []
+    parts += ["--network", spec.network] if spec.network else []
+    return without_secrets(shown_command([*parts, spec.image, *spec.command]))

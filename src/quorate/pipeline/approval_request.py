@@ -1,0 +1,89 @@
+"""A planned call that needs approval: what it is bound to, and the question for the person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quorate.operations.backend import Backend
+from quorate.operations.plan import Plan, Target
+from quorate.operations.registry import Risk
+from quorate.pipeline.caller import Caller, Question
+from quorate.pipeline.differences import Difference
+from quorate.pipeline.question import GUESTS, question, targets_of, word_of_consent
+from quorate.pipeline.sanitization import spelled_out
+from quorate.problems import NotFound
+from quorate.pve.cluster import Cluster
+from quorate.state.approvals import Approval, Request, request_digest
+
+PIPELINE_ARGUMENTS = ("dry_run", "wait", "plan_token")
+"""What the pipeline itself takes; two calls that differ only in these are the same call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """A planned call that needs consent."""
+
+    tool: str
+    risk: Risk
+    arguments: Mapping[str, Any]
+    plan: Plan
+    lines: tuple[str, ...]
+    """The plan's calls as the operator sees them: without secrets."""
+    summary: str
+    remarks: tuple[str, ...] = ()
+    """What else the person should know, also without secrets."""
+    differences: tuple[Difference, ...] = ()
+
+    def as_row(self, caller: Caller, cluster: str, identity: str) -> Request:
+        who = _caller_key(caller)
+        exact = {name: value for name, value in self.arguments.items() if name not in PIPELINE_ARGUMENTS}
+        digest = request_digest(who, cluster, self.tool, exact)
+        return Request(
+            who,
+            cluster,
+            self.tool,
+            self.risk.value,
+            digest,
+            identity,
+            self.summary,
+            self.lines,
+            self.remarks,
+            word_of_consent(self.plan),
+            self.differences,
+        )
+
+    def question(self, row: Approval) -> Question:
+        """For the person at the client."""
+        word = word_of_consent(self.plan)
+        return Question(row.id, question(row, word), word)
+
+    async def identity(self, backend: Backend) -> str:
+        """What the plan acts on, as it is now, and what it would do: a change in either makes it another request."""
+        guests = [one for where, part in self.plan.parts() for one in await _guest_identities(where or backend, part)]
+        others = [await _other_identity(backend, one) for one in targets_of(self.plan) if one.kind not in GUESTS]
+        return spelled_out("; ".join([*guests, *others, f"plan {self.plan.digest[:16]}"]))
+
+
+def _caller_key(caller: Caller) -> str:
+    """Whom an approval is bound to: the token's subject, else the client on its transport."""
+    return f"{caller.transport}:{caller.subject or caller.client}"
+
+
+async def _guest_identities(backend: Backend, plan: Plan) -> list[str]:
+    backend.forget()
+    return [await _guest_identity(backend.api, target) for target in targets_of(plan) if target.kind in GUESTS]
+
+
+async def _guest_identity(cluster: Cluster, target: Target) -> str:
+    try:
+        guest = await cluster.guest(int(target.id))
+        config = await guest.get("config")
+    except NotFound:
+        return f"{target} new"
+    return f"{guest} on {guest.row.node} digest {config.get('digest', '')}"
+
+
+async def _other_identity(backend: Backend, target: Target) -> str:
+    return f"{target} {await backend.identity(target.kind, target.id)}".rstrip()

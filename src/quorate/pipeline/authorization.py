@@ -1,0 +1,278 @@
+"""Whether a plan may run: its risk by effect, then rules and limits applied to everything its calls reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from quorate.hints import GUEST_EXEC, GUEST_FILE_WRITE, Advice
+from quorate.operations.api.risk import ORDER, Effect, effects
+from quorate.operations.backend import Backend
+from quorate.operations.plan import Action, Call, Plan
+from quorate.operations.registry import Operation, Risk
+from quorate.pipeline.caller import Caller
+from quorate.pipeline.forced_stops import forced_stops
+from quorate.pipeline.gate import Gate
+from quorate.pipeline.invocation import Invocation
+from quorate.pipeline.reach import reach_of_step, stored_reach
+from quorate.pipeline.sites import Site, Sites
+from quorate.problems import Problem, Refused
+from quorate.pve.schema import Facts
+from quorate.pve.subjects import Subject, of_row
+from quorate.pve.targets import GUEST
+from quorate.pve.tasks import gather_bounded
+from quorate.pve.wire import read
+
+ASKED_AT_ONCE = 32
+_FILE_WRITE = "/agent/file-write"
+_TYPED = ("/sendkey", "/monitor")
+ON_A_NODE = "a command on a Proxmox VE node can do anything to every guest"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    risk: Risk
+    """The risk of the plan, which may be higher than that of the tool."""
+    objection: Refused | None = None
+    passing: Problem | None = None
+    """What forbids it only for the moment: hours, limits, no answer. A dry run is not affected."""
+
+    def require(self, *, dry_run: bool = False, at_most: Risk = Risk.DESTROY) -> None:
+        refusal = self.objection or (None if dry_run else self.passing)
+        if refusal is not None:
+            raise refusal
+        if ORDER.index(self.risk) > ORDER.index(at_most):
+            raise Refused(
+                "The plan now has a higher risk than what was approved", next_step="Nothing was done; call again"
+            )
+
+
+async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, plan: Plan) -> Verdict:
+    """Judge each part of the plan where it acts. The highest risk and the first objection count."""
+    operation, risk, caller = call.operation, call.risk, call.caller
+    found = []
+    for where, part in plan.parts():
+        there = sites.having(where) if where else site
+        gate = there.gate(general)
+        objection = gate.objection(operation, caller, risk) if where else None
+        found.append(
+            Verdict(risk, objection) if objection else await _assess_part(there, gate, operation, risk, part, caller)
+        )
+    return Verdict(
+        max((one.risk for one in found), key=ORDER.index),
+        next((one.objection for one in found if one.objection), None),
+        next((one.passing for one in found if one.passing), None),
+    )
+
+
+async def _assess_part(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Plan, caller: Caller) -> Verdict:
+    """Judge by what is known; then, if nothing forbids it, ask the machines whether they are PVE nodes."""
+    found = await _assess(site, gate, operation, risk, plan, caller)
+    if found.objection is not None or found.risk is Risk.DESTROY:
+        return found
+    try:
+        on_a_node = await _is_on_a_node(plan)
+    except Problem as problem:  # a machine that does not answer cannot be changed either
+        return replace(found, passing=found.passing or problem)
+    if not on_a_node:
+        return found
+    return await _assess(site, gate, operation, risk, replace(plan, risk=Risk.DESTROY, summary=ON_A_NODE), caller)
+
+
+async def _is_on_a_node(plan: Plan) -> bool:
+    asking = [step.on_a_node for step in plan.calls if isinstance(step, Action) and step.on_a_node is not None]
+    return any(await gather_bounded(ASKED_AT_ONCE, asking))
+
+
+async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Plan, caller: Caller) -> Verdict:
+    """Without rules and limits this costs no request that the preflight check does not need anyway."""
+    facts = await site.cluster.facts() if plan.api_calls else None
+    grave, why = effect(operation, risk, plan, facts)
+    if grave is not Risk.DESTROY and (forced := await forced_stops(site.backend, plan, facts)):
+        call, stopped = forced[0]
+        grave, why = stopped.risk, f"{call.method} {call.path}: {stopped}"
+    if grave is not risk and (refusal := gate.objection(operation, caller, grave)):
+        refusal.why = f"{refusal.why or ''} {why}.".strip()
+        return Verdict(grave, refusal)
+    if refused := _raw_command(site, plan):
+        return Verdict(grave, refused)
+    calls = await _subjects(site, gate, plan)
+    opened = await _opened(site, gate, plan)
+    concerned = [*calls, *await _stored_subjects(site, gate, plan, facts)]
+    lasting = _objection(gate, operation, grave, concerned, None) or _open_objection(gate, operation, opened, None)
+    if lasting is not None:
+        return Verdict(grave, lasting)
+    now = site.backend.clock.time()
+    passing = (
+        gate.rules.about_tool(operation, grave, now)
+        or _objection(gate, operation, grave, concerned, now)
+        or _open_objection(gate, operation, opened, now)
+        or _limit(site, operation, grave, plan, calls)
+    )
+    return Verdict(grave, passing=passing)
+
+
+def _raw_command(site: Site, plan: Plan) -> Refused | None:
+    """Apply the operator's command patterns to API calls that run commands; refuse what they cannot judge."""
+    rules = site.backend.command_rules
+    for call in [call for step in plan.calls for call in _raw_calls(step)] if rules else []:
+        refused = next((one for argv in _commands_of(call) if (one := rules.objection(argv))), None)
+        if refused := refused or rules.environment_objection(_variables_of(call)):
+            return refused
+        if call.path.endswith(_FILE_WRITE):
+            return Refused(
+                "Files are not written through the raw API where commands are limited by patterns",
+                next_step=Advice("Use the tool for files", GUEST_FILE_WRITE),
+            )
+        if call.path.endswith(_TYPED):
+            return Refused(
+                "Consoles and monitors of guests are not used where commands are limited by patterns",
+                why="Any command can be typed there",
+                next_step=Advice("Use the tool for commands", GUEST_EXEC),
+            )
+    return None
+
+
+def _raw_calls(step: Call | Action) -> list[Call]:
+    """The calls of a step that were not checked against the patterns yet; an action checks its own agent calls."""
+    return [step] if isinstance(step, Call) else [call for call in step.needs if "/agent/" not in call.path]
+
+
+def _commands_of(call: Call) -> list[tuple[str, ...]]:
+    """The commands that a call runs in a guest: through the agent, or as the entry point of a container."""
+    if call.path.endswith("/agent/exec"):
+        command = call.params.get("command", ())
+        return [(command,) if isinstance(command, str) else tuple(command)]
+    return [(str(call.params["entrypoint"]),)] if call.params.get("entrypoint") else []
+
+
+def _variables_of(call: Call) -> list[str]:
+    """The variables that a container is started with."""
+    given = str(call.params.get("env", "")) if "/lxc" in call.path else ""
+    return [one.partition("=")[0] for one in given.split("\0") if one]
+
+
+async def _opened(site: Site, gate: Gate, plan: Plan) -> list[list[Subject]]:
+    """What is reached by steps in which the caller chooses what runs; on a node, that is the whole cluster."""
+    found = []
+    for step in plan.calls if gate.rules.denies_something else ():
+        if _opens(site, step):
+            reach = await _reach_of(site, replace(plan, calls=(step,)), by_name=gate.rules.rests_on_names)
+            subjects = [one for call in reach for one in call]
+            found.append(subjects)
+            if step.target is not None and step.target.kind == "node":
+                rows = (await site.cluster.inventory.completed()).rows
+                found.append([replace(one, secret=True) for row in rows if (one := of_row(row)) is not None])
+    return found
+
+
+def _opens(site: Site, step: Call | Action) -> bool:
+    calls = _raw_calls(step)
+    if (isinstance(step, Action) and step.opens) or any(call.path.endswith((_FILE_WRITE, *_TYPED)) for call in calls):
+        return True
+    return not all(site.backend.command_rules.allows(argv) for call in calls for argv in _commands_of(call))
+
+
+def _open_objection(
+    gate: Gate, operation: Operation, opened: Sequence[Sequence[Subject]], now: float | None
+) -> Refused | None:
+    for subjects in opened:
+        if refused := gate.rules.denial(operation, Risk.DESTROY, subjects, now):
+            refused.why = (
+                f"{refused.why or ''}. A command can destroy anything where it runs, so a rule that denies `destroy` "
+                "there denies it, unless a pattern under allow in [inside] names it"
+            )
+            return refused
+    return None
+
+
+def _objection(
+    gate: Gate, operation: Operation, risk: Risk, calls: Sequence[Sequence[Subject]], now: float | None
+) -> Refused | None:
+    return next((one for call in calls if (one := gate.rules.about_call(operation, risk, call, now))), None)
+
+
+def _limit(
+    site: Site, operation: Operation, risk: Risk, plan: Plan, calls: Sequence[Sequence[Subject]]
+) -> Refused | None:
+    guests = len({one.id for call in calls for one in call if one.kind == GUEST and one.level != Risk.READ.value})
+    now = site.backend.clock.monotonic()
+    found = (meter.objection(operation, risk, len(plan.calls), guests, now) for meter in site.meters)
+    return next((one for one in found if one is not None), None)
+
+
+async def _subjects(site: Site, gate: Gate, plan: Plan) -> list[list[Subject]]:
+    """What each call of the plan reaches, if any rule or limit depends on it."""
+    counted = any(meter.limits.guests_per_call is not None for meter in site.meters)
+    if not (gate.rules.about_targets or counted):
+        return []
+    if gate.rules.rests_on_facts:
+        site.backend.forget()  # a tag that was set a second ago counts
+    return await _reach_of(site, plan, by_name=gate.rules.rests_on_names)
+
+
+async def _stored_subjects(site: Site, gate: Gate, plan: Plan, facts: Facts | None) -> list[list[Subject]]:
+    """What the stored objects that the plan changes are about. Limits do not count it: nothing happens to it now."""
+    if facts is None or not gate.rules.about_targets:
+        return []
+    reach = [await stored_reach(site.cluster, facts, call) for call in plan.api_calls]
+    return await site.backend.subjects(reach, by_name=gate.rules.rests_on_names) if any(reach) else []
+
+
+async def reach_of(sites: Sites, site: Site, plan: Plan) -> list[tuple[Backend, list[Subject]]]:
+    """What the plan acts on in each place, without duplicates, with the facts that rules are about."""
+    found = []
+    for where, part in plan.parts():
+        reach = await _reach_of(sites.having(where) if where else site, part)
+        found.append((where or site.backend, list(dict.fromkeys(one for call in reach for one in call))))
+    return found
+
+
+async def effects_of(sites: Sites, site: Site, operation: Operation, plan: Plan) -> list[Effect]:
+    """The effects of the plan's API calls, as they determine its risk."""
+    found: list[Effect] = []
+    for where, part in plan.parts():
+        there = sites.having(where) if where else site
+        facts = await there.cluster.facts() if part.api_calls else None
+        found += [one for _, one in plan_effects(operation, part, facts)]
+        found += [one for _, one in await forced_stops(there.backend, part, facts)]
+    return found
+
+
+async def _reach_of(site: Site, plan: Plan, *, by_name: bool = False) -> list[list[Subject]]:
+    """`by_name`: rules match names, which the cluster's view learns late, so the nodes are asked."""
+    if not plan.calls:
+        return []
+    facts = await site.cluster.facts() if plan.api_calls else None
+    things = [things for step in plan.calls for things in reach_of_step(step, facts)]
+    return await site.backend.subjects(things, by_name=by_name)
+
+
+# -- risk by effect ----------------------------------------------------------------------------------------------------
+
+
+def plan_effects(operation: Operation, plan: Plan, facts: Facts | None) -> Iterator[tuple[Call, Effect]]:
+    """The effects of each call, except those that the tool declares as excused."""
+    for call in plan.api_calls:
+        request = read(facts, call.method, call.path, call.params)
+        if request is None:
+            continue  # the preflight check reports it
+        for one in effects(request):
+            if one.reason not in operation.excused:
+                yield call, one
+
+
+def effect(operation: Operation, risk: Risk, plan: Plan, facts: Facts | None) -> tuple[Risk, str]:
+    """The risk of a plan and, if it is higher than the tool's own, the reason."""
+    highest, why = risk, ""
+    if plan.risk is not None and ORDER.index(plan.risk) > ORDER.index(highest):
+        highest, why = plan.risk, plan.summary
+    for step in plan.calls:
+        grave = step.risk if isinstance(step, Action) else None
+        if grave is not None and ORDER.index(grave) > ORDER.index(highest):
+            because = step.risk_because if isinstance(step, Action) else ""
+            highest, why = grave, f"{step.says}: {because or ON_A_NODE}"
+    for call, one in plan_effects(operation, plan, facts):
+        if ORDER.index(one.risk) > ORDER.index(highest):
+            highest, why = one.risk, f"{call.method} {call.path}: {one}"
+    return highest, why

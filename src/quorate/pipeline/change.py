@@ -1,0 +1,353 @@
+"""A change from its plan to its outcome: authorization, preflight, approval, execution, journal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from quorate.config import Access
+from quorate.operations.backend import Backend
+from quorate.operations.plan import Action, Call, Plan, in_wire_form
+from quorate.operations.registry import OTHER_CLUSTER, Risk
+from quorate.operations.undoable import can_be_undone, observe_all, replaced
+from quorate.pipeline import responses
+from quorate.pipeline.approval import ApprovalPending, Consent
+from quorate.pipeline.approval_request import ApprovalRequest
+from quorate.pipeline.arguments import decode
+from quorate.pipeline.authorization import Verdict, authorize, effects_of, reach_of
+from quorate.pipeline.caller import AnswerLater, Scope
+from quorate.pipeline.differences import Difference, differences
+from quorate.pipeline.execution import apply, confirm_identity
+from quorate.pipeline.invocation import Invocation, Result
+from quorate.pipeline.losses import losses
+from quorate.pipeline.preflight import check_plan
+from quorate.pipeline.question import briefing, refuse_given_secrets, refuse_unreadable, runs_code, step_line
+from quorate.pipeline.record import JournaledSteps, Record
+from quorate.pipeline.routing import route
+from quorate.pipeline.sanitization import clean, one_line
+from quorate.pipeline.sites import Site, counting
+from quorate.pipeline.step import Step
+from quorate.problems import Problem, TaskFailed
+from quorate.pve.cluster import Cluster
+from quorate.pve.lookup import guests_in
+from quorate.pve.tasks import Report
+from quorate.state.outcomes import Outcome, StepState
+from quorate.state.trail import AuditUnwritable
+
+if TYPE_CHECKING:
+    from quorate.pipeline.pipeline import Pipeline
+
+APPROVAL_SECONDS = 45.0  # even a call that may wait longer for its task does not wait longer for an operator
+OTHER_PLANS = 20  # how often an id may be snatched away before we give up
+
+
+class ChangeRun:
+    """One change on its way. Whatever happens to it, its record is written."""
+
+    def __init__(self, pipeline: Pipeline, invocation: Invocation) -> None:
+        self._pipeline = pipeline
+        self._call = invocation
+        self._journal = pipeline.journal
+        self._approver = pipeline.approver
+        self._clock = pipeline.clock
+        self._sanitizer = invocation.sanitizer
+        self._entry = pipeline.journal.change(invocation.exchange.change)
+        operation = invocation.operation
+        self._record = Record(
+            operation.name,
+            invocation.risk.value,
+            invocation.given,
+            invocation.caller,
+            approval=self._approver.default_note,
+            unrecorded=operation.unrecorded,
+        )
+        self._blank: Callable[[str], str] = str
+        """The operator's trail has PVE's words as they are; the caller's result has none about hidden guests."""
+        # Until the site is known, where there are several:
+        self._locate(*pipeline.sites.for_operation(operation, invocation.caller))
+
+    async def execute(self) -> Result:
+        begun = self._clock.monotonic()
+        unrecordable = False
+        try:
+            return await self._plan_and_run()
+        except Problem as problem:
+            self._record.failed(problem)
+            unrecordable = isinstance(problem, AuditUnwritable)
+            raise self._blanked(problem) from None
+        except AnswerLater:
+            self._record.wait_for_approval()
+            raise
+        finally:
+            with suppress(AuditUnwritable) if unrecordable else nullcontext():  # the caller knows already
+                await self._write(self._clock.monotonic() - begun)
+
+    async def _plan_and_run(self) -> Result:
+        call, operation = self._call, self._call.operation
+        self._pipeline.require_permitted(call)
+        chosen = await route(self._pipeline.sites, operation, call.arguments, call.caller, changes=True)
+        site = chosen.sites[0]
+        self._locate(site)
+        self._pipeline.permitted_sites([site], call)
+        arguments = decode(operation, chosen.arguments)
+        self._record.dry_run, wait = arguments.pop("dry_run"), arguments.pop("wait")
+        safely = arguments.pop("safely", False)
+        await self._journal.ensure_writable()
+        names_a_guest = not all(str(ref).strip().isdigit() for ref in guests_in(chosen.arguments))
+        if call.risk is Risk.DESTROY and names_a_guest and not operation.about_homelab:
+            site.cluster.inventory.distrust_names()  # a name that a second guest got a moment ago destroys neither
+        view = await self._pipeline.visible_view(site, call)
+        self._blank = await view.blanker()  # the operation's own refusals pass through it, too
+        if operation.wants_other_cluster:
+            arguments[OTHER_CLUSTER] = self._other_cluster
+        plan: Plan = await call.run(view, arguments)
+        try:
+            plan = await in_wire_form(site.backend, plan)
+            if safely:
+                from quorate.operations.safety_snapshots import after_snapshots  # rarely needed
+
+                plan = await after_snapshots(view, plan)
+            self._record.planned(plan)
+            result = await self._run(site, plan, wait)
+        finally:  # an id that was only planned is free again; PVE knows the ones that became guests
+            release(site.backend, plan)
+        return replace(result, data=self._pipeline.with_cluster(result.data, chosen))
+
+    async def _other_cluster(self, name: str) -> Cluster:
+        view = await self._pipeline.other_cluster(name, self._call)
+        here, there = self._blank, await view.blanker()
+        self._blank = lambda text: there(here(text))
+        return view
+
+    async def _run(self, site: Site, plan: Plan, wait: float | None) -> Result:
+        backend, record = site.backend, self._record
+        verdict = await self._authorize(site, plan)
+        risk = verdict.risk
+        record.risk = risk.value
+        verdict.require(dry_run=record.dry_run)
+        await check_plan(backend, plan)
+        request = self._approval_request(plan, risk)
+        if record.dry_run:
+            record.outcome = Outcome.DRY_RUN
+            lost = await losses(backend, plan) if risk is Risk.DESTROY else []
+            facts = self._sanitizer.sanitize(responses.dry_run(plan, lost, str(verdict.passing or "")))
+            return Result(facts | await self._approver.announce(request, backend, self._call.caller), record.outcome)
+        if not plan.calls:
+            record.outcome = Outcome.NOTHING
+            facts = self._sanitizer.sanitize(responses.nothing_to_do(plan))
+            return Result(facts, record.outcome, failed=bool(plan.failures))
+        await self._journal.freeze.require_none()  # before anybody is asked
+        deadline = self._clock.monotonic() + self._wait_seconds(wait)
+        consent: Consent | None = None
+        if self._approver.needed(risk):
+            consent = await self._obtain_consent(site, request, deadline)
+            (await self._authorize(site, plan)).require(at_most=risk)  # the person took their time
+            await self._journal.freeze.require_none()
+        if risk is Risk.DESTROY:
+            await confirm_identity(backend, plan)
+        parts = [
+            (self._pipeline.sites.having(where) if where else site, len(part.calls)) for where, part in plan.parts()
+        ]
+        with counting(parts, self._call.operation, risk):
+            before = await self._observed(site, plan)
+            await self._entry.begin(self._sanitizer.journal_line(record.intent(self._clock.time())))
+            plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
+        record.applied()
+        if before and record.outcome in (Outcome.DONE, Outcome.WARNINGS):
+            record.replaced = replaced(before, await self._observed(site, plan))
+        return await self._result(plan, {**({"approval": str(consent)} if consent else {}), **self._undo_id(plan)})
+
+    def _undo_id(self, plan: Plan) -> dict[str, str]:
+        """The id for change_undo, if that could revert it."""
+        if not self._record.replaced:
+            return {}
+        kept = self._sanitizer.journal_line({"replaced": self._record.replaced})["replaced"]
+        return {"change": self._entry.id} if can_be_undone(plan.calls, kept) else {}
+
+    async def _observed(self, site: Site, plan: Plan) -> dict[int, dict[str, Any]]:
+        """What the plan's options are now, so that the change can be undone."""
+        return {} if self._call.operation.about_homelab else await observe_all(site.cluster, plan.calls)
+
+    def _wait_seconds(self, wait: float | None) -> float:
+        if wait is not None:
+            return wait
+        own = self._call.exchange.wait_seconds
+        return self._pipeline.wait_seconds if own is None else own
+
+    async def _authorize(self, site: Site, plan: Plan) -> Verdict:
+        return await authorize(self._pipeline.sites, site, self._pipeline.gate, self._call, plan)
+
+    # -- approval --------------------------------------------------------------------------------------------------
+
+    def _approval_request(self, plan: Plan, risk: Risk) -> ApprovalRequest:
+        """As a person will read it: what a stranger wrote into a name or a note cannot look like a line of ours."""
+        lines = tuple(one_line(self._line(call)) for call in plan.calls)
+        summary = one_line(self._sanitizer.sanitize(plan.summary))
+        return ApprovalRequest(self._record.tool, risk, self._record.arguments, plan, lines, summary)
+
+    def _line(self, step: Call | Action) -> str:
+        text = step_line(step)
+        return self._sanitizer.command(text) if runs_code(step) else str(self._sanitizer.sanitize(text))
+
+    async def _obtain_consent(self, site: Site, request: ApprovalRequest, deadline: float) -> Consent:
+        if self._approver.asks:
+            request = await self._with_briefing(site, request)
+        seconds = min(max(0.0, deadline - self._clock.monotonic()), APPROVAL_SECONDS)
+        exchange = replace(self._call.exchange, report=self._call.report)
+        try:
+            consent = await self._approver.consent(
+                request, site.backend, exchange, token=self._call.plan_token, seconds=seconds
+            )
+        except ApprovalPending as problem:
+            self._record.wait_for_approval(str(problem.facts.get("approval", "")))
+            raise
+        except Problem as problem:
+            self._record.not_approved(str(problem.facts.get("approval", "")))
+            raise
+        self._record.approval = str(consent)
+        return consent
+
+    async def _with_briefing(self, site: Site, request: ApprovalRequest) -> ApprovalRequest:
+        """With everything that the person has to know, unless it is more than anybody reads."""
+        reach = await reach_of(self._pipeline.sites, site, request.plan)
+        effects = await effects_of(self._pipeline.sites, site, self._call.operation, request.plan)
+        lines = await briefing(site.backend, request.plan, reach, effects, request.risk)
+        changed = await differences(site.backend, request.plan)
+        texts = (
+            request.plan.summary,
+            *lines,
+            *map(step_line, request.plan.calls),
+            *(part for one in changed for part in one),
+        )
+        refuse_given_secrets(request.summary, texts, self._sanitizer.hides_given)
+        request = replace(
+            request,
+            remarks=tuple(self._sanitizer.sanitize(line) for line in lines),
+            differences=tuple(Difference(*map(self._sanitizer.sanitize, one)) for one in changed),
+        )
+        refuse_unreadable(request.summary, (*request.remarks, *request.lines))
+        return request
+
+    # -- execution -------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, site: Site, plan: Plan, wait: float) -> Plan:
+        """Apply the plan, or the one that replaces it; the record knows the steps as they happen."""
+        backend, record, report = site.backend, self._record, self._report()
+        await apply(backend, plan, record.steps, self._steps_log(), wait=wait, report=report)
+        for _ in range(OTHER_PLANS):
+            if plan.otherwise is None or not record.steps[plan.contested].overtaken:
+                break
+            plan = await in_wire_form(backend, await plan.otherwise())
+            record.planned(plan)
+            (await self._authorize(site, plan)).require(at_most=Risk(record.risk))
+            await check_plan(backend, plan)
+            await self._entry.replan(self._sanitizer.journal_line(record.other_plan(self._clock.time())))
+            await apply(backend, plan, record.steps, self._steps_log(), wait=wait, report=report)
+        return plan
+
+    def _report(self) -> Report | None:
+        report = self._call.report
+        if report is None:
+            return None
+
+        async def tell(done: float, whole: float | None, line: str) -> None:
+            await report(done, whole, self._blank(line))
+
+        return tell
+
+    def _blanked(self, problem: Problem) -> Problem:
+        problem.what = self._blank(problem.what)
+        problem.why = problem.why and self._blank(problem.why)
+        problem.facts = {
+            name: [self._blank(str(line)) for line in value] if name == "log" else value
+            for name, value in problem.facts.items()
+        }
+        return problem
+
+    def _steps_log(self) -> JournaledSteps:
+        record = self._record
+        caller = self._call.caller
+        narrowed = replace(caller, scope=caller.scope.within(Scope(Access(record.access))))
+        origin = {**narrowed.as_origin(), "approval": record.approval, "risk": record.risk}
+        write = self._sanitizer.journal_line
+        return JournaledSteps(self._entry, record.steps, write, self._clock, record.cluster, origin=origin)
+
+    async def _result(self, plan: Plan, more: Mapping[str, str]) -> Result:
+        """A single call that failed is reported as the error it is; otherwise every step is listed with its state."""
+        steps = self._record.steps
+        if len(steps) == 1 and steps[0].problem is not None and not plan.failures and not plan.columns:
+            failure = _single_failure(steps[0], steps[0].problem)
+            failure.facts |= more
+            raise failure
+        for step in steps:
+            step.log = [self._blank(line) for line in step.log]
+            if step.problem is not None:
+                step.problem = self._blanked(step.problem)
+        answer = {**responses.outcome(plan, steps), **more}
+        done = all(step.state.is_done for step in steps)
+        if plan.after and done:
+            answer |= await _read_back(plan.after)
+        facts = self._sanitizer.sanitize(answer)
+        if plan.from_answers and done:  # not redacted: a new secret is shown here, once, and nowhere else
+            facts |= clean(plan.from_answers([step.answer for step in steps]))
+        failed = bool(plan.failures) or any(step.problem for step in steps)
+        return Result(facts, self._record.outcome, failed=failed)
+
+    # -- the record ------------------------------------------------------------------------------------------------
+
+    def _locate(self, *sites: Site) -> None:
+        gate = sites[0].gate(self._pipeline.gate) if len(sites) == 1 else self._pipeline.gate
+        self._record.cluster, self._record.access = gate.cluster, gate.access.value
+
+    async def _write(self, seconds: float) -> None:
+        record, now = self._record, self._clock.time()
+        if not self._entry.begun:
+            await self._journal.record(self._sanitizer.journal_line(record.entry(now=now, seconds=seconds)))
+            return
+        closing = self._sanitizer.journal_line(record.closing(now=now, seconds=seconds))
+        try:
+            await self._entry.close(closing, final=record.is_final)
+        except AuditUnwritable as problem:
+            raise _unrecorded(record, problem) from None
+
+
+def release(backend: Backend, plan: Plan) -> None:
+    """Make ids that were only planned available again."""
+    for where, part in plan.parts():
+        if claimed := part.claimed_vmids:
+            (where or backend).api.reserved_vmids -= claimed
+
+
+async def _read_back(after: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
+    """Facts for the result. The calls are done: if these cannot be read, that is a remark, not a failure.
+
+    A TaskFailed is raised, because it means that what the calls started went wrong.
+    """
+    try:
+        return await after()
+    except TaskFailed:
+        raise
+    except Problem as problem:
+        return {"note": f"It is done, but reading the result failed: {problem}"}
+
+
+def _unrecorded(record: Record, problem: AuditUnwritable) -> AuditUnwritable:
+    """The intent is written and the outcome is not: nobody must repeat the change because of that."""
+    plan = record.plan.summary if record.plan else record.tool
+    return AuditUnwritable(
+        f"{plan}: {record.outcome}, but the outcome cannot be written to the audit trail",
+        why=problem.why,
+        next_step="Do not repeat it. Make room: the next change, the next start or `quorate audit --resolve` completes "
+        "the entry",
+        facts={"outcome": record.outcome.value, "steps": [step.as_dict() for step in record.steps]},
+    )
+
+
+def _single_failure(step: Step, problem: Problem) -> Problem:
+    fate = "" if step.state is StepState.UNKNOWN else "not done. "
+    problem.what = f"{step.call.says}: {fate}{problem.what}"
+    problem.facts |= {"task": step.task.text} if step.task else {}
+    problem.facts |= {"log": step.log} if step.log else {}
+    return problem

@@ -1,0 +1,307 @@
+"""Run a plan: send each call once, follow its task to the end, record the result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from quorate.hints import GUEST_GET, GUEST_LIST, TASK_GET, TASK_LIST, Advice
+from quorate.operations.backend import Backend
+from quorate.operations.plan import Action, Call, Plan, StepContext, Target, in_wire_form
+from quorate.pipeline import responses
+from quorate.pipeline.evidence import expected_tasks
+from quorate.pipeline.step import Step, StepLog
+from quorate.problems import Conflict, NotFound, OutcomeUnknown, Overtaken, Problem, TaskFailed
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import conflict_advice, id_was_taken
+from quorate.pve.tasks import Report, TaskOutcome, TaskState, Upid, find_started, follow, gather_bounded
+from quorate.state.outcomes import StepState
+
+CALLS_AT_ONCE = 8
+LOG_LINES_ON_FAILURE = 5
+SETTLE_INTERVAL = 1.0
+RESTORING = ("qmrestore", "vzrestore")
+"""Tasks that may start the guest in another task."""
+DELEGATING = ("ha", "qmreboot")  # qmreboot ends when the VM has stopped; another service starts it again
+UPLOAD_SHARE = 0.9  # of the progress of an upload; the rest is PVE's copying
+
+
+async def apply(
+    backend: Backend, plan: Plan, steps: list[Step], log: StepLog, *, wait: float, report: Report | None
+) -> None:
+    """Run the plan's calls: in parallel if they are independent, otherwise in order until one is not done.
+
+    Results go into `steps` as they arrive, so they are known even if this is interrupted.
+    """
+    progress = _Progress(len(steps), report)
+    deadline = backend.clock.monotonic() + wait
+    try:
+        alone = plan.first if plan.independent else len(steps)
+        for number, step in enumerate(steps[:alone]):
+            await _run(backend, step, log, deadline, progress.part(number))
+            if not step.state.is_done:
+                return
+        side_by_side = [
+            partial(_run, backend, step, log, deadline, progress.part(number))
+            for number, step in enumerate(steps[alone:], alone)
+        ]
+        await gather_bounded(CALLS_AT_ONCE, side_by_side)
+    finally:
+        for where, part in plan.parts():
+            (where or backend).forget(_guests_of(part))
+
+
+def _guests_of(plan: Plan) -> set[int]:
+    return {int(target.id) for target in (call.target for call in plan.calls) if target and target.kind in ("vm", "ct")}
+
+
+async def _run(backend: Backend, step: Step, log: StepLog, deadline: float, report: Report | None) -> None:
+    begun = backend.clock.monotonic()
+    try:
+        await log.permit()
+    except Problem as problem:
+        step.problem = problem
+        return
+    step.state = StepState.SENT
+    try:
+        if isinstance(step.call, Action):
+            await _perform(step, step.call, log, max(0.0, deadline - begun), report)
+            await log.answered(step)
+        else:
+            await _send_and_follow(backend.api, step, step.call, log, deadline, report)
+    except Problem as problem:
+        step.state = StepState.UNKNOWN if isinstance(problem, OutcomeUnknown) else StepState.FAILED
+        step.problem = problem
+        await log.answered(step)
+        at = step.call.where if isinstance(step.call, Action) else None
+        step.problem = await (at or backend).explain(problem)
+    step.seconds = backend.clock.monotonic() - begun
+
+
+async def _perform(step: Step, action: Action, log: StepLog, wait: float, report: Report | None) -> None:
+    own = log.within(step)
+    performed = await action.perform(StepContext(wait, report, partial(_carry_out, own), own.permit, own.origin))
+    step.state = StepState.RUNNING if performed.running else StepState.STARTED if performed.begun else StepState.DONE
+    step.facts, step.next_step = performed.facts, performed.next_step
+
+
+async def _send_and_follow(
+    cluster: Cluster, step: Step, call: Call, log: StepLog, deadline: float, report: Report | None
+) -> None:
+    sending, following = (None, report) if call.upload is None else _split(report, UPLOAD_SHARE)
+    await _send(cluster, step, call, sending)
+    if step.task is None:
+        step.state = StepState.DONE
+    await log.answered(step)
+    if step.task is None:
+        return
+    left = max(0.0, deadline - cluster.clock.monotonic())
+    try:
+        state = await follow(cluster.client, step.task, clock=cluster.clock, wait=left, report=following, new=True)
+    except Problem as problem:  # the task exists; not being able to see it is not its failure
+        state = TaskState(step.task, running=True, trouble=problem)
+    _judge(step, state)
+    starts_later = step.task.type in RESTORING and call.arrived is not None
+    if step.state is StepState.DONE and (starts_later or step.task.type.startswith(DELEGATING)):
+        await _settle(cluster, step, call, deadline)
+
+
+async def _carry_out(
+    log: StepLog, cluster: Cluster, plan: Plan, wait: float, report: Report | None
+) -> Mapping[str, Any]:
+    """Run the plan of a cluster as part of a step, or raise its failure. Its calls were authorized as `needs`."""
+    plan = await in_wire_form(cluster, plan)
+    steps = [Step(call) for call in plan.calls]
+    await apply(cluster, plan, steps, log, wait=wait, report=report)
+    answer = responses.outcome(plan, steps)
+    if all(step.state.is_done for step in steps):
+        return {**answer, **(await plan.after() if plan.after else {})}
+    unfinished = next(step for step in steps if not step.state.is_done)
+    if unfinished.problem is not None:
+        raise unfinished.problem
+    raise TaskFailed(f"{unfinished.call.says}: {unfinished.state}", next_step=answer.get("next"), facts=answer)
+
+
+async def _send(cluster: Cluster, step: Step, call: Call, report: Report | None) -> None:
+    """Send one write, once. If its answer is lost, look for its task; never send it again."""
+    params = {**call.params, "digest": await call.digest()} if call.digest else call.params
+    sent_at = cluster.clock.time()
+    try:
+        answer = await (
+            cluster.client.request(call.method, call.path, params)
+            if call.upload is None
+            else cluster.client.upload(call.path, call.params, call.upload, report)
+        )
+    except OutcomeUnknown as unknown:
+        await _recover(cluster, step, call, sent_at, unknown)
+        return
+    step.answer = answer.data
+    if Upid.looks_like(answer.data):
+        step.task = Upid.parse(answer.data)
+    elif answer.data == "OK" and call.path.endswith("/vzdump"):  # what PVE says when it backs up nothing
+        raise Overtaken(
+            "PVE backed up nothing",
+            why="None of the guests is on that node anymore",
+            next_step="They have moved since; call again",
+        )
+    elif call.task_unnamed:
+        step.task = await _unnamed_task(cluster, call, sent_at)
+    if step.task is not None:
+        cluster.own_tasks.add(step.task.text)
+
+
+async def _unnamed_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | None:
+    """The task that PVE did not name; None if it is gone but its effect is visible."""
+    task = await _lost_task(cluster, call, sent_at)
+    if task is None and not await _holds(call.settled):
+        raise Problem(
+            "PVE accepted it but started no task for it",
+            next_step=Advice("Look at the guest and its tasks", GUEST_GET, TASK_LIST),
+        )
+    return task
+
+
+async def _recover(cluster: Cluster, step: Step, call: Call, sent_at: float, unknown: OutcomeUnknown) -> None:
+    """After a lost answer, find the task or the effect; otherwise the outcome stays unknown."""
+    step.task = await _lost_task(cluster, call, sent_at)
+    if step.task is not None:
+        cluster.own_tasks.add(step.task.text)
+        step.note = "The answer was lost; its task was found and followed."
+    elif await _holds(call.settled):
+        step.note = "The answer was lost; the effect was found."
+    else:
+        unknown.why = f"{unknown.why} No task for it was found on the node afterwards."
+        raise unknown
+
+
+async def _holds(effect: Callable[[], Awaitable[bool]] | None) -> bool:
+    """Whether the effect is visible. Failing to look is not a failure of the write."""
+    try:
+        return effect is not None and await effect()
+    except Problem:
+        return False
+
+
+async def _lost_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | None:
+    match = (await cluster.facts()).find(call.method, call.path)
+    types, ids = expected_tasks(match, call.params.get("vmid"), call.task_id) if match else (set(), set())
+    if match is None or not types:
+        return None
+
+    async def look(node: str) -> Upid | None:
+        try:
+            return await find_started(
+                cluster.client,
+                node,
+                types=types,
+                ids=ids,
+                since=sent_at,
+                clock=cluster.clock,
+                known=cluster.own_tasks,
+            )
+        except Problem:
+            return None  # the node is still away, so the outcome stays unknown
+
+    found = await asyncio.gather(*(look(node) for node in await _task_nodes(cluster, call, match.values["node"])))
+    return next((task for task in found if task is not None), None)
+
+
+async def _task_nodes(cluster: Cluster, call: Call, node: str) -> list[str]:
+    """The nodes where the task of a call may run: an upload is processed by whichever node received it."""
+    try:
+        rows = [] if call.upload is None else await cluster.inventory.of_type("node")
+    except Problem:
+        rows = []
+    return [row.node for row in rows if row.status == "online"] or [node]
+
+
+def _judge(step: Step, state: TaskState) -> None:
+    if state.trouble is not None:
+        step.note = f"It was started; its current state is unknown. {state.trouble}"
+    step.state = StepState.DONE if state.outcome is TaskOutcome.OK else StepState(state.outcome)
+    if state.outcome is TaskOutcome.FAILED:
+        whole_log = Advice("See its whole log", TASK_GET(task=state.upid.text))
+        advice = conflict_advice(state.exit or "") or whole_log
+        step.problem = TaskFailed(f"The task failed: {state.exit}", next_step=advice)
+        step.id_taken = id_was_taken(state.exit or "")
+        earlier = [
+            line for line in state.log[:-LOG_LINES_ON_FAILURE] if line.startswith("ERROR")
+        ]  # of one guest among many
+        step.log = [*earlier[-LOG_LINES_ON_FAILURE:], *state.log[-LOG_LINES_ON_FAILURE:]]
+    elif state.outcome is TaskOutcome.WARNINGS:
+        step.note = state.exit
+        step.log = [line for line in state.log if "warn" in line.lower()][-LOG_LINES_ON_FAILURE:]
+
+
+async def _settle(cluster: Cluster, step: Step, call: Call, deadline: float) -> None:
+    """Wait for what the task only requested, from the HA manager or after the end of a VM."""
+    there = call.arrived or call.settled
+    while there is not None and not await _holds(there):
+        if cluster.clock.monotonic() >= deadline or cluster.client.leaving:
+            step.state, step.note = StepState.RUNNING, Advice("PVE is still working on it", GUEST_GET)
+            return
+        await cluster.clock.sleep(SETTLE_INTERVAL)
+
+
+async def confirm_identity(backend: Backend, plan: Plan) -> None:
+    """Before a DESTROY: the guests are still the ones that the plan names."""
+    for where, part in plan.parts():
+        targets = [step.target for step in part.calls if step.target is not None and step.target.kind in ("vm", "ct")]
+        if targets:
+            await _confirm_identity((where or backend).api, part, targets)
+
+
+async def _confirm_identity(cluster: Cluster, plan: Plan, targets: Sequence[Target]) -> None:
+    cluster.forget()
+    for target in targets:
+        try:
+            now = await cluster.inventory.fresh_guest(int(target.id))
+        except NotFound:
+            if int(target.id) in plan.claimed_vmids:  # it does not exist yet
+                continue
+            raise Conflict(
+                f"{target} no longer exists", next_step=Advice("Nothing was done. See what exists", GUEST_LIST)
+            ) from None
+        if (now.kind, now.node) != (target.kind, target.node) or (now.name and target.name and now.name != target.name):
+            raise Conflict(
+                f"{target} has become {now}",
+                next_step="Nothing was done. Look again, then decide",
+            )
+
+
+def _split(report: Report | None, share: float) -> tuple[Report | None, Report | None]:
+    """One progress bar for two stages, the first of which takes `share` of it."""
+    if report is None:
+        return None, None
+
+    async def first(done: float, whole: float | None, line: str) -> None:
+        await report(share * done / (whole or 100.0), 1.0, line)
+
+    async def second(done: float, whole: float | None, line: str) -> None:
+        await report(share + (1 - share) * done / (whole or 100.0), 1.0, line)
+
+    return first, second
+
+
+class _Progress:
+    """One progress bar for many calls that never goes back."""
+
+    def __init__(self, parts: int, report: Report | None) -> None:
+        self._report = report
+        self._parts = [0.0] * parts
+        self._shown = -1.0
+
+    def part(self, number: int) -> Report | None:
+        if self._report is None:
+            return None
+
+        async def tell(done: float, whole: float | None, line: str) -> None:
+            self._parts[number] = done / (whole or 100.0)
+            overall = round(100 * sum(self._parts) / len(self._parts), 1)
+            if self._report is not None and overall > self._shown:
+                self._shown = overall
+                await self._report(overall, 100.0, line)
+
+        return tell

@@ -1,0 +1,159 @@
+"""What would happen to a call, and why: decided by the code that runs calls, up to the point of changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from quorate.config.rules import Rule
+from quorate.operations.argument_names import with_known_names
+from quorate.operations.plan import Plan, in_wire_form
+from quorate.operations.registry import OTHER_CLUSTER, PIPELINE_ARGUMENTS, Risk
+from quorate.pipeline.arguments import decode
+from quorate.pipeline.authorization import authorize, reach_of
+from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.change import release
+from quorate.pipeline.gate import Gate
+from quorate.pipeline.invocation import Invocation
+from quorate.pipeline.pipeline import Pipeline
+from quorate.pipeline.policy import verdict
+from quorate.pipeline.responses import call_line
+from quorate.pipeline.routing import Route, route
+from quorate.pipeline.sites import Site
+from quorate.problems import (
+    AuthenticationFailed,
+    NodeOffline,
+    Problem,
+    Refused,
+    ServerFailed,
+    TimedOut,
+    Unreachable,
+    UntrustedCertificate,
+)
+from quorate.pve.lookup import guests_in
+from quorate.pve.subjects import Subject, of_row
+from quorate.state.freeze import ChangesFrozen
+
+ALLOWED, REFUSED, NOT_NOW, UNKNOWN = "allowed", "refused", "refused at this moment", "not known"
+FAILS = "allowed, but it would fail"
+"""The policy allows it; the arguments or the current state do not."""
+_NO_ANSWER = (Unreachable, UntrustedCertificate, AuthenticationFailed, TimedOut, ServerFailed, NodeOffline)
+
+
+async def explain(pipeline: Pipeline, name: str, given: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
+    """The verdict on a call at the cluster it goes to, or at each of several."""
+    operation = pipeline.operation(name)
+    given = with_known_names(operation, given)
+    call = pipeline.invocation(operation, pipeline.risk_of(operation, given), given, Exchange(caller))
+    head = {"tool": name, "risk": call.risk.value}
+    if not list(pipeline.sites) and not operation.about_homelab:
+        return {**head, **_by_tool(pipeline.gate, call, None)}
+    try:
+        chosen = await route(pipeline.sites, operation, given, caller, changes=call.changes)
+    except Problem as problem:
+        return {**head, "verdict": UNKNOWN, "why": str(problem)}  # each cluster may have its own
+    parts: dict[str, Any] = {site.name: await _at(pipeline, site, call, chosen) for site in chosen.sites}
+    answer = parts if len(parts) > 1 else {"cluster": chosen.sites[0].name, **next(iter(parts.values()))}
+    return dict(pipeline.sanitize({**head, **answer}))
+
+
+async def _at(pipeline: Pipeline, site: Site, call: Invocation, chosen: Route) -> dict[str, Any]:
+    answer = _by_tool(site.gate(pipeline.gate), call, None if call.changes else site.backend.clock.time())
+    if answer["verdict"] != ALLOWED:
+        return answer
+    try:
+        if call.changes:
+            return {**answer, **await _explain_change(pipeline, site, call, chosen)}
+        view = await pipeline.visible_view(site, call)
+        await view.lookup(chosen.arguments)
+        return {**answer, "sees": await view.visibility()}
+    except Refused as refusal:
+        return {**answer, **_refused(refusal)}
+    except Problem as problem:
+        return await _without_plan(pipeline, site, call, chosen, answer, problem)
+
+
+async def _without_plan(
+    pipeline: Pipeline, site: Site, call: Invocation, chosen: Route, answer: dict[str, Any], problem: Problem
+) -> dict[str, Any]:
+    """There is no plan, but the rules can still be applied to the guests that the call names."""
+    if isinstance(problem, _NO_ANSWER) or call.operation.about_homelab:
+        return _describe_failure(answer, problem)
+    try:
+        rows = [(await site.cluster.guest(ref)).row for ref in guests_in(chosen.arguments)]
+    except Problem:
+        return _describe_failure(answer, problem)
+    named = [one for row in rows if (one := of_row(row))]
+    gate = site.gate(pipeline.gate)
+    rules = {"rules": [_describe_rule(rule, named) for rule in gate.rules.rules]} if named else {}
+    refusal = gate.rules.about_call(call.operation, call.risk, named, None) if named else None
+    return {**answer, **rules, **_refused(refusal)} if refusal else {**_describe_failure(answer, problem), **rules}
+
+
+def _describe_failure(answer: dict[str, Any], problem: Problem) -> dict[str, Any]:
+    if isinstance(problem, _NO_ANSWER):
+        about = "Access level, toolsets and rules about the tool allow it; what it would act on is not known"
+        return {**answer, "verdict": UNKNOWN, "why": f"{about}: {problem}"}
+    return {**answer, "verdict": FAILS, "why": str(problem)}
+
+
+def _by_tool(gate: Gate, call: Invocation, now: float | None) -> dict[str, Any]:
+    operation, risk = call.operation, call.risk
+    access = f"{gate.access.value}; {operation.name} needs {gate.needed(risk).value} here"
+    refusal = gate.objection(operation, call.caller, risk, now)
+    return {"verdict": ALLOWED, "access": access, **(_refused(refusal) if refusal else {})}
+
+
+async def _explain_change(pipeline: Pipeline, site: Site, call: Invocation, chosen: Route) -> dict[str, Any]:
+    arguments = decode(call.operation, chosen.arguments)
+    for name in PIPELINE_ARGUMENTS:
+        arguments.pop(name, None)
+    if call.operation.wants_other_cluster:
+        arguments[OTHER_CLUSTER] = partial(pipeline.other_cluster, invocation=call)
+    plan: Plan = await call.run(await pipeline.visible_view(site, call), arguments)
+    release(site.backend, plan)
+    plan = await in_wire_form(site.backend, plan)
+    found = await authorize(pipeline.sites, site, pipeline.gate, call, plan)
+    reached = [one for _, subjects in await reach_of(pipeline.sites, site, plan) for one in subjects]
+    answer: dict[str, Any] = {
+        "plan": plan.summary,
+        "calls": [call_line(step) for step in plan.calls],
+        "reaches": [_describe(one) for one in reached],
+        "rules": [_describe_rule(rule, reached) for rule in site.gate(pipeline.gate).rules.rules],
+        "approval": _approval(pipeline, found.risk),
+    }
+    if found.risk is not call.risk:
+        answer["risk"] = f"{found.risk.value}, by what the plan does"
+    if found.objection:
+        return answer | _refused(found.objection)
+    try:
+        await pipeline.journal.freeze.require_none()
+    except ChangesFrozen as frozen:
+        return answer | _refused(frozen, NOT_NOW)
+    return answer | (_refused(found.passing, NOT_NOW) if found.passing else {})
+
+
+def _refused(refusal: Problem, verdict: str = REFUSED) -> dict[str, Any]:
+    rule = {"rule": refusal.facts["rule"]} if "rule" in refusal.facts else {}
+    return {"verdict": verdict, **rule, "why": str(refusal)}
+
+
+def _approval(pipeline: Pipeline, risk: Risk) -> str:
+    approver = pipeline.approver
+    return (
+        f"needed ({approver.mode.value})" if approver.needed(risk) and approver.mode.value != "none" else "not needed"
+    )
+
+
+def _describe(subject: Subject) -> str:
+    parts = [f"node {subject.node}" if subject.node and subject.kind != "node" else ""]
+    parts += [f"pool {subject.pool}" if subject.pool and subject.kind != "pool" else ""]
+    parts += [f"tags {', '.join(subject.tags)}" if subject.tags else ""]
+    facts = "; ".join(part for part in parts if part)
+    return f"{subject} ({facts})" if facts else str(subject)
+
+
+def _describe_rule(rule: Rule, subjects: list[Subject]) -> str:
+    met = [str(one) for one in subjects if verdict(rule, one)] if rule.about_targets else ["every call"]
+    return f"{rule.name}: {rule} (matches {', '.join(met[:5]) or 'nothing here'})"

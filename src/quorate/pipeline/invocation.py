@@ -1,0 +1,73 @@
+"""One call of one operation, from the caller's arguments to the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quorate.operations.backend import Backend
+from quorate.operations.registry import Operation, Risk, Table
+from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.sanitization import Sanitizer
+from quorate.problems import Problem
+from quorate.pve.tasks import Report
+from quorate.state.outcomes import Outcome
+
+PLAN_TOKEN = "plan_token"  # noqa: S105 - the name of an argument
+
+
+def without_token(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in given.items() if name != PLAN_TOKEN}
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    operation: Operation
+    risk: Risk
+    """What this very call can do."""
+    given: Mapping[str, Any]
+    """The arguments as they came."""
+    exchange: Exchange
+    sanitizer: Sanitizer
+    takes_token: bool = False
+    """Whether the operator chose plan tokens; then `plan_token` is an argument of the pipeline."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        return without_token(self.given) if self.takes_token else self.given
+
+    @property
+    def plan_token(self) -> str | None:
+        token = self.given.get(PLAN_TOKEN) if self.takes_token else None
+        return str(token) if token else None
+
+    async def run(self, backend: Backend, arguments: Mapping[str, Any]) -> Any:
+        """What the operation answers or plans there. A problem comes with what the backend knows about its cause."""
+        try:
+            return await self.operation.run(backend, **arguments)
+        except Problem as problem:
+            raise await backend.explain(problem) from None
+
+    @property
+    def caller(self) -> Caller:
+        return self.exchange.caller
+
+    @property
+    def changes(self) -> bool:
+        return self.risk in (Risk.CHANGE, Risk.DESTROY)
+
+    @property
+    def report(self) -> Report | None:
+        return self.sanitizer.report(self.exchange.report)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the caller gets: facts without secrets, and PNG pictures where requested."""
+
+    data: dict[str, Any] | Table
+    outcome: Outcome | None = None
+    """Of a change."""
+    failed: bool = False
+    pictures: tuple[bytes, ...] = ()

@@ -1,0 +1,165 @@
+"""What the approving person reads: losses, every target, the reason for the question, every step.
+
+Nothing is left out. Each value is shortened separately, so a long one cannot hide the one that matters. A question that
+is still too long to read is refused, not cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from quorate.operations.api.risk import Effect
+from quorate.operations.backend import Backend
+from quorate.operations.plan import Action, Call, Plan, Target
+from quorate.operations.registry import Risk
+from quorate.pipeline.authorization import ON_A_NODE
+from quorate.pipeline.losses import losses
+from quorate.pipeline.responses import redacted_params
+from quorate.pipeline.sanitization import clean_text, one_line, shortened
+from quorate.problems import NotFound, Refused
+from quorate.pve.cluster import Cluster
+from quorate.pve.subjects import Subject
+from quorate.pve.targets import GUEST
+from quorate.state.approvals import Approval
+
+GUESTS = ("vm", "ct")
+LONGEST_VALUE, LONGEST_WORD = 160, 100
+CODE = frozenset({"command", "args", "hookscript", "script", "entrypoint"})
+"""Parameters that run: what matters may be at their end."""
+LONGEST_QUESTION = 24_000
+"""About as much as a person reads before answering; more targets must be split into several calls."""
+
+
+async def briefing(
+    backend: Backend,
+    plan: Plan,
+    reach: Sequence[tuple[Backend, Sequence[Subject]]],
+    effects: Sequence[Effect],
+    risk: Risk,
+) -> list[str]:
+    """What to know besides the steps, one line each; words written by others come after a colon."""
+    grave = [one for one in effects if one.risk is risk]
+    reasons = [str(one) for one in grave]
+    grave_steps = [step for step in plan.calls if isinstance(step, Action) and step.risk is risk]
+    reasons += [step.risk_because or ON_A_NODE for step in grave_steps]
+    reasons = reasons or ["every change needs approval" if risk is Risk.CHANGE else plan.summary]
+    final = any(not one.undoable for one in grave) or (risk is Risk.DESTROY and not grave)
+    lines = ["This cannot be undone"] if final else []
+    lines += [f"lost: {line}" for line in await losses(backend, plan)]
+    lines += [f"target: {line}" for line in await _targets(backend, plan, reach)]
+    lines += [f"asked because: {reason}" for reason in dict.fromkeys(reasons)]
+    lines += [f"warning: {one}" for one in plan.warnings]
+    for name, value in plan.facts.items():
+        lines += _fact(name.replace("_", " "), value)
+    lines += [f"left as it is: {one}" for one in plan.unchanged]
+    lines += [f"cannot be done: {one}" for one in plan.failures]
+    return [one_line(line) for line in lines]
+
+
+def targets_of(plan: Plan) -> list[Target]:
+    return list(dict.fromkeys(call.target for call in plan.calls if call.target is not None))
+
+
+def step_line(step: Call | Action) -> str:
+    """A step with all its parameters, each shortened separately; a command in full, because its end may matter most."""
+    if isinstance(step, Action):
+        return one_line(step.line)
+    params = (f"{name}={_render(name, one_line(str(value)))}" for name, value in redacted_params(step).items())
+    return " ".join([step.method, step.path, *params])
+
+
+def runs_code(step: Call | Action) -> bool:
+    """Whether the line of a step is a command, or contains one."""
+    return isinstance(step, Action) or bool(CODE & step.params.keys())
+
+
+def _render(name: str, text: str) -> str:
+    return text if name in CODE else shortened(text, LONGEST_VALUE)
+
+
+def word_of_consent(plan: Plan) -> str:
+    """What the person types: the name of the only target, or the number of steps."""
+    names = {target.name if _is_a_word(target.name) else target.id for target in targets_of(plan)}
+    return names.pop() if len(names) == 1 else f"yes to {len(plan.calls)} steps"
+
+
+def question(row: Approval, word: str) -> str:
+    parts = [
+        [row.summary],
+        [f"- {line}" for line in row.remarks],
+        [f"Cluster: {row.cluster}", *row.plan],
+        [f"Type {word} to approve."],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def refuse_unreadable(summary: str, lines: Iterable[str]) -> None:
+    """Refuse a question that nobody would read to its end."""
+    length = len(summary) + sum(len(line) + 1 for line in lines)
+    if length > LONGEST_QUESTION:
+        raise Refused(
+            f"{shortened(summary, LONGEST_VALUE)}: too much for one approval",
+            why=f"Naming every target and effect takes {length} characters; the limit is {LONGEST_QUESTION}",
+            next_step="Nothing was done. Choose fewer targets, and call once for each part",
+        )
+
+
+def refuse_given_secrets(summary: str, texts: Iterable[str], hides: Callable[[str], bool]) -> None:
+    """Refuse a question in which a secret that the caller chose would blank out something else."""
+    if any(hides(text) for text in texts):
+        raise Refused(
+            f"{shortened(summary, LONGEST_VALUE)}: a secret in this call occurs elsewhere in it, too",
+            why="It would be hidden there from the person who approves",
+            next_step="Nothing was done. Choose another secret, or make separate calls",
+        )
+
+
+async def _targets(backend: Backend, plan: Plan, reach: Sequence[tuple[Backend, Sequence[Subject]]]) -> list[str]:
+    """Everything that the calls reach, each once; guests with their state."""
+    named = {(one.kind, one.id): str(one) for _, subjects in reach for one in subjects if one.kind != GUEST}
+    guests = {(place.name, one.id): place for place, subjects in reach for one in subjects if one.kind == GUEST}
+    for where, part in plan.parts():
+        place = where or backend
+        place.forget()  # the person decides on how things are now
+        for target in targets_of(part):
+            if target.kind in GUESTS:
+                guests.setdefault((place.name, target.id), place)
+            else:
+                named.setdefault((target.kind, target.id), str(target))
+    lines = [await _guest_state(place.api, vmid) for (_, vmid), place in guests.items()]
+    return [*(line for line in lines if line), *named.values()]
+
+
+async def _guest_state(cluster: Cluster, vmid: str) -> str:
+    """Empty for a guest that does not exist yet."""
+    try:
+        guest = await cluster.guest(int(vmid))
+    except NotFound:
+        return ""
+    row = guest.row
+    tags = f", tags: {', '.join(row.tag_list)}" if row.tag_list else ""
+    return f"{guest}, {'a template' if row.template else row.status} on {row.node}{tags}"
+
+
+def _is_a_word(name: str) -> bool:
+    """Whether it can be typed: a name with blanks or unseen characters may be meant to mislead."""
+    return bool(name) and len(name) <= LONGEST_WORD and clean_text(name) == name and not re.search(r"\s", name)
+
+
+def _fact(name: str, value: Any) -> Iterator[str]:
+    """`disks: scsi0: local-lvm:vm-100-disk-0 32 GiB, …`; empty values are left out, empty lists are not."""
+    if isinstance(value, Mapping):
+        yield from (line for key, one in value.items() for line in _fact(f"{name} {key}".replace("_", " "), one))
+    elif isinstance(value, (list, tuple)):
+        yield f"{name}: {', '.join(_word(one) for one in value) or 'none'}"
+    elif value not in (None, ""):
+        yield f"{name}: {_word(value)}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = " ".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, Mapping) else str(value)
+    return shortened(text, LONGEST_VALUE)

@@ -1,0 +1,67 @@
+"""What the steps of a plan reach: what their calls name, and what the stored objects that they change are about."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from quorate.operations.plan import Action, Call
+from quorate.problems import NotFound, ParameterRejected
+from quorate.pve.cluster import Cluster
+from quorate.pve.schema import Facts
+from quorate.pve.targets import GUEST, HOST, NODE, Reached, reached
+from quorate.pve.wire import encode, read
+
+_STORED: Final = re.compile(r"/cluster/(?:backup|ha/rules|ha/groups|mapping/(?:pci|usb|dir))/[^/]+")
+_GROUP: Final = re.compile(r"/cluster/ha/groups/(?P<name>[^/]+)")
+_TARGET_KEYS: Final = ("vmid", "all", "exclude", "pool", "resources", "nodes", "map")
+
+
+def reach_of_step(step: Call | Action, facts: Facts | None) -> list[list[Reached]]:
+    if isinstance(step, Call):
+        return [reach_of_call(step, facts)]
+    return [_of_target(step), *(reach_of_call(call, facts) for call in step.needs)]
+
+
+def reach_of_call(call: Call, facts: Facts | None) -> list[Reached]:
+    request = read(facts, call.method, call.path, call.params)
+    return reached(request) if request else []
+
+
+def _of_target(action: Action) -> list[Reached]:
+    target = action.target
+    if target is None:
+        return []
+    if target.kind == HOST:
+        return [Reached(HOST, target.id, becomes=msgspec.structs.asdict(action.becomes) if action.becomes else {})]
+    if target.kind in ("vm", "ct"):
+        return [Reached(GUEST, target.id, target.node)]
+    return [Reached(NODE, target.node, target.node)] if target.node else []
+
+
+async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[Reached]:
+    """What a stored object is about now, such as the guests of a backup job: changing it concerns them as well."""
+    if call.method not in ("PUT", "DELETE") or not _STORED.fullmatch(call.path):
+        return []
+    try:
+        stored = await cluster.get(call.path)
+        group = _GROUP.fullmatch(call.path)
+        members = await _in_group(cluster, group["name"]) if group else []
+    except (NotFound, ParameterRejected):  # PVE will report it
+        return []
+    about = {name: stored[name] for name in _TARGET_KEYS if name in stored}
+    return [
+        *_reached(facts, call.path, about),
+        *(one for sid in members for one in _reached(facts, f"/cluster/ha/resources/{sid}", {})),
+    ]
+
+
+async def _in_group(cluster: Cluster, name: str) -> list[str]:
+    return [str(row["sid"]) for row in await cluster.get("/cluster/ha/resources") if row.get("group") == name]
+
+
+def _reached(facts: Facts, path: str, params: dict[str, Any]) -> list[Reached]:
+    request = read(facts, "PUT", path, encode(params))
+    return reached(request) if request else []

@@ -1,0 +1,275 @@
+"""Find out how a change ended whose process died, from PVE's tasks and the state of the target.
+
+Sends only reads. The finding closes the entry; what cannot be asked now is tried again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorate.operations.registry import operation_named
+from quorate.operations.units import moment
+from quorate.pipeline.evidence import Trace, trace_of
+from quorate.pipeline.sites import Sites
+from quorate.problems import NotFound, Problem
+from quorate.pve.clock import Clock
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import conflict_advice
+from quorate.pve.tasks import TaskOutcome, Upid, gather_bounded, read_state
+from quorate.state.canonical import plain
+from quorate.state.journal import Journal, Unfinished
+from quorate.state.outcomes import Outcome, StepState, overall
+from quorate.state.trail import seconds_of
+
+ASKED_AT_ONCE = 8
+LOOK = "Look at it before you repeat the call"
+LOOK_SECONDS = 30.0
+LONGEST_LOOK = 600
+
+Look = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+
+
+@dataclass(slots=True)
+class Found:
+    """The state of one step, and how that is known."""
+
+    state: StepState
+    says: str = ""
+    task: str = ""
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A change that was investigated."""
+
+    entry: Mapping[str, Any]
+    outcome: Outcome | None
+    """None if nobody can tell now."""
+    says: list[str] = field(default_factory=list)
+
+
+class NobodyToAsk(Exception):
+    """The cluster does not answer now; it may later."""
+
+
+class Resolver:
+    def __init__(
+        self,
+        sites: Sites,
+        journal: Journal,
+        sanitize: Callable[[Mapping[str, Any]], dict[str, Any]],
+        look: Look,
+        clock: Clock,
+    ) -> None:
+        self._sites = sites
+        self._journal = journal
+        self._sanitize = sanitize
+        self._look = look
+        self._clock = clock
+
+    async def resolve(self) -> list[Resolved]:
+        """Close every change whose process is gone, as far as its outcome can be established now."""
+        waiting = await self._journal.take_over()
+        found: list[Resolved] = []
+        try:
+            while waiting:
+                found.append(await self._resolve(waiting[0]))
+                del waiting[0]
+        finally:  # any process may take over what is left
+            for one in waiting:
+                await self._journal.give_back(one.id)
+        return found
+
+    async def _resolve(self, unfinished: Unfinished) -> Resolved:
+        entry = unfinished.entry
+        try:
+            steps = await _Investigation(self._sites, self._journal, entry, self._look, self._clock).steps()
+        except NobodyToAsk as problem:
+            await self._journal.give_back(unfinished.id)
+            return Resolved(entry, None, [str(problem)])
+        outcome = overall([step.state for step in steps]) if steps else Outcome.UNKNOWN
+        says = [step.says for step in steps if step.says]
+        final = StepState.RUNNING not in [step.state for step in steps]
+        if not final and entry.get("outcome") == outcome:
+            await self._journal.give_back(unfinished.id)  # the entry says so already
+            return Resolved(entry, outcome, says)
+        closing = {
+            "time": moment(self._clock.time()),
+            "steps": [
+                {"step": number, "state": step.state.value, **({"task": step.task} if step.task else {})}
+                for number, step in enumerate(steps, 1)
+            ],
+            "tasks": [step.task for step in steps if step.task],
+            "outcome": outcome.value,
+            "found": says or ["The entry does not say what was planned. " + LOOK],
+            "resolved": True,
+        }
+        await self._journal.close(unfinished.id, self._sanitize(closing), final=final)
+        return Resolved(entry, outcome, says)
+
+
+class _Investigation:
+    """The investigation of one entry."""
+
+    def __init__(self, sites: Sites, journal: Journal, entry: Mapping[str, Any], look: Look, clock: Clock) -> None:
+        self._clusters = {site.name: site.cluster for site in sites}
+        self._journal = journal
+        self._entry = entry
+        self._look = look
+        self._clock = clock
+        self._answers = {str(one.get("step")): one for one in entry.get("answers", ())}
+        self._known = {str(one.get("step")): one for one in entry.get("steps", ())}
+        """From an earlier outcome that was not final."""
+        self._contested: set[tuple[str, str]] = set()
+        self._begun = seconds_of(str(entry.get("time"))) or clock.time()
+
+    async def steps(self) -> list[Found]:
+        wire = self._entry.get("wire")
+        if not isinstance(wire, list):
+            return []
+        numbered = [(str(number), one) for number, one in enumerate(wire, 1)]
+        if self._entry.get("independent"):
+            return list(
+                await gather_bounded(
+                    ASKED_AT_ONCE, [self._asking(number, one, self._begun) for number, one in numbered]
+                )
+            )
+        return await self._in_order(numbered, self._begun)
+
+    def _asking(self, number: str, wire: Any, since: float) -> Callable[[], Any]:
+        return lambda: self._step(number, wire, since)
+
+    async def _in_order(self, numbered: list[tuple[str, Any]], since: float) -> list[Found]:
+        """A step was started only if the one before it was answered and done."""
+        found: list[Found] = []
+        for number, one in numbered:
+            if found and not (found[-1].state.is_done and self._was_answered(numbered[len(found) - 1][0])):
+                found.append(Found(StepState.NOT_TRIED))
+                continue
+            found.append(await self._step(number, one, since))
+            since = seconds_of(str(self._answers.get(number, {}).get("time"))) or since
+        return found
+
+    def _was_answered(self, number: str) -> bool:
+        parts = (one for one in self._answers if one.startswith(f"{number}."))
+        return number in self._answers or number in self._known or any(parts)
+
+    async def _step(self, number: str, wire: Any, since: float) -> Found:
+        said = {**self._answers.get(number, {}), **self._known.get(number, {})}
+        state = StepState(said.get("state", StepState.SENT))
+        if not isinstance(wire, Mapping):
+            return Found(StepState.UNKNOWN, f"Step {number}: the entry was cut short. {LOOK}")
+        if task := str(said.get("task", "")):
+            return await self._task(number, wire, task)
+        if said and not state.is_open:
+            return Found(state, str(said.get("error", "")))
+        if "action" in wire:
+            return await self._action(number, wire, since)
+        return await self._unanswered_call(number, wire, since)
+
+    async def _unanswered_call(self, number: str, wire: Mapping[str, Any], since: float) -> Found:
+        """A call without an answer: it was not sent, or the process died before the answer arrived."""
+        cluster = self._cluster(number, wire)
+        if isinstance(cluster, Found):
+            return cluster
+        what = f"Step {number} ({wire.get('method')} {wire.get('path')})"
+        try:
+            trace = await trace_of(cluster, wire, since, self._claimed)
+            if isinstance(trace, Upid) and (wire.get("method"), wire.get("path")) in self._contested:
+                raise NobodyToAsk(f"{what}: its task may belong to a change that is still running; try again later")
+        except NotFound as problem:
+            return Found(StepState.UNKNOWN, f"{what}: {problem.what} {LOOK}")
+        except Problem as problem:
+            raise NobodyToAsk(f"{what}: {problem}") from None
+        match trace:
+            case Upid():
+                return await self._task(number, wire, trace.text)
+            case Trace.PRESENT:
+                return Found(StepState.DONE, f"{what}: its effect is visible")
+            case Trace.NONE:
+                return Found(StepState.NOT_TRIED, f"{what}: it was not done, PVE shows no trace of it")
+            case Trace.SEVERAL:
+                return Found(StepState.UNKNOWN, f"{what}: several tasks match. {LOOK}")
+            case _:
+                return Found(StepState.UNKNOWN, f"{what}: before and after look the same. {LOOK}")
+
+    async def _task(self, number: str, wire: Mapping[str, Any], text: str) -> Found:
+        cluster = self._cluster(number, wire)
+        if isinstance(cluster, Found):
+            return Found(cluster.state, cluster.says, text)
+        try:
+            state = await read_state(cluster.client, Upid.parse(text))
+        except NotFound:
+            return Found(StepState.UNKNOWN, f"Step {number}: PVE has forgotten its task. {LOOK}", text)
+        except Problem as problem:
+            raise NobodyToAsk(f"Step {number}, task {text}: {problem}") from None
+        found = StepState.DONE if state.outcome is TaskOutcome.OK else StepState(state.outcome)
+        says = {
+            StepState.DONE: "its task has ended well",
+            StepState.RUNNING: "its task is still running",
+            StepState.WARNINGS: f"its task has ended with {state.exit}",
+        }.get(found, f"its task failed: {state.exit} {conflict_advice(state.exit or '') or ''}".rstrip())
+        return Found(found, f"Step {number}: {says}", text)
+
+    async def _action(self, number: str, wire: Mapping[str, Any], since: float) -> Found:
+        """Several writes to PVE as one step, or something on a host that PVE does not know about."""
+        what = f"Step {number} ({wire.get('target') or wire.get('action')})"
+        calls = wire.get("calls")
+        if not isinstance(calls, list) or not calls or not await self._is_known_to_pve(number, wire, calls):
+            now = await self._current_state()
+            return Found(StepState.UNKNOWN, f"{what}: it may have been started; its end is unknown. {now}{LOOK}")
+        parts = await self._in_order([(f"{number}.{place}", one) for place, one in enumerate(calls, 1)], since)
+        done = sum(part.state.is_done for part in parts)
+        tasks = [part.task for part in parts if part.task]
+        state = overall([part.state for part in parts])
+        says = "; ".join(
+            [f"{what}: {done} of {len(parts)} calls are done", *(part.says for part in parts if part.says)]
+        )
+        states = {
+            Outcome.DONE: StepState.DONE,
+            Outcome.WARNINGS: StepState.WARNINGS,
+            Outcome.NOT_DONE: StepState.NOT_TRIED,
+            Outcome.RUNNING: StepState.RUNNING,
+            Outcome.UNKNOWN: StepState.UNKNOWN,
+        }
+        return Found(states.get(state, StepState.FAILED), says, tasks[-1] if tasks else "")
+
+    async def _current_state(self) -> str:
+        """The current state of the host or guest, if a tool can show it."""
+        given = self._entry.get("arguments")
+        operation = operation_named(str(self._entry.get("tool")))
+        if operation is None or not operation.shown_by or not isinstance(given, Mapping):
+            return ""
+        tool, *names = operation.shown_by
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                shown = await self._look(tool, {name: given[name] for name in names if given.get(name) is not None})
+        except (Problem, TimeoutError) as problem:
+            return f"{tool} cannot tell: {problem or 'no answer'} "
+        return f"{tool} shows: {str(plain(shown))[:LONGEST_LOOK]}. "
+
+    async def _is_known_to_pve(self, number: str, wire: Mapping[str, Any], calls: list[Any]) -> bool:
+        """Whether all its calls leave a trace, so that a missing one means something."""
+        cluster = self._clusters.get(str(wire.get("cluster")))
+        if cluster is None:
+            return False
+        try:
+            facts = await cluster.facts()
+        except Problem as problem:
+            raise NobodyToAsk(f"Step {number}: {problem}") from None
+        matches = [facts.find(str(one.get("method")), str(one.get("path"))) for one in calls]
+        return all(match is not None and "/agent/" not in match.endpoint.template for match in matches)
+
+    def _cluster(self, number: str, wire: Mapping[str, Any]) -> Cluster | Found:
+        name = str(wire.get("cluster"))
+        if name in self._clusters:
+            return self._clusters[name]
+        return Found(StepState.UNKNOWN, f"Step {number}: cluster {name} is no longer configured. {LOOK}")
+
+    async def _claimed(self) -> set[str]:
+        """Tasks since this change began that are known to belong to a step."""
+        self._contested = await self._journal.unanswered_calls(self._begun)  # first: an answer may arrive in between
+        return await self._journal.tasks_since(self._begun)

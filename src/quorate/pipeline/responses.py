@@ -1,0 +1,133 @@
+"""A plan and its outcome, as the caller sees them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from quorate.command_secrets import HIDDEN, shown_line
+from quorate.hints import TASK_WAIT, Advice
+from quorate.operations.plan import Action, Call, Plan
+from quorate.pipeline.redaction import secret_parameters
+from quorate.pipeline.step import Step
+from quorate.state import outcomes
+from quorate.state.outcomes import StepState
+
+
+def call_line(call: Call | Action) -> str:
+    """A step on one line, without secrets: `POST /nodes/pve1/qemu vmid=100 cores=2`."""
+    if isinstance(call, Action):
+        return call.line
+    params = (
+        f"{name}={one}"
+        for name, value in redacted_params(call).items()
+        for one in (value if isinstance(value, (list, tuple)) else (value,))  # a repeated key is shown each time
+    )
+    return " ".join([call.method, call.path, *params])
+
+
+def redacted_params(call: Call) -> dict[str, Any]:
+    """The parameters of a call as they are sent, without secrets."""
+    hidden = secret_parameters(call.path)
+    return {name: HIDDEN if name in hidden else _redact(name, value) for name, value in call.params.items()}
+
+
+def _redact(name: str, value: Any) -> Any:
+    """A command for a guest is shown without the secrets that people write into commands."""
+    if name != "command":
+        return value
+    return shown_line(shlex.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+
+
+def dry_run(plan: Plan, lost: Sequence[str] = (), not_now: str = "") -> dict[str, Any]:
+    """`lost` lists what would be destroyed, `not_now` what forbids it for the moment, such as quiet hours."""
+    checked = "Parameters and privileges are checked; call again without dry_run to do it"
+    return {
+        "result": "dry run, nothing was changed",
+        "plan": plan.summary,
+        "steps": [{"step": call.says, "call": call_line(call)} for call in plan.calls],
+        **({"lost": list(lost)} if lost else {}),
+        **_remarks(plan),
+        **({"not_now": not_now} if not_now else {}),
+        "next": checked if plan.calls else "There is nothing to do",
+    }
+
+
+def nothing_to_do(plan: Plan) -> dict[str, Any]:
+    return {"result": "failed" if plan.failures else "nothing to do", "plan": plan.summary, **_remarks(plan)}
+
+
+def outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
+    if all(step.state.is_done for step in steps[: plan.first]):  # the plan's facts name the snapshots
+        steps = steps[plan.first :]
+    result = overall(steps) if not plan.failures else _part(steps, len(plan.failures))
+    described = [step.as_dict() for step in steps]
+    body: dict[str, Any]
+    if plan.columns:
+        body = {"hosts": _table(plan, steps)}
+        plan = replace(plan, failures=())
+    elif len(described) == 1:
+        body = {key: value for key, value in described[0].items() if key not in ("step", "state")}
+    else:
+        body = {"steps": described}
+    next_step = _next_step(plan, steps)
+    return {
+        "result": result,
+        "plan": plan.summary,
+        **body,
+        **_remarks(plan),
+        **({"next": next_step} if next_step else {}),
+    }
+
+
+def _table(plan: Plan, steps: list[Step]) -> dict[str, Any]:
+    """One row for each target: those that could not be acted on, those that failed, then the rest."""
+    columns = ["host", "state", *plan.columns, "why"]
+    rows = [[target, "not tried", *("" for _ in plan.columns), why] for target, why in map(_failure, plan.failures)]
+    for step in sorted(steps, key=lambda one: one.problem is None):
+        facts = step.as_dict()
+        told = [facts.get(name, "") for name in plan.columns]
+        rows.append([str(step.call.target), str(step.state), *told, facts.get("why", facts.get("note", ""))])
+    filled = [index for index in range(len(columns)) if any(row[index] not in ("", None) for row in rows)]
+    return {"columns": [columns[index] for index in filled], "rows": [[row[index] for index in filled] for row in rows]}
+
+
+def _failure(text: str) -> tuple[str, str]:
+    target, _, why = text.partition(": ")
+    return target, why
+
+
+def overall(steps: list[Step]) -> str:
+    """One state for all steps, or how many of them are done."""
+    states = {step.state for step in steps}
+    if any(step.problem for step in steps) and len(states) > 1:
+        return _part(steps)
+    if states == {StepState.NOT_TRIED}:
+        return StepState.NOT_TRIED
+    return outcomes.overall([step.state for step in steps if step.state is not StepState.NOT_TRIED])
+
+
+def _part(steps: list[Step], more: int = 0) -> str:
+    return f"{sum(step.state.is_done for step in steps)} of {len(steps) + more} done"
+
+
+def _remarks(plan: Plan) -> dict[str, Any]:
+    return {
+        **plan.facts,
+        **({"warnings": list(plan.warnings)} if plan.warnings else {}),
+        **({"unchanged": list(plan.unchanged)} if plan.unchanged else {}),
+        **({"failures": list(plan.failures)} if plan.failures else {}),
+    }
+
+
+def _next_step(plan: Plan, steps: list[Step]) -> str | Advice | None:
+    if advice := next((step.next_step for step in steps if step.next_step), None):
+        return advice
+    running = next((step.task.text for step in steps if step.state is StepState.RUNNING and step.task), None)
+    if running is None:
+        return plan.next_step
+    rest = [step.call.says for step in steps if step.state is StepState.NOT_TRIED]
+    after = f"; still to be done after it: {'; '.join(rest)}" if rest else ""
+    return Advice(f"Follow it{after}", TASK_WAIT(task=running))

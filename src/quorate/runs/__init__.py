@@ -1,0 +1,1 @@
+"""Carries durable runs on: one worker per run, every step an ordinary change through the pipeline."""

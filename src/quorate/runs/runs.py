@@ -1,0 +1,161 @@
+"""The runs of a server: start, list, follow and control them, and carry them on in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quorate.config import Access
+from quorate.operations.registry import operation_named
+from quorate.operations.runs.start import is_within
+from quorate.pipeline.caller import Exchange
+from quorate.pipeline.gate import Gate
+from quorate.pipeline.invocation import Result
+from quorate.pipeline.pipeline import Pipeline
+from quorate.problems import Problem
+from quorate.runs.worker import Worker
+from quorate.state.runs import WORKABLE, Run, RunState, RunStore
+from quorate.state.tokens import Tokens
+
+LOOK_SECONDS = 2.0
+AT_ONCE = 20
+"""Runs that one process carries on at the same time."""
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """The access level that a run needs and this process does not have."""
+
+    needed: Access
+    cluster: str
+    """Whose own setting it is; empty if it is the general one."""
+
+
+class Runs:
+    def __init__(self, pipeline: Pipeline, store: RunStore, tokens: Tokens, adapt: Callable[[Gate], Gate]) -> None:
+        self._pipeline = pipeline.variant(adapt=adapt)
+        self.store = store
+        self._tokens = tokens
+        self._driving: dict[str, asyncio.Task[None]] = {}
+
+    # -- for surfaces ----------------------------------------------------------------------------------------------
+
+    async def start(self, tool: str, arguments: Mapping[str, Any], exchange: Exchange) -> Result:
+        """Call one of the tools that start a run. The id is `run` in the result's data."""
+        return await self._pipeline.run(tool, arguments, exchange)
+
+    async def list(
+        self, states: Collection[RunState] = tuple(RunState), *, cluster: str | None = None, limit: int = 50
+    ) -> Sequence[Run]:
+        return await self.store.list(states, cluster=cluster, limit=limit)
+
+    async def get(self, id: str) -> Run:
+        return await self.store.get(id)
+
+    async def control(self, id: str, action: Literal["pause", "resume", "abort"], exchange: Exchange) -> Result:
+        run = await self.store.get(id)
+        cluster = {"cluster": run.cluster} if self._pipeline.sites.several else {}
+        return await self._pipeline.run("run_control", {"run": id, "action": action, **cluster}, exchange)
+
+    async def wait(self, id: str, seconds: float) -> Run:
+        """The run once it has ended or paused, or as it is when the time is up."""
+        deadline = self.store.clock.monotonic() + seconds
+        while True:
+            run = await self.store.get(id)
+            stands = run.state.has_ended or run.state is RunState.PAUSED
+            if stands or self.store.clock.monotonic() >= deadline:
+                return run
+            await self.store.clock.sleep(1.0)
+
+    # -- carrying them on ------------------------------------------------------------------------------------------
+
+    async def due(self) -> Sequence[Run]:
+        """Runs that this process may carry on now and that no other does."""
+        return [run for run in await self._unattended() if self._lacks(run) is None]
+
+    async def out_of_reach(self) -> Mapping[str, Lack]:
+        """By id: runs that are due but need more access than this process has, so that it leaves them alone."""
+        return {run.id: lack for run in await self._unattended() if (lack := self._lacks(run)) is not None}
+
+    async def _unattended(self) -> Sequence[Run]:
+        now = self.store.clock.time()
+        found = [run for run in await self.store.list(WORKABLE, limit=1000) if run.id not in self._driving]
+        return [run for run in found if _is_due(run, now) and not await self._is_taken(run)]
+
+    def _lacks(self, run: Run) -> Lack | None:
+        operation = operation_named(run.tool)
+        site = next((one for one in self._pipeline.sites if one.name == run.cluster), None)
+        if operation is None or site is None:
+            return None
+        gate = site.gate(self._pipeline.gate)
+        needed = gate.needed(operation.risk)
+        return None if gate.access.allows(needed) else Lack(needed, site.name if gate.own_level else "")
+
+    async def _is_taken(self, run: Run) -> bool:
+        return run.owner != self.store.owner and await self.store.is_worked_on(run)
+
+    async def work(self) -> Sequence[Run]:
+        """Carry on everything that is due, until it ends, pauses or has to wait for its time."""
+        worked = [run.id for run in await self.due() if await self._start_worker(run)]
+        await asyncio.gather(*(self._driving[one] for one in worked if one in self._driving), return_exceptions=True)
+        return [await self.store.get(one) for one in worked]
+
+    @contextlib.asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """While the server runs, carry on what is due. When it ends, steps in progress continue in PVE."""
+        looking = asyncio.create_task(self._keep_working())
+        try:
+            yield
+        finally:
+            tasks = [looking, *self._driving.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep_working(self) -> None:
+        changed = asyncio.Event()
+        self.store.on_change = changed.set
+        while True:
+            changed.clear()
+            try:
+                for run in sorted(await self.due(), key=lambda run: run.created)[: AT_ONCE - len(self._driving)]:
+                    await self._start_worker(run)
+            except Problem as problem:
+                _LOG.warning("Runs cannot be carried on now: %s", problem)
+            except Exception as error:  # noqa: BLE001 (a defect of ours must not end the loop)
+                _LOG.error("%s", self._pipeline.trace_of(error, {}))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await changed.wait()
+
+    async def _start_worker(self, run: Run) -> bool:
+        claimed = await self.store.claim(run)
+        if claimed is None:
+            return False
+        worker = Worker(self._pipeline, self.store, self._tokens, claimed.id)
+        task = asyncio.create_task(self._drive(worker))
+        self._driving[claimed.id] = task
+        task.add_done_callback(lambda _: self._driving.pop(claimed.id, None))
+        return True
+
+    async def _drive(self, worker: Worker) -> None:
+        try:
+            await worker.drive()
+        except Problem as problem:
+            _LOG.warning("The run %s stops here: %s", worker.id, problem)
+        except Exception as error:  # noqa: BLE001 (a defect of ours pauses this run, not the others)
+            trace = self._pipeline.trace_of(error, {})
+            _LOG.error("%s", trace)
+            with contextlib.suppress(Problem):
+                await worker.give_up(f"An internal error: {type(error).__name__}: {error}")
+
+
+def _is_due(run: Run, now: float) -> bool:
+    if run.state is not RunState.WAITING:
+        return True
+    return now >= run.starts and is_within(run.window, now)

@@ -1,0 +1,417 @@
+"""One run, carried on by this process: ask its kind what is next, do it, remember the result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from quorate.operations.registry import Risk, Table, operation_named
+from quorate.operations.runs.kind import Kind, Next, Step, StepResult, Work, editable, kind_named
+from quorate.operations.runs.start import is_within
+from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.invocation import Invocation, Result
+from quorate.pipeline.pipeline import Pipeline
+from quorate.pipeline.policy import LimitReached
+from quorate.pipeline.routing import CLUSTER
+from quorate.problems import (
+    NodeOffline,
+    NoQuorum,
+    OutcomeUnknown,
+    Overtaken,
+    Problem,
+    Refused,
+    ServerFailed,
+    TimedOut,
+    Unreachable,
+)
+from quorate.pve.cluster import Cluster
+from quorate.runs.access import AccessLost, present_caller
+from quorate.runs.bounds import OutsideBounds, RunApprover
+from quorate.state.freeze import ChangesFrozen
+from quorate.state.journal import new_change_id
+from quorate.state.outcomes import Outcome
+from quorate.state.runs import NotOurs, Pending, Run, RunState, RunStore
+from quorate.state.store import StateUnavailable
+from quorate.state.tokens import Tokens
+
+STEP_SECONDS = 12 * 3600.0
+"""How long a step is followed: a large disk takes hours."""
+RETRY_SECONDS = 15.0
+MOST_ATTEMPTS = 40
+"""Failures in a row to even ask, before the run pauses."""
+LOOK_SECONDS = 5.0
+TRANSIENT = (Unreachable, TimedOut, NodeOffline, NoQuorum, ServerFailed, StateUnavailable)
+ATTEMPTS, TRIES = "attempts", "tries"
+MOST_TRIES = 5
+"""Of one step that could not be sent."""
+
+
+class StepPaused(Exception):
+    """The step was not done, and a person has to decide."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+class Worker:
+    def __init__(self, pipeline: Pipeline, store: RunStore, tokens: Tokens, id: str) -> None:
+        self._pipeline = pipeline
+        self._store = store
+        self._tokens = tokens
+        self._clock = store.clock
+        self.id = id
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._waits_for = ""
+
+    async def drive(self) -> None:
+        """Until it ends, pauses, has to wait for its window, or belongs to another process."""
+        try:
+            while await self._turn():
+                pass
+        except NotOurs:
+            pass
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        with suppress(StateUnavailable):
+            await self._store.release(self.id)
+
+    async def give_up(self, reason: str) -> None:
+        await self._pause(reason)
+
+    async def _turn(self) -> bool:
+        """One decision and what follows from it; whether there is more to do."""
+        run = await self._store.get(self.id)
+        kind = kind_named(run.kind)
+        if kind is None:
+            await self._pause(f"This version of Quorate does not know runs of kind {run.kind}")
+            return False
+        for key, pending in run.current.items():
+            if key not in self._tasks:  # a process that died had started it
+                self._tasks[key] = asyncio.create_task(self._follow(kind, key, pending))
+        if run.state in (RunState.PAUSED, *_ENDED):
+            return await self._finish_steps()
+        if not await self._may_start(run):
+            return await self._finish_steps()
+        try:
+            decided = await self._decide(kind, run)
+        except TRANSIENT as problem:
+            return await self._try_later(problem)
+        except Problem as problem:
+            await self._pause(str(problem), lost=isinstance(problem, AccessLost))
+            return True
+        return await self._act(kind, run, decided)
+
+    async def _finish_steps(self) -> bool:
+        """Nothing new is started, but what was started is followed to its end."""
+        if self._tasks:
+            await self._wait_for_a_step()
+            return True
+        return False
+
+    async def _may_start(self, run: Run) -> bool:
+        if frozen := await self._pipeline.journal.freeze.state():
+            await self._pause(f"All changes were frozen {frozen}")
+            return False
+        now = self._clock.time()
+        if run.state is RunState.ABORTING or (now >= run.starts and is_within(run.window, now)):
+            if run.state is RunState.WAITING:
+                await self._set_state(RunState.WAITING, RunState.RUNNING, "Its time has come")
+            return True
+        await self._set_state(RunState.RUNNING, RunState.WAITING, f"Its window {run.window} is closed")
+        return False
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    async def _decide(self, kind: Kind, run: Run) -> Next:
+        """Ask the kind, and save what it wants to remember."""
+        mine = editable(run)
+        caller = await self._caller(run)
+        here, others = await self._view(run, caller, run.cluster), await self._views(run, caller)
+        work = Work(here, mine, others, set(self._tasks))
+        decided = await kind.next(work)
+        if run.state is RunState.ABORTING and not decided.steps and not self._tasks and not decided.waits_for:
+            left = await kind.left(work)
+            mine.report = {**mine.report, "left": left}
+            decided = Next(ends=RunState.ABORTED, summary=f"{run.reason}; {_count(left)} left")
+        waits = decided.waits_for
+        news = [*work.lines, *([f"Waiting: {waits}"] if waits and waits != self._waits_for else [])]
+        self._waits_for = waits
+        fresh = mine.memory != run.memory or mine.report != run.report or ATTEMPTS in run.memory
+        if news or fresh:
+            now = self._clock.time()
+
+            outdated = False
+
+            def save(stored: Run) -> None:
+                nonlocal outdated
+                outdated = stored.memory != run.memory  # a step ended while the kind was deciding
+                if outdated:
+                    return
+                stored.memory, stored.report = editable(mine).memory, mine.report
+                stored.memory.pop(ATTEMPTS, None)
+                for line in news:
+                    stored.say(now, line)
+
+            await self._store.change_ours(self.id, save)
+            if outdated:
+                return Next(seconds=0.0)  # decide again, with what is known now
+        return decided
+
+    async def _act(self, kind: Kind, run: Run, decided: Next) -> bool:
+        if decided.ends is not None and not self._tasks:
+            await self._end(run, decided.ends, decided.summary)
+            return False
+        if decided.pause:
+            await self._pause(decided.pause)
+            return True
+        for step in decided.steps:
+            if step.key not in self._tasks:
+                await self._begin(kind, step)
+        if self._tasks:
+            await self._wait_for_a_step()
+        else:
+            await self._clock.sleep(decided.seconds)
+        return True
+
+    async def _try_later(self, problem: Problem) -> bool:
+        """The cluster does not answer, say. That may last a while, but not forever without a person knowing."""
+        now, waits = self._clock.time(), str(problem)
+
+        def note(stored: Run) -> None:
+            stored.memory[ATTEMPTS] = int(stored.memory.get(ATTEMPTS, 0)) + 1
+            if waits != self._waits_for:
+                stored.say(now, f"Trying again: {waits}")
+
+        run = await self._store.change_ours(self.id, note)
+        self._waits_for = waits
+        if run.memory[ATTEMPTS] >= MOST_ATTEMPTS:
+            await self._pause(f"Given up after {MOST_ATTEMPTS} attempts: {waits}")
+        else:
+            await self._clock.sleep(RETRY_SECONDS)
+        return True
+
+    async def _view(self, run: Run, caller: Caller, cluster: str) -> Cluster:
+        """A cluster as the run's caller may see it now."""
+        site = self._pipeline.sites.find(cluster, caller)
+        return (await self._pipeline.visible_view(site, self._invocation(run, caller))).api
+
+    async def _views(self, run: Run, caller: Caller) -> Mapping[str, Cluster]:
+        if not self._pipeline.sites.several:
+            return {}
+        return {site.name: await self._view(run, caller, site.name) for site in self._pipeline.sites.open_to(caller)}
+
+    def _invocation(self, run: Run, caller: Caller) -> Invocation:
+        operation = operation_named(run.tool)
+        assert operation is not None, run.tool
+        return self._pipeline.invocation(operation, Risk.READ, {}, Exchange(caller))
+
+    async def _caller(self, run: Run) -> Caller:
+        return await present_caller(run, self._tokens)
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    async def _begin(self, kind: Kind, step: Step) -> None:
+        """Write down that the step begins, then begin it. A run that was paused in between begins nothing."""
+        arguments = {**step.arguments, **self._place(step)}
+        pending = Pending(new_change_id(), step.tool, arguments, self._clock.time(), step.says)
+        begun = False
+
+        def note(stored: Run) -> None:
+            nonlocal begun
+            begun = stored.state in (RunState.RUNNING, RunState.ABORTING) and step.key not in stored.current
+            if begun:
+                stored.current = {**stored.current, step.key: pending}
+                stored.say(pending.begun, step.says)
+
+        run = await self._store.change_ours(self.id, note)
+        if begun:
+            self._tasks[step.key] = asyncio.create_task(self._perform(kind, run, step.key, pending))
+
+    def _place(self, step: Step) -> dict[str, Any]:
+        operation = operation_named(step.tool)
+        if operation is None or operation.about_homelab or not self._pipeline.sites.several or not step.cluster:
+            return {}
+        return {CLUSTER: step.cluster}
+
+    async def _perform(self, kind: Kind, run: Run, key: str, pending: Pending) -> None:
+        try:
+            result = await self._run_step(run, pending)
+        except StepPaused as paused:
+            await self._settle_refused(key, paused.problem)
+            return
+        if result is None:
+            await self._follow(kind, key, pending)
+        else:
+            await self._settle(kind, key, pending, result)
+
+    async def _run_step(self, run: Run, pending: Pending) -> StepResult | None:
+        """The result; None if it has to be looked up because it is still open."""
+        approver = _run_approver(self._pipeline, run)
+        arguments = dict(pending.arguments)
+        if CLUSTER not in arguments and self._pipeline.sites.several and not _about_homelab(pending.tool):
+            arguments[CLUSTER] = run.cluster
+        try:
+            exchange = Exchange(await self._caller(run), wait_seconds=STEP_SECONDS, change=pending.change)
+            answer = await self._pipeline.variant(approver=approver).run(pending.tool, arguments, exchange)
+        except (OutsideBounds, ChangesFrozen) as problem:
+            raise StepPaused(problem) from None
+        except LimitReached as problem:
+            await self._clock.sleep(RETRY_SECONDS)
+            return StepResult(Outcome.NOT_DONE, str(problem))
+        except Refused as problem:
+            raise StepPaused(problem) from None
+        except (*TRANSIENT, Overtaken) as problem:
+            ended = await self._look_up(pending)
+            if ended.outcome not in (Outcome.FAILED, Outcome.NOT_DONE):
+                return ended
+            await self._clock.sleep(RETRY_SECONDS)
+            return StepResult(Outcome.NOT_DONE, str(problem), is_trouble=True)
+        except OutcomeUnknown:
+            return None
+        except Problem as problem:
+            return StepResult(Outcome.FAILED, str(problem), problem.facts)
+        return _result(answer)
+
+    async def _follow(self, kind: Kind, key: str, pending: Pending) -> None:
+        await self._settle(kind, key, pending, await self._look_up(pending))
+
+    async def _look_up(self, pending: Pending) -> StepResult:
+        """How a step ended that this process did not see to its end; waits until that is certain."""
+        while True:
+            try:
+                await self._pipeline.resolve_unfinished()
+                entry = await self._pipeline.journal.entry(pending.change, pending.begun)
+            except Problem:
+                await self._clock.sleep(LOOK_SECONDS)
+                continue
+            if entry is None:
+                return StepResult(Outcome.NOT_DONE)
+            if entry.get("final"):
+                break
+            await self._clock.sleep(LOOK_SECONDS)
+        outcome = Outcome(entry["outcome"])
+        said = "; ".join(str(line) for line in entry.get("found") or [] if line) or str(entry.get("error") or "")
+        good = outcome in (Outcome.DONE, Outcome.WARNINGS, Outcome.NOTHING)
+        return StepResult(outcome, "" if good else said or outcome.value)
+
+    async def _settle(self, kind: Kind, key: str, pending: Pending, result: StepResult) -> None:
+        now = self._clock.time()
+
+        def note(stored: Run) -> None:
+            stored.current = {name: one for name, one in stored.current.items() if name != key}
+            ended = _after_trouble(stored, key, result)
+            kind.settle(stored, key, pending, ended)
+            if ended.was_sent or ended.error:
+                stored.say(now, _line(pending, ended))
+
+        await self._store.change_ours(self.id, note)
+
+    async def _settle_refused(self, key: str, problem: Problem) -> None:
+        """Nothing was done; the run pauses, and its kind decides again when it is resumed."""
+        wanted = problem.wanted if isinstance(problem, OutsideBounds) else []
+        now = self._clock.time()
+
+        def note(stored: Run) -> None:
+            stored.current = {name: one for name, one in stored.current.items() if name != key}
+            if not stored.state.has_ended:
+                stored.state, stored.reason = RunState.PAUSED, str(problem)
+                stored.orphaned = isinstance(problem, AccessLost)
+                stored.request = [*stored.request, *(one for one in wanted if one not in stored.request)]
+            stored.say(now, f"Paused: {problem}")
+
+        await self._store.change_ours(self.id, note)
+
+    async def _wait_for_a_step(self) -> None:
+        finished, _ = await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        self._tasks = {key: task for key, task in self._tasks.items() if task not in finished}
+        for task in finished:
+            task.result()
+
+    # -- states ----------------------------------------------------------------------------------------------------
+
+    async def _pause(self, reason: str, *, lost: bool = False) -> None:
+        now = self._clock.time()
+
+        def note(stored: Run) -> None:
+            if not stored.state.has_ended and stored.state is not RunState.PAUSED:
+                stored.state, stored.reason, stored.orphaned = RunState.PAUSED, reason, lost
+                stored.say(now, f"Paused: {reason}")
+
+        await self._store.change_ours(self.id, note)
+
+    async def _set_state(self, before: RunState, after: RunState, says: str) -> None:
+        now = self._clock.time()
+
+        def note(stored: Run) -> None:
+            if stored.state is before:
+                stored.state = after
+                stored.say(now, says)
+
+        await self._store.change_ours(self.id, note)
+
+    async def _end(self, run: Run, state: RunState, summary: str) -> None:
+        now = self._clock.time()
+
+        def note(stored: Run) -> None:
+            if stored.state is run.state and not stored.current:  # not paused or aborted in between
+                stored.state, stored.reason, stored.ended = state, summary, now
+                stored.say(now, f"{state.value.capitalize()}: {summary}")
+
+        await self._store.change_ours(self.id, note)
+
+
+_ENDED = (RunState.DONE, RunState.FAILED, RunState.ABORTED)
+
+
+def _count(left: list[str]) -> str:
+    return {0: "nothing is", 1: "1 thing is"}.get(len(left), f"{len(left)} things are")
+
+
+def _run_approver(pipeline: Pipeline, run: Run) -> RunApprover:
+    usual = pipeline.approver
+    return RunApprover(usual.approvals, usual.passphrase, usual.settings, run=run)
+
+
+def _about_homelab(tool: str) -> bool:
+    operation = operation_named(tool)
+    return operation is not None and operation.about_homelab
+
+
+def _result(answer: Result) -> StepResult | None:
+    data = answer.data
+    facts = {"rows": data.rows, "columns": data.columns} if isinstance(data, Table) else data
+    outcome = answer.outcome or Outcome.DONE
+    if outcome in (Outcome.RUNNING, Outcome.UNKNOWN, Outcome.INTERRUPTED):
+        return None
+    error = _why(facts) if answer.failed or outcome in (Outcome.FAILED, Outcome.PARTLY) else ""
+    return StepResult(outcome, error, facts, answer.pictures)
+
+
+def _why(facts: Mapping[str, Any]) -> str:
+    steps = facts.get("steps") or ()
+    found = [str(one["why"]) for one in steps if isinstance(one, Mapping) and one.get("why")]
+    return "; ".join(found) or "it failed"
+
+
+def _after_trouble(run: Run, key: str, result: StepResult) -> StepResult:
+    """What could not be sent is tried again, but not forever."""
+    tries = run.memory.setdefault(TRIES, {})
+    if not result.is_trouble:
+        tries.pop(key, None)
+        return result
+    tries[key] = int(tries.get(key, 0)) + 1
+    return replace(result, outcome=Outcome.FAILED) if tries[key] >= MOST_TRIES else result
+
+
+def _line(pending: Pending, result: StepResult) -> str:
+    if code := result.data.get("exit_code"):
+        return f"{pending.says}: failed with exit code {code}"
+    if result.is_done:
+        return f"{pending.says}: {result.outcome.value}"
+    return f"{pending.says}: {result.error or result.outcome.value}"

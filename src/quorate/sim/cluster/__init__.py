@@ -1,0 +1,1 @@
+"""What belongs to the cluster as a whole: resources, HA, firewall, SDN, replication, jobs."""

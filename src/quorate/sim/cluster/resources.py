@@ -1,0 +1,160 @@
+"""Rows of /cluster/resources, made cheap: what a guest's row is made of is kept until it would differ.
+
+A row has two sources, as in PVE. What the cluster file system holds shows at once: that a guest exists and where, its
+pool, tags, lock and HA state; that a storage exists and what it may hold. Name, status, sizes and numbers are those of
+the status daemon's latest report, up to ten seconds old; what was never reported has status "unknown" and none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from quorate.sim.guests import status
+from quorate.sim.guests.guest import Guest
+from quorate.sim.nodes.status_daemon import GuestReport, StatusDaemon
+from quorate.sim.storage.storages import Storage
+from quorate.sim.world import Node, World
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What was worked out for one guest, and from what."""
+
+    key: tuple[Any, ...] = ()
+    fixed: bytes = b""  # an encoded object without its closing brace
+    sampled: float = -1.0
+    row: msgspec.Raw = field(default_factory=msgspec.Raw)
+
+
+class ResourceRows:
+    """The rows of one world. What a row is made of is kept as long as it holds."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._daemon = world.part(StatusDaemon)
+        self._kept: dict[int, _Kept] = {}
+        self._nodes: tuple[float, dict[str, dict[str, Any]]] = (-1.0, {})
+        self._loads: tuple[float, dict[int, dict[str, Any]]] = (-1.0, {})
+
+    def guests(self, guests: Iterable[Guest]) -> list[msgspec.Raw]:
+        """These guests, encoded; one that its node has not reported yet has nothing but its identity."""
+        return [self._up_to_date(guest).row for guest in guests]
+
+    def node(self, node: Node, *, numbers: bool) -> dict[str, Any]:
+        """One node; the numbers are for those who may audit it."""
+        row: dict[str, Any] = {
+            "id": f"node/{node.name}",
+            "type": "node",
+            "node": node.name,
+            "status": "online" if node.online else "offline",
+            "level": "",
+        }
+        if not node.online:
+            return row
+        row["cgroup-mode"] = 2
+        return row | self._node_numbers()[node.name] if numbers else row
+
+    def storage(self, storage: Storage, node: Node) -> dict[str, Any]:
+        """One storage on one node."""
+        row: dict[str, Any] = {
+            "id": f"storage/{node.name}/{storage.id}",
+            "type": "storage",
+            "storage": storage.id,
+            "node": node.name,
+            "plugintype": storage.type,
+            "content": ",".join(storage.content),
+            "shared": int(storage.shared),
+        }
+        report = self._daemon.storages.get((node.name, storage.id)) if node.online else None
+        if report is None:
+            return row | {"status": "unknown"}
+        return row | {"status": "available", "disk": report.used, "maxdisk": report.total}
+
+    def _up_to_date(self, guest: Guest) -> _Kept:
+        world = self._world
+        kept = self._kept.get(guest.vmid)
+        if kept is None:
+            kept = self._kept[guest.vmid] = _Kept()
+        report = self._daemon.guests.get(guest.vmid) if world.nodes[guest.node].online else None
+        pool = world.access.pool_of(guest.vmid)
+        ha = world.ha.get(guest.sid) if world.ha else None
+        key = (guest, guest.revision, guest.node, report, pool, None if ha is None else ha.shown_state)
+        sampled = self._daemon.reported_at if report is not None and report.running else 0.0
+        if kept.key == key and kept.sampled == sampled:
+            return kept
+        if kept.key != key:
+            kept.key = key
+            kept.fixed = _encode(_fixed_part(world, guest, report, pool=pool, hastate=key[-1]))[:-1]
+        kept.sampled = sampled
+        numbers = b"" if report is None else b"," + _encode(self._load(report))[1:-1]
+        kept.row = msgspec.Raw(kept.fixed + numbers + b"}")
+        return kept
+
+    def _load(self, report: GuestReport) -> dict[str, Any]:
+        """The moving numbers of a guest at the latest report."""
+        if self._loads[0] != self._daemon.reported_at:
+            self._loads = (self._daemon.reported_at, {})
+        found = self._loads[1].get(report.vmid)
+        if found is None:
+            found = status.load(self._world, report, self._daemon.reported_at)
+            found["memhost"] = status.host_memory(report, found["mem"])
+            self._loads[1][report.vmid] = found
+        return found
+
+    def _node_numbers(self) -> dict[str, dict[str, Any]]:
+        """The numbers of all nodes at the latest report, from one walk over the guests."""
+        world, sampled = self._world, self._daemon.reported_at
+        if self._nodes[0] != sampled:
+            cpu, memory = dict.fromkeys(world.nodes, 0.0), dict.fromkeys(world.nodes, 0)
+            for report in self._daemon.guests.values():
+                if report.running:
+                    moving = self._load(report)
+                    cpu[report.node] += moving["cpu"] * report.cpus
+                    memory[report.node] += moving["mem"]
+            numbers = {
+                node.name: status.node_numbers(node, sampled, busy_cpus=cpu[node.name], memory=memory[node.name])
+                for node in world.nodes.values()
+            }
+            self._nodes = (sampled, numbers)
+        return self._nodes[1]
+
+
+def _fixed_part(
+    world: World, guest: Guest, report: GuestReport | None, *, pool: str | None, hastate: str | None
+) -> dict[str, Any]:
+    """All of a row that time alone does not change."""
+    row: dict[str, Any] = {
+        "id": f"{guest.kind}/{guest.vmid}",
+        "type": guest.kind,
+        "vmid": guest.vmid,
+        "node": guest.node,
+        "status": "unknown" if report is None else report.status,
+    }
+    row |= {name: guest.config[name] for name in ("tags", "lock") if name in guest.config}
+    if pool is not None:
+        row["pool"] = pool
+    if hastate is not None:
+        row["hastate"] = hastate
+    return row if report is None else row | _sizes(world, report)
+
+
+def _sizes(world: World, report: GuestReport) -> dict[str, Any]:
+    return {
+        "name": report.name,
+        "template": int(report.template),
+        "maxcpu": report.cpus,
+        "maxmem": report.memory,
+        "maxdisk": report.disk_size,
+        "disk": status.disk_used(world, report),
+    }
+
+
+def rows_of(world: World) -> ResourceRows:
+    """The rows of a world, the same object for all who ask."""
+    return world.part(ResourceRows)

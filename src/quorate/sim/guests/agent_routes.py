@@ -1,0 +1,195 @@
+"""The guest agent of a VM: commands, files and facts."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Self
+
+from quorate.sim.guest_os.agents import Agent, AgentError, Agents, AgentSilent
+from quorate.sim.guests.guest import Guest
+from quorate.sim.http.refusals import ProxyFailure, Refusal, failure
+from quorate.sim.http.routing import QEMU, Call, Handler, route
+from quorate.sim.world import World
+
+_ONE_BYTE = 0xFF
+
+
+class AgentLine:
+    """The line to one agent that has just answered a ping."""
+
+    def __init__(self, guest: Guest, agent: Agent) -> None:
+        self._guest = guest
+        self._agent = agent
+
+    @classmethod
+    async def to(cls, world: World, guest: Guest) -> Self:
+        """Refuses as PVE does, in PVE's order, if there is no agent to talk to."""
+        if not guest.agent_configured():
+            raise failure("No QEMU guest agent configured")
+        if not guest.running:
+            raise failure(f"VM {guest.vmid} is not running")
+        agent = world.part(Agents).of(guest)
+        try:
+            await agent.ask("guest-ping", {})
+        except (AgentSilent, AgentError) as error:
+            raise failure("QEMU guest agent is not running") from error
+        return cls(guest, agent)
+
+    async def plain(self, name: str) -> Any:
+        """A command without arguments; PVE hands its answer on without a look, an error too."""
+        try:
+            return await self.ask(name)
+        except AgentError as error:
+            return {"error": {"class": error.kind, "desc": str(error)}}
+
+    async def checked(self, name: str, /, **arguments: Any) -> Any:
+        """A command whose error becomes a refusal."""
+        try:
+            return await self.ask(name, **arguments)
+        except AgentError as error:
+            raise _refused(error) from error
+
+    async def ask(self, name: str, /, **named: Any) -> Any:
+        """The answer to `guest-<name>`. An underscore in an argument's name stands for the agent's hyphen."""
+        command = f"guest-{name}"
+        arguments = {key.replace("_", "-"): value for key, value in named.items()}
+        try:
+            return await self._agent.ask(command, arguments)
+        except AgentSilent as error:
+            raise failure(f"VM {self._guest.vmid} qmp command '{command}' failed - {error}") from error
+
+
+def to_base64(text: str) -> str:
+    """How PVE packs a text for the agent: one byte for a character. It knows no answer to characters beyond that."""
+    if _wide(text):
+        raise failure("Wide character in subroutine entry at /usr/share/perl5/PVE/API2/Qemu/Agent.pm line 478.")
+    return base64.b64encode(text.encode("latin-1")).decode()
+
+
+def from_bytes(data: bytes) -> str:
+    """How PVE shows bytes from inside a guest: one character for a byte, whatever encoding the guest had in mind."""
+    return data.decode("latin-1")
+
+
+def execution_shown(result: dict[str, Any]) -> dict[str, Any]:
+    """The agent's word about a command as PVE passes it on: outputs as text, truths as numbers."""
+    shown: dict[str, Any] = {}
+    for name, value in result.items():
+        if name in ("out-data", "err-data"):
+            shown[name] = from_bytes(base64.b64decode(value))
+        else:
+            shown[name] = int(value)
+    return shown
+
+
+def _wide(text: str) -> bool:
+    return any(ord(character) > _ONE_BYTE for character in text)
+
+
+def _refused(error: AgentError) -> Refusal | ProxyFailure:
+    """The agent's typographic quotes break PVE's status line, and the connection with it."""
+    if _wide(str(error)):
+        return ProxyFailure(596, "Broken pipe")
+    return failure(f"Agent error: {error}")
+
+
+_BASE = f"{QEMU}/agent"
+
+
+@route(f"POST {_BASE}/exec", needs_quorum=False)
+async def execute(call: Call) -> dict[str, int]:
+    line = await line_of(call)
+    path, *rest = [str(each) for each in call.params["command"]] or [""]
+    arguments: dict[str, Any] = {"path": path, "arg": rest, "capture_output": True}
+    if "input-data" in call.params:
+        arguments["input_data"] = to_base64(call.params["input-data"])
+    started: dict[str, int] = await line.checked("exec", **arguments)
+    return started
+
+
+@route(f"GET {_BASE}/exec-status")
+async def execution_status(call: Call) -> dict[str, Any]:
+    line = await line_of(call)
+    return execution_shown(await line.checked("exec-status", pid=call.params["pid"]))
+
+
+_MAX_READ = 16 * 1024 * 1024
+_AT_ONCE = 1024 * 1024
+
+
+@route(f"GET {_BASE}/file-read")
+async def read_file(call: Call) -> dict[str, Any]:
+    line = await line_of(call)
+    handle = await line.checked("file-open", path=call.params["file"])
+    if call.params.get("offset"):
+        await line.checked("file-seek", handle=handle, offset=call.params["offset"], whence=0)
+    left = call.params.get("count", _MAX_READ)
+    data, ended = bytearray(), False
+    while left > 0 and not ended:
+        part = await line.checked("file-read", handle=handle, count=min(left, _AT_ONCE))
+        data += base64.b64decode(part["buf-b64"])
+        left -= part["count"]
+        ended = part["eof"]
+    await line.checked("file-close", handle=handle)
+    decode = call.params.get("decode", True)
+    content = from_bytes(bytes(data)) if decode else base64.b64encode(data).decode()
+    result: dict[str, Any] = {"content": content, "bytes-read": len(data)}
+    if not ended:
+        result["truncated"] = 1
+    return result
+
+
+@route(f"POST {_BASE}/file-write", needs_quorum=False)
+async def write_file(call: Call) -> None:
+    line = await line_of(call)
+    content = call.params["content"]
+    packed = to_base64(content) if call.params.get("encode", True) else content
+    handle = await line.checked("file-open", path=call.params["file"], mode="wb")
+    await line.checked("file-write", handle=handle, buf_b64=packed)
+    await line.checked("file-close", handle=handle)
+
+
+_READ = (
+    "info", "get-time", "get-timezone", "get-users", "get-host-name", "get-osinfo", "get-vcpus", "get-fsinfo",
+    "get-memory-blocks", "get-memory-block-info", "network-get-interfaces",
+)  # fmt: skip
+_WRITE = (
+    "fsfreeze-freeze", "fsfreeze-status", "fsfreeze-thaw", "fstrim", "ping", "shutdown", "suspend-disk",
+    "suspend-hybrid", "suspend-ram",
+)  # fmt: skip
+
+
+async def line_of(call: Call) -> AgentLine:
+    """The line to the agent of the VM of the path, if it answers."""
+    return await AgentLine.to(call.world, call.guest())
+
+
+def _simple(name: str) -> Handler:
+    async def handler(call: Call) -> dict[str, Any]:
+        return {"result": await (await line_of(call)).plain(name)}
+
+    return handler
+
+
+for _name in _READ:
+    route(f"GET {_BASE}/{_name}")(_simple(_name))
+for _name in _WRITE:
+    route(f"POST {_BASE}/{_name}", needs_quorum=False)(_simple(_name))
+
+
+@route(f"POST {_BASE}", needs_quorum=False)
+async def any_command(call: Call) -> dict[str, Any]:
+    """The old way: the command as a parameter."""
+    return {"result": await (await line_of(call)).plain(call.params["command"])}
+
+
+@route(f"POST {_BASE}/set-user-password", needs_quorum=False)
+async def set_password(call: Call) -> dict[str, Any]:
+    line = await line_of(call)
+    result = await line.checked(
+        "set-user-password",
+        username=call.params["username"],
+        password=to_base64(call.params["password"]),
+        crypted=bool(call.params.get("crypted", False)),
+    )
+    return {"result": result}

@@ -1,0 +1,1 @@
+"""The HTTPS front: requests pass PVE's checks in PVE's order."""

@@ -1,0 +1,125 @@
+"""Parameters of a request: from form, JSON and query to the typed values that an endpoint works with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from quorate.pve.schema import Endpoint
+from quorate.pve.validation import text_of
+
+_PAIR_SEPARATOR = re.compile("[&;]")
+_NUMBERED = re.compile(r"^(.*?)\d+$")
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_BLANKS = re.compile("[\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+"""What Perl calls blank, which is not quite what Python does."""
+
+
+_PLACE = " at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line {}."
+_NO_VALUE = "malformed JSON string, neither tag, array, object, number, string or atom"
+_QUOTE = "'\"' expected"
+_COMPLAINTS = {
+    "object keys must be strings": _QUOTE,
+    "trailing comma in object": _QUOTE,
+    "expected ':'": "':' expected",
+    "expected ',' or '}'": ", or } expected while parsing object/hash",
+    "expected ',' or ']'": ", or ] expected while parsing array",
+    "trailing characters": "garbage after JSON object",
+}
+_ATOMS = {"n": "'null' expected", "t": "'true' expected", "f": "'false' expected"}
+_AT_THE_END = {b"{": _QUOTE}
+
+
+class MalformedBody(Exception):
+    """A JSON body that is none."""
+
+
+def parse_form(text: str) -> dict[str, Any]:
+    """Pairs of a form or query; a repeated key becomes a list."""
+    found: dict[str, Any] = {}
+    for pair in _PAIR_SEPARATOR.split(text):
+        if not pair:
+            continue
+        raw_key, _, raw_value = pair.partition("=")
+        key, value = unquote_plus(raw_key), unquote_plus(raw_value)
+        if key not in found:
+            found[key] = value
+        elif isinstance(found[key], list):
+            found[key].append(value)
+        else:
+            found[key] = [found[key], value]
+    return found
+
+
+def split_list(text: Any) -> list[str]:
+    """The elements of a `-list` value as Perl's split finds them: by NUL if there is one, else by , ; and blanks."""
+    given = "" if text is None else str(text)
+    elements = given.split("\0") if "\0" in given else _BLANKS.split(re.sub("[,;]", " ", given))
+    while elements and not elements[-1]:
+        elements.pop()
+    return elements[1:] if elements and not elements[0] and "\0" not in given else elements
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """The object of a JSON body."""
+    try:
+        decoded = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise MalformedBody(_complaint_of_perl(body, str(error))) from error
+    if decoded is None:
+        return {}
+    if isinstance(decoded, list):
+        raise MalformedBody(f"Not a HASH reference{_PLACE.format(1113)}")
+    if not isinstance(decoded, dict):
+        told = f'Can\'t use string ("{text_of(decoded)}") as a HASH ref while "strict refs" in use'
+        raise MalformedBody(told + _PLACE.format(1113))
+    return decoded
+
+
+def _complaint_of_perl(body: bytes, told: str) -> str:
+    """What Perl's JSON reader says about the place where our own one gave up."""
+    match = _BYTE.search(told)
+    offset = int(match[1]) - ("trailing characters" in told) if match else len(body)
+    for length in (4, 5) if "invalid character" in told else ():  # of the words; it read one to its end
+        offset -= length if offset >= length and chr(body[offset - length]) in _ATOMS else 0
+    rest = body[offset:].decode("utf-8", "replace") or "(end of string)"
+    missing = next((text for part, text in _COMPLAINTS.items() if part in told), None)
+    if missing is None:
+        missing = _ATOMS.get(rest[0], _NO_VALUE) if match else _AT_THE_END.get(body.rstrip()[-1:], _NO_VALUE)
+    shown = f"{rest[:20]}..." if len(rest) > 20 else rest
+    return f'{missing}, at character offset {offset} (before "{shown}")' + _PLACE.format(1092)
+
+
+def typed(endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as what the schema says they are; they have passed its checks before."""
+    return {name: _typed_value(_schema_of(endpoint, name), value) for name, value in params.items()}
+
+
+def _schema_of(endpoint: Endpoint, name: str) -> Mapping[str, Any]:
+    schema = endpoint.parameters.get(name)
+    if schema is None:
+        match = _NUMBERED.match(name)
+        schema = endpoint.parameters.get(f"{match[1]}[n]") if match else None
+    return schema or {}
+
+
+def _typed_value(schema: Mapping[str, Any], value: Any) -> Any:
+    match schema.get("type"):
+        case "integer":
+            return int(value)
+        case "number":
+            return float(value)
+        case "boolean":
+            return value if isinstance(value, bool) else str(value) == "1"
+        case "array":
+            return value if isinstance(value, list) else [value]
+        case "string" if isinstance(value, list):
+            return ",".join(str(part) for part in value)  # what PVE does with the parts of a -list format
+        case "string":
+            return str(int(value)) if isinstance(value, bool) else str(value)
+        case _:
+            return value

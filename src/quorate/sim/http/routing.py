@@ -1,0 +1,193 @@
+"""How endpoints are written: a function with `@route`, which receives one `Call`.
+
+    @route("POST /nodes/{node}/qemu/{vmid}/status/start")
+    def start(call: Call) -> str:
+        guest = call.guest()
+        return call.start_guest_task("start", work)
+
+The front has already authenticated the caller, checked the declared permission and the parameters, and found the
+node. What the function returns becomes `data`; it refuses with `quorate.sim.http.refusals`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+from aiohttp import web
+
+from quorate.pve.schema import Endpoint
+from quorate.sim.access.directory import ROOT
+from quorate.sim.access.tickets import Authentication
+from quorate.sim.guests.guest import Guest, Kind
+from quorate.sim.http.permission_check import require_privileges
+from quorate.sim.http.refusals import bad_parameters, existing, failure
+from quorate.sim.nodes.tasks import Work
+from quorate.sim.world import Node, World
+
+QEMU, LXC = "/nodes/{node}/qemu/{vmid}", "/nodes/{node}/lxc/{vmid}"
+GUEST = "/nodes/{node}/{kind}/{vmid}"  # both of them: `route` makes two of a path with a kind in it
+
+
+@dataclass(slots=True)
+class Payload:
+    """Data with something beside it, such as the `total` of a list."""
+
+    data: Any
+    total: int | None = None
+    changes: str | None = None
+
+    @classmethod
+    def of_lines(cls, lines: list[str], params: Mapping[str, Any]) -> Self:
+        """Numbered lines of a log, as many as `start` and `limit` ask for; a limit of 0 means all."""
+        start, limit = int(params.get("start", 0)), int(params.get("limit", 50)) or len(lines)
+        rows = [{"n": number, "t": text} for number, text in enumerate(lines, 1)]
+        return cls(rows[start : start + limit], total=len(lines))
+
+
+@dataclass(slots=True)
+class Text:
+    """Plain text for a file, instead of JSON."""
+
+    text: str
+    filename: str
+
+
+@dataclass(slots=True)
+class Call:
+    """One API call that has passed all checks of the front."""
+
+    world: World
+    endpoint: Endpoint
+    user: str | None  # user@realm or user@realm!token; None only where no login is needed
+    params: dict[str, Any]  # all parameters, those of the path included: int, float, bool, str or list
+    values: dict[str, str]  # the parameters of the path, as text
+    local_node: Node  # the node whose address the client talked to
+    authentication: Authentication
+    request: web.BaseRequest  # for endpoints that read the body themselves
+
+    @property
+    def node(self) -> str:
+        """The node named in the path."""
+        return self.values["node"]
+
+    @property
+    def vmid(self) -> int:
+        return int(self.values["vmid"])
+
+    @property
+    def authid(self) -> str:
+        """The caller, where there has to be one."""
+        assert self.user is not None
+        return self.user
+
+    @property
+    def is_root(self) -> bool:
+        """root@pam itself; its tokens are not root."""
+        return self.user == ROOT
+
+    @property
+    def kind(self) -> Kind:
+        """What the path is about: VMs or containers."""
+        return "lxc" if "/lxc" in self.endpoint.template else "qemu"
+
+    def guest(self) -> Guest:
+        """The guest of the path, or PVE's complaint that it is not on this node."""
+        return self.world.guest(self.node, self.kind, self.vmid)
+
+    def located_vm(self) -> Guest:
+        """The VM of the path, in the words of the methods that look for its file on this node."""
+        missing = f"unable to find configuration file for VM {self.vmid} on node '{self.node}'"
+        return existing(self.find_guest(), missing)
+
+    def find_guest(self) -> Guest | None:
+        return self.world.find_guest(self.node, self.kind, self.vmid)
+
+    def allowed(self, path: str, *privileges: str) -> bool:
+        """Whether the caller has any of the privileges on the path."""
+        return self.world.access.allowed(self.authid, path, *privileges)
+
+    def require(self, path: str, *privileges: str, any_of: bool = False) -> None:
+        """Refuse with 403 unless the caller has the privileges on the path."""
+        if not self.is_root:
+            require_privileges(self.world.access, self.authid, path, privileges, any_of=any_of)
+
+    def root_only(self, *names: str) -> None:
+        """Refuse parameters that only root@pam may use."""
+        for name in names:
+            if name in self.params and not self.is_root:
+                raise bad_parameters({name: "Only root may use this option."})
+
+    def start_task(self, kind: str, target: str, work: Work) -> str:
+        """Begin a task on the node of the path, on behalf of the caller."""
+        return self.world.tasks.start(self.node, kind, target, self.authid, work)
+
+    async def wait_for(self, upid: str, seconds: int, complaint: str = "") -> str | None:
+        """Nothing if the task ends well in time, its error if it fails, else its UPID."""
+        task, clock = existing(self.world.tasks.find(upid), upid), self.world.clock
+        until = clock.now() + seconds
+        while task.running and clock.now() < until:
+            await clock.sleep(0.25)
+        if task.failed and not str(task.exitstatus).startswith("WARNINGS"):
+            raise failure(f"{complaint}{task.exitstatus}")
+        return upid if task.running else None
+
+    def start_local_task(self, kind: str, target: str, work: Work) -> str:
+        """Begin a task on the node that was asked."""
+        return self.world.tasks.start(self.local_node.name, kind, target, self.authid, work)
+
+    def start_guest_task(self, action: str, work: Work) -> str:
+        """Begin a task of the guest of the path, such as qmstart or vzstart."""
+        return self.start_task(f"{'qm' if self.kind == 'qemu' else 'vz'}{action}", str(self.vmid), work)
+
+
+Handler = Callable[[Call], Any | Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What is known about an implemented endpoint."""
+
+    handler: Handler
+    needs_quorum: bool
+    reads_body: bool
+
+
+_routes: dict[tuple[str, str], Route] = {}
+
+
+def route(*specs: str, needs_quorum: bool | None = None, reads_body: bool = False) -> Callable[[Handler], Handler]:
+    """Register a function for one or more `METHOD /path/{template}`; `{kind}` in it stands for qemu and lxc.
+
+    Every change needs a quorate cluster unless `needs_quorum` says otherwise; with `reads_body` the function reads
+    the request's body itself, as an upload does.
+    """
+
+    def register(handler: Handler) -> Handler:
+        for spec in (each for given in specs for each in _spelled_out(given)):
+            method, _, template = spec.partition(" ")
+            if (method, template) in _routes:
+                raise ValueError(f"{spec} is already implemented")
+            quorum = method != "GET" if needs_quorum is None else needs_quorum
+            _routes[method, template] = Route(handler, quorum, reads_body)
+        return handler
+
+    return register
+
+
+def _spelled_out(spec: str) -> list[str]:
+    return [spec.replace("{kind}", kind) for kind in ("qemu", "lxc")] if "{kind}" in spec else [spec]
+
+
+@cache
+def all_routes() -> Mapping[tuple[str, str], Route]:
+    """Every implemented endpoint; the first call imports the `*_routes` modules of all topics."""
+    package = importlib.import_module("quorate.sim")
+    for module in pkgutil.walk_packages(package.__path__, "quorate.sim."):
+        if module.name.endswith("_routes"):
+            importlib.import_module(module.name)
+    return _routes

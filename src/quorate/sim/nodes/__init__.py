@@ -1,0 +1,1 @@
+"""Nodes: tasks, disks, networks, services, packages, logs."""

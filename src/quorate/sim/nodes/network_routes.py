@@ -1,0 +1,384 @@
+"""The network of a node: edits wait in `interfaces.new` until they are applied or taken back."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from quorate.sim.cluster.sdn import Sdn
+from quorate.sim.http.parameters import split_list
+from quorate.sim.http.refusals import bad_parameters, existing, failure
+from quorate.sim.http.routing import Call, Payload, route
+from quorate.sim.nodes.tasks import TaskContext
+from quorate.sim.world import Node, PerNode
+
+Interface = dict[str, Any]
+
+_FIRST_PRIORITY = 3  # the interfaces count in their order, after the loopback
+_FILE = "/usr/share/perl5/PVE/INotify.pm"
+_HIGHEST_VLAN = 4094
+_USUAL_MTU = 1500
+_IPV4 = ("cidr", "address", "netmask")
+_IPV6 = ("cidr6", "address6", "netmask6")
+_IN_FILE = split_list(
+    "bridge_ports bridge_stp bridge_fd bridge_vids slaves bond_mode bond-primary bond_xmit_hash_policy bond_miimon"
+    " vlan-id vlan-raw-device mtu"
+)
+
+
+class NodeNetwork:
+    """`/etc/network/interfaces` of one node, with the edits that are not applied yet."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._active = _first_configuration(node)
+        self._pending: dict[str, Interface] | None = None
+
+    @property
+    def configured(self) -> dict[str, Interface]:
+        """The interfaces with the pending edits in them, which is what the API shows."""
+        return self._active if self._pending is None else self._pending
+
+    def rows(self) -> Iterable[tuple[str, Interface]]:
+        """Every interface as the API shows it."""
+        for name in self.configured:
+            yield name, self.describe(name)
+
+    def describe(self, name: str) -> Interface:
+        """One interface, with what follows from its settings and from its being up."""
+        settings = existing(self.configured.get(name), bad_parameters({"iface": "interface does not exist"}))
+        row = dict(settings)
+        if "address" in row:
+            row["cidr"] = f"{row['address']}/{row['netmask']}"
+        if "address6" in row:
+            row["cidr6"] = f"{row['address6']}/{row['netmask6']}"
+        if name in self._active and row["type"] != "unknown":
+            row["active"] = 1
+        if row["type"] == "eth" and name in self._active:
+            row["exists"] = 1
+        row["priority"] = _FIRST_PRIORITY + list(self.configured).index(name)
+        return row
+
+    def changes(self) -> str | None:
+        """The difference to the active configuration as a patch, None if there is none."""
+        if self._pending is None:
+            return None
+        old, new = (_as_file(each).splitlines(keepends=True) for each in (self._active, self._pending))
+        body = list(difflib.unified_diff(old, new, "/etc/network/interfaces", "/etc/network/interfaces.new"))
+        return "".join(body) or None
+
+    def create(self, name: str, options: Mapping[str, Any]) -> None:
+        if name in self.configured:
+            raise bad_parameters({"iface": "interface already exists"})
+        settings = self._checked(name, options)
+        if settings["type"].startswith("OVS"):
+            raise failure("Open VSwitch is not installed (need package 'openvswitch-switch')")
+        self._write({**self.configured, name: _completed(settings, settings)})
+
+    def update(self, name: str, options: Mapping[str, Any], delete: Iterable[str]) -> None:
+        if name not in self.configured:
+            raise bad_parameters({"iface": "interface does not exist"})
+        settings = self._checked(name, options)
+        kept = dict(self.configured[name])
+        for key in delete:
+            for dropped in (key, *(_IPV4 if key == "cidr" else _IPV6 if key == "cidr6" else ())):
+                kept.pop(dropped, None)
+        self._write({**self.configured, name: _completed({**kept, **settings}, settings)})
+
+    def delete(self, name: str) -> None:
+        if name not in self.configured:
+            raise bad_parameters({"iface": "interface does not exist"})
+        self._write({key: value for key, value in self.configured.items() if key != name})
+
+    def revert(self) -> None:
+        self._pending = None
+
+    def apply(self) -> None:
+        """Make the pending edits real; guests can be attached to new bridges from then on."""
+        if self._pending is not None:
+            self._active, self._pending = self._pending, None
+        bridges = tuple(name for name, settings in self._active.items() if settings["type"] == "bridge")
+        self._node.bridges = bridges
+
+    def _write(self, interfaces: dict[str, Interface]) -> None:
+        _check_ports(interfaces)
+        self._pending = {name: _read_back(name, settings) for name, settings in interfaces.items()}
+
+    def _checked(self, name: str, options: Mapping[str, Any]) -> Interface:
+        settings = _with_split_addresses(options)
+        for key, words in (("gateway", "Default gateway"), ("gateway6", "Default ipv6 gateway")):
+            if key not in settings:
+                continue
+            for other, other_settings in self.configured.items():
+                if other != name and key in other_settings:
+                    raise bad_parameters({key: f"{words} already exists on interface '{other}'."})
+        if "address6" in settings:
+            _check_ipv6(str(settings["address6"]), int(settings["netmask6"]))
+        return {key: int(value) if isinstance(value, bool) else value for key, value in settings.items()}
+
+
+class Networks(PerNode[NodeNetwork]):
+    """The network configuration of every node."""
+
+    def make(self, node: Node) -> NodeNetwork:
+        return NodeNetwork(node)
+
+
+def _check_ipv6(address: str, length: int) -> None:
+    if length > ipaddress.IPV6LENGTH:
+        raise bad_parameters({"netmask": f"{length} is not a valid subnet length for ipv6"})
+    known = ipaddress.ip_address(address)
+    kinds = (("LOOPBACK", known.is_loopback), ("MULTICAST", known.is_multicast), ("UNSPECIFIED", known.is_unspecified))
+    for kind, found in kinds:
+        if found:
+            raise bad_parameters({"address": f"{address} with type '{kind}', cannot be used as host IPv6 address."})
+
+
+def _check_ports(interfaces: Mapping[str, Interface]) -> None:
+    """What PVE looks at when it writes the file: whether everything that interfaces are made of is there and fits."""
+    users: dict[str, str] = {}
+    for name, settings in interfaces.items():
+        for port in f"{settings.get('bridge_ports', '')} {settings.get('slaves', '')}".split():
+            if users.setdefault(port, name) != name:
+                raise failure(f"port '{port}' is already used on interface '{users[port]}'")
+    for kind, check in (("bond", _check_bond), ("vlan", _check_vlan), ("bridge", _check_bridge)):
+        for name, settings in interfaces.items():
+            if settings["type"] == kind:
+                check(interfaces, name, settings)
+
+
+def _check_bond(interfaces: Mapping[str, Interface], name: str, settings: Interface) -> None:
+    slaves = str(settings.get("slaves", "")).split()
+    for slave in slaves:
+        kind = _kind_of(interfaces, slave, f"bond '{name}' - unable to find slave '{slave}'")
+        if kind not in ("eth", "bond"):
+            raise failure(f"bond '{name}' - wrong interface type on slave '{slave}' ('{kind}' != 'eth or bond')")
+        _check_mtu(interfaces, name, slave)
+    if slaves and settings.get("bond-primary", slaves[0]) not in slaves:
+        raise failure(f"bond '{name}' - bond-primary interface is not a slave at {_FILE} line 1590.")
+
+
+def _check_vlan(interfaces: Mapping[str, Interface], name: str, settings: Interface) -> None:
+    parent, dot, tag = name.rpartition(".")
+    if not (dot and tag.isdecimal()):
+        if not settings.get("vlan-raw-device"):
+            raise failure(f"missing vlan-raw-device option at {_FILE} line 1634.")
+        parent, named = str(settings["vlan-raw-device"]), re.fullmatch(r"vlan(\d+)", name)
+        if named is None and not settings.get("vlan-id"):
+            raise failure(f"missing vlan-id option at {_FILE} line 1642.")
+        tag = str(settings["vlan-id"]) if named is None else named[1]
+    if int(tag) > _HIGHEST_VLAN:
+        raise failure(f"vlan '{name}' - vlan-id {tag} should be <= {_HIGHEST_VLAN}")
+    kind = _kind_of(interfaces, parent, f"vlan '{name}' - unable to find parent '{parent}'")
+    if kind not in ("eth", "bridge", "bond", "vlan"):
+        wrong = f"wrong interface type on parent '{parent}' ('{kind}' != 'eth|bond|bridge|vlan' )"
+        raise failure(f"vlan '{name}' - {wrong}")
+    _check_mtu(interfaces, parent, name)
+
+
+def _check_bridge(interfaces: Mapping[str, Interface], name: str, settings: Interface) -> None:
+    for port in str(settings.get("bridge_ports", "")).split():
+        if re.fullmatch(r"\S+\.\d+", port) and port not in interfaces:
+            continue  # a VLAN of its own is made for the bridge
+        _kind_of(interfaces, port, f"bridge '{name}' - unable to find bridge port '{port}'")
+        if "static" in (interfaces[port].get("method"), interfaces[port].get("method6")):
+            raise failure(f"iface {port} - ip address can't be set on interface if bridged in {name}")
+        _check_mtu(interfaces, port, name)
+
+
+def _check_mtu(interfaces: Mapping[str, Interface], parent: str, child: str) -> None:
+    """Nothing larger than its parent's frames fits through."""
+    wanted = int(interfaces[child].get("mtu", 0))
+    bond = interfaces[parent]["type"] == "bond"
+    have = int(interfaces[parent].get("mtu", wanted if bond else _USUAL_MTU))
+    if have < wanted:
+        raise failure(f"interface '{parent}' - mtu {have} is lower than '{child}' - mtu {wanted}")
+
+
+def _kind_of(interfaces: Mapping[str, Interface], name: str, missing: str) -> str:
+    if name not in interfaces:
+        raise failure(missing)
+    return str(interfaces[name]["type"])
+
+
+def _with_split_addresses(options: Mapping[str, Any]) -> Interface:
+    """A CIDR is another way to give address and netmask, not to be mixed with them."""
+    settings = dict(options)
+    for cidr, address, netmask in (_IPV4, _IPV6):
+        given = settings.pop(cidr, None)
+        if given is None:
+            continue
+        for key in (address, netmask):
+            if key in settings:
+                raise bad_parameters({key: f"{key} conflicts with {cidr}"})
+        settings[address], _, settings[netmask] = str(given).partition("/")
+    if "netmask" in settings and "." in str(settings["netmask"]):
+        settings["netmask"] = str(ipaddress.ip_network(f"0.0.0.0/{settings['netmask']}").prefixlen)
+    return settings
+
+
+def _completed(settings: Interface, given: Mapping[str, Any]) -> Interface:
+    """What PVE writes beside the given settings: families, methods and the defaults of a bridge."""
+    families = [family for family, key in (("inet", "address"), ("inet6", "address6")) if key in given]
+    settings = {
+        **settings,
+        "families": families or ["inet"],
+        "method": "static" if "address" in given else "manual",
+        "method6": "static" if "address6" in given else "manual",
+    }
+    if settings["type"] == "bridge":
+        settings = {"bridge_ports": "", "bridge_stp": "off", "bridge_fd": "0", **settings}
+    if settings["type"] == "bond":
+        settings = {"bond_mode": "balance-rr", "bond_miimon": "100", **settings}
+    return settings
+
+
+def _read_back(name: str, settings: Interface) -> Interface:
+    """An interface as PVE reads it from the file that it has written: numbers are text, lines end."""
+    read = dict(settings)
+    for key in ("mtu", "vlan-id"):
+        if key in read:
+            read[key] = str(read[key])
+    for key in ("comments", "comments6"):
+        if read.get(key):
+            read[key] = f"{read[key].rstrip()}\n"
+    if read["type"] == "bond":
+        read.setdefault("slaves", "")
+    if read["type"] == "vlan":
+        parent, _, tag = name.rpartition(".")
+        named = re.fullmatch(r"vlan(\d+)", name)
+        read.setdefault("vlan-raw-device", parent)
+        if parent or named is not None:
+            read["vlan-id"] = tag if named is None else named[1]
+    return read
+
+
+def _first_configuration(node: Node) -> dict[str, Interface]:
+    """One card for the first bridge, and the rest of the bridges without one."""
+    card: Interface = {"type": "eth", "method": "manual", "method6": "manual", "families": ["inet"]}
+    interfaces = {"eno1": dict(card)}
+    for number, name in enumerate(node.bridges):
+        if number:
+            interfaces[f"eno{number + 1}"] = dict(card)
+        settings: Interface = {"type": "bridge", "bridge_ports": f"eno{number + 1}", "autostart": 1}
+        if number == 0:
+            gateway = node.ip.rpartition(".")[0] + ".1"
+            settings |= {"address": node.ip, "netmask": "24", "gateway": gateway}
+        interfaces[name] = _completed(settings, settings)
+    return interfaces
+
+
+def _as_file(interfaces: Mapping[str, Interface]) -> str:
+    lines = ["auto lo", "iface lo inet loopback", ""]
+    for name, settings in interfaces.items():
+        if settings.get("autostart"):
+            lines.append(f"auto {name}")
+        for family, suffix in (("inet", ""), ("inet6", "6")):
+            if family not in settings["families"]:
+                continue
+            lines.append(f"iface {name} {family} {settings[f'method{suffix}']}")
+            if f"address{suffix}" in settings:
+                lines.append(f"\taddress {settings[f'address{suffix}']}/{settings[f'netmask{suffix}']}")
+            if f"gateway{suffix}" in settings:
+                lines.append(f"\tgateway {settings[f'gateway{suffix}']}")
+            lines += _options_in_file(settings) if suffix == "" or settings["families"] == ["inet6"] else []
+            lines += [f"#{line}" for line in str(settings.get(f"comments{suffix}", "")).splitlines()]
+            lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def _options_in_file(settings: Interface) -> list[str]:
+    lines = []
+    for key in _IN_FILE:
+        if key in settings:
+            value = settings[key] if settings[key] != "" or key != "bridge_ports" else "none"
+            lines.append(f"\t{'bond-slaves' if key == 'slaves' else key.replace('_', '-')} {value}")
+    if settings.get("bridge_vlan_aware"):
+        lines.append("\tbridge-vlan-aware yes")
+    return lines
+
+
+_BASE = "/nodes/{node}/network"
+_BRIDGES = ("bridge", "OVSBridge")
+
+
+def _network(call: Call) -> NodeNetwork:
+    return call.world.part(Networks).of(call.node)
+
+
+def _options(call: Call) -> dict[str, Any]:
+    return {key: value for key, value in call.params.items() if key not in ("node", "iface", "delete")}
+
+
+def _may_see(call: Call, name: str, kind: str) -> bool:
+    """A plain bridge belongs to the zone `localnetwork`, which may be open to its users only."""
+    if kind not in _BRIDGES or call.is_root or call.allowed(f"/nodes/{call.node}", "Sys.Audit", "Sys.Modify"):
+        return True
+    return call.allowed(f"/sdn/zones/localnetwork/{name}", "SDN.Audit", "SDN.Use")
+
+
+def _vnets(call: Call) -> list[dict[str, Any]]:
+    """The vnets that SDN has brought to the node; guests use them like bridges."""
+    sdn = call.world.part(Sdn)
+    rows: list[dict[str, Any]] = []
+    for name, vnet in sorted(sdn.running("vnets").items()):
+        zone = sdn.running("zones").get(str(vnet["zone"]), {})
+        only = str(zone.get("nodes") or call.node).split(",")
+        visible = call.is_root or call.allowed(f"/sdn/zones/{vnet['zone']}/{name}", "SDN.Audit", "SDN.Use")
+        if call.node in only and visible:
+            rows.append({"iface": name, "type": "vnet", "active": "1", "comments": str(vnet.get("alias", ""))})
+    return rows
+
+
+@route(f"GET {_BASE}")
+def interfaces(call: Call) -> Payload:
+    network, wanted = _network(call), call.params.get("type")
+    rows = []
+    for name, settings in network.rows():
+        kind = settings["type"]
+        bridges_wanted = wanted in ("any_bridge", "any_local_bridge") and kind in _BRIDGES
+        matches = wanted in (None, "include_sdn", kind) or bridges_wanted
+        if matches and _may_see(call, name, kind):
+            rows.append({"iface": name, **settings})
+    if wanted in ("any_bridge", "include_sdn", "vnet"):
+        rows += _vnets(call)
+    return Payload(rows, changes=network.changes())
+
+
+@route(f"GET {_BASE}/{{iface}}")
+def interface(call: Call) -> dict[str, Any]:
+    return _network(call).describe(call.values["iface"])
+
+
+@route(f"POST {_BASE}")
+def create(call: Call) -> None:
+    _network(call).create(call.params["iface"], _options(call))
+
+
+@route(f"PUT {_BASE}/{{iface}}")
+def update(call: Call) -> None:
+    _network(call).update(call.values["iface"], _options(call), split_list(call.params.get("delete")))
+
+
+@route(f"DELETE {_BASE}/{{iface}}")
+def delete(call: Call) -> None:
+    _network(call).delete(call.values["iface"])
+
+
+@route(f"PUT {_BASE}")
+def apply(call: Call) -> str:
+    network = _network(call)
+
+    async def work(context: TaskContext) -> None:
+        await context.sleep(1.5)
+        network.apply()
+
+    return call.start_task("srvreload", "networking", work)
+
+
+@route(f"DELETE {_BASE}")
+def revert(call: Call) -> None:
+    _network(call).revert()

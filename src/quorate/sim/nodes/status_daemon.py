@@ -1,0 +1,183 @@
+"""What the status daemon of a node reports, and the load it measures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from quorate.sim.cluster.sdn import Sdn
+from quorate.sim.guests.guest import Guest, Kind
+
+_TURN = 2 * math.pi
+_DAY = 86400.0
+# How much of all activity follows the time of day, and when the day is at its busiest (UTC).
+_DAILY_SWING = 0.3
+_BUSIEST = 15.0 / 24.0
+
+
+def spread(seed: int, salt: int) -> float:
+    """A fixed number in 0..1 for this seed, different for every salt."""
+    mixed = (seed * 2654435761 + salt * 40503 + 12345) & 0xFFFFFFFF
+    mixed ^= mixed >> 15
+    mixed = (mixed * 2246822519) & 0xFFFFFFFF
+    mixed ^= mixed >> 13
+    return mixed / 0xFFFFFFFF
+
+
+def wave(seed: int, now: float, period: float) -> float:
+    """A smooth 0..1 that moves with the time: a slow swell with a faster ripple on it."""
+    phase = (seed % 977) * 0.7919
+    slow = math.sin(now / period * _TURN + phase)
+    fast = math.sin(now / (period * 0.137) * _TURN + phase * 3)
+    return 0.5 + 0.35 * slow + 0.15 * fast
+
+
+@lru_cache(maxsize=256)
+def daylight(now: float) -> float:
+    """How busy the hour is: 1 on average, more in the afternoon, less at night."""
+    return 1.0 + _DAILY_SWING * math.cos((now / _DAY - _BUSIEST) * _TURN)
+
+
+@lru_cache(maxsize=100_000)
+def _daylight_sum(now: float) -> float:
+    """What `daylight` comes to beyond its average, when it is added up over the time."""
+    return _DAILY_SWING * _DAY / _TURN * math.sin((now / _DAY - _BUSIEST) * _TURN)
+
+
+class Profile(NamedTuple):
+    """What is typical of one guest: how busy it is, and the rates of its counters in bytes a second."""
+
+    cpu: float
+    memory: float
+    netin: float
+    netout: float
+    diskread: float
+    diskwrite: float
+    disk: float
+
+
+@lru_cache(maxsize=100_000)
+def profile(seed: int) -> Profile:
+    """The habits of the guest with this seed: mostly idle, some busy."""
+
+    def rate(salt: int, typical: float) -> float:
+        return typical * (0.2 + 1.8 * spread(seed, salt) ** 2)
+
+    return Profile(
+        cpu=0.01 + 0.55 * spread(seed, 1) ** 3,
+        memory=0.25 + 0.5 * spread(seed, 2),
+        netin=rate(11, 24_000.0),
+        netout=rate(12, 15_000.0),
+        diskread=rate(13, 9_000.0),
+        diskwrite=rate(14, 21_000.0),
+        disk=0.15 + 0.6 * spread(seed, 21),
+    )
+
+
+def cpu_load(seed: int, now: float) -> float:
+    """The part of its CPUs that a guest uses."""
+    return profile(seed).cpu * (0.35 + 0.65 * wave(seed, now, 3600.0)) * daylight(now)
+
+
+def memory_share(seed: int, now: float) -> float:
+    """The part of its memory that a guest uses."""
+    return profile(seed).memory + 0.08 * math.sin(now / 7200.0 * _TURN + seed)
+
+
+def counted_seconds(age: float, since: float = 0.0) -> float:
+    """How many seconds of a counter's rate have come together from `since` on, `age` seconds later.
+
+    Its own speed goes up and down but never below 0.
+    """
+    # d/dt of the wobble is at most 0.4, that of the day 0.3
+    day = _daylight_sum(since + age) - _daylight_sum(since)
+    return max(0.0, age + day + 0.4 * 600.0 / _TURN * math.sin(age / 600.0 * _TURN))
+
+
+if TYPE_CHECKING:
+    from quorate.sim.world import World
+
+REPORT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GuestReport:
+    """What was reported of a guest. Reports go by vmid: a guest that took over a vmid has its predecessor's for now."""
+
+    vmid: int
+    kind: Kind
+    node: str
+    name: str
+    status: str
+    template: bool
+    running: bool
+    paused: bool
+    started_at: float
+    cpus: int
+    memory: int
+    disk_size: int
+    made_from: tuple[Guest, int, bool, bool, str]
+    """The state it was made from; as long as that holds, so does the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageReport:
+    used: int
+    total: int
+
+
+class StatusDaemon:
+    """The daemons of all nodes. They look at the same moments: at the start and every ten seconds from then on."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.first = world.clock.now()
+        """A moment at which they look; the others are whole cycles away from it."""
+        self.guests: dict[int, GuestReport] = {}
+        self.storages: dict[tuple[str, str], StorageReport] = {}
+        """By node and storage."""
+        self.zones: frozenset[str] = frozenset()
+        self.reported_at = self.first
+        self.report()
+
+    async def run(self) -> None:
+        while True:
+            await self._world.clock.sleep(REPORT_SECONDS - (self._world.clock.now() - self.first) % REPORT_SECONDS)
+            self.report()
+
+    def report(self) -> None:
+        """Tell the cluster how everything stands now."""
+        world = self._world
+        self.reported_at = world.clock.now()
+        self.guests = {guest.vmid: self._of_guest(guest) for guest in world.guests.values()}
+        self.storages = {
+            (node.name, storage.id): StorageReport(storage.place(node.name).used, storage.place(node.name).total)
+            for storage in world.storages.values()
+            if not storage.disabled
+            for node in world.nodes.values()
+            if node.online and storage.on_node(node.name) and storage.place(node.name).total > 0
+        }
+        self.zones = frozenset(world.part(Sdn).running("zones"))
+
+    def _of_guest(self, guest: Guest) -> GuestReport:
+        state = (guest, guest.revision, guest.running, guest.paused, guest.node)
+        known = self.guests.get(guest.vmid)
+        if known is not None and known.made_from == state:
+            return known
+        return GuestReport(
+            vmid=guest.vmid,
+            kind=guest.kind,
+            node=guest.node,
+            name=guest.name,
+            status=guest.status,
+            template=guest.template,
+            running=guest.running,
+            paused=guest.paused,
+            started_at=guest.started_at,
+            cpus=self._world.guest_cpus(guest),
+            memory=guest.memory,
+            disk_size=guest.disk_size,
+            made_from=state,
+        )

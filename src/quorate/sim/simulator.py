@@ -1,0 +1,246 @@
+"""The simulated cluster as people use it: start it, talk to its URL, end it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from quorate.pve.schema import facts
+from quorate.sim.access.directory import ROOT, Access, Token
+from quorate.sim.clock import Clock, RealClock
+from quorate.sim.cluster.ha_manager import HaManager
+from quorate.sim.cluster.resources import rows_of
+from quorate.sim.demo_world import build_demo_world, build_scaled_world
+from quorate.sim.faults import Faults
+from quorate.sim.guests import remote_migration
+from quorate.sim.http.certificates import create_identity
+from quorate.sim.http.listener import Listener
+from quorate.sim.http.routing import all_routes
+from quorate.sim.http.server import Front
+from quorate.sim.nodes.certificate_routes import Certificates
+from quorate.sim.nodes.ssh import SshFront
+from quorate.sim.nodes.status_daemon import StatusDaemon
+from quorate.sim.world import World
+
+_VERSION = re.compile(r"[89]\.\d+(\.\d+)*")
+_DEFAULT_NODES = 3
+_DEFAULT_GUESTS = 20
+_TOKEN_NAME = "quorate"  # noqa: S105
+
+
+class SimulatedCluster:
+    """A PVE cluster over real HTTPS on loopback, for the time of an `async with`.
+
+    Without `nodes` and `guests` it is the demo homelab; with either it is a cluster of that size; `build` makes a
+    world of your own. Every endpoint stands for one node's address, and all of them serve the same cluster.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: int | None = None,
+        guests: int | None = None,
+        seed: int = 0,
+        listen: str = "127.0.0.1:0",
+        endpoints: int = 1,
+        clock: Clock | None = None,
+        faults: Sequence[str] = (),
+        auth_delay: float = 3.0,
+        version: str = "9.1.8",
+        build: Callable[[World], None] | None = None,
+        ssh: bool = False,
+    ) -> None:
+        if not _VERSION.fullmatch(version):
+            raise ValueError(f"'{version}' is not a version of PVE that can be simulated: 8.x or 9.x, such as 9.1.8")
+        self.clock: Clock = clock or RealClock()
+        self._facts = facts(version)
+        self.world = World(
+            clock=self.clock, access=Access(self._facts.roles), name="homelab", seed=seed, version=version
+        )
+        if build is not None:
+            build(self.world)
+        elif nodes is None and guests is None:
+            build_demo_world(self.world)
+        else:
+            build_scaled_world(
+                self.world, _DEFAULT_NODES if nodes is None else nodes, _DEFAULT_GUESTS if guests is None else guests
+            )
+        self.token_id = f"{ROOT}!{_TOKEN_NAME}"
+        self.token_secret = _secret(seed)
+        self.world.access.users[ROOT].tokens[_TOKEN_NAME] = Token(self.token_secret, privsep=False)
+        self.faults = Faults(self.world, seed)
+        for text in faults:
+            self.faults.add(text)
+        self.requests: list[tuple[str, str]] = []
+        """Every (method, path) served, in order."""
+        self.fingerprint = ""
+        self._listen = listen
+        self._endpoints = endpoints
+        self._auth_delay = auth_delay
+        self._directory: Path | None = None
+        self._listeners: list[Listener] = []
+        self._with_ssh = ssh
+        self._ssh: SshFront | None = None
+
+    @property
+    def url(self) -> str:
+        """The base address of the first endpoint."""
+        return self.urls[0]
+
+    @property
+    def urls(self) -> list[str]:
+        return [listener.url for listener in self._listeners]
+
+    @property
+    def ca_file(self) -> str:
+        """The certificate of the authority that signed the endpoints' certificate."""
+        if self._directory is None:
+            raise RuntimeError("the simulated cluster is not running")
+        return str(self._directory / "ca.pem")
+
+    @property
+    def has_ssh(self) -> bool:
+        return self._ssh is not None
+
+    @property
+    def ssh_ports(self) -> dict[str, int]:
+        """The port of every node's SSH server on loopback, by the node's name."""
+        return self._ssh_front.ports
+
+    @property
+    def ssh_key_file(self) -> str:
+        """The private key that may log in as root."""
+        return str(self._ssh_front.key_file)
+
+    @property
+    def ssh_known_hosts(self) -> str:
+        """The file with the host keys of the SSH servers."""
+        return str(self._ssh_front.known_hosts)
+
+    @property
+    def _ssh_front(self) -> SshFront:
+        if self._ssh is None:
+            raise RuntimeError("the simulated cluster does not serve SSH; start it with ssh=True")
+        return self._ssh
+
+    @property
+    def node(self) -> str:
+        """The first node's name."""
+        return next(iter(self.world.nodes))
+
+    async def __aenter__(self) -> Self:
+        self._directory = Path(tempfile.mkdtemp(prefix="quorate-sim-"))
+        try:
+            await self._start()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def start_endpoint(self, index: int) -> None:
+        """Let an endpoint that was stopped answer again, at the same address."""
+        await self._listeners[index].start()
+
+    async def stop_endpoint(self, index: int) -> None:
+        """Close one endpoint, as if its node were gone for the client."""
+        await self._listeners[index].stop()
+
+    async def _start(self) -> None:
+        assert self._directory is not None
+        identity = create_identity(self._directory, self.world.nodes)
+        self.fingerprint = identity.fingerprint
+        for node in self.world.nodes.values():
+            node.fingerprint = identity.fingerprint
+        self.world.part(Certificates).load(self._directory)
+        all_routes()  # import the endpoints and work out the rows now, so that the first request is not slower
+        rows_of(self.world).guests(self.world.guests.values())
+        front = self.front = Front(
+            self.world, self._facts, self.faults, auth_delay=self._auth_delay, requests=self.requests
+        )
+        host, port = _parse_address(self._listen)
+        nodes = list(self.world.nodes.values())
+        for index in range(self._endpoints):
+            handler = front.for_node(nodes[index % len(nodes)])
+            listener = Listener(host, port + index if port else 0, identity.context, handler)
+            self._listeners.append(listener)
+            await listener.start()
+            remote_migration.reachable(host, urlsplit(listener.url).port or 0, self.world, nodes[index % len(nodes)])
+        self.world.part(HaManager).wake()
+        self.world.tasks.in_background(self.world.part(StatusDaemon).run())
+        if self._with_ssh:
+            self._ssh = SshFront(self.world, self._directory)
+            await self._ssh.start()
+
+    async def _end(self) -> None:
+        remote_migration.unreachable(self.world)
+        for listener in self._listeners:
+            await listener.stop()
+        if self._ssh is not None:
+            await self._ssh.stop()
+        await self.world.tasks.close()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the command line can say about a cluster that runs on its own."""
+
+    listen: str = "127.0.0.1:0"
+    nodes: int | None = None
+    guests: int | None = None
+    seed: int = 0
+    endpoints: int = 1
+    faults: Sequence[str] = ()
+    version: str = "9.1.8"
+    speed: float = 1.0
+    ssh: bool = False
+
+
+async def run(options: RunOptions) -> None:
+    """Run a cluster until SIGINT or SIGTERM, after one line of JSON that tells how to reach it."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    given = asdict(options)
+    cluster = SimulatedCluster(clock=RealClock(given.pop("speed")), **given)
+    async with cluster:
+        told = ["url", "ca_file", "fingerprint", "token_id", "token_secret", "node"]
+        told += ["urls"] if options.endpoints > 1 else []
+        told += ["ssh_ports", "ssh_key_file", "ssh_known_hosts"] if options.ssh else []
+        ready = {name: getattr(cluster, name) for name in told}
+        sys.stdout.write(json.dumps(ready) + "\n")
+        sys.stdout.flush()
+        await ended.wait()
+
+
+def _secret(seed: int) -> str:
+    """A token secret in PVE's form; fixed by the seed, for this cluster guards nothing."""
+    return str(uuid.UUID(int=random.Random(f"token {seed}").getrandbits(128), version=4))  # noqa: S311
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"'{text}' is not HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)

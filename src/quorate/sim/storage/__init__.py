@@ -1,0 +1,1 @@
+"""Storages, volumes and backups."""

@@ -1,0 +1,225 @@
+"""Starts a command through a POSIX shell, so that it can be killed together with all its children.
+
+The shell gets a fixed script. Everything that varies comes as lines on its standard input, before the command's own
+input: nothing needs quoting, no value appears in the process list, and nothing runs before the last line has arrived.
+Only ASCII is sent, because not every transport preserves other characters. The script reports its process id and then
+becomes the command.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from quorate.problems import BadArgument
+from quorate.secret import Secret
+
+NOT_STARTED = 125
+"""The exit code of the script if it cannot start; the reason is in its error output."""
+LONGEST_NOISE = 64 * 1024
+"""What may precede the mark: output of a login shell, or the reason why the mark never came."""
+
+# Any login shell, even csh or fish, may read the scripts in single quotes on its command line: they contain no single
+# quotes, backslashes or line breaks. $$ is the command's own process id, also inside parentheses.
+# A process may choose a name with spaces, parentheses and line breaks: numbers follow only after the last ")".
+KILL_TREE = """
+q_kill() { IFS=" "; q_sig=$1; q_root=$2; q_set=" $2 "; q_old=; q_all=;
+for q_f in /proc/[0-9]*/stat; do
+q_s=; while IFS= read -r q_r || [ -n "$q_r" ]; do q_s="$q_s$q_r "; done < "$q_f";
+q_p=${q_f#/proc/}; set -- ${q_s##*") "};
+[ $# -lt 4 ] || q_all="$q_all ${q_p%/stat}:$2:$3:$4";
+done;
+[ -n "$q_all" ] || q_all=$(ps -A -o pid= -o ppid= -o pgid= | while IFS=" " read -r q_p q_e q_r; do
+printf "%s:%s:%s:0 " "$q_p" "$q_e" "$q_r"; done);
+while [ "$q_old" != "$q_set" ]; do q_old=$q_set;
+for q_e in $q_all; do q_p=${q_e%%:*}; q_e=${q_e#*:};
+case $q_set in *" $q_p "*) continue;; esac;
+case $q_set in *" ${q_e%%:*} "*) q_set="$q_set$q_p ";;
+*) case ":${q_e#*:}:" in *":$q_root:"*) q_set="$q_set$q_p ";; esac;; esac;
+done;
+done;
+for q_p in $q_set; do [ "$q_p" = "$q_me" ] || kill "-$q_sig" "$q_p"; done;
+kill "-$q_sig" "-$q_root"; };
+"""
+# If sudo is needed to become the user, sudo runs the same script again, which reads the remaining lines as that user:
+# nothing else differs, and the time limit can kill what runs as root.
+_LAUNCH = """
+q_x=$1; q_again=$2; q_in=$3; set --; q_u=; q_c=; q_t=; q_i=; q_p=; q_fail() { echo "$1" >&2; exit 125; };
+q_setsid=$(command -v setsid); q_su=$(command -v su); q_sudo=$(command -v sudo);
+q_past() { echo "@quorate@ in" >&2; while IFS= read -r q_l && [ "$q_l" != @quorate@ ]; do :; done; };
+[ "$q_in" != p ] || q_past;
+while IFS= read -r q_l && [ -n "$q_l" ]; do
+q_v=$(printf %b. "${q_l#?}"); q_v=${q_v%.};
+case $q_l in
+a*) set -- "$@" "$q_v";;
+e*) export "$q_v";;
+t*) q_t=$q_v;;
+i*) q_i=$q_v;;
+p*) q_p=1;;
+c*) cd -- "$q_v" || exit 125; q_c=1;;
+u*) q_u=$(id -u "$q_v" 2>/dev/null) || q_fail "there is no user $q_v";
+if [ "$q_u" = "$(id -u)" ]; then q_u=; elif [ "$(id -u)" = 0 ]; then q_u=$q_v;
+elif [ -z "$q_sudo" ]; then q_fail "there is no sudo to become $q_v";
+elif [ -n "$q_p" ]; then
+exec "$q_sudo" -k -S -p "@quorate@ ask " -H -u "$q_v" -- /bin/sh -c "$q_again" quorate "$q_x" "" p;
+else exec "$q_sudo" -n -H -u "$q_v" -- /bin/sh -c "$q_again" quorate "$q_x" "" n; fi;
+[ -z "$q_p" ] || q_past;;
+esac;
+done;
+[ $# -gt 0 ] || q_fail "no command came";
+[ -n "$q_c" ] || [ -z "$q_u$q_in" ] || cd /;
+[ -z "$q_u" ] || set -- "$q_su" -s /bin/sh -c "$q_x" -- "$q_u" "$@";
+if [ -n "$q_t" ]; then (
+trap "" TERM HUP; read -r q_me q_r < /proc/self/stat;
+read -r q_r < "/proc/$$/stat"; set -- ${q_r##*") "}; q_born=${20}; q_n=0;
+q_lives() { kill -0 $$ || return 1; read -r q_r < "/proc/$$/stat"; set -- ${q_r##*") "}; [ "${20}" = "$q_born" ]; };
+while [ "$q_n" -lt "$q_t" ]; do sleep 1; q_n=$((q_n+1)); q_lives || exit 0; done;
+q_kill TERM $$; sleep 3; q_lives && q_kill KILL $$
+) </dev/null >/dev/null 2>&1 & fi;
+kill -0 "-$$" 2>/dev/null || [ -z "$q_setsid" ] || set -- "$q_setsid" "$@";
+[ -z "$q_i" ] || { exec < "$q_i"; rm -f "$q_i"; };
+echo "@quorate@ $$"; echo "@quorate@ $$" >&2; exec "$@"
+"""
+_BECOME = 'exec "$0" "$@"'  # what su gives to the user's shell
+
+ASKED = b"@quorate@ ask "
+"""The prompt of sudo."""
+LET_IN = b"@quorate@ in\n"
+"""sudo is satisfied: the input after the mark is not for sudo."""
+_MARK_AFTER = b"@quorate@\n"
+
+# Its process id is above 1; anything may be printed before it.
+_MARKED = re.compile(rb"@quorate@ ([2-9]|[1-9][0-9]{1,9})\n")
+_END = 'exec 2>/dev/null; q_me=; q_kill "$1" "$2"; exit 0'
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\$?", re.ASCII)
+
+
+def _one_line(script: str) -> str:
+    return " ".join(script.split("\n")).strip()
+
+
+_SCRIPT = _one_line(KILL_TREE + _LAUNCH)
+_LAUNCH_ARGV = ("sh", "-c", _SCRIPT, "quorate", _BECOME)
+_END_ARGV = ("sh", "-c", _one_line(KILL_TREE + _END), "quorate")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command for a POSIX machine: fixed arguments for its shell, everything else as standard input."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    user: str | None = None
+    limit: float | None = None
+    """Seconds until it is killed from inside, even if the connection is gone."""
+    stdin_file: str | None = None
+    """A file on the machine with its input, which is deleted once the command has opened it."""
+    password: Secret | None = None
+    """For sudo, if it is needed to become the user."""
+
+    @property
+    def shell(self) -> tuple[str, ...]:
+        return (*_LAUNCH_ARGV, _SCRIPT) if self.user else _LAUNCH_ARGV
+
+    def lines(self) -> bytes:
+        """What precedes the command's own input and follows `for_sudo`."""
+        if not self.argv or not self.argv[0] or self.argv[0].startswith("-"):
+            raise BadArgument("The command has no program", next_step="Start it with the name of a program")
+        told = [("u", _account(self.user))] if self.user and not self.password else []
+        told += [("t", str(max(1, round(self.limit))))] if self.limit is not None else []
+        told += [("i", self.stdin_file)] if self.stdin_file else []
+        told += [("c", self.cwd)] if self.cwd else []
+        told += [("e", f"{_variable(name)}={value}") for name, value in self.env.items()]
+        told += [("a", part) for part in self.argv]
+        return (_MARK_AFTER if self.user and self.password else b"") + _encoded(told) + b"\n"
+
+    def for_sudo(self) -> bytes:
+        """What precedes those lines if there is a password: they follow only after LET_IN.
+
+        Whether sudo reads the password or needs none, the rest of it is discarded up to the mark.
+        """
+        if not self.user or not self.password:
+            return b""
+        if "\n" in self.password.reveal():
+            raise BadArgument("A password for sudo is one line")
+        return _encoded([("p", ""), ("u", _account(self.user))]) + self.password.reveal().encode() + b"\n"
+
+    def ending(self, pid: int, signal: str) -> Launch:
+        """The command that kills it, as the same user: the login may not kill another user's processes."""
+        return Launch(ending(pid, signal), user=self.user, password=self.password)
+
+
+def _encoded(told: Sequence[tuple[str, str]]) -> bytes:
+    return "".join(f"{letter}{_escaped(text)}\n" for letter, text in told).encode("ascii")
+
+
+def ending(pid: int, signal: str) -> tuple[str, ...]:
+    """The command that signals a process, its group, its session and all its descendants."""
+    assert pid > 1
+    return (*_END_ARGV, signal, str(pid))
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """For a login shell: every argument is quoted exactly once."""
+    return shlex.join(argv)
+
+
+class Stream:
+    """One output of a launched command: text before the mark is kept apart, then the first bytes of the rest."""
+
+    def __init__(self, keep: int) -> None:
+        self.noise = bytearray()
+        self.kept = bytearray()
+        self.pid: int | None = None
+        self._keep = keep
+        self._length = 0
+
+    @property
+    def cut(self) -> bool:
+        return self._length > len(self.kept)
+
+    def feed(self, data: bytes) -> None:
+        if self.pid is not None:
+            self._length += len(data)
+            self.kept += data[: max(0, self._keep - len(self.kept))]
+            return
+        self.noise += data
+        if found := _MARKED.search(self.noise):
+            rest = bytes(self.noise[found.end() :])
+            self.pid = int(found[1])
+            del self.noise[found.start() :]
+            self.feed(rest)
+        elif len(self.noise) > 2 * LONGEST_NOISE:
+            del self.noise[:-LONGEST_NOISE]
+
+
+def _escaped(text: str) -> str:
+    """The inverse of `printf %b`."""
+    data = text.encode()
+    if b"\0" in data:
+        raise BadArgument("A command cannot contain NUL characters", next_step="Pass such data as stdin")
+    return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\0{byte:03o}" for byte in data)
+
+
+def _variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise BadArgument(
+            f"{name!r} is not a valid name for an environment variable", next_step="Use letters, digits and _"
+        )
+    if name == "IFS" or name.startswith("q_"):
+        raise BadArgument(
+            f"The environment variable {name} cannot be set here",
+            why="The script that starts the command uses IFS and names that start with q_",
+            next_step=f"Set it in the command: sh -c '{name}=...; export {name}; ...'",
+        )
+    return name
+
+
+def _account(name: str) -> str:
+    if not _ACCOUNT.fullmatch(name):
+        raise BadArgument(f"{name!r} is not a user name", next_step="Use letters, digits and . _ @ + -")
+    return name

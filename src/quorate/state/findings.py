@@ -1,0 +1,308 @@
+"""Findings of the watch and their lifecycle: opened, seen again, acknowledged, silenced, resolved.
+
+A finding is one row from the moment it opens until it is resolved; if the same thing happens again later, that is a new
+row. Every change that people should hear about raises its revision. Messages are derived from that number, so a process
+that dies between the two loses none and makes none twice.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from quorate.hints import FINDING_LIST, Advice, ToolHint
+from quorate.problems import BadArgument, Conflict, NotFound
+from quorate.state.store import Row, Store
+
+SEVERITIES = ("critical", "warning", "unchecked", "info")
+"""Worst first."""
+KEPT_SECONDS = 90 * 86400.0
+LONGEST_NOTE = 500
+_ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+_ID_LENGTH = 8
+_COLUMNS = (
+    "id, cluster, kind, finding_key, source, severity, entry, state, opened, last_seen, seen, acknowledged_by, "
+    "acknowledged_at, note, silenced_until, resolved, event, revision, notified"
+)
+
+
+class Next(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool that shows or fixes it, in a form that can be stored."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+    text: str = ""
+
+    @property
+    def advice(self) -> Advice:
+        return Advice(self.text, ToolHint(self.tool, self.arguments)) if self.tool else Advice(self.text)
+
+
+class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something wrong, as a check sees it now."""
+
+    kind: str
+    target: str
+    """What it is about: `node pve1`, `guest 105`; empty for the whole cluster."""
+    severity: str
+    what: str
+    source: str = ""
+    """The facts it was judged by. It counts as resolved only if those were read again and no longer show it."""
+    subjects: tuple[str, ...] = ()
+    """The guests or nodes that share it; a new one among them is worth another message."""
+    evidence: dict[str, Any] = {}
+    next: Next = Next("")
+    link: str = ""
+    """The page where a person sees or decides it, never one that carries the decision."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    id: str
+    cluster: str
+    seen_as: Observation
+    """The latest observation."""
+    state: str
+    """open, acknowledged or resolved"""
+    opened: float
+    last_seen: float
+    seen: int
+    acknowledged_by: str | None
+    acknowledged_at: float | None
+    note: str
+    silenced_until: float | None
+    resolved: float | None
+    event: str
+    """What happened last that people should hear about: opened, worse, again, resolved."""
+    revision: int
+    notified: int
+
+    @property
+    def kind(self) -> str:
+        return self.seen_as.kind
+
+    @property
+    def severity(self) -> str:
+        return self.seen_as.severity
+
+    def is_silenced(self, now: float) -> bool:
+        return self.silenced_until is not None and self.silenced_until > now
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one cycle changed."""
+
+    opened: int = 0
+    worse: int = 0
+    resolved: int = 0
+
+
+class Findings:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._clock = store.clock
+
+    # -- what the watch writes -------------------------------------------------------------------------------------
+
+    async def observe(
+        self,
+        cluster: str,
+        observations: Iterable[Observation],
+        covers: Callable[[str], bool],
+        known: Iterable[Finding] | None = None,
+    ) -> Observed:
+        """Bring the findings of a cluster up to date. `covers` says whether the facts of a source are known now.
+
+        `known` are its open findings, if the caller has just read them.
+        """
+        now = self._clock.time()
+        current = {one.key: one for one in observations}
+        open_ones = {one.seen_as.key: one for one in (await self.open(cluster) if known is None else known)}
+        opened = worse = resolved = 0
+        unchanged: list[str] = []
+        for key, observation in current.items():
+            old = open_ones.get(key)
+            if old is None:
+                opened += await self._open(cluster, observation, now)
+            elif event := _event(old, observation, now):
+                worse += await self._renew(old, observation, event, now)
+            elif old.seen_as != observation:
+                await self._renew(old, observation, old.event, now, quiet=True)
+            else:
+                unchanged.append(old.id)
+        await self._seen_again(unchanged, now)
+        for key, old in open_ones.items():
+            if key not in current and covers(old.seen_as.source):
+                resolved += await self._resolve(old, now)
+        return Observed(opened, worse, resolved)
+
+    async def _open(self, cluster: str, observation: Observation, now: float) -> int:
+        return await self._store.execute(
+            f"INSERT INTO quorate_findings ({_COLUMNS}) "  # noqa: S608 - names of columns
+            "VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8, $8, 1, NULL, NULL, '', NULL, NULL, 'opened', 1, 0) "
+            "ON CONFLICT DO NOTHING",
+            _new_id(),
+            cluster,
+            observation.kind,
+            observation.key,
+            observation.source,
+            observation.severity,
+            _encode(observation),
+            now,
+        )
+
+    async def _renew(
+        self, known: Finding, observation: Observation, event: str, now: float, *, quiet: bool = False
+    ) -> int:
+        """A finding that got worse is open again, even if someone acknowledged the smaller one."""
+        state = known.state if quiet else "open"
+        return await self._store.execute(
+            """UPDATE quorate_findings SET entry = $2, severity = $3, source = $4, event = $5, state = $6,
+                revision = revision + $7, last_seen = $8, seen = seen + 1,
+                silenced_until = CASE WHEN silenced_until <= $8 THEN NULL ELSE silenced_until END
+                WHERE id = $1 AND resolved IS NULL AND revision = $9""",
+            known.id,
+            _encode(observation),
+            observation.severity,
+            observation.source,
+            event,
+            state,
+            0 if quiet else 1,
+            now,
+            known.revision,
+        )
+
+    async def _seen_again(self, ids: list[str], now: float) -> None:
+        for start in range(0, len(ids), 500):
+            some = ids[start : start + 500]
+            listed = ", ".join(f"${number}" for number in range(2, len(some) + 2))
+            await self._store.execute(
+                f"UPDATE quorate_findings SET last_seen = $1, seen = seen + 1 WHERE id IN ({listed})",  # noqa: S608
+                now,
+                *some,
+            )
+
+    async def _resolve(self, known: Finding, now: float) -> int:
+        return await self._store.execute(
+            """UPDATE quorate_findings SET resolved = $2, state = 'resolved', event = 'resolved',
+                revision = revision + 1 WHERE id = $1 AND resolved IS NULL""",
+            known.id,
+            now,
+        )
+
+    async def to_notify(self) -> list[Finding]:
+        """Those with news that no message was made of yet."""
+        return await self._read("WHERE revision > notified ORDER BY last_seen, opened, id")
+
+    async def noted(self, finding: Finding) -> None:
+        """Messages about this revision are in the outbox, or none is needed."""
+        await self._store.execute(
+            "UPDATE quorate_findings SET notified = $2 WHERE id = $1 AND notified < $2", finding.id, finding.revision
+        )
+
+    async def forget_old(self) -> None:
+        await self._store.execute("DELETE FROM quorate_findings WHERE resolved < $1", self._clock.time() - KEPT_SECONDS)
+
+    # -- what people do --------------------------------------------------------------------------------------------
+
+    async def acknowledge(self, id: str, by: str, note: str = "") -> Finding:
+        """Someone takes care of it: no further messages unless it gets worse, or until it is resolved."""
+        changed = await self._store.execute(
+            """UPDATE quorate_findings SET state = 'acknowledged', acknowledged_by = $2, acknowledged_at = $3, note = $4
+                WHERE id = $1 AND resolved IS NULL""",
+            _as_written(id),
+            by,
+            self._clock.time(),
+            " ".join(note.split())[:LONGEST_NOTE],
+        )
+        return await self._changed(id, changed)
+
+    async def silence(self, id: str, until: float, by: str, note: str = "") -> Finding:
+        """No messages before then. If it is still open at that time, it is reported again."""
+        if until <= self._clock.time():
+            raise BadArgument("The time until which it is silenced has passed", next_step="Give a later one")
+        changed = await self._store.execute(
+            """UPDATE quorate_findings SET silenced_until = $2, acknowledged_by = $3, acknowledged_at = $4, note = $5
+                WHERE id = $1 AND resolved IS NULL""",
+            _as_written(id),
+            until,
+            by,
+            self._clock.time(),
+            " ".join(note.split())[:LONGEST_NOTE],
+        )
+        return await self._changed(id, changed)
+
+    async def _changed(self, id: str, changed: int) -> Finding:
+        found = await self.get(id)
+        if not changed:
+            raise Conflict(f"Finding {found.id} was resolved already", next_step="It needs no answer")
+        return found
+
+    # -- what people read ------------------------------------------------------------------------------------------
+
+    async def get(self, id: str) -> Finding:
+        found = await self._read("WHERE id = $1", _as_written(id))
+        if not found:
+            raise NotFound(f"There is no finding {id!r}", next_step=Advice("See which exist", FINDING_LIST))
+        return found[0]
+
+    async def open(self, cluster: str | None = None) -> list[Finding]:
+        """Worst first, then the newest."""
+        where = "WHERE resolved IS NULL" + ("" if cluster is None else " AND cluster = $1")
+        found = await self._read(where, *(() if cluster is None else (cluster,)))
+        return sorted(found, key=lambda one: (SEVERITIES.index(one.severity), -one.opened, one.id))
+
+    async def resolved_since(self, since: float) -> list[Finding]:
+        return await self._read("WHERE resolved >= $1 ORDER BY resolved DESC, id", since)
+
+    async def opened_since(self, since: float) -> list[Finding]:
+        return await self._read("WHERE opened >= $1 ORDER BY opened DESC, id", since)
+
+    async def counts(self) -> Mapping[tuple[str, str, str, str], int]:
+        """How many are open, by cluster, kind, severity and state. One read, so it can be polled."""
+        rows = await self._store.fetch(
+            "SELECT cluster, kind, severity, state, count(*) AS number FROM quorate_findings WHERE resolved IS NULL "
+            "GROUP BY cluster, kind, severity, state"
+        )
+        return {(row["cluster"], row["kind"], row["severity"], row["state"]): row["number"] for row in rows}
+
+    async def _read(self, where: str, *values: Any) -> list[Finding]:
+        rows = await self._store.fetch(f"SELECT {_COLUMNS} FROM quorate_findings {where}", *values)  # noqa: S608
+        return [_finding(row) for row in rows]
+
+
+def _event(known: Finding, now_seen: Observation, now: float) -> str:
+    """What is new about a known finding and worth a message; empty if nothing is."""
+    if SEVERITIES.index(now_seen.severity) < SEVERITIES.index(known.severity):
+        return "worse"
+    if set(now_seen.subjects) - set(known.seen_as.subjects):
+        return "worse"
+    if known.silenced_until is not None and known.silenced_until <= now:
+        return "again"
+    return ""
+
+
+def _finding(row: Row) -> Finding:
+    facts = {name: row[name] for name in row if name not in ("kind", "finding_key", "source", "severity", "entry")}
+    return Finding(**facts, seen_as=msgspec.json.decode(row["entry"], type=Observation))
+
+
+def _encode(observation: Observation) -> str:
+    return msgspec.json.encode(observation, enc_hook=str).decode()
+
+
+def _new_id() -> str:
+    return "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
+
+
+def _as_written(id: str) -> str:
+    return id.strip().lower()

@@ -1,0 +1,64 @@
+"""Who watches which cluster, since when, and when it last completed a cycle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quorate.hints import Advice
+from quorate.state.freeze import moment
+from quorate.state.records import Records
+from quorate.state.store import Store
+
+
+class Watched(msgspec.Struct, frozen=True):
+    begun: float
+    """Since then without a gap."""
+    last: float
+    """The end of the last cycle."""
+    every: float
+    requests: int = 0
+    seconds: float = 0.0
+    unread: int = 0
+    """Facts that were never read yet."""
+
+    def is_current(self, now: float) -> bool:
+        return now - self.last <= 3 * self.every + 60
+
+
+class Watchers:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._records = Records(store, "watched", Watched)
+
+    async def note(
+        self, cluster: str, now: float, every: float, *, requests: int = 0, seconds: float = 0.0, unread: int = 0
+    ) -> None:
+        """A cycle has ended."""
+        before = await self._records.find(cluster)
+        begun = before.begun if before is not None and before.is_current(now) else now
+        await self._records.keep(cluster, Watched(begun, now, every, requests, seconds, unread))
+
+    async def all(self) -> dict[str, Watched]:
+        return await self._records.all()
+
+    async def watched_from(self, cluster: str, since: float) -> float | None:
+        """From when on it was watched without a gap, at or after `since`; None if it is not watched."""
+        found = await self._records.find(cluster)
+        if found is None or not found.is_current(self._store.clock.time()):
+            return None
+        return max(found.begun, since)
+
+    async def describe(self, now: float) -> dict[str, Any]:
+        """For answers: without a watch, no finding means nothing."""
+        found = await self.all()
+        if not found:
+            return {"watch": Advice("Nothing is watched: the operator can add [watch] or run `quorate watch`")}
+        late = [name for name, one in found.items() if not one.is_current(now)]
+        facts: dict[str, Any] = {"last_cycle": moment(min(one.last for one in found.values()))}
+        if late:
+            facts["not_watched"] = f"The watch of {', '.join(sorted(late))} has stopped; findings may be outdated"
+        if unread := sum(one.unread for one in found.values()):
+            facts["not_read_yet"] = f"{unread} facts, so not every problem is known"
+        return facts

@@ -1,0 +1,61 @@
+"""Arguments of a tool as a person writes them: `key=value`."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quorate.config import ConfigError
+from quorate.documents import Unreadable, read_json
+
+
+def parse_pairs(pairs: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse `key=value` pairs. JSON lists and objects are decoded; a repeated key or a list argument gives a list.
+
+    Values without a key are the obvious arguments: `guest_power docker01 start`.
+    """
+    found: dict[str, Any] = {}
+    named = {pair.partition("=")[0] for pair in pairs if _PAIR.match(pair)}
+    places = [name for name in _obvious(schema) if name not in named]
+    for pair in pairs:
+        if not _PAIR.match(pair):
+            if not places:
+                takes = f"It takes {', '.join(schema['properties'])}." if schema["properties"] else "It takes none."
+                raise ConfigError(f"Arguments are key=value pairs; it is not clear what {pair!r} is for. {takes}")
+            pair = f"{places.pop(0)}={pair}"
+        key, _, text = pair.partition("=")
+        value = _value(text)
+        if key in found:
+            found[key] = [*(found[key] if isinstance(found[key], list) else [found[key]]), value]
+        else:
+            found[key] = value
+    lists = {key for key, part in schema["properties"].items() if _takes_only_lists(part)}
+    return {key: [value] if key in lists and isinstance(value, str) else value for key, value in found.items()}
+
+
+_PAIR = re.compile(r"[A-Za-z_][\w-]*=")
+_SUBJECTS = ("name", "snapshot", "words", "guest", "host", "node", "storage", "service", "unit")
+_LEADING = ("storage", "disk", "since", "scope")
+"""What a tool is about if it is declared first."""
+
+
+def _obvious(schema: Mapping[str, Any]) -> list[str]:
+    """The required arguments in their order, and the first other one that a tool is likely about."""
+    required = list(schema.get("required", ()))
+    others = [name for name in schema["properties"] if name not in required]
+    leading = [name for name in others[:1] if name in _LEADING]
+    return required + [*leading, *(name for name in _SUBJECTS if name in others)][:1]
+
+
+def _takes_only_lists(part: Mapping[str, Any]) -> bool:
+    kinds = {part.get("type"), *(one.get("type") for one in part.get("anyOf", ()))} - {None, "null"}
+    return kinds == {"array"}
+
+
+def _value(text: str) -> Any:
+    if text[:1] in ("[", "{"):
+        with contextlib.suppress(Unreadable):
+            return read_json(text)
+    return text

@@ -1,0 +1,164 @@
+"""Changing guests: options, disks, network cards, cloud-init, firewall, template."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from quorate.problems import BadArgument
+from quorate.pve import values
+from quorate.surfaces.compat.bsahane.recipes import (
+    CONTAINER,
+    VM,
+    find_guest,
+    guest_change,
+    keys_in,
+    patience,
+    task_answer,
+)
+from quorate.surfaces.compat.declaration import Recipe
+from quorate.surfaces.compat.execution import ChangeResult, LocatedGuest, ToolCall
+
+CLOUD_INIT = frozenset({"ciuser", "cipassword", "sshkeys", "nameserver", "searchdomain", "ipconfig0"})
+# Arguments of guest_configure that take the value as it is; whatever else PVE knows goes through its `options`.
+NAMED = ("cores", "sockets", "memory", "balloon", "cpu", "name", "description", "onboot", "startup", "protection")
+
+CARD = {
+    "model": "model",
+    "bridge": "bridge",
+    "tag": "vlan",
+    "firewall": "firewall",
+    "rate": "rate",
+    "mtu": "mtu",
+    "link_down": "link_down",
+    "macaddr": "mac",
+    "hwaddr": "mac",
+    "name": "name",
+    "ip": "ip",
+    "gw": "gateway",
+    "ip6": "ip6",
+    "gw6": "gateway6",
+}
+"""Parts of netN, and what nic_set calls them."""
+
+
+def configure(type: str) -> Recipe:
+    """Options of a guest. Network cards and cloud-init are changes of their own here, made one after the other."""
+
+    async def recipe(call: ToolCall) -> dict[str, Any]:
+        guest = await find_guest(call, type)
+        params = call["params"]
+        cards = {key: text for key, text in params.items() if values.bus_of(key) == "net"}
+        init = {key: text for key, text in params.items() if key in CLOUD_INIT and type == VM}
+        rest = {key: value for key, value in params.items() if key not in cards and key not in init}
+        done = [await _set_card(call, guest, key, str(text)) for key, text in cards.items()]
+        if init:
+            done.append(await call.change("cloudinit_set", guest=guest.vmid, **_cloud_init(init)))
+        if rest:
+            done.append(await call.change("guest_configure", follow=patience(call), guest=guest.vmid, **_options(rest)))
+        return await _all_answers(call, done)
+
+    return recipe
+
+
+async def _all_answers(call: ToolCall, done: list[ChangeResult]) -> dict[str, Any]:
+    answers = [await task_answer(call, one) for one in done]
+    if not answers:
+        return {"result": None, "unchanged": ["All of it is there already"]}
+    return answers[0] if len(answers) == 1 else {"results": answers}
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    named = {key: value for key, value in given.items() if key in NAMED}
+    if "hostname" in given:
+        named["name"] = given["hostname"]
+    if "tags" in given:
+        named["tags"] = [tag for tag in re.split(r"[,;\s]+", str(given["tags"])) if tag]
+    if "agent" in given:
+        named["agent"] = str(given["agent"])
+    if "delete" in given:
+        named["unset"] = [key for key in str(given["delete"]).split(",") if key]
+    map_arguments = {*NAMED, "hostname", "tags", "agent", "delete"}
+    return {**named, "options": {key: value for key, value in given.items() if key not in map_arguments} or None}
+
+
+async def _set_card(call: ToolCall, guest: LocatedGuest, key: str, text: str) -> ChangeResult:
+    """netN as PVE writes it: `virtio=<mac>,bridge=vmbr0,tag=20`."""
+    parts = values.parse_nic(text)
+    arguments: dict[str, Any] = {}
+    for part, value in parts.items():
+        if part not in CARD:
+            raise BadArgument(f"{key} cannot be given {part!r}", next_step=f"Known are {', '.join(CARD)}")
+        arguments[CARD[part]] = values.is_on(value) if part in ("firewall", "link_down") else value
+    return await call.change("nic_set", guest=guest.vmid, nic=key, **arguments)
+
+
+def _cloud_init(given: dict[str, Any]) -> dict[str, Any]:
+    addresses = values.parse(given.get("ipconfig0") or "")
+    return {
+        "user": given.get("ciuser"),
+        "password": given.get("cipassword"),
+        "ssh_keys": keys_in(given.get("sshkeys")),
+        "nameserver": given.get("nameserver"),
+        "searchdomain": given.get("searchdomain"),
+        "ip": addresses.get("ip"),
+        "gateway": addresses.get("gw"),
+        "ip6": addresses.get("ip6"),
+        "gateway6": addresses.get("gw6"),
+    }
+
+
+async def cloud_init(call: ToolCall) -> dict[str, Any]:
+    guest = await find_guest(call, VM)
+    given = {name: call[name] for name in ("ipconfig0", "sshkeys", "ciuser", "cipassword")}
+    return await task_answer(call, await call.change("cloudinit_set", guest=guest.vmid, **_cloud_init(given)))
+
+
+async def firewall(call: ToolCall) -> dict[str, Any]:
+    guest = await find_guest(call, VM)
+    return {
+        "options": await call.get(f"{guest.path}/firewall/options"),
+        "rules": await call.get(f"{guest.path}/firewall/rules"),
+    }
+
+
+async def set_firewall(call: ToolCall) -> dict[str, Any]:
+    """The rules first, so that nobody is shut out between the two."""
+    guest = await find_guest(call, VM)
+    if call["enable"] is None and not call["rules"]:
+        raise BadArgument(f"{call.tool} has nothing to set", next_step="Give enable, rules or both")
+    about: dict[str, Any] = {"scope": "guest", "of": guest.vmid}
+    there = await call.get(f"{guest.path}/firewall/rules")
+    new = [rule for rule in call["rules"] or () if not any(_is_same(rule, one) for one in there)]
+    done = [await call.change("firewall_rule_set", **about, **_rule(rule)) for rule in new]
+    if call["enable"] is not None:
+        done.append(await call.change("firewall_options_set", **about, enable=call["enable"]))
+    return await _all_answers(call, done)
+
+
+def _is_same(wanted: dict[str, Any], there: dict[str, Any]) -> bool:
+    """Whether the rule exists already: a repeated call does not add it twice."""
+    return all(values.same(value, there.get(key)) for key, value in wanted.items())
+
+
+def _rule(given: dict[str, Any]) -> dict[str, Any]:
+    """A rule as PVE writes it: its dashes and its ones and noughts."""
+    rule = {key.replace("-", "_"): value for key, value in given.items()}
+    if "enable" in rule:
+        rule["enable"] = bool(int(rule["enable"]))
+    return {key: str(value) if key in ("dport", "sport") else value for key, value in rule.items()}
+
+
+RECIPES: dict[str, Recipe] = {
+    "proxmox-resize-vm-disk": guest_change(
+        "disk_change", VM, {"disk": "disk", "size": lambda call: f"+{call['grow_gb']}G"}, action="resize"
+    ),
+    "proxmox-configure-vm": configure(VM),
+    "proxmox-configure-lxc": configure(CONTAINER),
+    "proxmox-cloudinit-set": cloud_init,
+    "proxmox-vm-nic-add": guest_change("nic_set", VM, {"bridge": "bridge", "model": "model", "vlan": "vlan"}),
+    "proxmox-vm-nic-remove": guest_change("nic_remove", VM, {"nic": "slot"}),
+    "proxmox-vm-firewall-get": firewall,
+    "proxmox-vm-firewall-set": set_firewall,
+    "proxmox-template-vm": guest_change("guest_template", VM),
+}

@@ -1,0 +1,209 @@
+"""A tool of another server as its `tools.toml` declares it: its name, what it takes, and what does the same here."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from quorate.operations.registry import Risk
+from quorate.problems import Problem
+from quorate.surfaces.compat.gates import GATES, OPEN, OwnGate
+
+if TYPE_CHECKING:
+    from quorate.surfaces.compat.execution import ToolCall
+
+Recipe: TypeAlias = "Callable[[ToolCall], Awaitable[Any]]"
+"""Does what the tool promises with native operations; returns the answer: an object, a list, or ready text."""
+
+_PYTHON_TYPES: Mapping[str, Any] = {
+    "integer": int,
+    "number": int | float,
+    "string": str,
+    "boolean": bool,
+    "object": dict[str, Any],
+    "array<string>": list[str],
+    "array<integer>": list[int],
+    "array<object>": list[dict[str, Any]],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    type: str
+    """As in JSON schema: integer, number, string, boolean, object; array<string>, array<integer>, array<object>."""
+    required: bool = False
+    default: Any = None
+    """None: there is no default, and the argument is None if it is not given."""
+    choices: tuple[str, ...] = ()
+    """The allowed values; of a list, those of its items."""
+    as_constants: bool = False
+    """The schema lists the choices as alternatives, one constant each, instead of an enum."""
+    about: str = ""
+    also: tuple[str, ...] = ()
+    """Other spellings, where documentation and code differ. If both are given, `name` wins."""
+    ignored: str = ""
+    """Why the argument makes no difference; a caller who gives it gets this as a remark."""
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.name, *self.also)
+
+    @property
+    def python_type(self) -> Any:
+        plain = Literal[self.choices] if self.choices else _PYTHON_TYPES[self.type]
+        if self.choices and self.type.startswith("array<"):
+            plain = GenericAlias(list, (plain,))
+        return plain if self.required else plain | None
+
+    def schema(self) -> dict[str, dict[str, Any]]:
+        """One property for each spelling."""
+        plain = self._type_schema()
+        default = {"default": self.default} if self.default is not None else {}
+        text = f"Ignored: {self.ignored}" if self.ignored else self.about
+        about = {"description": text} if text else {}
+        return {
+            self.name: {**plain, **default, **about},
+            **{other: {**plain, "description": f"Same as {self.name}"} for other in self.also},
+        }
+
+    def _type_schema(self) -> dict[str, Any]:
+        if self.choices and self.as_constants:
+            return {"anyOf": [{"const": choice, "type": self.type} for choice in self.choices]}
+        only = {"enum": list(self.choices)} if self.choices else {}
+        if self.type.startswith("array<"):
+            return {"type": "array", "items": {"type": self.type[len("array<") : -1], **only}}
+        return {"type": self.type, **only}
+
+
+DRY_RUN = Parameter("dry_run", "boolean", about="Only show the plan")
+PLAN_TOKEN = Parameter("plan_token", "string", about="From the dry run of the same call")
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    about: str
+    native: str
+    """The native call that does the same: `guest_power action=start`."""
+    recipe: Recipe
+    parameters: tuple[Parameter, ...] = ()
+    risk: Risk = Risk.READ
+    """The worst that a call can do; the pipeline judges each call by what it really does."""
+    gate: OwnGate = OPEN
+    """What that server asks for before it acts. Our own gate applies in addition."""
+    needs: tuple[str, ...] = ()
+    """Parameters that are optional in the schema although the tool can do nothing without them."""
+    unlisted: tuple[Parameter, ...] = ()
+    """Accepted but not listed: in that server's documentation, not in its schema."""
+
+    @property
+    def changes(self) -> bool:
+        return self.risk in (Risk.CHANGE, Risk.DESTROY)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every name of an argument that the tool accepts."""
+        return tuple(name for one in self.accepted for name in one.spellings)
+
+    @property
+    def accepted(self) -> tuple[Parameter, ...]:
+        """What it lists and what it accepts in addition. Every change accepts `dry_run`: ignoring it would do harm."""
+        own = (*self.parameters, *self.unlisted)
+        return (*own, *([DRY_RUN] if self.changes and not any(one.name == DRY_RUN.name for one in own) else []))
+
+    # The pipeline's strict decoding needs name, arguments, schema and this.
+    inapplicable: ClassVar[Mapping[str, str]] = {}
+
+    @cached_property
+    def arguments(self) -> type[msgspec.Struct]:
+        fields = [
+            (one.name, one.python_type) if one.required else (one.name, one.python_type, one.default)
+            for one in self.accepted
+        ]
+        return msgspec.defstruct("Arguments", fields, kw_only=True)
+
+    def schema(self) -> dict[str, Any]:
+        required = [one.name for one in self.parameters if one.required]
+        return {
+            "type": "object",
+            "properties": {name: part for one in self.parameters for name, part in one.schema().items()},
+            **({"required": required} if required else {}),
+            "additionalProperties": False,
+        }
+
+
+@dataclass(frozen=True)
+class System:
+    """Another server: its tools, and how its operator allows what is dangerous."""
+
+    name: str
+    tools: Mapping[str, Tool]
+    opt_in: str | None = None
+    """The environment variable by which its operator allows what is dangerous."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Arguments of ours in advice -> its own, where only this system calls them that: `overwrite` -> `force`."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Our words in advice -> its own."""
+    error: Callable[[Tool, Problem], dict[str, Any] | str] | None = None
+    """How it reports an error, where that is an object or a text of its own."""
+
+
+# -- tools.toml --------------------------------------------------------------------------------------------------------
+
+
+def load_tools(system: str, *recipes: Mapping[str, Recipe]) -> dict[str, Tool]:
+    """The tools that `tools.toml` of a system declares, in its order, each with its recipe.
+
+    `parameters` lists inline tables or the names of shared ones, with a default of their own as `timeout=900`. Changes
+    also accept what `accepted_by_changes` lists.
+    """
+    document = tomllib.loads(files(f"{__package__}.{system}").joinpath("tools.toml").read_text())
+    by_name = {name: recipe for group in recipes for name, recipe in group.items()}
+    assert by_name.keys() == document["tools"].keys(), by_name.keys() ^ document["tools"].keys()
+    return {name: _tool(name, by_name[name], entry, document) for name, entry in document["tools"].items()}
+
+
+def _tool(name: str, recipe: Recipe, entry: Mapping[str, Any], document: Mapping[str, Any]) -> Tool:
+    shared = document.get("parameters", {})
+    parameters = tuple(_parameter(one, shared) for one in entry.get("parameters", ()))
+    risk = Risk(entry.get("risk", Risk.READ))
+    more = document.get("accepted_by_changes", ()) if risk in (Risk.CHANGE, Risk.DESTROY) else ()
+    accepted = (_parameter(one, shared) for one in (*entry.get("unlisted", ()), *more))
+    listed = {one.name for one in parameters}
+    return Tool(
+        name,
+        entry["about"],
+        entry["native"],
+        recipe,
+        parameters,
+        risk,
+        GATES[entry["gate"]] if "gate" in entry else OPEN,
+        tuple(entry.get("needs", ())),
+        tuple(one for one in accepted if one.name not in listed),
+    )
+
+
+def _parameter(given: str | Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]]) -> Parameter:
+    if not isinstance(given, str):
+        return _from_table(given)
+    key, has_default, default = given.partition("=")
+    table: dict[str, Any] = {"name": key, **shared[key]}
+    if has_default:
+        table["default"] = default if table["type"] == "string" else json.loads(default)
+    return _from_table(table)
+
+
+def _from_table(table: Mapping[str, Any]) -> Parameter:
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) and key != "default" else value for key, value in table.items()
+    }
+    return Parameter(**fields)

@@ -1,0 +1,330 @@
+"""One call of a drop-in tool: its arguments, and the native operations it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from quorate.operations.api.responses import in_full
+from quorate.operations.registry import Table
+from quorate.pipeline.caller import Exchange
+from quorate.pipeline.invocation import Result
+from quorate.pipeline.pipeline import Pipeline
+from quorate.problems import BadArgument, Conflict, GuestNotFound, NotFound, TaskFailed
+from quorate.pve.cluster import Defaults
+from quorate.pve.inventory import Inventory
+from quorate.pve.lookup import Resource
+from quorate.pve.tasks import Upid
+from quorate.secret import Secret
+from quorate.state.outcomes import Outcome
+from quorate.surfaces.compat.declaration import Tool
+
+if TYPE_CHECKING:
+    from quorate.surfaces.compat.advice import AdviceTranslator
+
+LONGEST_WAIT = 50.0  # seconds of one task_wait
+_NOT_OF_GUESTS = ("shared",)  # a field that only storages have
+PAGE = 200  # rows of one page of a native list
+
+
+@dataclass(frozen=True, slots=True)
+class CompatSettings:
+    """What the operator has configured for such a server, which knows a single cluster."""
+
+    opt_ins: Collection[str] = ()
+    """Variables that allow what is dangerous."""
+    defaults: Defaults = field(default_factory=Defaults)
+    """Used where the caller does not say."""
+    cluster: str | None = None
+    """The name of its cluster, if there are several."""
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Host of an API endpoint, or name of a cluster -> the cluster."""
+    container_password: Secret | None = None
+    """Of root in new containers, if the tool has no such argument."""
+    memory: dict[str, Any] = field(default_factory=dict)
+    """Facts that calls have found and later calls reuse."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """The native answer to a change."""
+
+    facts: Mapping[str, Any]
+    outcome: Outcome | None
+
+    @property
+    def tasks(self) -> list[str]:
+        steps = self.facts.get("steps", [self.facts])
+        return [step["task"] for step in steps if "task" in step]
+
+    @property
+    def task(self) -> str | None:
+        """The task of the change; of several, the last, which ends when all is done."""
+        return self.tasks[-1] if self.tasks else None
+
+    @property
+    def was_dry_run(self) -> bool:
+        return self.outcome is Outcome.DRY_RUN
+
+    @property
+    def is_running(self) -> bool:
+        return self.outcome is Outcome.RUNNING
+
+    @property
+    def remarks(self) -> dict[str, Any]:
+        """What the caller should know in addition to the task."""
+        return {key: self.facts[key] for key in ("warnings", "unchanged", "note") if key in self.facts}
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedGuest:
+    """A guest with its path in the API."""
+
+    vmid: int
+    name: str
+    type: str
+    node: str
+    status: str
+
+    @property
+    def path(self) -> str:
+        return f"/nodes/{self.node}/{self.type}/{self.vmid}"
+
+
+class ToolCall:
+    def __init__(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        pipeline: Pipeline,
+        exchange: Exchange,
+        settings: CompatSettings,
+        translator: AdviceTranslator,
+    ) -> None:
+        self.tool = tool.name
+        self.arguments = arguments
+        self.opt_ins = settings.opt_ins
+        self.memory = settings.memory
+        self.container_password = settings.container_password.reveal() if settings.container_password else None
+        self.pictures: tuple[bytes, ...] = ()
+        self.remarks: list[str] = []
+        """What the caller should know in addition to the answer."""
+        self._declared = tool
+        self._translator = translator
+        self._pipeline = pipeline
+        self._exchange = exchange
+        self._settings = settings
+        self._cluster = settings.cluster
+
+    def __getitem__(self, name: str) -> Any:
+        """An argument, its default, or None. Asking for a parameter that the tool lacks is a defect."""
+        return self.arguments[name]
+
+    # -- reads -----------------------------------------------------------------------------------------------------
+
+    async def facts(self, operation: str, /, **arguments: Any) -> dict[str, Any]:
+        data = (await self._run(operation, arguments)).data
+        assert isinstance(data, dict), f"{operation} answers with a list"
+        return self._translator.translate(data, self._declared)
+
+    async def rows(self, operation: str, /, **arguments: Any) -> list[dict[str, Any]]:
+        """All rows of a native list, page by page."""
+        return (await self.listing(operation, **arguments))[0]
+
+    async def listing(self, operation: str, /, **arguments: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """All rows of a native list, and the facts beside them."""
+        rows: list[dict[str, Any]] = []
+        while True:
+            page = await self._table(operation, {"limit": PAGE, **arguments, "offset": len(rows)})
+            rows += _objects(page)
+            if page.next_offset is None or not page.rows:
+                return rows, self._translator.translate(page.facts, self._declared)
+
+    async def some_rows(self, operation: str, /, **arguments: Any) -> list[dict[str, Any]]:
+        """The rows of a native list that has no pages."""
+        return _objects(await self._table(operation, arguments))
+
+    async def _table(self, operation: str, arguments: Mapping[str, Any]) -> Table:
+        page = (await self._run(operation, arguments)).data
+        assert isinstance(page, Table), f"{operation} answers without a list"
+        return page
+
+    def aim_at(self, host: str | None) -> None:
+        """Use the cluster behind this host from here on; one that is not configured is refused."""
+        if not host:
+            return
+        name = _hostname(host)
+        if name not in self._settings.endpoints:
+            raise NotFound(
+                f"No Proxmox host {host!r} is configured",
+                why=f"Configured: {', '.join(self._settings.endpoints) or 'none'}",
+                next_step="Leave it out, or name one of them",
+            )
+        if self._settings.cluster is not None:
+            self._cluster = self._settings.endpoints[name]
+
+    async def get(self, path: str, /, **params: Any) -> Any:
+        """PVE's own answer to a read, all of it."""
+        with in_full():
+            answer = await self.facts("api_call", method="GET", path=path, params=_without_none(params) or None)
+        return answer["data"]
+
+    async def guest(
+        self,
+        vmid: int | None = None,
+        name: str | None = None,
+        *,
+        node: str | None = None,
+        type: str | None = None,
+        fresh: bool = False,
+    ) -> LocatedGuest:
+        """Find one guest. `type` is qemu or lxc if the tool is for one of them only.
+
+        The lookup is that of the native tools; by name, it asks the nodes. `fresh`: the status decides something, so
+        it is read from the node.
+        """
+        if vmid is None and not name:
+            raise BadArgument(f"{self.tool} needs a guest", next_step="Give vmid or name")
+        async with self._inventory() as inventory:
+            if vmid is None:
+                inventory.distrust_names()
+            rows = [
+                await inventory.fresh_guest(row.vmid) if fresh else row
+                for row in await inventory.candidates(str(name) if vmid is None else vmid)
+                if vmid in (None, row.vmid) and (not name or row.name == name) and node in (None, row.node)
+            ]
+        called = " ".join(str(one) for one in (vmid, name) if one) + (f" on node {node}" if node else "")
+        if not rows:
+            raise GuestNotFound(f"There is no guest {called}")
+        if len(rows) > 1:
+            raise Conflict(
+                f"{len(rows)} guests are named {name}",
+                why="; ".join(f"{row.vmid} on {row.node}" for row in rows),
+                next_step="Give the vmid or the node",
+            )
+        row = rows[0]
+        if type is not None and row.type != type:
+            kinds = {"qemu": "VM", "lxc": "container"}
+            raise BadArgument(f"{called} is a {kinds[row.type]}", why=f"{self.tool} is for {kinds[type]}s only")
+        name = self._pipeline.sanitize(row.name)
+        return LocatedGuest(row.vmid, name, row.type, row.node, "template" if row.template else row.status)
+
+    async def resource(self, vmid: int) -> dict[str, Any]:
+        """One guest's row of PVE's resource list, without reading the whole list."""
+        async with self._inventory() as inventory:
+            row = self._pipeline.sanitize(msgspec.to_builtins(await inventory.guest(vmid)))
+        return {name: value for name, value in row.items() if value != "" and name not in _NOT_OF_GUESTS}
+
+    async def guests(self, *, fresh: bool = False) -> list[dict[str, Any]]:
+        """The guests of PVE's resource list, brought up to date."""
+        return await self.up_to_date(await self.get("/cluster/resources", type="vm"), fresh=fresh)
+
+    async def up_to_date(self, rows: list[dict[str, Any]], *, fresh: bool = False) -> list[dict[str, Any]]:
+        """Rows of PVE's resource list, corrected by the nodes where the list lags.
+
+        `fresh`: names or states decide something, so all nodes are asked.
+        """
+        async with self._inventory() as inventory:
+            if not fresh and not inventory.lags and all("name" in row for row in rows if "vmid" in row):
+                return rows
+            known = {row.vmid: row for row in await (inventory.fresh_guests() if fresh else inventory.named_guests())}
+        updated: list[dict[str, Any]] = [_up_to_date(row, known.get(row.get("vmid", 0))) for row in rows]
+        return self._pipeline.sanitize(updated)  # type: ignore[no-any-return]
+
+    def _inventory(self) -> AbstractAsyncContextManager[Inventory]:
+        return self._pipeline.inventory(self._cluster, self._exchange.caller)
+
+    async def node(self, given: str | None) -> str:
+        """The given node, else the operator's default, else the only node there is."""
+        if given or self._settings.defaults.node:
+            return given or str(self._settings.defaults.node)
+        names = await self.nodes()
+        if len(names) == 1:
+            return names[0]
+        raise BadArgument(
+            f"{self.tool} needs a node", why=f"Available: {', '.join(names)}", next_step="Give node, or set a default"
+        )
+
+    async def nodes(self) -> list[str]:
+        """The nodes that are online."""
+        async with self._inventory() as inventory:
+            return sorted((await inventory.view()).online)
+
+    def storage(self, given: str | None) -> str:
+        if storage := given or self._settings.defaults.storage:
+            return storage
+        raise BadArgument(f"{self.tool} needs a storage", next_step="Give storage, or set a default")
+
+    async def wait_for(self, upid: str, seconds: float) -> dict[str, Any]:
+        """PVE's status of a task once it has ended or the seconds are over."""
+        while True:
+            patience = min(seconds, LONGEST_WAIT)
+            state = await self.facts("task_wait", task=upid, wait=patience, log_lines=0)
+            seconds -= patience
+            if state["status"] != "running" or seconds <= 0:
+                return await self.task_status(upid)
+
+    async def task_status(self, upid: str) -> dict[str, Any]:
+        """As PVE reports it: status, exitstatus, type, id, user."""
+        status: dict[str, Any] = await self.get(f"{Upid.parse(upid).path}/status")
+        return status
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    async def change(self, operation: str, /, *, follow: float | None = None, **arguments: Any) -> ChangeResult:
+        """Make a change and follow it for `follow` seconds (0: only start it), or as long as usual.
+
+        The caller's `dry_run` and `plan_token` are passed on.
+        """
+        ours = {name: self.arguments.get(name) for name in ("dry_run", "plan_token")}
+        result = await self._run(operation, {**ours, **arguments}, follow)
+        data = result.data
+        assert isinstance(data, dict)
+        if result.failed:
+            raise TaskFailed(str(data.get("plan", operation)), why=_why(data), facts=data)
+        return ChangeResult(self._translator.translate(data, self._declared), result.outcome)
+
+    async def _run(self, operation: str, arguments: Mapping[str, Any], follow: float | None = None) -> Result:
+        exchange = self._exchange if follow is None else replace(self._exchange, wait_seconds=follow)
+        of_cluster = self._cluster is not None and not self._pipeline.operation(operation).about_homelab
+        where = {"cluster": self._cluster} if of_cluster else {}
+        result = await self._pipeline.run(operation, {**where, **_without_none(arguments)}, exchange)
+        self.pictures += result.pictures
+        return result
+
+
+def _hostname(text: str) -> str:
+    """The host name in a URL, in `host:port`, or on its own."""
+    try:
+        return urlsplit(text if "//" in text else f"//{text}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _without_none(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _up_to_date(row: dict[str, Any], known: Resource | None) -> dict[str, Any]:
+    if known is None or known.is_unreported:
+        return row
+    reported = {
+        key: getattr(known, key) for key in ("name", "status", "template", "maxcpu", "maxmem", "maxdisk", "uptime")
+    }
+    return {**row, **reported}
+
+
+def _objects(table: Table) -> list[dict[str, Any]]:
+    """Rows as objects without their empty cells, as PVE writes them."""
+    rows = (zip(table.columns, row, strict=True) for row in table.rows)
+    return [{name: value for name, value in row if value is not None} for row in rows]
+
+
+def _why(data: Mapping[str, Any]) -> str:
+    steps = [str(step["why"]) for step in data.get("steps", [data]) if "why" in step]
+    return "; ".join([f"It ended as: {data.get('result')}", *steps, *map(str, data.get("failures", ()))])

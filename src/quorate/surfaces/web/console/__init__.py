@@ -1,0 +1,1 @@
+"""The operator's console: pages for people, rendered here, live by server-sent events."""

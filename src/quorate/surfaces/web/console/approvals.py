@@ -1,0 +1,110 @@
+"""What waits for an operator: each request with what would be lost, and the form that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from quorate.pipeline.sanitization import clean
+from quorate.problems import BadArgument, NotFound
+from quorate.state.approvals import Approval, State
+from quorate.surfaces.web.approvals import LONGEST_REASON
+from quorate.surfaces.web.console.person import Person
+from quorate.surfaces.web.console.templates import HEADERS, PATH
+
+if TYPE_CHECKING:
+    from quorate.surfaces.web.console.console import Console
+
+MOST_SIMILAR = 5
+RECENT = 200
+_FINAL = "This cannot be undone"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One request, sorted for reading: what is lost comes first."""
+
+    approval: Approval
+    final: bool
+    lost: list[str]
+    targets: list[str]
+    reasons: list[str]
+    warnings: list[str]
+    other: list[str]
+    similar: list[Approval]
+
+    @property
+    def open(self) -> bool:
+        return self.approval.state is State.PENDING
+
+
+def approval_routes(console: Console) -> list[tuple[Any, ...]]:
+    desk = console.desk
+
+    async def show(request: Request, person: Person) -> Response:
+        if not person.is_operator:
+            return RedirectResponse(f"{PATH}/inventory", status_code=303, headers=HEADERS)
+        pending = [one for one in await desk.approvals.list() if person.reaches(one.cluster)]
+        recent = await _recent(person)
+        cards = [_card(one, recent) for one in pending]
+        answered = [one for one in recent if one.state is not State.PENDING][:10]
+        template = "part_waiting.html" if request.url.path.endswith("/part/waiting") else "waiting.html"
+        return await console.show(
+            request, person, template, cards=cards, answered=answered, provable=await console.has_passphrase()
+        )
+
+    async def show_one(request: Request, person: Person) -> Response:
+        card = _card(await _find(request, person), await _recent(person))
+        return await console.show(request, person, "approval.html", card=card, provable=await console.has_passphrase())
+
+    async def answer(request: Request, person: Person) -> Response:
+        row = await _find(request, person)
+        form = await console.form(request)
+        if form.get("decision") not in ("approve", "deny"):
+            raise BadArgument("The answer must be approve or deny")
+        approve = form["decision"] == "approve"
+        if approve and form.get("word", "").strip() != row.word:
+            raise BadArgument(
+                f"{row.summary}: not approved, because something other than {row.word!r} was typed",
+                next_step="Go back and type it exactly as shown",
+            )
+        await console.prove(request, form.get("passphrase", ""))
+        reason = " ".join(form.get("reason", "").split())[:LONGEST_REASON] or None
+        await desk.approvals.answer(row.id, approve, console.who(), reason)
+        return RedirectResponse(f"{PATH}/approvals/{row.id}", status_code=303, headers=HEADERS)
+
+    async def _find(request: Request, person: Person) -> Approval:
+        person.require_operator("Approvals are")
+        row = await desk.approvals.get(request.path_params["id"])
+        if row is None or not person.reaches(row.cluster):
+            raise NotFound("There is no such approval", next_step="It may have been deleted after 30 days")
+        return row
+
+    async def _recent(person: Person) -> list[Approval]:
+        rows = await desk.approvals.list(tuple(State), RECENT)
+        return [one for one in rows if person.reaches(one.cluster)]
+
+    return [
+        ("", show),
+        ("/part/waiting", show),
+        ("/approvals/{id}", show_one),
+        ("/approvals/{id}", answer, "POST"),
+    ]
+
+
+def _card(row: Approval, recent: Iterable[Approval]) -> Card:
+    remarks = [clean(line) for line in row.remarks]
+    kinds = ("lost: ", "target: ", "asked because: ", "warning: ")
+    sorted_lines = {kind: [line.removeprefix(kind) for line in remarks if line.startswith(kind)] for kind in kinds}
+    other = [line for line in remarks if not line.startswith(kinds) and line != _FINAL]
+    similar = [
+        one
+        for one in recent
+        if one.id != row.id and one.tool == row.tool and (one.word == row.word or one.caller == row.caller)
+    ]
+    lost, targets, reasons, warnings = (sorted_lines[kind] for kind in kinds)
+    return Card(row, _FINAL in remarks, lost, targets, reasons, warnings, other, similar[:MOST_SIMILAR])

@@ -1,0 +1,249 @@
+"""The console as an application: who may see a page, what a form must prove, and where each page is.
+
+A person logs in with a token; a cookie stands for it from then on. The cookie is out of reach of scripts, is not sent
+along by forms of other sites, and opens nothing without its session in the store. Every form also carries a secret of
+the session, and an answer that matters takes the operator's passphrase.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
+from mcp.server.transport_security import RequestBodyLimitMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import Receive, Scope, Send
+
+from quorate import __version__
+from quorate.config.http import HttpSettings
+from quorate.pipeline.caller import Caller
+from quorate.pipeline.caller import Scope as GrantedScope
+from quorate.pipeline.pipeline import Pipeline
+from quorate.problems import BadArgument, Problem, Refused
+from quorate.state.approvals import Approvals
+from quorate.state.browser_sessions import BrowserSession, BrowserSessions
+from quorate.state.findings import Findings
+from quorate.state.freeze import Freeze
+from quorate.state.passphrase import SET_PASSPHRASE
+from quorate.state.runs import RunStore
+from quorate.state.store import StateUnavailable, Store
+from quorate.state.trail import AuditTrail
+from quorate.surfaces import rendering
+from quorate.surfaces.web.auth import Authenticator
+from quorate.surfaces.web.console.activity import activity_routes
+from quorate.surfaces.web.console.approvals import approval_routes
+from quorate.surfaces.web.console.charts import chart_routes
+from quorate.surfaces.web.console.events import Events
+from quorate.surfaces.web.console.findings import finding_routes
+from quorate.surfaces.web.console.freeze import freeze_routes
+from quorate.surfaces.web.console.inventory import inventory_routes
+from quorate.surfaces.web.console.login import LoginPages
+from quorate.surfaces.web.console.person import CLIENT, Desk, Person
+from quorate.surfaces.web.console.policy import policy_routes
+from quorate.surfaces.web.console.templates import HEADERS, PATH, asset, render
+from quorate.surfaces.web.console.timeline import timeline_routes
+from quorate.surfaces.web.credentials import Credentials, InvalidCredentials
+from quorate.surfaces.web.issuer_keys import IssuerUnreachable
+from quorate.surfaces.web.operator_api import BODY_LIMIT, STATUS, OperatorApi
+from quorate.surfaces.web.origin_check import own_origin
+
+log = logging.getLogger(__name__)
+
+COOKIE = "quorate_console"
+MOST_FIELDS = 50
+PAGES = (
+    ("", "Waiting", True),
+    ("/activity", "Activity", False),
+    ("/findings", "Findings", False),
+    ("/timeline", "Timeline", True),
+    ("/inventory", "Inventory", False),
+    ("/map", "Map", False),
+    ("/policy", "Policy", True),
+)
+"""Address, title, and whether it is for operators."""
+
+Handler = Callable[[Request, Person], Awaitable[Response]]
+
+
+class Console(OperatorApi):
+    def __init__(
+        self,
+        settings: HttpSettings,
+        store: Store,
+        trail: AuditTrail,
+        pipeline: Pipeline,
+        authenticator: Authenticator,
+        credentials: Credentials,
+    ) -> None:
+        super().__init__(settings, store, authenticator, credentials)
+        self.desk = Desk(pipeline, Approvals(store), Freeze(store), trail, RunStore(store), Findings(store))
+        self.sessions = BrowserSessions(store)
+        self.login = LoginPages(self, settings, credentials)
+        self._settings = settings
+        self._events = Events(self)
+        table = [Route(PATH + path, handler, methods=methods) for path, handler, methods in self._table()]
+        self._pages = AuthContextMiddleware(RequestBodyLimitMiddleware(Router(table), BODY_LIMIT))
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route(f"{PATH}/static/{{name}}", self._asset),
+            *self.login.routes(),
+            Route(PATH, self),
+            Route(f"{PATH}/{{rest:path}}", self),
+        ]
+
+    def _table(self) -> list[tuple[str, Any, list[str]]]:
+        """Address, handler and methods of every page."""
+        parts = (
+            approval_routes, activity_routes, finding_routes, timeline_routes, inventory_routes, policy_routes,
+            freeze_routes, chart_routes,
+        )  # fmt: skip
+        pages = [
+            (path, self._page(handler), methods or ["GET"])
+            for routes in parts
+            for path, handler, *methods in routes(self)
+        ]
+        return [("/events", self._events.stream, ["GET"]), *pages]
+
+    async def _asset(self, request: Request) -> Response:
+        return asset(request.path_params["name"])
+
+    # -- who it is -------------------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        try:
+            session = await self.session_of(request)
+            if session is None:
+                await self._ask_to_log_in(request)(scope, receive, send)
+                return
+            if session.bearer and (refused := await self._authenticator.identify(scope, session.bearer)):
+                ended = refused.status_code in (401, 403)
+                await (self._ask_to_log_in(request) if ended else refused)(scope, receive, send)
+                return
+        except (StateUnavailable, IssuerUnreachable) as problem:  # nobody can say who it is: try again later
+            await self.problem_page(problem, 503)(scope, receive, send)
+            return
+        scope["state"] = {**scope.get("state", {}), "session": session}
+        await self._authenticator.admit(self._pages, scope, receive, send)
+
+    async def session_of(self, request: Request) -> BrowserSession | None:
+        by_person = not request.url.path.startswith((f"{PATH}/events", f"{PATH}/part/"))  # not by an open page itself
+        found = await self.sessions.find(request.cookies.get(COOKIE, ""), in_use=by_person)
+        needed = await self._credentials.needed()
+        return found if found is not None and (found.bearer or not needed) else None
+
+    def person(self, request: Request) -> Person:
+        subject, granted = self._credentials.identify()
+        caller = Caller(CLIENT, "http", subject, granted if subject else GrantedScope())
+        return Person(caller, request.state.session)
+
+    def welcome(self, session: BrowserSession, scope: Scope, where: str) -> Response:
+        """Set the cookie, then continue to the page."""
+        response = RedirectResponse(where, status_code=303, headers=HEADERS)
+        response.set_cookie(
+            COOKIE, session.cookie, path=PATH, httponly=True, samesite="lax", secure=scope["scheme"] == "https"
+        )
+        return response
+
+    def farewell(self) -> Response:
+        response = RedirectResponse(f"{PATH}/login", status_code=303, headers=HEADERS)
+        response.delete_cookie(COOKIE, path=PATH, httponly=True, samesite="lax")
+        return response
+
+    def _ask_to_log_in(self, request: Request) -> Response:
+        address = f"{PATH}/login?next={quote(_own_address(request))}"
+        if request.headers.get("hx-request"):  # a part of a page: let the whole page go there
+            return Response(status_code=401, headers=HEADERS | {"HX-Redirect": address})
+        if request.headers.get("accept", "").startswith("text/event-stream"):
+            return Response(status_code=401, headers=HEADERS)
+        return RedirectResponse(address, status_code=303, headers=HEADERS)
+
+    # -- pages -----------------------------------------------------------------------------------------------------
+
+    def _page(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def show(request: Request) -> Response:
+            person = self.person(request)
+            try:
+                if request.method == "POST":
+                    await self._require_own_form(request, person)
+                return await handler(request, person)
+            except Problem as problem:
+                status = next((status for kind, status in STATUS if isinstance(problem, kind)), 500)
+                return await self.show(request, person, "problem.html", status, problem=rendering.problem_text(problem))
+            except Exception as error:  # noqa: BLE001 (a defect: details go to the log, not to the page)
+                log.error("%s failed: %s", request.url.path, self.desk.pipeline.trace_of(error, {}))
+                why = f"This page failed inside Quorate ({type(error).__name__}). The server's log has the details."
+                return await self.show(request, person, "problem.html", 500, problem=why)
+
+        return show
+
+    async def show(
+        self, request: Request, person: Person, template: str, status: int = 200, **context: Any
+    ) -> Response:
+        """A page with what is on every page: who it is, what waits, whether changes are frozen."""
+        pending = await self.desk.approvals.list() if person.is_operator else []
+        return render(
+            template,
+            status,
+            person=person,
+            pages=[(path, title) for path, title, for_operators in PAGES if person.is_operator or not for_operators],
+            here=request.url.path.removeprefix(PATH),
+            version=__version__,
+            now=self.desk.now,
+            frozen=await self.desk.freeze.state(),
+            waiting_count=sum(person.reaches(one.cluster) for one in pending),
+            csrf=person.session.csrf,
+            set_passphrase=self.desk.pipeline.approver.settings().command(SET_PASSPHRASE),
+            several=[site.name for site in self.desk.pipeline.sites.open_to(person.caller)],
+            **context,
+        )
+
+    async def is_valid(self, session: BrowserSession) -> bool:
+        """Whether the session's token still opens this server."""
+        if not session.bearer:
+            return not await self._credentials.needed()
+        try:
+            await self._credentials.verify(session.bearer)
+        except (InvalidCredentials, IssuerUnreachable):
+            return False
+        return True
+
+    async def has_passphrase(self) -> bool:
+        return await self._passphrase.is_set()
+
+    def problem_page(self, problem: Problem | IssuerUnreachable, status: int) -> Response:
+        return render("plain_problem.html", status, problem=str(problem))
+
+    async def form(self, request: Request) -> dict[str, str]:
+        try:
+            return dict(parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        except ValueError:
+            raise BadArgument("The form cannot be read") from None
+
+    async def _require_own_form(self, request: Request, person: Person) -> None:
+        """A page of another site can neither read our secret nor claim our origin."""
+        self.require_own_origin(request)
+        given = (await self.form(request)).get("csrf", "") or request.headers.get("x-csrf", "")
+        if not hmac.compare_digest(given.encode(), person.session.csrf.encode()):
+            raise Refused("This form is not from this session", next_step="Reload the page and try again")
+
+    def require_own_origin(self, request: Request) -> None:
+        origins = {origin.lower() for origin in request.headers.getlist("origin")}
+        other_site = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        if other_site or origins - {own_origin(request.scope), self._settings.public_url}:
+            raise Refused("Forms of other pages are not accepted")
+
+
+def _own_address(request: Request) -> str:
+    """Where to go after the login; a part of a page or a form has no address of its own."""
+    path = request.url.path
+    if request.method != "GET" or "/part/" in path:
+        return PATH
+    return f"{path}?{request.url.query}" if request.url.query else path

@@ -1,0 +1,117 @@
+"""From findings to messages: news enters the outbox once, and each channel delivers what is due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from quorate.operations.reports.kinds import KINDS
+from quorate.problems import Problem
+from quorate.state.findings import Finding, Findings
+from quorate.state.outbox import Notice, Outbox, Parcel
+from quorate.watch.channels import Channel, NotDelivered, Uncertain
+from quorate.watch.message import compose
+from quorate.watch.routing import due, takes
+
+STORM = 5
+"""More news than this at once goes out as one message."""
+MOST_AT_ONCE = 20
+"""Messages of one channel in a row, so that one channel does not hold up everything."""
+_LOG = logging.getLogger(__name__)
+
+
+class Notifier:
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        findings: Findings,
+        outbox: Outbox,
+        *,
+        page: Callable[[str], str],
+        sanitize: Callable[[Any], Any],
+    ) -> None:
+        self._page = page
+        """The address of the page that shows a finding, by its id."""
+        self._channels = channels
+        self._findings = findings
+        self._outbox = outbox
+        self._sanitize = sanitize
+
+    async def enqueue(self, now: float) -> None:
+        """Make messages of all news. Done again after a crash, it changes nothing."""
+        news = await self._findings.to_notify()
+        spoken = [one for one in news if not _is_old_news(one, now)]
+        quiet = [one for one in news if _is_old_news(one, now)]
+        for channel in self._channels:
+            wanted = [one for one in spoken if takes(channel.settings, one)]
+            storm = len(wanted) > STORM
+            for finding in wanted:
+                await self._put(channel, finding, now, storm=storm)
+        for finding in spoken:
+            if finding.event == "resolved":
+                await self._outbox.drop(finding.id)
+        for finding in (*spoken, *quiet):
+            await self._findings.noted(finding)
+
+    async def _put(self, channel: Channel, finding: Finding, now: float, *, storm: bool) -> None:
+        if finding.event == "resolved" and channel.name in await self._outbox.unheard(finding.id):
+            return  # nobody has heard that it opened
+        when, together = due(channel.settings, now)
+        notice = self._notice(finding)
+        await self._outbox.put(channel.name, finding.id, finding.revision, notice, due=when, together=together or storm)
+
+    def _notice(self, finding: Finding) -> Notice:
+        seen = finding.seen_as
+        return Notice(
+            event=finding.event,
+            severity=seen.severity,
+            cluster=finding.cluster,
+            kind=seen.kind,
+            what=str(self._sanitize(seen.what)),
+            means=KINDS.get(seen.kind, ""),
+            next=str(self._sanitize(str(seen.next.advice))) if finding.event != "resolved" else "",
+            link=seen.link or self._page(finding.id),
+            finding=finding.id,
+            opened=finding.opened,
+        )
+
+    async def deliver(self) -> int:
+        """Send what is due on every channel; returns how many messages arrived."""
+        await self._outbox.recover()
+        ended = await asyncio.gather(*(self._deliver(one) for one in self._channels), return_exceptions=True)
+        if failed := [one for one in ended if isinstance(one, BaseException)]:
+            raise failed[0]  # only now: a channel that is still sending must not meet the next round
+        return sum(one for one in ended if isinstance(one, int))
+
+    async def _deliver(self, channel: Channel) -> int:
+        sent = 0
+        for _ in range(MOST_AT_ONCE):
+            parcel = await self._outbox.claim(channel.name)
+            if parcel is None or await self.send(channel, parcel):
+                break
+            sent += 1
+        return sent
+
+    async def send(self, channel: Channel, parcel: Parcel, *, once: bool = False) -> str:
+        """Send it and write down how that went; returns why it failed, or nothing. With `once`, it is not retried."""
+        message = compose(parcel, mark_repeat=not channel.recognizes_repeats)
+        try:
+            await channel.send(message, unsure=parcel.unsure, since=parcel.since)
+        except (NotDelivered, Uncertain) as error:
+            why = str(self._sanitize(str(error)))
+            await self._outbox.failed(parcel, why, unsure=isinstance(error, Uncertain), for_good=once)
+        except Problem as problem:  # a secret that cannot be found
+            why = problem.what
+            await self._outbox.failed(parcel, why, for_good=once)
+        else:
+            await self._outbox.sent(parcel)
+            return ""
+        _LOG.warning("A message on channel %s was not delivered: %s", channel.name, why)
+        return why
+
+
+def _is_old_news(finding: Finding, now: float) -> bool:
+    """Silenced, or over before anyone could hear of it."""
+    return finding.is_silenced(now) or (finding.event == "resolved" and finding.notified == 0)

@@ -1,0 +1,213 @@
+"""The watch: cycles over all clusters and hosts by one process at a time, and messages about what they find."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from quorate.config.settings import HOMELAB, SERVER
+from quorate.config.watch import WatchSettings
+from quorate.homelab.homelab import Homelab
+from quorate.operations.reports.kinds import KINDS
+from quorate.problems import Problem
+from quorate.pve.cluster import Cluster
+from quorate.state.approvals import Approvals
+from quorate.state.events import Events
+from quorate.state.findings import Finding, Findings, Observation
+from quorate.state.freeze import Freeze
+from quorate.state.lease import Lease
+from quorate.state.outbox import Delivery, Notice, Outbox
+from quorate.state.runs import RunState, RunStore
+from quorate.state.store import Store
+from quorate.state.trail import AuditTrail
+from quorate.state.watchers import Watchers
+from quorate.watch.channels import Channel
+from quorate.watch.checks import homelab, server
+from quorate.watch.cycle import ClusterWatch
+from quorate.watch.notifier import Notifier
+
+TICK_SECONDS = 5.0
+"""How often approvals, the freeze and the outbox are looked at: that costs a few reads of the store."""
+LEASE_SECONDS = 300.0
+"""Half of it outlasts a cycle and the deliveries after it."""
+CYCLE_SECONDS = 90.0
+"""A cycle that takes longer is abandoned: a cluster that hangs must not stop the others."""
+FORGET_SECONDS = 3600.0
+_LOG = logging.getLogger(__name__)
+
+
+class Watch:
+    def __init__(
+        self,
+        settings: WatchSettings,
+        store: Store,
+        clusters: Sequence[Cluster],
+        home: Homelab,
+        *,
+        trail: AuditTrail | None = None,
+        sanitize: Callable[[Any], Any] = lambda data: data,
+    ) -> None:
+        self.settings = settings
+        self._sanitize = sanitize
+        self._store = store
+        self._clock = store.clock
+        self._lease = Lease(store, "watch", LEASE_SECONDS)
+        self._findings = Findings(store)
+        self._outbox = Outbox(store, self._lease.owner)
+        self._watchers = Watchers(store)
+        self._clusters = [ClusterWatch(one, settings, store, trail) for one in clusters]
+        self._by_name = {one.name: one for one in clusters}
+        self._hosts = homelab.HostFacts(home)
+        self._approvals = Approvals(store)
+        self._freeze = Freeze(store)
+        self._runs = RunStore(store)
+        self._events = Events(store)
+        self.channels = [Channel(one, home.secret_store.fetch, self._clock.time) for one in settings.channels]
+        self._notifier = Notifier(
+            self.channels,
+            self._findings,
+            self._outbox,
+            page=lambda finding: server.page(settings, f"/findings/{finding}"),
+            sanitize=sanitize,
+        )
+        self._next_cycle = float("-inf")
+        self._next_forgetting = float("-inf")
+
+    # -- what people use -------------------------------------------------------------------------------------------
+
+    async def findings(self) -> list[Finding]:
+        """The open ones, worst first."""
+        return await self._findings.open()
+
+    async def watched(self) -> dict[str, Any]:
+        """When it last looked, and what it has not seen."""
+        return await self._watchers.describe(self._clock.time())
+
+    async def acknowledge(self, id: str, by: str, note: str = "") -> Finding:
+        return await self._findings.acknowledge(id, by, note)
+
+    async def silence(self, id: str, until: float, by: str, note: str = "") -> Finding:
+        return await self._findings.silence(id, until, by, note)
+
+    async def deliveries(self, limit: int, channel: str | None = None) -> list[Delivery]:
+        """The log of messages, newest first."""
+        return await self._outbox.log(limit, channel)
+
+    async def test(self, channel: Channel) -> str:
+        """Send a test message; returns why it failed, or nothing. It appears in the log."""
+        kind, name = "watch-test", f"test {secrets.token_hex(8)}"
+        notice = Notice("opened", "info", SERVER, kind, f"A test of channel {channel.name}", KINDS[kind])
+        await self._outbox.put(channel.name, name, 1, notice, due=self._clock.time(), together=False)
+        parcel = await self._outbox.claim_of(channel.name, name)
+        return "another process sends it" if parcel is None else await self._notifier.send(channel, parcel, once=True)
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch in the background for as long as the context lasts."""
+        task = asyncio.create_task(self.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            with contextlib.suppress(Problem):
+                await self._lease.release()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.step()
+            except Problem as problem:
+                _LOG.warning("The watch cannot continue now: %s", problem)
+            except Exception as error:  # noqa: BLE001 (a defect of ours must not end the watch)
+                _LOG.error("%s", self._sanitize("".join(traceback.format_exception(error))))
+            await self._clock.sleep(TICK_SECONDS)
+
+    async def step(self) -> bool:
+        """Do what is due; False if another process watches."""
+        if not await self._lease.take():
+            return False
+        now = self._clock.time()
+        if now >= self._next_cycle:
+            self._next_cycle = now + self.settings.every
+            await self.cycle()
+        else:
+            await self._observe_server()
+        await self.notify()
+        if now >= self._next_forgetting:
+            self._next_forgetting = now + FORGET_SECONDS
+            await self._forget_old()
+        return True
+
+    async def cycle(self) -> None:
+        """Look at everything once."""
+        cycles = [*(self._cycle_of(one) for one in self._clusters), self._cycle_of_hosts()]
+        ended = await asyncio.gather(*cycles, return_exceptions=True)
+        await self._observe_server()
+        for one in ended:
+            if isinstance(one, BaseException):
+                raise one
+
+    async def notify(self) -> None:
+        await self._notifier.enqueue(self._clock.time())
+        await self._notifier.deliver()
+
+    async def _cycle_of(self, watch: ClusterWatch) -> None:
+        client = self._by_name[watch.name].client
+        begun, asked = self._clock.monotonic(), client.asked.total()
+        try:
+            async with asyncio.timeout(CYCLE_SECONDS):
+                await watch.run()
+        except TimeoutError:
+            _LOG.warning("A cycle over %s took longer than %g s", watch.name, CYCLE_SECONDS)
+            return
+        await self._watchers.note(
+            watch.name,
+            self._clock.time(),
+            self.settings.every,
+            requests=client.asked.total() - asked,
+            seconds=self._clock.monotonic() - begun,
+            unread=watch.snapshot.waiting if watch.snapshot else 0,
+        )
+
+    async def _cycle_of_hosts(self) -> None:
+        begun = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(CYCLE_SECONDS):
+                await self._hosts.read()
+        except TimeoutError:
+            return
+        looked = self._hosts.looked
+        await self._observe(HOMELAB, list(homelab.judge(looked)), lambda source: homelab.covers(looked, source))
+        await self._watchers.note(
+            HOMELAB,
+            self._clock.time(),
+            self.settings.every,
+            seconds=self._clock.monotonic() - begun,
+            unread=sum(one.reached is True and one.disks is None for one in looked.values()),
+        )
+
+    async def _observe_server(self) -> None:
+        waiting = await self._approvals.list(limit=200)
+        found = [
+            *server.approvals(waiting, self.settings),
+            *server.runs(await self._runs.list((RunState.PAUSED, RunState.FAILED)), self._clock.time(), self.settings),
+            *server.freeze(await self._freeze.state(), self.settings),
+            *server.channels(await self._outbox.failing()),
+        ]
+        await self._observe(SERVER, found, lambda _: True)
+
+    async def _observe(self, cluster: str, found: list[Observation], covers: Callable[[str], bool]) -> None:
+        await self._findings.observe(cluster, found, covers)
+
+    async def _forget_old(self) -> None:
+        await self._findings.forget_old()
+        await self._events.forget_old()
+        await self._outbox.forget_old(one.name for one in self.channels)

@@ -1,0 +1,170 @@
+"""The operator's side of an approval, at a real terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from quorate.pve.clock import SystemClock
+from quorate.state.approvals import Approvals, Request
+from quorate.state.store import open_store
+from tests.rigs.processes import completed
+from tests.rigs.terminal import Terminal, terminal
+
+PASSPHRASE = "correct horse battery"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> Mapping[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "QUORATE_STATE": str(tmp_path / "state.sqlite"),
+        "QUORATE_AUDIT_FILE": str(tmp_path / "audit.jsonl"),
+    }
+
+
+def pending(environ: Mapping[str, str], summary: str = "Delete vm 100 web01", remarks: tuple[str, ...] = ()) -> str:
+    async def ask() -> str:
+        async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
+            request = Request(
+                "stdio:client", "home", "guest_delete", "destroy", "d" * 64, "vm 100 web01", summary, (), remarks
+            )
+            return (await Approvals(store).ask(request)).id
+
+    return asyncio.run(ask())
+
+
+def state_of(environ: Mapping[str, str], id: str) -> str:
+    async def look() -> str:
+        async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
+            found = await Approvals(store).get(id)
+            assert found is not None
+            return found.state.value
+
+    return asyncio.run(look())
+
+
+def set_passphrase(environ: Mapping[str, str]) -> None:
+    with terminal("approvals", "passphrase", environ=environ) as screen:
+        screen.expect("New passphrase (at least 12 characters):")
+        screen.type(PASSPHRASE)
+        screen.expect("Repeat it:")
+        screen.type(PASSPHRASE)
+        assert screen.end() == 0
+
+
+def answer(screen: Terminal, *tries: str) -> int:
+    for one in tries:
+        screen.expect("Operator's passphrase:")
+        screen.type(one)
+    return screen.end()
+
+
+def plainly(environ: Mapping[str, str], *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    """Without any terminal, as an agent's shell would run it."""
+    return completed(*arguments, environ=environ, given=typed)
+
+
+def test_the_operator_approves_with_the_passphrase(environ: Mapping[str, str]) -> None:
+    set_passphrase(environ)
+    asked = pending(environ)
+    with terminal("approvals", "approve", asked, environ=environ) as screen:
+        assert answer(screen, PASSPHRASE) == 0
+        assert "Delete vm 100 web01" in screen.text
+        assert PASSPHRASE not in screen.text
+    assert state_of(environ, asked) == "approved"
+
+
+def test_the_whole_plan_is_shown_with_what_is_to_be_known(environ: Mapping[str, str]) -> None:
+    remarks = ("vm 100 web01 is running on pve1", "disks: scsi0: local-lvm:vm-100-disk-0\n\x1b[2Japproved: yes")
+    shown = plainly(environ, "approvals", "show", pending(environ, remarks=remarks)).stdout
+    assert "           - vm 100 web01 is running on pve1" in shown.splitlines()
+    assert "\x1b" not in shown
+    assert not any(line.startswith("approved") for line in shown.splitlines())
+
+
+def test_the_list_says_in_words_how_each_stands_and_what_is_missing(environ: Mapping[str, str]) -> None:
+    pending(environ)
+    listed = plainly(environ, "approvals")
+    assert "waits for an answer" in listed.stdout
+    assert "quorate approvals passphrase" in listed.stderr
+    set_passphrase(environ)
+    assert plainly(environ, "approvals").stderr == ""
+
+
+def test_a_wrong_passphrase_answers_nothing(environ: Mapping[str, str]) -> None:
+    set_passphrase(environ)
+    asked = pending(environ)
+    with terminal("approvals", "approve", asked, environ=environ) as screen:
+        assert answer(screen, "wrong one", "wrong two", "wrong three") == 1
+    assert state_of(environ, asked) == "pending"
+
+
+def test_the_operator_denies_with_a_reason(environ: Mapping[str, str]) -> None:
+    set_passphrase(environ)
+    asked = pending(environ)
+    with terminal("approvals", "deny", asked, "--reason", "still in use", environ=environ) as screen:
+        assert answer(screen, PASSPHRASE) == 0
+    assert state_of(environ, asked) == "denied"
+
+
+def test_without_a_passphrase_nothing_can_be_approved(environ: Mapping[str, str]) -> None:
+    asked = pending(environ)
+    with terminal("approvals", "approve", asked, environ=environ) as screen:
+        assert screen.end() == 1
+        assert "quorate approvals passphrase" in screen.text
+    assert state_of(environ, asked) == "pending"
+
+
+@pytest.mark.parametrize("way", ["pipe", "environment"])
+def test_neither_a_pipe_nor_a_variable_stands_in_for_the_operator(environ: Mapping[str, str], way: str) -> None:
+    set_passphrase(environ)
+    asked = pending(environ)
+    given = {**environ, "QUORATE_PASSPHRASE": PASSPHRASE} if way == "environment" else environ
+    done = plainly(given, "approvals", "approve", asked, typed=f"{PASSPHRASE}\n" * 5)
+    assert done.returncode != 0
+    assert "typed at a terminal" in done.stderr
+    assert state_of(environ, asked) == "pending"
+
+
+def test_changing_the_passphrase_needs_the_present_one(environ: Mapping[str, str]) -> None:
+    set_passphrase(environ)
+    with terminal("approvals", "passphrase", environ=environ) as screen:
+        for prompt, typed in (("Current", "not this one"), ("New", "another long one"), ("Repeat", "another long one")):
+            screen.expect(prompt)
+            screen.type(typed)
+        assert screen.end() == 1
+    asked = pending(environ)
+    with terminal("approvals", "approve", asked, environ=environ) as screen:
+        assert answer(screen, PASSPHRASE) == 0
+
+
+def test_the_list_cannot_be_drawn_upon_by_a_guests_name(environ: Mapping[str, str]) -> None:
+    pending(environ, "Delete vm 100 \x1b[2Jweb\u202e01\nApproved: yes")
+    shown = plainly(environ, "approvals").stdout
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_an_id_that_is_not_there_is_said_so(environ: Mapping[str, str]) -> None:
+    set_passphrase(environ)
+    done = plainly(environ, "approvals", "show", "nope")
+    assert done.returncode == 1
+    assert "There is no approval nope" in done.stderr
+
+
+def test_ctrl_c_at_the_passphrase_answers_nothing_and_ends_at_once(environ: Mapping[str, str]) -> None:
+    set_passphrase(environ)
+    asked = pending(environ)
+    with terminal("approvals", "approve", asked, environ=environ) as screen:
+        screen.expect("Operator's passphrase:")
+        assert screen.interrupt() == 130
+        assert "Traceback" not in screen.text
+    assert state_of(environ, asked) == "pending"

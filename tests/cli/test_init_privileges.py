@@ -1,0 +1,73 @@
+"""A token with the privileges that `quorate init` grants for a level and a toolset can use every tool in it."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from quorate.cli.grants import least_privileges
+from quorate.config import Access
+from quorate.operations.access.permission_needs import withheld
+from quorate.operations.registry import TOOLSETS, operations
+from quorate.sim.access.directory import Token, User
+from tests.generators import examples
+from tests.generators.furniture import CONTENT, furnish
+from tests.generators.reading import reading
+from tests.rigs.mcp_session import rig, second_server, text_of
+from tests.rigs.sweeps import sample
+
+pytestmark = pytest.mark.anyio
+
+GRANTED = [name for name in TOOLSETS if name != "api"]
+LEVELS = [("9.1.8", "admin"), ("9.1.8", "operate"), ("9.1.8", "read"), ("8.4.14", "admin"), ("8.4.14", "operate")]
+NAMED = {("read", "backup_show"), ("read", "node_inspect")}
+"""What init names instead of granting."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("most", sample([1, 8], every=2))
+@pytest.mark.parametrize(("version", "level"), sample(LEVELS, every=len(LEVELS)))
+async def test_whatever_root_can_do_with_a_listed_tool_the_token_can_do(tmp_path, version, level, most):
+    """With up to `most` examples of each change."""
+    async with rig(tmp_path, version=version, in_memory=True) as quorate:
+        await furnish(quorate)
+        image = tmp_path / "tiny.iso"
+        image.write_bytes(CONTENT)
+        calls = {
+            name: [{**one, "dry_run": True} for one in islice(examples(operation, quorate.sim.world, image), most)]
+            if operation.changes
+            else reading(operation, quorate.sim.world)
+            for name, operation in operations(GRANTED).items()
+        }
+        allowed = 0
+        for toolset in GRANTED:
+            token = token_for(quorate, version, level, toolset)
+            async with second_server(quorate, quorate.audit_file, token=token, access=Access(level)) as weak:
+                for name in operations([toolset]):
+                    for arguments in calls[name]:
+                        answer = await weak.submit(name, arguments)
+                        allowed += not answer.is_error
+                        if answer.is_error and "is refused at access level" not in text_of(answer):
+                            by_root = await quorate.submit(name, arguments)
+                            assert by_root.is_error or (level, name) in NAMED, f"{name} {arguments}: {text_of(answer)}"
+        assert allowed > 40
+
+
+def token_for(quorate, version, level, toolset):
+    """A new user's token, with just what a level needs for one toolset."""
+    access, user = quorate.sim.world.access, f"{toolset}@pve"
+    access.users[user] = User(user, tokens={"mcp": Token("0badc0de-0000-4000-8000-00000000cafe", privsep=False)})
+    for number, (path, privileges) in enumerate(least_privileges(level, int(version[0]), [toolset]).items()):
+        access.custom_roles[f"{toolset}-{number}"] = privileges
+        access.grant(path, f"{toolset}-{number}", user)
+    access.changed()
+    return f"{user}!mcp"
+
+
+def test_what_the_read_level_leaves_out_is_named():
+    said = " ".join(withheld("read", GRANTED))
+    assert "node_inspect aspect=updates: Sys.Modify on /nodes" in said
+    assert "VM.Backup on /vms" in said
+    assert withheld("read", ["cluster"]) == []
+    assert withheld("admin", GRANTED) == []

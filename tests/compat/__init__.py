@@ -1,1 +1,0 @@
-"""The drop-in surfaces: listed as documented, every tool run, every gate tried."""

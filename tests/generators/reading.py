@@ -1,0 +1,37 @@
+"""Arguments for operations that only read, as they fit the furnished world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorate.operations.registry import Operation
+from quorate.sim.world import World
+from tests.generators.furniture import BACKUP, PAUSED_RUN
+
+
+def reading(operation: Operation, world: World) -> list[dict[str, Any]]:
+    """Calls that would answer if all were well; an operation that needs no argument is called without."""
+    running = next(guest.vmid for guest in world.guests.values() if guest.running and guest.kind == "qemu")
+    task = str(world.tasks.active()[0].upid)
+    inside = {"guest": running, "path": "/etc/hostname"}
+    known: dict[str, list[dict[str, Any]]] = {
+        "access_list": [{"kind": kind} for kind in ("users", "groups", "roles", "realms", "tokens", "acl", "pools")],
+        "api_search": [{"words": "backup schedule"}, {"path": "/cluster/backup", "method": "GET"}],
+        "backup_show": [{"backup": BACKUP}],
+        "capacity_plan": [{}, {"cores": 2, "memory": "4G", "disk": "20G"}, {"fails": "pve2"}],
+        "cloudinit_get": [{"guest": 108}],
+        "firewall_get": [{}, {"scope": "guest", "of": str(running)}, {"scope": "node", "of": "pve1"}],
+        "log_read": [{}, {"node": "pve1"}],
+        "metrics_get": [{"guest": running}, {"node": "pve1", "chart": True}],
+        "network_list": [{}, {"of": "node", "node": "pve1"}, {"of": "sdn"}],
+        "node_inspect": [{"node": "pve1", "aspect": aspect} for aspect in ("services", "updates", "disks")],
+        "permission_audit": [{}, {"level": "operate"}],
+        "guest_dir_list": [{"guest": running, "path": "/etc"}],
+        "guest_file_read": [inside],
+        "guest_path_stat": [inside],
+        "guest_service": [{"guest": running}],
+    }  # fmt: skip
+    if operation.name in known:
+        return known[operation.name]
+    usual = {"guest": running, "node": "pve1", "task": task, "run": PAUSED_RUN}
+    return [{name: usual[name] for name in operation.schema().get("required", ())}]

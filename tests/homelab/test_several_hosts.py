@@ -1,0 +1,160 @@
+"""Several hosts in one call: a list, a label, all; one table with failures first, one plan, one approval."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mcp.types import ElicitResult
+
+from quorate.config import Approval
+from tests.rigs.homelab import House, house
+from tests.rigs.ssh_server import HOST
+
+pytestmark = pytest.mark.anyio
+
+THREE: dict[str, dict[str, Any]] = {"nas": {}, "pi": {}, "web": {}}
+
+
+async def with_a_dead_one(built: House) -> None:
+    """Nobody listens at its port."""
+    await built.quorate.facts("host_register", host="dead", address=HOST, port=1, user="tester", verify=False)
+
+
+async def label(built: House, **labels: list[str]) -> None:
+    for host, given in labels.items():
+        await built.quorate.facts("host_update", host=host, labels=given)
+
+
+def hosts_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    table = answer["hosts"]
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+async def test_a_host_a_list_a_label_and_all_are_named_alike(tmp_path):
+    async with house(tmp_path, THREE) as built:
+        await label(built, nas=["role=store"], pi=["role=store", "small"])
+        named = {
+            "nas": {"host nas"},
+            ("nas", "web"): {"host nas", "host web"},
+            "role=store": {"host nas", "host pi"},
+            ("small", "web", "pi"): {"host pi", "host web"},
+            "all": {"host nas", "host pi", "host web"},
+        }
+        for given, wanted in named.items():
+            rows = await built.quorate.rows("host_status", host=list(given) if isinstance(given, tuple) else given)
+            assert {row["host"] for row in rows} == wanted
+
+
+async def test_the_name_of_a_host_is_never_taken_for_a_label_and_no_host_is_called_all(tmp_path):
+    async with house(tmp_path, THREE) as built:
+        await label(built, web=["nas"])
+        assert [row["host"] for row in await built.quorate.rows("host_status", host="nas")] == ["host nas"]
+        refusal = await built.quorate.refusal("host_register", host="all", address="10.0.0.1", verify=False)
+        assert "every registered host" in refusal
+        assert "There is no host 'nobody'" in await built.quorate.refusal("host_status", host="nobody")
+
+
+async def test_a_status_shows_what_matters_and_dead_hosts_first(tmp_path):
+    async with house(tmp_path, THREE) as built:
+        await with_a_dead_one(built)
+        answer = await built.quorate.facts("host_status")
+        rows = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
+        assert (answer["failed"], answer["total"]) == (1, 4)
+        assert "refuses the connection" in rows[0]["why_not"]
+        alive = rows[1:]
+        assert {row["host"] for row in alive} == {"host nas", "host pi", "host web"}
+        assert all(row["up"] and row["memory"] and row["disk"] and row["load"] for row in alive)
+
+
+async def test_a_command_runs_on_the_others_if_one_is_dead(tmp_path):
+    async with house(tmp_path, THREE) as built:
+        await with_a_dead_one(built)
+        answer = await built.quorate.call("host_exec", host="all", command="echo $((6*7)); exit 3")
+        rows = hosts_of(answer.structured_content)
+        assert rows[0]["host"] == "host dead"
+        assert "refuses the connection" in rows[0]["why"]
+        assert {row["host"]: (row["state"], row["exit_code"], row["stdout"]) for row in rows[1:]} == {
+            f"host {name}": ("done", 3, "42\n") for name in THREE
+        }
+        assert answer.structured_content["result"] == "3 of 4 done"
+        assert answer.is_error
+        steps = built.quorate.audit()[-1]["steps"]
+        assert len(steps) == 3
+
+
+CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("host_upgrade", {}),
+    ("host_reboot", {}),
+    ("host_exec", {"command": "true"}),
+    ("host_service_control", {"service": "cron", "action": "restart"}),
+    ("host_file_write", {"path": "/root/x", "content": "x"}),
+    ("workload_prune", {}),
+)
+
+
+async def test_a_change_that_is_possible_on_none_of_the_hosts_is_an_error(tmp_path):
+    async with house(tmp_path, {}) as home:
+        for (tool, more), dry_run in itertools.product(CHANGES, (True, False)):
+            said = await home.quorate.refusal(tool, host=["nas", "box1"], dry_run=dry_run, **more)
+            assert "2 hosts: not possible on any of them, so nothing was changed. nas, box1: not registered. " in said
+            assert "Register them, or give their addresses: host_register." in said
+
+
+async def test_a_change_of_several_hosts_is_approved_once(tmp_path):
+    asked: list[str] = []
+
+    async def person(context: Any, params: Any) -> ElicitResult:
+        del context
+        asked.append(params.message)
+        word = params.message.rpartition("Type ")[2].partition(" to approve")[0]
+        return ElicitResult(action="accept", content={"typed": word})
+
+    async with house(tmp_path, THREE, approval=Approval.ASK, elicitation=person) as built:
+        app = built.quorate.app
+        app.settings = replace(app.settings, approve_changes=True)
+        answer = await built.quorate.facts("host_exec", host="all", command=["true"])
+        assert [row["state"] for row in hosts_of(answer)] == ["done"] * 3
+    assert len(asked) == 1
+    assert all(f"target: host {name}" in asked[0] for name in THREE)
+
+
+async def test_files_are_written_to_and_read_from_several_hosts(tmp_path):
+    async with house(tmp_path, THREE) as built:
+        quorate, path = built.quorate, str(tmp_path / "note.txt")
+        written = hosts_of(await quorate.facts("host_file_write", host=["nas", "pi"], path=path, content="hello\n"))
+        assert [row["state"] for row in written] == ["done", "done"]
+        one = await quorate.facts("host_file", host="nas", path=path)
+        assert (one["content"], one["size"]) == ("hello\n", 6)
+        several = await quorate.facts("host_file", host=["nas", "pi"], path=path)
+        assert several["content"] == {"host nas": "hello\n", "host pi": "hello\n"}
+        names = [row["name"] for row in await quorate.rows("host_file", host="web", path=str(tmp_path))]
+        assert "note.txt" in names
+        refusal = await quorate.refusal("host_file", host="nas", path=str(tmp_path / "absent"))
+        assert "does not exist" in refusal
+
+
+async def test_logs_of_files_are_found_by_time_and_pattern(tmp_path):
+    log = tmp_path / "app.log"
+    log.write_text(
+        "2026-01-01 10:00:00 started\n2026-01-01 11:00:00 ERROR broke\n  at line 5\n2026-01-01 12:00:00 ERROR again\n"
+    )
+    async with house(tmp_path, THREE) as built:
+        quorate = built.quorate
+        found = await quorate.facts("host_logs", host="nas", path=str(log), pattern="error")
+        assert [line[11:] for line in found["log"]] == ["11:00:00 ERROR broke", "12:00:00 ERROR again"]
+        found = await quorate.facts(
+            "host_logs", host="nas", path=str(log), since="2026-01-01 10:30+00:00", until="2026-01-01 11:30+00:00"
+        )
+        zone_free = [line.strip() for line in found["log"]]
+        assert zone_free[-1] == "at line 5"
+        rows = await quorate.rows("host_logs", host="all", path=str(log), lines=1)
+        assert {(row["host"], row["line"][11:]) for row in rows} == {
+            (f"host {name}", "12:00:00 ERROR again") for name in THREE
+        }
+        (tmp_path / "plain.log").write_text("no time at all\n")
+        refusal = await quorate.refusal("host_logs", host="nas", path=str(tmp_path / "plain.log"), since="1h")
+        assert "no time that is understood" in refusal
+        assert "There is no log file" in await quorate.refusal("host_logs", host="nas", path="/nowhere.log")

@@ -1,0 +1,101 @@
+"""Services of machines that neither systemd nor OpenRC runs, on a real system: init scripts, runit, s6."""
+
+import shutil
+
+import pytest
+
+from tests.coverage import homes
+
+pytestmark = pytest.mark.anyio
+
+# mypy: disable-error-code="union-attr"
+
+# As on Debian without systemd: the script knows `status`.
+SYSV = """#!/bin/sh
+case $1 in
+start|restart) echo 1 > /run/word;;
+stop) rm -f /run/word;;
+status) [ -e /run/word ] || exit 3;;
+*) exit 2;;
+esac
+"""
+# As on a BusyBox system: it only starts and stops, and its name says that it starts with the machine.
+BUSYBOX = """#!/bin/sh
+case $1 in
+start) sleep 1000 & ;;
+stop) pkill -f "sleep 1000"; true;;
+restart) "$0" stop; "$0" start;;
+*) echo "Usage: $0 {start|stop|restart}"; exit 1;;
+esac
+"""
+UPDATE_RC = """#!/bin/sh
+mkdir -p /etc/rc2.d
+case $2 in disable) rm -f "/etc/rc2.d/S01$1";; *) ln -sf "../init.d/$1" "/etc/rc2.d/S01$1";; esac
+"""
+RUN = "#!/bin/sh\nexec sleep 1000\n"
+
+
+def put(box, path, text):
+    file = box.folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+async def changed(home, action, service="word"):
+    """State of the service: before, now, and whether it starts with the machine."""
+    given = {"device": "box", "changes": {"services": {service: action}}, "backup": False}
+    answer = await home.quorate.facts("device_update", **given)
+    return answer["before"], answer["now"], answer["enabled"]
+
+
+async def test_an_init_script_is_used_where_there_is_nothing_else(tmp_path):
+    async with homes.accounts(tmp_path, programs={"update-rc.d": UPDATE_RC}) as home:
+        put(home.box, "etc/init.d/word", SYSV)
+        assert await changed(home, "start") == ("inactive (stopped)", "active (running)", "disabled")
+        assert await changed(home, "restart") == ("active (running)", "active (running)", "disabled")
+        assert (await changed(home, "enable"))[2] == "enabled"
+        assert (await changed(home, "disable"))[2] == "disabled"
+        assert (await changed(home, "stop"))[1] == "inactive (stopped)"
+        given = {"device": "box", "changes": {"services": {"nothing": "start"}}, "backup": False}
+        assert "There is no service 'nothing'" in await home.quorate.refusal("device_update", **given)
+
+
+async def test_a_script_of_busybox_is_known_by_its_process(tmp_path):
+    async with homes.accounts(tmp_path) as home:
+        put(home.box, "etc/init.d/S50sleep", BUSYBOX)
+        assert (await changed(home, "start", "sleep"))[1:] == ("active (running)", "enabled")
+        given = {"device": "box", "changes": {"services": {"sleep": "disable"}}, "backup": False}
+        assert "S50NAME" in await home.quorate.refusal("device_update", **given)
+
+
+async def test_where_there_is_no_manager_at_all_that_is_said(tmp_path):
+    async with homes.accounts(tmp_path) as home:
+        given = {"device": "box", "changes": {"services": {"word": "start"}}, "backup": False}
+        text = await home.quorate.refusal("device_update", **given)
+        assert "neither systemd nor OpenRC" in text
+        assert "no runit, s6 or init scripts" in text
+
+
+@pytest.mark.skipif(not shutil.which("runsvdir"), reason="needs runit")
+async def test_runit_is_told_what_to_do(tmp_path):
+    async with homes.accounts(tmp_path) as home:
+        put(home.box, "etc/sv/word/run", RUN)
+        (home.box.folder / "etc/service").mkdir()
+        (home.box.folder / "etc/service/word").symlink_to("/etc/sv/word")
+        await home.quorate.facts("host_exec", host="box", command="runsvdir /etc/service >/dev/null 2>&1 & sleep 7")
+        assert await changed(home, "restart") == ("active (run)", "active (run)", "enabled")
+        assert (await changed(home, "stop"))[1] == "inactive (down)"
+        assert (await changed(home, "start"))[1] == "active (run)"
+        assert (await changed(home, "disable"))[2] == "disabled"
+
+
+@pytest.mark.skipif(not shutil.which("s6-svscan"), reason="needs s6")
+async def test_s6_is_told_what_to_do(tmp_path):
+    async with homes.accounts(tmp_path) as home:
+        put(home.box, "run/service/word/run", RUN)
+        await home.quorate.facts("host_exec", host="box", command="s6-svscan /run/service >/dev/null 2>&1 & sleep 2")
+        assert await changed(home, "restart") == ("active (up)", "active (up)", "enabled")
+        assert (await changed(home, "stop"))[1] == "inactive (down)"
+        assert (await changed(home, "start"))[1] == "active (up)"
+        assert (await changed(home, "disable"))[2] == "disabled"

@@ -1,0 +1,1 @@
+"""An oracle: random calls at a real pipeline, and what happened to the simulated world."""

@@ -1,0 +1,151 @@
+"""Everything that the simulated world holds, as flat paths and values, so that two moments can be compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from quorate.sim.cluster.firewall import Firewalls
+from quorate.sim.cluster.ha_manager import HaManager
+from quorate.sim.cluster.notification_routes import Notifications
+from quorate.sim.cluster.option_routes import Datacenter
+from quorate.sim.cluster.replication_routes import Replication
+from quorate.sim.cluster.sdn import Sdn
+from quorate.sim.nodes.apt_routes import Packages
+from quorate.sim.nodes.disks import Disks
+from quorate.sim.nodes.network_routes import Networks
+from quorate.sim.nodes.services import Services
+from quorate.sim.nodes.settings_routes import Settings
+from quorate.sim.storage.backup_jobs import BackupJobs
+from quorate.sim.world import World
+
+Path = tuple[str, ...]
+State = dict[Path, Any]
+
+_PARTS: Final = {
+    "jobs": (BackupJobs, ("_jobs",)),
+    "datacenter": (Datacenter, ("options", "mappings", "metric_servers", "acme_plugins", "realm_sync_jobs")),
+    "firewall": (Firewalls, ("cluster", "_nodes", "_guests", "_vnets")),
+    "ha-manager": (HaManager, ("rules", "resource_mode")),
+    "networks": (Networks, ("_by_node",)),
+    "disks": (Disks, ("_by_node",)),
+    "settings": (Settings, ("_by_node",)),
+    "notifications": (Notifications, ("sections",)),
+    "packages": (Packages, ("_repositories",)),
+    "replication": (Replication, ("_jobs",)),
+    "sdn": (Sdn, ("files", "ipams", "dns", "_running")),
+    "services": (Services, ("_by_node",)),
+}
+_COMES_AND_GOES: Final = frozenset(
+    {
+        *("pid", "started_at", "revision", "visible_at", "lock_file_held", "cloudinit", "addresses", "last_pid"),
+        *("crm_state", "shown_state", "volumes_used", "used", "fingerprint", "booted_at", "_node", "_world", "types"),
+        *(
+            "next_sync",
+            "last_sync",
+            "last_try",
+            "fail_count",
+            "error",
+            "duration",
+            "run_ends",
+            "log",
+            "archive",
+            "_suite",
+        ),
+    }
+)
+"""What changes automatically, or follows from the rest."""
+
+
+def state_of(world: World) -> State:
+    found: State = {}
+    access = world.access
+    whole = {
+        "guests": world.guests,
+        "ha": world.ha,
+        "nodes": world.nodes,
+        "storages": world.storages,
+        "access": {
+            "users": access.users,
+            "groups": access.groups,
+            "roles": access.custom_roles,
+            "realms": access.realms,
+            "pools": access.pools,
+            "acl": {path: set(map(str, entries)) for path, entries in access._acl.items()},
+        },
+    }
+    for name, part in whole.items():
+        _flatten((name,), part, found)
+    for name, (kind, fields) in _PARTS.items():
+        holder = world.part(kind)
+        for field in fields:
+            _flatten((name, field.strip("_")), getattr(holder, field), found)
+    return found
+
+
+def _flatten(path: Path, value: Any, found: State) -> None:
+    kind = type(value)
+    if kind in _PLAIN:
+        found[path] = value
+    elif kind in _SETS:
+        for one in value:
+            found[*path, str(one)] = True
+    elif kind in _MAPPINGS:
+        for name, held in value.items():
+            _flatten((*path, str(name)), held, found)
+    elif kind in _SEQUENCES:
+        for number, held in enumerate(value):
+            _flatten((*path, str(number)), held, found)
+    else:
+        for name in _fields(kind) or getattr(value, "__dict__", ()):
+            if name not in _COMES_AND_GOES:
+                _flatten((*path, name), getattr(value, name), found)
+
+
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+_SETS: Final = frozenset({set, frozenset})
+_MAPPINGS: Final = frozenset({dict})
+_SEQUENCES: Final = frozenset({list, tuple})
+
+
+def _fields(kind: type[Any]) -> tuple[str, ...]:
+    """Of a dataclass; worked out once, for there are thousands of objects in a world."""
+    known = _KNOWN.get(kind)
+    if known is None:
+        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+        known = _KNOWN[kind] = tuple(field.name for field in fields)
+    return known
+
+
+_KNOWN: Final[dict[type[Any], tuple[str, ...]]] = {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    path: Path
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{'/'.join(self.path)}: {_shown(self.before)} -> {_shown(self.after)}"
+
+
+class Absent:
+    """What a path holds that is not there."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT: Final = Absent()
+
+
+def differences(before: State, after: State) -> list[Difference]:
+    found = [
+        Difference(path, value, now) for path, value in before.items() if (now := after.get(path, ABSENT)) != value
+    ]
+    return found + [Difference(path, ABSENT, value) for path, value in after.items() if path not in before]
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, Absent) else repr(value)[:160]

@@ -1,0 +1,148 @@
+"""Names of arguments: synonyms are understood, slips get a suggestion, and a refusal lists what is valid."""
+
+from typing import Any
+
+import pytest
+
+from tests.rigs.mcp_session import rig, text_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "named"),
+    [
+        ("guest_get", {"vmid": 102}, "docker01"),
+        ("guest_get", {"id": "102"}, "docker01"),
+        ("guest_get", {"name": "docker01"}, "docker01"),
+        ("guest_migrate", {"vmid": "grafana", "target": "pve2", "dry_run": True}, "target=pve2"),
+        ("guest_configure", {"guest": "test-vm", "ram": "3G", "cpus": 3, "dry_run": True}, "memory=3072"),
+        ("guest_configure", {"guest": "test-vm", "hostname": "other", "dry_run": True}, "name=other"),
+        ("container_create", {"template": "debian-13", "hostname": "web", "dry_run": True}, "hostname=web"),
+        ("container_create", {"ostemplate": "debian-13", "name": "web", "dry_run": True}, "hostname=web"),
+        ("guest_clone", {"guest": "docker01", "newid": 901, "name": "twin", "dry_run": True}, "newid=901"),
+        ("snapshot_create", {"guest": "docker01", "name": "before", "dry_run": True}, "snapname=before"),
+        ("guest_clone", {"source": 9000, "name": "web", "dry_run": True}, "/qemu/9000/clone"),
+        ("guest_list", {"tags": "docker"}, "docker02"),
+        ("guest_list", {"type": "lxc", "status": "Stopped"}, "old-wiki"),
+        ("guest_list", {"type": "QEMU"}, "router"),
+        ("api_call", {"method": "get", "path": "/version"}, "release"),
+        ("firewall_get", {"guest": "docker01"}, "docker01"),
+        ("firewall_rule_set", {"vmid": 100, "type": "in", "action": "DROP", "dry_run": True}, "/qemu/100/firewall"),
+    ],
+)
+async def test_pves_names_and_common_synonyms_are_accepted(tmp_path, tool, given, named):
+    async with rig(tmp_path) as quorate:
+        answer = await quorate.call(tool, **given)
+    assert not answer.is_error, answer.content
+    assert named in text_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("guest_clone", {"id": 100, "name": "twin"}),  # the source, or the new guest?
+        ("guest_configure", {"guest": 100, "vmid": 101, "cores": 2}),  # two guests
+        ("firewall_get", {"scope": "node", "guest": 100}),
+    ],
+)
+async def test_a_synonym_that_is_unclear_is_refused_with_the_valid_arguments(tmp_path, tool, given: dict[str, Any]):
+    async with rig(tmp_path) as quorate:
+        refusal = await quorate.refusal(tool, **given)
+    assert "has no argument" in refusal
+    assert "It takes" in refusal
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "suggested"),
+    [
+        ("guest_list", {"stauts": "running"}, "Did you mean 'status'?"),
+        ("guest_configure", {"guest": 100, "memroy": "2G"}, "Did you mean 'memory'?"),
+        ("guest_get", {"geust": 100}, "Did you mean 'guest'?"),
+        ("guest_configure", {"guest": 100, "ballon": 0}, "Did you mean 'balloon'?"),
+    ],
+)
+async def test_a_slip_gets_a_suggestion_and_the_valid_arguments(tmp_path, tool, given, suggested):
+    async with rig(tmp_path) as quorate:
+        refusal = await quorate.refusal(tool, **given)
+    assert f"{suggested} It takes " in refusal
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("cluster_status", {"ram": 1}),
+        ("guest_migrate", {"guest": 100, "node": "pve2", "targeted": "pve2"}),
+        ("guest_screenshot", {"guest": 100, "digest": "abc"}),
+        ("snapshot_rollback", {"guest": 100, "snapshot": "before", "force": True}),
+    ],
+)
+async def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tmp_path, tool, given):
+    async with rig(tmp_path) as quorate:
+        refusal = await quorate.refusal(tool, **given)
+    assert "Did you mean" not in refusal
+    assert "It takes " in refusal
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "refused"),
+    [
+        ("guest_list", {"limit": "abc"}, "cannot take limit='abc'. It must be an integer, at least 1 and at most 200."),
+        ("guest_list", {"type": "docker"}, "cannot take type='docker'. Valid are ct, vm."),
+        ("guest_power", {"guest": 107, "action": "start", "dry_run": "maybe"}, "It must be true or false"),
+        ("guest_get", {}, "needs the argument 'guest'. It must be an integer or a string: vmid or name."),
+    ],
+)
+async def test_a_wrong_value_is_refused_with_what_is_valid_in_plain_words(tmp_path, tool, given, refused):
+    async with rig(tmp_path) as quorate:
+        assert refused in await quorate.refusal(tool, **given)
+
+
+async def test_a_wrong_value_inside_a_list_is_located(tmp_path):
+    async with rig(tmp_path) as quorate:
+        refusal = await quorate.refusal("guest_power", guest=[100, {"vmid": 101}], action="start")
+    assert "at guest[" in refusal
+
+
+async def test_a_missing_argument_is_named_with_all_others(tmp_path):
+    async with rig(tmp_path) as quorate:
+        refusal = await quorate.refusal("guest_power", guest=100)
+    assert "needs the argument 'action'" in refusal
+    assert "It takes guest, action, timeout, dry_run, wait, safely." in refusal
+
+
+@pytest.mark.parametrize("guest", [100, "docker01"])
+async def test_the_action_stop_points_to_the_tool_that_cuts_the_power(tmp_path, guest):
+    async with rig(tmp_path) as quorate:
+        refusal = await quorate.refusal("guest_power", guest=guest, action="stop")
+    assert f"Another tool does that: guest_stop guest={guest}." in refusal
+
+
+async def test_what_is_not_secret_is_shown_in_a_refusal(tmp_path):
+    async with rig(tmp_path, toolsets=("all", "homelab")) as quorate:
+        assert "node=['pve1', 'pve2']" in await quorate.refusal("node_get", node=["pve1", "pve2"])
+        assert "node=an object" in await quorate.refusal("node_get", node={"name": "pve1"})
+        text = await quorate.refusal("container_create", template="debian", password=["hunter22"])
+        assert "hunter22" not in text
+        assert "password=***" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("list_vms", "Here it is guest_list type=vm"),
+        ("guest_lst", "Did you mean 'guest_list'?"),
+        ("show_my_snapshots", "Related tools are snapshot_list"),
+        ("xyzzy", "The list of tools has them all."),
+    ],
+)
+async def test_a_tool_that_does_not_exist_is_refused_with_a_listed_one(tmp_path, name: str, hint: str) -> None:
+    async with rig(tmp_path) as quorate:
+        refusal = await quorate.refusal(name)
+    assert f"There is no tool '{name}'. {hint}" in refusal
+    assert len(refusal) < 200
+
+
+async def test_a_name_in_another_case_is_suggested_alone(tmp_path):
+    async with rig(tmp_path) as quorate:
+        assert "Did you mean 'docker01'?" in await quorate.refusal("guest_get", guest="DOCKER01")

@@ -1,0 +1,128 @@
+"""Whatever an operation plans, PVE 8.4 and 9.2 both take: every call of every plan is held against the API's facts."""
+
+import re
+
+import pytest
+
+from quorate.operations.plan import Plan
+from quorate.operations.registry import OTHER_CLUSTER, TOOLSETS, Risk, operations
+from quorate.operations.safety_snapshots import after_snapshots
+from quorate.pipeline.arguments import decode
+from quorate.pipeline.authorization import effect
+from quorate.problems import BadArgument, Problem
+from quorate.pve.schema import facts
+from tests.generators import examples
+from tests.generators.furniture import CONTENT, furnish
+from tests.rigs.mcp_session import rig, text_of
+from tests.rigs.sweeps import sample
+
+pytestmark = pytest.mark.anyio
+
+VERSIONS = {"8.4": "8.4.14", "9.2": "9.2.2"}
+BETWEEN_CLUSTERS = {"run_remote_move", "guest_remote_migrate"}
+"""They need a second cluster: their plans are made in tests/runs/test_remote_move.py."""
+CHANGES = [
+    operation.name
+    for operation in operations(TOOLSETS).values()
+    if operation.changes and operation.name not in BETWEEN_CLUSTERS
+]
+DRY_RUNS = 3
+
+NO_PLAN = {("8.4", "ha_rule_set"): "PVE 8 has HA groups instead"}
+"""Operations that cannot plan anything on a version, and why."""
+
+NEVER_PLANNED = {
+    ("8.4", "ha_remove"): {"rule": "PVE 8 has no HA rules"},
+    ("8.4", "ha_rule_set"): dict.fromkeys(
+        ("comment", "enabled", "guests", "kind", "nodes", "rule", "strict"), "PVE 8 has HA groups instead"
+    ),
+    ("8.4", "ha_set"): {"failback": "an option of PVE 9"},
+    ("9.2", "ha_set"): {"group": "PVE 9 has HA rules instead"},
+}
+"""Parameters that no generated plan holds, and why."""
+
+
+def groups_of(names, size=8):
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+@pytest.mark.parametrize("version", [pytest.param("8.4", marks=pytest.mark.thorough), "9.2"])
+@pytest.mark.parametrize("names", sample(groups_of(CHANGES, 4), every=8), ids=lambda names: names[0])
+async def test_every_planned_call_is_one_that_the_api_takes(tmp_path, version, names):
+    async with rig(tmp_path, version=VERSIONS[version]) as quorate:
+        await furnish(quorate)
+        for name in names:
+            planned, calls = await every_plan(quorate, operations()[name], facts(version))
+            assert (calls > 0) == ((version, name) not in NO_PLAN), f"{name}: {calls} calls on {version}"
+            unplanned = set(operations()[name].schema()["properties"]) - planned - {"dry_run", "wait", "safely"}
+            assert unplanned == set(NEVER_PLANNED.get((version, name), ())), name
+
+
+async def every_plan(quorate, operation, table):
+    """The parameters that took part in a plan, and the number of calls that were looked at."""
+    planned, calls, shown = set(), 0, 0
+    image = quorate.audit_file.with_name("tiny.iso")
+    image.write_bytes(CONTENT)
+    for arguments in examples(operation, quorate.sim.world, image):
+        plan = await plan_of(quorate, operation, arguments)
+        if plan is None or not plan.calls:
+            continue
+        risk = operation.risk if operation.risk_of is None else operation.risk_of(decode(operation, arguments))
+        assert effect(operation, risk, plan, table) == (risk, ""), f"{operation.name} {arguments}"
+        if operation.inapplicable:
+            with pytest.raises(Problem):
+                await after_snapshots(quorate.app.cluster, plan)
+        for call in plan.api_calls:
+            problem = objection(table, call)
+            assert problem is None, (
+                f"{operation.name} {arguments}: {call.method} {call.path} {dict(call.params)}: {problem}"
+            )
+        planned |= set(arguments)
+        calls += len(plan.calls)
+        if shown < DRY_RUNS:
+            shown += 1
+            await is_shown(quorate, operation.name, arguments)
+    return planned, calls
+
+
+async def other_cluster(name):
+    raise BadArgument(f"There is no cluster {name!r}")
+
+
+async def plan_of(quorate, operation, arguments):
+    """What the operation would do; None if it says why not, or if the call is a mere read."""
+    try:
+        decoded = decode(operation, arguments)
+        if operation.risk_of is not None and operation.risk_of(decoded) in (Risk.READ, Risk.LOOK_INSIDE):
+            return None
+        given = {name: value for name, value in decoded.items() if name not in ("dry_run", "wait", "safely")}
+        if operation.wants_other_cluster:
+            given[OTHER_CLUSTER] = other_cluster
+        plan = await operation.run(quorate.app.cluster, **given)
+    except Problem:
+        return None
+    finally:
+        quorate.app.cluster.reserved_vmids.clear()
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def objection(table, call):
+    match = table.find(call.method, call.path)
+    if match is None:
+        return "there is no such endpoint"
+    return match.endpoint.check({**match.values, **call.params}) or None
+
+
+async def is_shown(quorate, name, arguments):
+    """A dry run passes parameters and privileges, too, and sends no write."""
+    before = len(quorate.sim.requests)
+    answer = await quorate.call(name, **arguments, dry_run=True)
+    assert not answer.is_error, f"{name} {arguments}: {text_of(answer)}"
+    assert re.match("dry run", answer.structured_content["result"])
+    assert {method for method, _ in quorate.requests_since(before)} <= {"GET"}
+
+
+def test_the_list_of_operations_without_a_plan_stays_tiny():
+    assert len(NO_PLAN) <= 2
+    assert {name for _, name in NO_PLAN} <= set(CHANGES)

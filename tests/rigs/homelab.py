@@ -1,0 +1,61 @@
+"""A homelab on loopback: SSH servers that run commands here, a simulated cluster, and Quorate before both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quorate.config.settings import HomelabSettings
+from quorate.ssh.settings import Login, SshSettings
+from tests.rigs.mcp_session import Rig, rig
+from tests.rigs.ssh_server import HOST, Host, serving
+
+TOOLSETS = ("homelab", "guests", "inside")
+
+
+@dataclass
+class House:
+    quorate: Rig
+    hosts: dict[str, Host]
+    settings: HomelabSettings
+
+    async def register(self, *names: str, **more: Any) -> None:
+        """Register these hosts, or all of them, by the tool that is there for it."""
+        for name in names or self.hosts:
+            host = self.hosts[name]
+            given = {"user": "tester", "key": str(host.key_file), "verify": False, **more}
+            await self.quorate.facts("host_register", host=name, address=HOST, port=host.port, **given)
+
+
+@asynccontextmanager
+async def house(
+    tmp_path: Path, hosts: Mapping[str, Mapping[str, Any]] | None = None, *, register: bool = True, **options: Any
+) -> AsyncIterator[House]:
+    """Start a server for each of `hosts` (name -> options of tests.rigs.ssh_server.Host); `options` go to the rig.
+
+    The rig's option `homelab` replaces fields of the HomelabSettings.
+    """
+    changes = options.pop("homelab", {})
+    async with AsyncExitStack() as stack:
+        wanted = {"nas": {}} if hosts is None else hosts
+        started = {
+            name: await stack.enter_async_context(serving(tmp_path / name, **given)) for name, given in wanted.items()
+        }
+        ssh = SshSettings(
+            Login(user="tester"),
+            known_hosts=tuple(host.known_hosts for host in started.values()),
+            pins=tmp_path / "pins",
+        )
+        places = {"secrets_file": "secrets", "secrets_folder": "", "catalogue": "catalogue", "work": "work"}
+        usual = {"ssh": ssh, **{name: tmp_path / place for name, place in places.items()}}
+        settings = HomelabSettings(**{**usual, **changes})
+        given = {"toolsets": TOOLSETS, "ssh": True, **options}
+        more = {"homelab": settings, **given.pop("more", {})}
+        quorate = await stack.enter_async_context(rig(tmp_path, more=more, **given))
+        built = House(quorate, started, settings)
+        if register:
+            await built.register()
+        yield built

@@ -1,0 +1,114 @@
+"""A session for the PVE client that hands each request to the simulated cluster in memory.
+
+The client encodes every request as it does for TLS, and the simulator reads the very same target and body: only the
+sockets are left out, which are most of the cost of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import yarl
+from aiohttp import web
+from multidict import CIMultiDict
+
+Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request as it went out."""
+
+    method: str
+    target: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.target.removeprefix('/api2/json')}" + (f" {self.body}" if self.body else "")
+
+
+class Wire:
+    """Takes the place of the client's HTTP session."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self.sent: list[Sent] = []
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: yarl.URL, *, data: bytes | None, headers: Mapping[str, str], **_: Any
+    ) -> AsyncIterator[_Response]:
+        body = data or b""
+        self.sent.append(Sent(method, url.raw_path_qs, body.decode()))
+        yield _Response(await self._handler(Request(method, url.raw_path_qs, headers, body)))
+
+    @asynccontextmanager
+    async def post(
+        self, url: yarl.URL, *, data: AsyncIterator[bytes], headers: Mapping[str, str], **_: Any
+    ) -> AsyncIterator[_Response]:
+        body = b"".join([bytes(piece) async for piece in data])
+        self.sent.append(Sent("POST", url.raw_path_qs, "(a file)"))
+        yield _Response(await self._handler(Request("POST", url.raw_path_qs, headers, body)))
+
+    async def ws_connect(self, *_: Any, **__: Any) -> Any:
+        raise aiohttp.ClientConnectionError("consoles are not carried in memory")
+
+    async def close(self) -> None:
+        pass
+
+    def writes(self, since: int = 0) -> list[Sent]:
+        return [one for one in self.sent[since:] if one.method != "GET"]
+
+
+class _Response:
+    """As much of an answer as the client reads."""
+
+    def __init__(self, response: web.StreamResponse) -> None:
+        assert isinstance(response, web.Response)
+        self.status, self.reason, self.headers = response.status, response.reason, response.headers
+        assert isinstance(response.body, bytes) or response.body is None
+        self.content = _Content(response.body or b"")
+
+
+class Request:
+    """As much of a request as the simulator's front reads."""
+
+    transport = None
+    keep_alive = True
+
+    def __init__(self, method: str, raw_path: str, headers: Mapping[str, str], body: bytes) -> None:
+        self.method = method
+        self.raw_path = raw_path
+        self.headers = CIMultiDict(headers)
+        self.content_length = len(body) or None
+        self.content = _Content(body)
+        self._body = body
+
+    async def read(self) -> bytes:
+        return self._body
+
+
+class _Content:
+    """A body that is read in pieces."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._size = 0
+
+    def iter_chunked(self, size: int) -> _Content:
+        self._size = size
+        return self
+
+    def __aiter__(self) -> _Content:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Not a generator: the loop would keep a list of them."""
+        if not self._body:
+            raise StopAsyncIteration
+        piece, self._body = self._body[: self._size], self._body[self._size :]
+        return piece

@@ -1,0 +1,205 @@
+"""Quorate behind an MCP client and in front of a simulated cluster over real HTTPS, all on one manual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from aiohttp.web import StreamResponse
+from mcp import Client
+from mcp.client.session import ElicitationFnT
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, TextContent
+
+from quorate.app import App, build, simulated_cluster
+from quorate.config import Access, Approval, ClusterSettings, Settings
+from quorate.pve.connection import Connection, Limits, Secret, Token
+from quorate.sim.clock import ManualClock
+from quorate.sim.simulator import SimulatedCluster
+from quorate.state.entries import fold
+from quorate.surfaces.server import Server
+from tests.rigs.in_memory_wire import Handler, Wire
+
+_TURNS = 1000
+"""Turns of the event loop within which a request that waits for nothing is answered."""
+
+
+class DrivenTime:
+    """The simulator's clock as the product sees it: when Quorate waits, simulated time passes and the test does not."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    def monotonic(self) -> float:
+        return self._clock.now()
+
+    def time(self) -> float:
+        return self._clock.now()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.advance(seconds)
+
+
+@dataclass
+class Rig:
+    """A server in front of a simulated cluster, and its client."""
+
+    sim: SimulatedCluster
+    app: App
+    client: Client
+    audit_file: Path
+    progress: list[tuple[float, float | None, str | None]] = field(default_factory=list)
+    _server: Server | None = None
+
+    async def call(self, tool: str, /, **arguments: Any) -> CallToolResult:
+        async def note(progress: float, total: float | None, message: str | None) -> None:
+            self.progress.append((progress, total, message))
+
+        # No tool declares an output schema (see tests/snapshots); the SDK would list every tool to find that out.
+        self.client.session._tool_output_schemas.setdefault(tool, None)
+        return await self.client.call_tool(tool, arguments, progress_callback=note)
+
+    async def facts(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        """Return the structured answer of a call that must succeed."""
+        answer = await self.call(tool, **arguments)
+        assert not answer.is_error, text_of(answer)
+        facts: dict[str, Any] = answer.structured_content
+        return facts
+
+    async def rows(self, tool: str, /, **arguments: Any) -> list[dict[str, Any]]:
+        facts = await self.facts(tool, **arguments)
+        return [dict(zip(facts["columns"], row, strict=True)) for row in facts["rows"]]
+
+    async def refusal(self, tool: str, /, **arguments: Any) -> str:
+        """Return the text of a call that must fail."""
+        answer = await self.call(tool, **arguments)
+        assert answer.is_error, answer.structured_content
+        return text_of(answer)
+
+    async def submit(self, tool: str, arguments: dict[str, Any], /) -> CallToolResult:
+        """Make the same call without MCP: what the server answers before the protocol encodes it."""
+        self._server = self._server or self.app.server()
+        try:
+            answer = await self._server.call_tool(tool, arguments)
+        except ToolError as error:
+            return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
+        assert isinstance(answer, CallToolResult)
+        return answer
+
+    def audit(self) -> list[dict[str, Any]]:
+        """Return the audit trail, one entry for each change."""
+        return fold(self.audit_lines())
+
+    def audit_lines(self) -> list[dict[str, Any]]:
+        """Return the lines of the audit trail as they were written."""
+        return (
+            [json.loads(line) for line in self.audit_file.read_text().splitlines()] if self.audit_file.exists() else []
+        )
+
+    @property
+    def clock(self) -> ManualClock:
+        assert isinstance(self.sim.clock, ManualClock)
+        return self.sim.clock
+
+    def requests_since(self, mark: int) -> list[tuple[str, str]]:
+        return [(method, path) for method, path in self.sim.requests[mark:]]
+
+
+def text_of(answer: CallToolResult) -> str:
+    return "\n".join(block.text for block in answer.content if block.type == "text")
+
+
+@asynccontextmanager
+async def rig(
+    tmp_path: Path,
+    *,
+    access: Access = Access.ADMIN,
+    mode: str = "auto",
+    cluster: ClusterSettings | None = None,
+    limits: Limits | None = None,
+    toolsets: tuple[str, ...] | None = ("all",),
+    approval: Approval = Approval.NONE,
+    approve_changes: bool = False,
+    elicitation: ElicitationFnT | None = None,
+    in_memory: bool = False,
+    more: Mapping[str, Any] | None = None,
+    **simulator: Any,
+) -> AsyncIterator[Rig]:
+    """Start all parts on free ports; `simulator` goes to SimulatedCluster, `more` are further settings.
+
+    With `in_memory`, requests reach the cluster without sockets and TLS, for sweeps of many calls.
+    """
+    clock = ManualClock()
+    async with SimulatedCluster(clock=clock, **{"auth_delay": 0.0, **simulator}) as sim:
+        target = cluster or simulated_cluster(sim)
+        if limits:
+            target = replace(target, connection=replace(target.connection, limits=limits))
+        audit_file = tmp_path / "audit.jsonl"
+        settings = Settings(
+            clusters=(target,),
+            access=access,
+            audit_file=audit_file,
+            toolsets=toolsets,
+            approval=approval,
+            approve_changes=approve_changes,
+            state=str(tmp_path / "state.sqlite"),
+            **(more or {}),
+        )
+        app = build(settings, clock=DrivenTime(clock))
+        if in_memory:
+            assert app.cluster is not None
+            handler = _driven(sim.front.for_node(sim.world.nodes[sim.node]), clock)
+            app.cluster.client._session = Wire(handler)  # type: ignore[assignment]
+        try:
+            async with Client(app.server(), mode=mode, elicitation_callback=elicitation) as client:
+                yield Rig(sim, app, client, audit_file)
+        finally:
+            await app.close()
+
+
+def _driven(handler: Handler, clock: ManualClock) -> Handler:
+    """Let simulated time pass while a request waits, for a lock say: nothing else moves the clock in the meantime."""
+
+    async def answer(request: Any) -> StreamResponse:
+        answering = asyncio.ensure_future(handler(request))
+        for _ in range(_TURNS):
+            if answering.done():
+                break
+            await asyncio.sleep(0)
+        while not answering.done():
+            await clock.advance(1)
+        return await answering
+
+    return answer
+
+
+def pointed_at(sim: SimulatedCluster, **changes: Any) -> ClusterSettings:
+    """Return the settings for the simulated cluster, with parts of the connection replaced."""
+    settings = simulated_cluster(sim)
+    connection: Connection = replace(settings.connection, **changes)
+    return replace(settings, connection=connection)
+
+
+@asynccontextmanager
+async def second_server(
+    quorate: Rig, audit_file: Path, *, token: str | None = None, **changes: Any
+) -> AsyncIterator[Rig]:
+    """Start another server on the same simulated cluster, with an API token such as alice@pve!cli if given."""
+    target = simulated_cluster(quorate.sim)
+    if token is not None:
+        user, _, name = token.partition("!")
+        secret = quorate.sim.world.access.users[user].tokens[name].secret
+        target = pointed_at(quorate.sim, credentials=Token(token, Secret(secret)))
+    usual = {"clusters": (target,), "access": Access.ADMIN, "audit_file": audit_file}
+    settings = replace(quorate.app.settings, **{**usual, **changes})
+    app = build(settings, clock=DrivenTime(quorate.clock))
+    try:
+        async with Client(app.server()) as client:
+            yield Rig(quorate.sim, app, client, audit_file)
+    finally:
+        await app.close()

@@ -1,0 +1,113 @@
+"""A simulated cluster in its own thread, for tests of commands; and `pveum` for it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shlex
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from quorate.app import simulated_cluster
+from quorate.pve.client import PveClient
+from quorate.sim.simulator import SimulatedCluster
+
+
+@contextmanager
+def running_sim(**simulator: Any) -> Iterator[SimulatedCluster]:
+    sim = SimulatedCluster(**{"auth_delay": 0.0, **simulator})
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(sim.__aenter__(), loop).result(30)
+        yield sim
+    finally:
+        asyncio.run_coroutine_threadsafe(sim.__aexit__(None, None, None), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()
+
+
+def pointed_at(sim: SimulatedCluster) -> dict[str, str]:
+    """Return the environment for a command that uses this cluster."""
+    return {
+        "PROXMOX_URL": sim.url,
+        "PROXMOX_TOKEN_ID": sim.token_id,
+        "PROXMOX_TOKEN_SECRET": sim.token_secret,
+        "PROXMOX_FINGERPRINT": sim.fingerprint,
+    }
+
+
+_PVEUM = """#!/bin/sh
+# What a node's pveum is asked for, one word a line. As there, nothing can be added twice.
+case "$1 $2" in
+  "user add" | "role add") grep -qx "$1 $3" "$0.known" && exit 255; echo "$1 $3" >> "$0.known" ;;
+esac
+for word; do printf '%s\\n' "$word" >> "$0.asked"; done
+printf '\\0\\n' >> "$0.asked"
+"""
+
+
+def run_script(sim: SimulatedCluster, script: str, *, times: int = 1) -> tuple[str, list[list[str]]]:
+    """Run a shell script as root on a node would; return the secret of the token that it creates, and what it ran."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "pveum")
+        program.write_text(_PVEUM)
+        program.chmod(0o755)
+        program.with_name("pveum.known").touch()
+        for _ in range(times):
+            environ = {"PATH": f"{folder}:{os.environ['PATH']}"}
+            subprocess.run(["bash"], input=script, text=True, env=environ, check=True, timeout=60)
+        asked = program.with_name("pveum.asked").read_text()
+    commands = [one.strip("\n").splitlines() for one in asked.split("\0")[:-1]]
+    return pveum(sim, (shlex.join(["pveum", *words]) for words in commands)), commands
+
+
+def pveum(sim: SimulatedCluster, lines: Iterable[str]) -> str:
+    """Run these commands as root on a node would; return the secret of the token that they create."""
+
+    async def main() -> str:
+        client = PveClient(replace(simulated_cluster(sim).connection))
+        secret = ""
+        try:
+            for line in lines:
+                method, path, params = _call(shlex.split(line))
+                answer = await client.request(method, path, params)
+                if path.count("/token/"):
+                    secret = answer.data["value"]
+        finally:
+            await client.close()
+        return secret
+
+    return asyncio.run(main())
+
+
+def _call(words: list[str]) -> tuple[str, str, dict[str, Any]]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("places", nargs="*")
+    for option in ("comment", "privs", "users", "tokens", "roles", "privsep"):
+        parser.add_argument(f"--{option}")
+    given = vars(parser.parse_args(words[1:]))
+    options = {name: value for name, value in given.items() if value is not None and name != "places"}
+    match given["places"]:
+        case ["user", "add", user]:
+            return "POST", "/access/users", {"userid": user, **options}
+        case ["role", "add", role]:
+            return "POST", "/access/roles", {"roleid": role, **options}
+        case ["role", "modify", role]:
+            return "PUT", f"/access/roles/{role}", options
+        case ["user", "modify", user]:
+            return "PUT", f"/access/users/{user}", options
+        case ["acl", "modify", path]:
+            return "PUT", "/access/acl", {"path": path, **options}
+        case ["user", "token", "add", user, token]:
+            return "POST", f"/access/users/{user}/token/{token}", options
+    raise AssertionError(f"no such command: {words}")

@@ -1,0 +1,229 @@
+"""A small SSH server on loopback that runs what it is asked for on this machine, and misbehaves on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from quorate.ssh.host_keys import HostKeys
+from quorate.ssh.pool import Pool
+from quorate.ssh.process import ExecutionTarget
+from quorate.ssh.target import SshTarget
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Host:
+    """One server, with the files that a client of it needs."""
+
+    folder: Path
+    port: int = 0
+    most_sessions: int = 10
+    noise: str = ""
+    """What its login shell says before it does anything."""
+    password: str | None = None
+    environment: dict[str, str] | None = None
+    """What its commands get in place of this process's own, such as another PATH."""
+    sockets: bool = True
+    """Whether it opens Unix sockets for its clients."""
+    connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
+    busiest: int = 0
+    refused: int = 0
+    commands: list[str] = field(default_factory=list)
+    jobs: set[str] = field(default_factory=set)
+    """Ids of the commands that it was asked to keep."""
+    host_key: asyncssh.SSHKey = field(default_factory=lambda: asyncssh.generate_private_key("ssh-ed25519"))
+
+    @property
+    def key_file(self) -> Path:
+        return self.folder / "id"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.folder / "hosts"
+
+    @property
+    def pins(self) -> Path:
+        return self.folder / "pins"
+
+    def target(self, **changes: Any) -> SshTarget:
+        return SshTarget(**{"host": HOST, "port": self.port, "user": "tester", "key": self.key_file, **changes})
+
+    def host_keys(self) -> HostKeys:
+        return HostKeys((self.known_hosts,), self.pins)
+
+    def drop_all(self) -> None:
+        """Cut every connection, as a reboot or a firewall does."""
+        for connection in self.connections:
+            connection.abort()
+
+    def public(self) -> str:
+        return self.host_key.export_public_key().decode().strip()
+
+
+@asynccontextmanager
+async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
+    os.makedirs(folder, exist_ok=True)
+    extra = {name: options.pop(name) for name in ("server_host_certs",) if name in options}
+    host = Host(folder, **options)
+    environment = _without_real_updates(host)
+    running: dict[asyncio.subprocess.Process, Any] = {}
+    client_key = asyncssh.generate_private_key("ssh-ed25519")
+    client_key.write_private_key(str(host.key_file))
+    host.key_file.chmod(0o600)
+
+    class Door(asyncssh.SSHServer):
+        sessions = 0  # of this connection, as OpenSSH counts them: until the command has ended
+
+        def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+            host.connections.append(conn)
+
+        def password_auth_supported(self) -> bool:
+            return host.password is not None
+
+        def validate_password(self, username: str, password: str) -> bool:
+            return password == host.password
+
+        def session_requested(self) -> Any:
+            if self.sessions >= host.most_sessions:
+                host.refused += 1
+                return False
+            self.sessions += 1
+            host.busiest = max(host.busiest, self.sessions)
+            return asyncssh.SSHServerProcess(self.run, None, 3, False)
+
+        def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+            return True
+
+        def unix_connection_requested(self, dest_path: str) -> bool:
+            return host.sockets
+
+        async def run(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+            try:
+                await run(process)
+            finally:
+                self.sessions -= 1
+
+    async def run(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        command = process.command or "true"
+        host.commands.append(command)
+        process.channel.set_encoding(None)
+        child = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            f"{host.noise}exec {command}",  # as bash does with a single command
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            env=environment,
+        )
+        assert child.stdin is not None
+        running[child] = asyncio.current_task()
+        feeding = asyncio.ensure_future(_feed(process.stdin, child.stdin, host))
+        await asyncio.gather(_pass_on(child.stdout, process.stdout), _pass_on(child.stderr, process.stderr))
+        code = await child.wait()
+        feeding.cancel()
+        del running[child]
+        with contextlib.suppress(OSError, asyncssh.Error):
+            if code < 0:
+                process.exit_with_signal({9: "KILL", 15: "TERM"}.get(-code, "ABRT"))
+            else:
+                process.exit(code)
+
+    server = await asyncssh.listen(
+        HOST,
+        0,
+        server_factory=Door,
+        server_host_keys=[host.host_key],
+        authorized_client_keys=asyncssh.import_authorized_keys(client_key.export_public_key().decode()),
+        encoding=None,
+        **extra,
+    )
+    host.port = server.get_port()
+    host.known_hosts.write_text(f"[{HOST}]:{host.port} {host.public()}\n")
+    try:
+        yield host
+    finally:
+        host.drop_all()
+        server.close()
+        await server.wait_closed()
+        for child in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        await asyncio.gather(*running.values(), return_exceptions=True)
+        for folder in kept_jobs(host):  # nothing of a test stays on this machine
+            _end_job(folder)
+
+
+def _without_real_updates(host: Host) -> dict[str, str]:
+    """What its commands get: nothing is to be updated there, as to ask this machine's apt takes seconds."""
+    environment = dict(os.environ if host.environment is None else host.environment)
+    path = environment.get("PATH", os.defpath)
+    if (real := shutil.which("apt-get")) and shutil.which("apt-get", path=path) == real:
+        folder = host.folder / "quick"
+        folder.mkdir(exist_ok=True)
+        (folder / "apt-get").write_text("#!/bin/sh\n")
+        (folder / "apt-get").chmod(0o755)
+        environment["PATH"] = f"{folder}:{path}"
+    return environment
+
+
+def kept_jobs(host: Host) -> list[Path]:
+    """The folders of the commands that were left to this machine through this server."""
+    places = [Path.home(), *map(Path, ("/run", "/dev/shm", "/var/tmp", "/tmp"))]
+    folders = [place / f".quorate-job-{one}" for place in places for one in host.jobs]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _end_job(folder: Path) -> None:
+    for name in ("supervisor", "pid"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if not (folder / "code").exists():
+                os.killpg(int((folder / name).read_text().split()[0]), signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _feed(source: asyncssh.SSHReader[bytes], sink: asyncio.StreamWriter, host: Host) -> None:
+    with contextlib.suppress(OSError, asyncssh.Error):
+        while data := await source.read(65536):
+            host.jobs |= {one.decode() for one in re.findall(rb"^a([0-9a-f]{16})$", data, re.M)}
+            sink.write(data)
+            await sink.drain()
+        sink.close()
+
+
+async def _pass_on(source: asyncio.StreamReader | None, sink: asyncssh.SSHWriter[bytes]) -> None:
+    """What a client no longer wants is read all the same, as by a terminal that nobody looks at."""
+    assert source is not None
+    wanted = True
+    while data := await source.read(65536):
+        if wanted:
+            try:
+                sink.write(data)
+                await sink.drain()
+            except (OSError, asyncssh.Error):
+                wanted = False
+
+
+@asynccontextmanager
+async def reached(host: Host, **options: Any) -> AsyncIterator[ExecutionTarget]:
+    """The server as the product sees it."""
+    target = options.pop("target", None) or host.target()
+    pool = Pool(host.host_keys(), **options)
+    try:
+        yield ExecutionTarget(pool, target)
+    finally:
+        await pool.close()

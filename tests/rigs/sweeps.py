@@ -1,0 +1,26 @@
+"""Sweeps over many cases: a sample of them in `make test`, more in `make thorough`, all with FULL_WIDTH=1."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def sample(cases: Iterable[Any], *, every: int) -> list[Any]:
+    """Parameters for `parametrize`: every nth case runs in `make test`, the others in `make thorough`."""
+    return [case if number % every == 0 else _thorough(case) for number, case in enumerate(cases)]
+
+
+def sweep_size(usual: int, full: int) -> int:
+    """How many cases a sweep of `make thorough` takes."""
+    return full if os.environ.get("FULL_WIDTH") == "1" else usual
+
+
+def _thorough(case: Any) -> Any:
+    if isinstance(case, type(pytest.param())):
+        return pytest.param(*case.values, marks=(*case.marks, pytest.mark.thorough), id=case.id)
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.thorough)

@@ -1,0 +1,249 @@
+"""Updating guests with each package manager: real shells run the commands, real listeners answer the health checks.
+
+The guest is reached by SSH at a server of this test, whose PATH has nothing but the package manager of the test's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorate.sim.guest_os.execution import Io
+from quorate.ssh.access import SshAccess
+from quorate.ssh.settings import Login, SshSettings
+from tests.rigs.host_tools import plain_tools
+from tests.rigs.mcp_session import Rig, rig
+from tests.rigs.simulated_guests import WINDOWS, machine
+from tests.rigs.ssh_server import serving
+
+pytestmark = pytest.mark.anyio
+
+GUEST, WINDOWS_GUEST = 104, 103
+SCRIPT = """#!/bin/sh
+echo "{name} $*" >> {said}
+echo "{name} says: $*"
+case "$*" in *{failing}*) exit {code};; esac
+"""
+
+
+@dataclass
+class Updated:
+    quorate: Rig
+    said: Path
+    programs: Path
+
+    def program(self, name: str, *, failing: str = "nothing", code: int = 1) -> None:
+        """A program that notes what it was asked, and fails with that code if one of its words is `failing`."""
+        path = self.programs / name
+        path.unlink(missing_ok=True)
+        path.write_text(SCRIPT.format(name=name, said=self.said, failing=failing, code=code))
+        path.chmod(0o755)
+
+    @property
+    def asked(self) -> list[str]:
+        return self.said.read_text().splitlines() if self.said.exists() else []
+
+    @property
+    def rollbacks(self) -> int:
+        return sum(path.endswith("/rollback") for _, path in self.quorate.sim.requests)
+
+    @property
+    def snapshots(self) -> list[str]:
+        guest = self.quorate.sim.world.guests[GUEST]
+        return [name for name in guest.snapshots if name.startswith("update-")]
+
+    async def update(self, **arguments: Any) -> dict[str, Any]:
+        started = await self.quorate.facts("run_guest_update", **{"guest": GUEST, **arguments})
+        await self.quorate.app.runs.work()
+        return await self.quorate.facts("run_get", run=started["run"], lines=200, inside=True)
+
+
+@asynccontextmanager
+async def updatable(tmp_path: Path, *programs: str) -> AsyncIterator[Updated]:
+    folder = tmp_path / "bin"
+    path = plain_tools(folder)
+    for name in ("bash", "cut", "nc", "sed", "uname", "xargs", "wget"):
+        if place := shutil.which(name):
+            (folder / name).symlink_to(place)
+    async with serving(tmp_path / "guest", environment={"PATH": path}) as host, rig(tmp_path) as quorate:
+        assert quorate.app.cluster is not None
+        login = Login(f"127.0.0.1:{host.port}", user="root", key=host.key_file)
+        access = SshSettings(single_guests={GUEST: login}, known_hosts=(host.known_hosts,), pins=host.pins)
+        quorate.app.cluster.ssh = SshAccess(access)
+        guest = quorate.sim.world.guests[GUEST]
+        guest.system = replace(guest.system, agent_installed=False)
+        found = Updated(quorate, tmp_path / "said", folder)
+        for name in programs:
+            found.program(name)
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("program", "asked"),
+    [
+        ("apt-get", ["apt-get -q -o DPkg::Lock::Timeout=600 update", "dist-upgrade"]),
+        ("dnf", ["dnf -q -y upgrade --refresh"]),
+        ("apk", ["apk update", "apk upgrade"]),
+        ("zypper", ["zypper -n refresh", "zypper -n update"]),
+    ],
+)
+async def test_each_package_manager_updates_and_a_failing_one_is_rolled_back(
+    tmp_path: Path, program: str, asked: list[str]
+) -> None:
+    async with updatable(tmp_path, program) as guest:
+        run = await guest.update(check="true")
+        assert run["state"] == "done", run
+        assert len(guest.asked) == len(asked)
+        assert all(words in line for words, line in zip(asked, guest.asked, strict=True)), guest.asked
+        assert f"{program} says" in run["report"]["output"]
+        assert (guest.rollbacks, guest.snapshots) == (0, [])
+        guest.program(program, failing="up", code=7)
+        failed = await guest.update(check="true")
+        assert failed["state"] == "failed"
+        assert "exit code 7" in failed["report"]["why"]
+        assert guest.rollbacks == 1
+        assert guest.quorate.sim.world.guests[GUEST].running
+
+
+@pytest.mark.thorough
+async def test_zypper_has_succeeded_though_it_asks_for_a_restart(tmp_path: Path) -> None:
+    async with updatable(tmp_path) as guest:
+        for code in (102, 103):
+            guest.program("zypper", failing="update", code=code)
+            assert (await guest.update())["state"] == "done", code
+        guest.program("zypper", failing="refresh", code=102)
+        guest.program("zypper", failing="update", code=104)
+        assert "exit code 104" in (await guest.update())["report"]["why"]
+
+
+async def test_a_guest_without_a_known_package_manager_is_left_as_it_was(tmp_path: Path) -> None:
+    async with updatable(tmp_path) as guest:
+        run = await guest.update()
+        assert run["state"] == "failed"
+        assert "exit code 3" in run["report"]["why"]
+
+
+async def test_services_are_restarted_on_request_and_one_that_does_not_come_back_rolls_back(tmp_path: Path) -> None:
+    async with updatable(tmp_path, "apk", "systemctl") as guest:
+        run = await guest.update(services=["nginx", "my app"])
+        assert run["state"] == "done", run
+        assert guest.asked[-1] == "systemctl restart nginx my app"
+        guest.program("systemctl", failing="restart", code=5)
+        run = await guest.update(services=["nginx"])
+        assert "Restart services" in run["report"]["why"]
+        assert guest.rollbacks == 1
+
+
+async def test_services_of_a_system_with_openrc_are_restarted(tmp_path: Path) -> None:
+    async with updatable(tmp_path, "apk", "rc-service") as guest:
+        assert (await guest.update(services=["nginx", "my app"]))["state"] == "done"
+        assert guest.asked[-2:] == ["rc-service nginx restart", "rc-service my app restart"]
+
+
+async def test_an_open_port_and_a_good_page_are_healthy_others_are_rolled_back(tmp_path: Path) -> None:
+    async with listener(b"") as closed:
+        pass
+    async with updatable(tmp_path, "apk") as guest, listener(b"200 OK") as good, listener(b"503 Busy") as bad:
+        healthy = await guest.update(port=good, url=f"http://127.0.0.1:{good}/health", check="apk info")
+        assert healthy["state"] == "done", healthy
+        assert "apk info" in guest.asked
+        page = await guest.update(url=f"http://127.0.0.1:{bad}/", health_seconds=10)
+        assert "not healthy within" in page["report"]["why"]
+        assert guest.rollbacks == 1
+        port = await guest.update(port=closed, health_seconds=10)
+        assert "not healthy within" in port["report"]["why"]
+        assert guest.rollbacks == 2
+
+
+async def test_a_guest_may_take_its_time_to_become_healthy(tmp_path: Path) -> None:
+    async with updatable(tmp_path, "apk") as guest:
+        check = f"test -e {tmp_path}/up || {{ touch {tmp_path}/up; false; }}"
+        (guest.programs / "touch").symlink_to(shutil.which("touch") or "")
+        run = await guest.update(check=check, health_seconds=60)
+        assert run["state"] == "done", run
+        assert any("is not healthy yet" in line for line in run["log"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("keep", "after_success", "after_failure"), [
+    ("failure", 0, 1), ("always", 1, 1), ("never", 0, 0),
+])  # fmt: skip
+async def test_the_snapshot_is_kept_or_removed_by_rule(
+    tmp_path: Path, keep: str, after_success: int, after_failure: int
+) -> None:
+    async with updatable(tmp_path, "apk") as guest:
+        assert (await guest.update(keep=keep))["state"] == "done"
+        assert len(guest.snapshots) == after_success
+        assert (await guest.update(keep=keep, check="false", health_seconds=0))["state"] == "failed"
+        assert len(guest.snapshots) - after_success == after_failure
+
+
+@pytest.mark.thorough
+async def test_without_snapshots_a_backup_is_the_way_back_and_goes_by_the_same_rule(tmp_path: Path) -> None:
+    async with updatable(tmp_path, "apk") as guest:
+        quorate = guest.quorate
+        quorate.sim.world.storages["local-lvm"].type = "lvm"
+        before = len(await quorate.rows("backup_list", guest=GUEST))
+        assert (await guest.update(backup_storage="nas"))["state"] == "done"
+        assert len(await quorate.rows("backup_list", guest=GUEST)) == before
+        run = await guest.update(backup_storage="nas", check="false", health_seconds=0)
+        assert run["report"]["rolled_back"] is True
+        assert len(await quorate.rows("backup_list", guest=GUEST)) == before + 1
+        assert guest.rollbacks == 0
+        assert quorate.sim.world.guests[GUEST].running
+
+
+class PowerShell:
+    """Windows Update and the checks, by what their scripts ask for."""
+
+    def __init__(self) -> None:
+        self.scripts: list[str] = []
+        self.codes: dict[str, int] = {}
+
+    def __call__(self, io: Io, args: list[str]) -> int:
+        script = base64.b64decode(args[args.index("-EncodedCommand") + 1]).decode("utf-16-le")
+        self.scripts.append(script)
+        io.say("2026-01 Cumulative Update")
+        return next((code for words, code in self.codes.items() if words in script), 0)
+
+
+async def test_windows_is_updated_by_its_own_update_service_and_rolled_back(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        world = quorate.sim.world
+        world.guests[WINDOWS_GUEST].system = WINDOWS
+        shell = machine(quorate, WINDOWS_GUEST).own_commands["powershell.exe"] = PowerShell()
+        guest = Updated(quorate, tmp_path / "said", tmp_path)
+        run = await guest.update(guest=WINDOWS_GUEST, services=["Spooler", "My Service"], port=3389,
+                                 url="https://localhost/it's")  # fmt: skip
+        assert run["state"] == "done", run
+        text = "\n".join(shell.scripts)
+        assert "Microsoft.Update.Session" in shell.scripts[0]
+        assert "Cumulative Update" in run["report"]["output"]
+        assert "Restart-Service -Name 'Spooler','My Service'" in text
+        assert "Test-NetConnection -ComputerName localhost -Port 3389" in text
+        assert "-Uri 'https://localhost/it''s'" in text
+        shell.codes = {"Microsoft.Update.Session": 1}
+        failed = await guest.update(guest=WINDOWS_GUEST)
+        assert failed["state"] == "failed"
+        assert guest.rollbacks == 1
+        assert world.guests[WINDOWS_GUEST].running
+
+
+@asynccontextmanager
+async def listener(status: bytes) -> AsyncIterator[int]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readline():
+            writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]

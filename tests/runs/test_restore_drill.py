@@ -1,0 +1,103 @@
+"""Proving backups: a good, a corrupt and an unbootable one are distinguished, and nothing is left behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorate.sim.storage.archives import open_archive
+from quorate.state.runs import RunState
+from tests.rigs.mcp_session import Rig, rig
+from tests.runs.control import work_and_abort_when
+
+pytestmark = pytest.mark.anyio
+
+GOOD = "pbs:backup/vm/102/2026-01-14T01:00:05Z"
+OTHER = "pbs:backup/vm/102/2026-01-13T01:00:04Z"
+CONTAINER = "pbs:backup/ct/203/2026-01-14T01:00:05Z"
+
+
+def volume(quorate: Rig, volid: str) -> Any:
+    found = quorate.sim.world.storages["pbs"].volume("pve1", volid)
+    assert found is not None
+    return found
+
+
+async def drill(quorate: Rig, **arguments: Any) -> dict[str, Any]:
+    before = set(quorate.sim.world.guests)
+    started = await quorate.facts("run_restore_drill", **arguments)
+    await quorate.app.runs.work()
+    run = await quorate.facts("run_get", run=started["run"], lines=200, inside=True)
+    new = set(quorate.sim.world.guests) - before
+    assert not new, (run.get("reason"), run.get("asks_for"), [quorate.sim.world.guests[vmid].config for vmid in new])
+    return run
+
+
+async def test_a_good_backup_is_proved_and_removed(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        run = await drill(quorate, guest=102, check="true")
+        assert run["state"] == "done", run
+        (row,) = run["report"]["backups"].values()
+        assert (row["verdict"], row["check"]["exit_code"]) == ("passed", 0)
+        assert "agent" in row["booted"]
+        cards = [path for method, path in quorate.sim.requests if method in ("PUT", "POST") and path.endswith("config")]
+        started = [path for method, path in quorate.sim.requests if path.endswith("status/start")]
+        assert len(cards) == 1
+        assert len(started) == 1
+        (row_102,) = [one for one in await quorate.rows("backup_coverage", all=True) if one["vmid"] == 102]
+        assert "ago" in row_102["proved"]
+        assert row_102["verified"] == "ok"
+
+
+async def test_a_corrupt_an_unbootable_and_a_good_backup_are_told_apart(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        volume(quorate, GOOD).damaged = True
+        empty = volume(quorate, OTHER)
+        archive = open_archive(quorate.sim.world, empty)
+        empty.archive = replace(archive, system=replace(archive.system, agent_installed=False))
+        run = await drill(quorate, backups=[GOOD, OTHER, CONTAINER], boot_seconds=60)
+        assert run["state"] == "failed"
+        rows = run["report"]["backups"]
+        assert "exit code 1" in rows[GOOD]["why"]
+        assert "agent was silent" in rows[OTHER]["why"]
+        assert rows[CONTAINER]["verdict"] == "passed"
+        assert rows[CONTAINER]["booted"] == "container is running; no check was given"
+        assert run["what"] == "Prove 3 backups: vm 102, vm 102, ct 203"
+
+
+async def test_the_copy_of_a_protected_guest_is_removed_and_the_guest_stays_protected(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        assert quorate.sim.world.guests[109].config["protection"] == 1
+        run = await drill(quorate, guest=109)
+        assert run["state"] == "done", run
+        assert quorate.sim.world.guests[109].config["protection"] == 1
+
+
+async def test_a_failing_check_fails_the_backup(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        run = await drill(quorate, backups=[GOOD], check="false")
+        assert "the check failed" in run["report"]["backups"][GOOD]["why"]
+
+
+async def test_an_aborted_drill_removes_what_it_has_restored(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        before = set(quorate.sim.world.guests)
+        started = await quorate.facts("run_restore_drill", guest=102)
+        run = await work_and_abort_when(quorate, started["run"], lambda run: "start-0" in run.current)
+        assert run.state is RunState.ABORTED
+        assert set(quorate.sim.world.guests) == before
+
+
+async def test_a_guest_of_someone_else_with_the_planned_id_is_left_alone(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        started = await quorate.facts("run_restore_drill", guest=102)
+        run = await quorate.app.runs.get(started["run"])
+        vmid = run.scope["items"][0]["vmid"]
+        await quorate.facts("vm_create", name="mine", vmid=vmid, node="pve1")
+        await quorate.app.runs.work()
+        run = await quorate.app.runs.get(started["run"])
+        assert run.state is RunState.FAILED
+        assert quorate.sim.world.guests[vmid].name == "mine"

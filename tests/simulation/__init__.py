@@ -1,0 +1,1 @@
+"""Deterministic simulation: servers and cluster on one seeded clock, where anything may fail at any await."""

@@ -1,0 +1,362 @@
+"""bsahane's 53 tools: listed as documented, each run, its own gate and ours tried."""
+
+import json
+from typing import Any
+
+import pytest
+
+from quorate.config import Access
+from quorate.sim.guest_os.machine import Machines
+from tests.coverage import bsahane, lists, looks
+from tests.coverage.rows import Done
+from tests.rigs.compat_session import Try, as_documented, attempt, documented, refused, surface
+from tests.rigs.mcp_session import text_of
+from tests.rigs.sweeps import sample
+
+pytestmark = pytest.mark.anyio
+
+SYSTEM = "bsahane"
+DOCUMENTED = documented(SYSTEM)
+
+
+async def same_as(done: Done, path: str, **query: object) -> None:
+    """The answer is PVE's own."""
+    assert done.facts["result"] == await done.get(path, **query)
+    assert done.facts["result"]
+
+
+def listing(path: str, **query: object):
+    return lambda done: same_as(done, path, **query)
+
+
+def vms_are_listed(done: Done) -> None:
+    assert [(row["vmid"], row["type"]) for row in done.facts["result"]] == [(102, "qemu")]
+
+
+def containers_are_listed(done: Done) -> None:
+    found = {row["vmid"] for row in done.facts["result"]}
+    world = done.world.guests.values()
+    assert found == {guest.vmid for guest in world if (guest.kind, guest.node, guest.running) == ("lxc", "pve3", False)}
+    assert found
+
+
+def is_selected(kind: str):
+    async def look(done: Done) -> None:
+        guest = done.guest()
+        assert done.facts["selector"].items() >= {"vmid": guest.vmid, "type": kind, "name": guest.name}.items()
+        config = await done.get(f"/nodes/{guest.node}/{kind}/{guest.vmid}/config")
+        assert done.facts["config"] == config
+
+    return look
+
+
+async def node_is_told(done: Done) -> None:
+    assert done.facts["kversion"] == (await done.get("/nodes/pve2/status"))["kversion"]
+    assert done.facts["uptime"] > 0
+
+
+def storages_are_listed(done: Done) -> None:
+    found = {row["storage"]: row for row in done.facts["result"]}
+    assert {name: row["type"] for name, row in found.items()} == {
+        one.id: one.type for one in done.world.storages.values()
+    }
+    for row in found.values():
+        assert row["used"] + row["avail"] == row["total"] > 0
+
+
+def bridges_are_listed(done: Done) -> None:
+    assert {row["iface"] for row in done.facts["result"]} == set(done.world.nodes["pve1"].bridges)
+
+
+def tasks_are_listed(done: Done) -> None:
+    rows = done.facts["result"]
+    assert 0 < len(rows) <= 5
+    assert {(row["node"], row["user"].split("!")[0]) for row in rows} == {("pve3", "carol@pve")}
+
+
+async def task_is_told(done: Done) -> None:
+    assert done.facts == await done.get(f"/nodes/pve1/tasks/{done.given['upid']}/status")
+    assert (done.facts["status"], done.facts["exitstatus"]) == ("stopped", "OK")
+
+
+async def firewall_is_told(done: Done) -> None:
+    path = "/nodes/pve1/qemu/102/firewall"
+    assert done.facts["rules"] == await done.get(f"{path}/rules")
+    assert done.facts["options"] == await done.get(f"{path}/options")
+
+
+READS = [
+    Try("proxmox-list-nodes", {}, listing("/nodes")),
+    Try("proxmox-node-status", {"node": "pve2"}, node_is_told),
+    Try("proxmox-list-vms", {"node": "pve1", "status": "running", "search": "Docker"}, vms_are_listed),
+    Try("proxmox-vm-info", {"vmid": 104, "name": None}, is_selected("qemu")),
+    Try("proxmox-list-lxc", {"node": "pve3", "status": "stopped"}, containers_are_listed),
+    Try("proxmox-lxc-info", {"vmid": 204, "name": "grafana", "node": "pve3"}, is_selected("lxc")),
+    Try("proxmox-list-storage", {}, storages_are_listed),
+    Try(
+        "proxmox-storage-content",
+        {"node": "pve1", "storage": "nas"},
+        listing("/nodes/pve1/storage/nas/content"),
+    ),
+    Try("proxmox-list-bridges", {"node": "pve1"}, bridges_are_listed),
+    Try("proxmox-list-tasks", {"node": "pve3", "user": "carol@pve", "limit": 5}, tasks_are_listed),
+    Try("proxmox-task-status", {"upid": lists.PAST_TASK}, task_is_told),
+    Try("proxmox-wait-task", {"upid": lists.PAST_TASK}, task_is_told),
+    Try("proxmox-list-snapshots", {"name": "test-vm"}, listing("/nodes/pve1/qemu/108/snapshot")),
+    Try("proxmox-vm-firewall-get", {"vmid": 102}, firewall_is_told),
+    Try(
+        "proxmox-vm-metrics",
+        {"vmid": 102, "timeframe": "day", "cf": "MAX"},
+        listing("/nodes/pve1/qemu/102/rrddata", timeframe="day", cf="MAX"),
+    ),
+    Try(
+        "proxmox-node-metrics",
+        {"node": "pve1"},
+        listing("/nodes/pve1/rrddata", timeframe="hour", cf="AVERAGE"),
+    ),
+    Try("proxmox-list-pools", {}, listing("/pools")),
+    Try("proxmox-list-users", {}, listing("/access/users")),
+    Try("proxmox-list-roles", {}, listing("/access/roles")),
+]
+
+
+EXEC = "proxmox-guest-exec"
+
+
+def command_was_run(done: Done) -> None:
+    assert (done.facts["stdout"], done.facts["exit_code"]) == ("$(reboot)\n", 0)
+
+
+def program_was_run(done: Done) -> None:
+    files = done.world.part(Machines).of(done.guest()).files
+    assert files.read("/tmp/a b").decode() == "from stdin" == done.facts["stdout"]
+
+
+def host_is_registered(done: Done) -> None:
+    address = done.guest().addresses[0].ip
+    assert (done.facts["hostname"], done.facts["ip"]) == ("docker01", address)
+    assert done.facts["json"]["docker01"].items() >= {"ansible_host": address, "ansible_user": "root"}.items()
+    assert done.facts["ini"].startswith(f"docker01 ansible_host={address} ansible_user=root")
+    assert "ansible_ssh_private_key_file=/keys/me" in done.facts["ini"]
+
+
+INSIDE = [
+    Try(EXEC, {"name": "docker01", "vmid": 102, "command": "echo '$(reboot)'"}, command_was_run),
+    Try(EXEC, {"vmid": 102, "command": "tee", "args": ["/tmp/a b"], "input_data": "from stdin"}, program_was_run),
+    Try("proxmox-register-vm-as-host", {"vmid": 102, "ssh_private_key_path": "/keys/me"}, host_is_registered),
+]
+WRITES = [row for row in bsahane.ROWS if row.tool not in {tried.tool for tried in [*READS, *INSIDE]}]
+
+
+def sure(tool: str, given: dict[str, Any]) -> dict[str, Any]:
+    """With the caller's yes, and waiting for the end."""
+    yes: dict[str, Any] = {name: True for name in ("confirm", "wait") if name in DOCUMENTED[tool]}
+    return {**given, **yes}
+
+
+async def test_the_tools_are_listed_exactly_as_documented(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        listed = {tool.name: as_documented(tool.input_schema) for tool in (await quorate.client.list_tools()).tools}
+    assert len(listed) == 53
+    assert listed == DOCUMENTED
+
+
+def test_every_tool_is_tried():
+    assert {one.tool for one in [*READS, *INSIDE]} | {row.tool for row in WRITES} == set(DOCUMENTED)
+
+
+async def test_every_read_tells_what_the_cluster_holds(tmp_path):
+    async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
+        for read in READS:
+            await attempt(quorate, read)
+
+
+async def test_commands_run_inside_and_a_vm_becomes_a_host(tmp_path):
+    async with surface(tmp_path, SYSTEM, access=Access.OPERATE) as quorate:
+        for tried in INSIDE:
+            await attempt(quorate, tried)
+        text = await refused(quorate, "proxmox-register-vm-as-host", name="win11")
+        assert "107 win11 cannot be a host. It is stopped." in text
+
+
+@pytest.mark.parametrize("row", sample(WRITES, every=2), ids=[row.tool for row in WRITES])
+async def test_every_change_has_its_effect(tmp_path, row):
+    given = sure(row.tool, dict(row.given))
+    if "file_path" in given:
+        image = tmp_path / given["file_path"]
+        image.write_bytes(b"not much of an image")
+        given["file_path"] = str(image)
+    async with surface(tmp_path, SYSTEM) as quorate:
+        done = await attempt(quorate, Try(row.tool, given, row.check, row.prepare))
+        assert set(done.facts) & {"upid", "result", "results"}
+        if "status" in done.facts:
+            assert (done.facts["status"]["status"], done.facts["status"]["exitstatus"]) == ("stopped", "OK")
+
+
+# -- its own words -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_change_that_is_not_waited_for_only_names_its_task_which_can_then_be_waited_for(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        begun = await quorate.facts("proxmox-start-vm", name="win11")
+        assert set(begun) == {"upid"}
+        assert not quorate.sim.world.guests[107].running
+        ended = await quorate.facts("proxmox-wait-task", upid=begun["upid"])
+        assert (ended["status"], ended["exitstatus"]) == ("stopped", "OK")
+        assert quorate.sim.world.guests[107].running
+
+
+async def test_timeout_ends_the_waiting_and_not_the_task(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        begun = await quorate.facts("proxmox-backup-vm", vmid=102, storage="nas", confirm=True, timeout=1)
+        assert begun["status"]["status"] == "running"
+        ended = await quorate.facts("proxmox-wait-task", upid=begun["upid"], timeout=3600)
+        assert ended["exitstatus"] == "OK"
+
+
+async def test_a_task_is_waited_for_as_long_as_the_caller_says(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        begun = await quorate.facts("proxmox-shutdown-vm", name="router", timeout=120)
+        still = await quorate.facts("proxmox-wait-task", upid=begun["upid"], timeout=100)
+        assert still["status"] == "running"
+        ended = await quorate.facts("proxmox-wait-task", upid=begun["upid"], timeout=100)
+        assert (ended["status"], ended["exitstatus"]) == ("stopped", "VM quit/powerdown failed - got timeout")
+        text = await quorate.refusal("proxmox-shutdown-vm", name="router", timeout=120, wait=True)
+        assert "VM quit/powerdown failed - got timeout" in text
+
+
+async def test_lists_are_json_arrays_in_the_text(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        answer = await quorate.call("proxmox-list-nodes")
+        assert [row["node"] for row in json.loads(text_of(answer))] == ["pve1", "pve2", "pve3"]
+        assert answer.structured_content == {"result": json.loads(text_of(answer))}
+
+
+async def test_a_dry_run_shows_the_plan_needs_no_confirm_and_changes_nothing(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        shown = await quorate.facts("proxmox-delete-vm", name="win11", dry_run=True)
+        assert shown["dry_run"] is True
+        assert shown["steps"][0]["call"].startswith("DELETE /nodes/pve2/qemu/107")
+        assert 107 in quorate.sim.world.guests
+
+
+async def test_options_network_cards_and_cloud_init_of_one_call_go_where_they_belong(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        params = {"memory": 4096, "tags": "lab;new", "agent": 1, "net0": "virtio,bridge=vmbr1,tag=7", "ciuser": "me"}
+        await quorate.facts("proxmox-configure-vm", name="test-vm", params=params, confirm=True)
+        config = quorate.sim.world.guests[108].effective_config()
+        looks.has(config, memory="4096", tags="lab;new", ciuser="me", net0=looks.holds("bridge=vmbr1", "tag=7"))
+
+
+async def test_a_guest_of_the_other_kind_is_not_taken(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        text = await refused(quorate, "proxmox-delete-vm", vmid=206, confirm=True)
+        assert "206 is a container. proxmox-delete-vm is for VMs only." in text
+        assert "There is no guest grafana on node pve1" in await refused(
+            quorate, "proxmox-start-lxc", name="grafana", node="pve1"
+        )
+        assert "proxmox-start-vm needs a guest. Give vmid or name" in await refused(quorate, "proxmox-start-vm")
+
+
+async def test_a_name_that_occurs_twice_is_told_apart_by_the_node(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        guests = quorate.sim.world.guests
+        guests[105].config["name"] = guests[104].config["name"]
+        guests[105].touch()
+        text = await refused(quorate, "proxmox-reboot-vm", name="k3s-server")
+        assert "104 on pve2; 105 on pve3" in text
+        answer = await quorate.facts("proxmox-reboot-vm", name="k3s-server", node="pve3")
+        assert ":qmreboot:105:" in answer["upid"]
+
+
+async def test_what_the_schema_leaves_open_and_the_tool_needs_is_asked_for_by_its_name(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        wanting: dict[str, tuple[dict[str, Any], str]] = {
+            "proxmox-create-snapshot": ({"vmid": 104}, "snapname"),
+            "proxmox-migrate-vm": ({"vmid": 104}, "target_node"),
+            "proxmox-resize-vm-disk": ({"vmid": 104}, "grow_gb"),
+            "proxmox-configure-lxc": ({"vmid": 206, "params": {}}, "params"),
+            "proxmox-create-lxc": ({"hostname": "ct"}, "ostemplate"),
+        }
+        for tool, (given, missing) in wanting.items():
+            assert f"{tool} needs the argument '{missing}'" in await refused(quorate, tool, **sure(tool, given))
+        assert "proxmox-node-status needs a node. Available: pve1, pve2, pve3" in await refused(
+            quorate, "proxmox-node-status"
+        )
+
+
+async def test_unknown_arguments_are_refused_with_what_would_be_right(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        text = await refused(quorate, "proxmox-start-vm", vmid=107, wiat=True)
+        assert "proxmox-start-vm has no argument 'wiat'. Did you mean 'wait'?" in text
+
+
+# -- gates -------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_asks_for_confirm_does_nothing_without_it(tmp_path):
+    asking = [row for row in WRITES if "confirm" in DOCUMENTED[row.tool]]
+    async with surface(tmp_path, SYSTEM) as quorate:
+        for row in asking:
+            for no in ({}, {"confirm": False}, {"confirm": None}):
+                text = await refused(quorate, row.tool, **{**row.given, **no})
+                assert f"{row.tool} does nothing without confirm=true" in text
+        assert not quorate.audit()
+
+
+async def test_at_access_read_every_change_is_refused_and_says_what_the_operator_has_to_set(tmp_path):
+    async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
+        for row in WRITES:
+            if "file_path" in row.given:
+                continue
+            text = await refused(quorate, row.tool, **sure(row.tool, dict(row.given)))
+            assert f"{row.tool} is refused at access level read" in text
+            assert "starting Quorate with --access" in text
+        text = await refused(quorate, "proxmox-delete-vm", vmid=107, confirm=True)
+        assert "--access admin and --approval ask, token or none" in text
+        text = await refused(quorate, EXEC, vmid=102, command="true")
+        assert f"{EXEC} is refused at access level read" in text
+
+
+async def test_confirm_is_no_approval(tmp_path):
+    from quorate.config import Approval
+
+    async with surface(tmp_path, SYSTEM, approval=Approval.ASK) as quorate:
+        text = await refused(quorate, "proxmox-delete-vm", vmid=107, confirm=True)
+        assert "waits for an operator's approval" in text
+        assert 107 in quorate.sim.world.guests
+
+
+async def test_with_plan_tokens_the_dry_run_gives_one_and_the_call_takes_it(tmp_path):
+    from quorate.config import Approval
+
+    async with surface(tmp_path, SYSTEM, approval=Approval.TOKEN) as quorate:
+        assert "needs the plan token" in await refused(quorate, "proxmox-stop-vm", vmid=104, wait=True)
+        token = (await quorate.facts("proxmox-stop-vm", vmid=104, dry_run=True))["plan_token"]
+        await quorate.facts("proxmox-stop-vm", vmid=104, wait=True, plan_token=token)
+        assert not quorate.sim.world.guests[104].running
+
+
+async def test_a_rule_that_is_there_is_not_added_a_second_time(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        rules = [dict(bsahane.RULE), {**bsahane.RULE, "dport": "443", "enable": 1}]
+        await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules[:1], confirm=True)
+        await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules, confirm=True)
+        again = await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules, confirm=True)
+        assert again["unchanged"] == ["All of it is there already"]
+        told = await quorate.facts("proxmox-vm-firewall-get", vmid=102)
+        assert sorted(rule["dport"] for rule in told["rules"]) == ["22", "443"]
+
+
+async def test_the_documented_examples_work_as_they_are_written(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        image, template = "debian-13.1.0-amd64-netinst.iso", "debian-13-standard_13.1-2_amd64.tar.zst"
+        await quorate.facts("proxmox-create-vm", node="pve1", vmid=220, name="web02", iso=image, confirm=True)
+        made = await quorate.facts("proxmox-create-lxc", hostname="ct01", ostemplate=template, confirm=True)
+        assert quorate.sim.world.guests[made["vmid"]].config["hostname"] == "ct01"
+        clone = {"source_vmid": 9000, "new_vmid": 50009, "name": "web01", "storage": "local-lvm"}
+        answer = await quorate.facts("proxmox-clone-vm", **clone, confirm=True, wait=True)
+        assert answer["status"]["exitstatus"] == "OK"
+        address = "ip=192.168.1.50/24,gw=192.168.1.1"
+        await quorate.facts("proxmox-cloudinit-set", name="web01", ipconfig0=address, confirm=True)
+        looks.has(quorate.sim.world.guests[50009].effective_config(), ipconfig0=address)

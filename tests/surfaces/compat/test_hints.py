@@ -1,0 +1,169 @@
+"""What an answer advises can be done: it names tools and arguments of the surface that is served."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+import quorate
+from quorate.hints import GUEST_POWER, TASK_WAIT, Advice
+from quorate.operations.registry import operations
+from quorate.surfaces.compat import SYSTEMS, system
+from quorate.surfaces.compat.advice import AdviceTranslator
+from tests.rigs.compat_session import refused, surface
+from tests.rigs.mcp_session import text_of
+from tests.rigs.sweeps import sample
+
+pytestmark = pytest.mark.anyio
+
+OPT_INS = ("PROXMOX_ALLOW_ELEVATED", "PROXMOX_ENABLE_DESTRUCTIVE")
+EVERY_NAME = set(operations()) | {tool for name in SYSTEMS for tool in system(name).tools}
+OUR_ARGUMENTS = {name for one in operations().values() for name in one.arguments.__struct_fields__ if "_" in name}
+PRODUCT = Path(quorate.__file__).parent
+PARTS = ("operations", "homelab", "inside", "pipeline", "pve", "ssh")
+
+
+@functools.cache
+def written_hints():
+    """Every text of the product that names one of our tools or gives one of their arguments, blanks for its values."""
+    found = set()
+    for part in PARTS:
+        for file in (PRODUCT / part).rglob("*.py"):
+            found |= set(_texts(ast.parse(file.read_text())))
+    return sorted(text for text in found if re.search(r"\w+_\w+|\w=", text))
+
+
+def _texts(tree):
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg in ("next_step", "note") and id(node.value) not in inner:
+            for one in ast.walk(node.value):
+                if isinstance(one, ast.JoinedStr):
+                    yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in one.values)
+                elif isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in inner:
+                    yield one.value
+
+
+def named_in(text):
+    """Names of tools, of whichever server."""
+    return {word for word in re.findall(r"[\w-]+", text) if word in EVERY_NAME}
+
+
+@pytest.mark.thorough
+def test_there_are_hints_to_look_at():
+    hints = written_hints()
+    assert len(hints) > 80
+    assert any("full=true" in hint for hint in hints)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sample(SYSTEMS, every=3))
+def test_no_hint_names_a_tool_or_an_argument_that_is_not_there(name):
+    served = system(name)
+    translator = AdviceTranslator(served)
+    for tool in served.tools.values():
+        for hint in written_hints():
+            told = translator.advise(hint, tool) or ""
+            assert named_in(told) <= set(served.tools), (tool.name, hint, told)
+            mentioned = [tool, *(served.tools[one] for one in named_in(told))]
+            arguments = {spelling for one in mentioned for spelling in one.spellings}
+            assert set(re.findall(r"(?<![\w-])([a-z][a-z_]*)=", told)) <= arguments, (tool.name, hint, told)
+            assert set(re.findall(r"\w+", told)) & OUR_ARGUMENTS <= arguments, (tool.name, hint, told)
+            if not hint.startswith(","):  # what is only a part of a hint
+                assert not told.startswith((",", "or ", ";")), (tool.name, hint, told)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_what_a_surface_says_of_its_own_names_its_own_tools(name):
+    """Descriptions of tools and arguments, and the hints that are written for this surface."""
+    served = system(name)
+    texts = [part for tool in served.tools.values() for part in (tool.about, *(one.about for one in tool.accepted))]
+    for file in (PRODUCT / "surfaces" / "compat" / name).glob("*.py"):
+        texts += _texts(ast.parse(file.read_text()))
+    for text in texts:
+        assert named_in(text) <= set(served.tools), text
+
+
+def test_a_call_of_ours_becomes_the_call_of_theirs_that_does_the_same():
+    bsahane, gilby125, brynnjocelyn = system("bsahane"), system("gilby125"), system("brynnjocelyn")
+    follow = Advice("Follow it", TASK_WAIT(task="UPID:pve1:1:"))
+    text = AdviceTranslator(bsahane).advise(follow, bsahane.tools["proxmox-stop-vm"])
+    assert text == "Follow it: proxmox-wait-task upid=UPID:pve1:1:"
+    text = AdviceTranslator(brynnjocelyn).advise(follow, brynnjocelyn.tools["stop_vm"])
+    assert text == "Follow it: get_task_status upid=UPID:pve1:1:"
+    assert AdviceTranslator(gilby125).advise(follow, gilby125.tools["proxmox_stop_vm"]) == "Follow it"
+    hint = Advice("Shut it down first, or give stop=true to cut its power", GUEST_POWER(action="shutdown"))
+    text = AdviceTranslator(gilby125).advise(hint, gilby125.tools["proxmox_delete_lxc"])
+    assert text == "Shut it down first: proxmox_shutdown_lxc"
+
+
+# -- as they come out --------------------------------------------------------------------------------------------------
+
+TAKEN = [
+    ("brynnjocelyn", "create_vm", {"node": "pve1", "vmid": 101}),
+    ("brynnjocelyn", "create_container", {"node": "pve1", "vmid": 101, "ostemplate": "debian-13", "storage": "tank"}),
+    ("brynnjocelyn", "clone_vm", {"node": "pve1", "vmid": 9000, "newid": 101}),
+    ("bsahane", "proxmox-create-vm", {"node": "pve1", "vmid": 101, "name": "x", "confirm": True}),
+    ("bsahane", "proxmox-create-lxc", {"vmid": 101, "hostname": "x", "ostemplate": "debian-13", "confirm": True}),
+    ("bsahane", "proxmox-clone-vm", {"source_vmid": 9000, "new_vmid": 101, "confirm": True}),
+    ("gilby125", "proxmox_create_lxc", {"node": "pve1", "vmid": "101", "ostemplate": "debian-13"}),
+    ("gilby125", "proxmox_create_vm", {"node": "pve1", "vmid": "101"}),
+    ("gilby125", "proxmox_clone_vm", {"node": "pve1", "vmid": "9000", "newid": "101"}),
+    ("solomonneas", "proxmox_create_vm", {"vmid": 101, "name": "x", "confirm": True}),
+    ("solomonneas", "proxmox_create_container",
+     {"vmid": 101, "hostname": "x", "ostemplate": "debian-13", "confirm": True}),
+    ("solomonneas", "proxmox_clone_resource", {"source_vmid": 9000, "new_vmid": 101, "name": "x", "confirm": True}),
+    ("washyu", "create_proxmox_vm", {"node": "pve1", "vmid": 101, "name": "x"}),
+    ("washyu", "create_proxmox_lxc", {"node": "pve1", "vmid": 101, "hostname": "x", "ostemplate": "debian-13"}),
+    ("washyu", "clone_proxmox_vm", {"node": "pve1", "vmid": 9000, "new_vmid": 101}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "tool", "given"), TAKEN, ids=[f"{name}-{tool}" for name, tool, _ in TAKEN])
+async def test_a_vmid_that_is_taken_is_refused_on_every_surface(tmp_path, name, tool, given):
+    async with surface(tmp_path, name, opt_ins=OPT_INS) as served:
+        before = dict(served.sim.world.guests)
+        text = await refused(served, tool, **given)
+        assert "The vmid 101 is taken" in text
+        assert "homeassistant" in text
+        assert f"such as {served.sim.world.next_free_vmid()}" in text
+        optional = next(one for one in system(name).tools[tool].parameters if given.get(one.name) in (101, "101"))
+        assert ("leave vmid out" in text) == (not optional.required)
+        assert served.sim.world.guests == before
+
+
+WITHOUT_LOGIN = [
+    ("gilby125", "proxmox_create_lxc", {"node": "pve1", "vmid": "500"}),
+    ("solomonneas", "proxmox_create_container", {"vmid": 500, "hostname": "x", "confirm": True}),
+    ("washyu", "create_proxmox_lxc", {"node": "pve1", "vmid": 500, "hostname": "x"}),
+]
+
+
+@pytest.mark.parametrize(("name", "tool", "given"), WITHOUT_LOGIN, ids=[name for name, *_ in WITHOUT_LOGIN])
+async def test_a_warning_names_no_argument_that_the_tool_does_not_have(tmp_path, name, tool, given):
+    async with surface(tmp_path, name, opt_ins=OPT_INS) as served:
+        answer = text_of(await served.call(tool, **given, ostemplate="debian-13-standard_13.1-2_amd64.tar.zst"))
+        assert "pct enter" in answer
+        assert set(re.findall(r"\w+", answer)) & OUR_ARGUMENTS <= set(system(name).tools[tool].spellings)
+
+
+BACKUP = "some backup of a VM"
+RESTORES = [
+    ("brynnjocelyn", "restore_backup", {"node": "pve1", "storage": "nas", "volid": BACKUP, "vmid": 104}),
+    ("bsahane", "proxmox-restore-vm", {"node": "pve1", "vmid": 104, "archive": BACKUP, "confirm": True}),
+    ("gilby125", "proxmox_restore_backup_vm", {"node": "pve1", "vmid": "104", "archive": BACKUP}),
+]
+
+
+@pytest.mark.parametrize(("name", "tool", "given"), RESTORES, ids=[name for name, *_ in RESTORES])
+async def test_a_restore_to_a_taken_vmid_is_refused_with_what_can_be_done_there(tmp_path, name, tool, given):
+    async with surface(tmp_path, name, opt_ins=OPT_INS) as served:
+        stored = served.sim.world.storages["nas"].volumes("pve1")
+        backup = next(one.volid for one in stored if "vzdump-qemu" in one.volid)
+        archive = {key: backup if value == BACKUP else value for key, value in given.items()}
+        text = await refused(served, tool, **archive)
+        assert "exists already" in text or "is taken" in text
+        assert "overwrite" not in text
+        assert ("force=true" in text) == (name != "gilby125")

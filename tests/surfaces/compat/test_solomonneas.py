@@ -1,0 +1,405 @@
+"""solomonneas' 42 tools: listed as documented, each run, its three gates and ours tried."""
+
+import json
+from typing import Any
+
+import pytest
+
+from quorate.config import Access, Approval
+from quorate.sim.guest_os.machine import Machines
+from tests.coverage import lists, solomonneas
+from tests.coverage.rows import Done
+from tests.rigs.compat_session import Try, as_documented, attempt, documented, refused, surface
+from tests.rigs.mcp_session import text_of
+
+pytestmark = pytest.mark.anyio
+
+SYSTEM = "solomonneas"
+DOCUMENTED = documented(SYSTEM)
+OPT_IN = ("PROXMOX_ENABLE_DESTRUCTIVE",)
+SURE = {"confirm": True, "destructive": True}
+
+
+async def status_is_told(done: Done) -> None:
+    assert done.facts["version"] == done.world.version
+    assert done.facts["nodes"] == await done.get("/cluster/resources", type="node")
+
+
+def listed(key: str, kind: str):
+    def look(done: Done) -> None:
+        expected = {guest.vmid for guest in done.world.guests.values() if guest.kind == kind}
+        assert {row["vmid"] for row in done.facts[key]} == expected
+        assert done.facts["count"] == len(expected) > 0
+
+    return look
+
+
+def told(key: str, path: str, **query: object):
+    """Under that key is what PVE itself says, beside the guest's place."""
+
+    async def look(done: Done) -> None:
+        guest = done.guest()
+        place = f"/nodes/{guest.node}/{guest.kind}/{guest.vmid}"
+        assert done.facts[key] == await done.get(f"{place}/{path}", **query)
+        assert done.facts[key]
+        assert {"vmid": guest.vmid, "node": guest.node, "type": guest.kind}.items() <= done.facts.items()
+
+    return look
+
+
+async def backups_are_listed(done: Done) -> None:
+    everything = [
+        one["volid"]
+        for node, storage in (("pve1", "nas"), ("pve1", "pbs"), ("pve1", "local"), ("pve2", "local"), ("pve3", "local"))
+        for one in await done.get(f"/nodes/{node}/storage/{storage}/content", content="backup")
+        if done.given.get("vmid") in (None, one["vmid"])
+    ]
+    assert sorted(one["volid"] for one in done.facts["backups"]) == sorted(everything)
+    assert done.facts["count"] == len(everything) > 0
+
+
+async def storages_are_listed(done: Done) -> None:
+    (node,) = done.facts["nodes"]
+    assert node == {"node": "pve3", "storage": await done.get("/nodes/pve3/storage")}
+
+
+async def templates_are_listed(done: Done) -> None:
+    content = "/nodes/pve1/storage/local/content"
+    assert done.facts["container_templates"] == await done.get(content, content="vztmpl")
+    assert done.facts["vm_isos"] == await done.get(content, content="iso")
+    templates = {guest.vmid for guest in done.world.guests.values() if guest.template and guest.node == "pve1"}
+    assert {row["vmid"] for row in done.facts["guest_templates"]} == templates
+
+
+def addresses_are_told(done: Done) -> None:
+    (address,) = [one for one in done.guest().addresses if ":" not in one.ip]
+    (found,) = done.facts["ipv4"]
+    assert (found["address"], found["prefix"]) == (address.ip, 24)
+    assert {one["name"] for one in done.facts["interfaces"]} >= {"lo", found["interface"]}
+
+
+def nothing_is_told_of_one_that_is_stopped(done: Done) -> None:
+    assert not done.guest().running
+    assert (done.facts["ipv4"], done.facts["interfaces"]) == ([], [])
+
+
+def tasks_are_listed(done: Done) -> None:
+    assert {row["id"] for row in done.facts["tasks"]} == {"102"}
+    assert 0 < done.facts["count"] == len(done.facts["tasks"]) <= 3
+
+
+async def task_is_told(done: Done) -> None:
+    assert done.facts == await done.get(f"/nodes/pve1/tasks/{done.given['upid']}/status")
+
+
+async def task_is_waited_for(done: Done) -> None:
+    assert done.facts["done"] is True
+    assert done.facts["status"] == await done.get(f"/nodes/pve1/tasks/{done.given['upid']}/status")
+
+
+async def log_is_told(done: Done) -> None:
+    lines = await done.get(f"/nodes/pve1/tasks/{done.given['upid']}/log")
+    assert done.facts == {"lines": lines, "total": len(lines)}
+
+
+def id_is_free(done: Done) -> None:
+    assert done.facts == {"vmid": min(set(range(100, 1000)) - set(done.world.guests))}
+
+
+async def rights_are_told(done: Done) -> None:
+    found = {one["path"]: one for one in done.facts["paths"]}
+    assert set(found) == {"/", "/pool/mcp-smoke", "/storage/local", "/storage/tank", "/sdn", "/vms/108"}
+    path = "/vms/108"
+    held = (await done.get("/access/permissions", userid="alice@pve!ci", path=path))[path]
+    assert found[path]["privileges"] == held
+    assert found[path]["missing_required"] == ["VM.Clone"]
+    assert found[path]["has_all_required"] is False
+
+
+def is_fit(done: Done) -> None:
+    assert (done.facts["ok"], done.facts["blockers"]) == (True, [])
+    assert done.facts["resource"]["disk_gb"] == 8
+
+
+def pool_is_listed(done: Done) -> None:
+    assert {row["vmid"] for row in done.facts["resources"]} == done.world.access.pools["lab"].vms
+    assert done.facts["count"] == len(done.facts["resources"])
+
+
+READS = [
+    Try("proxmox_status", {}, status_is_told),
+    Try("proxmox_list_containers", {}, listed("containers", "lxc")),
+    Try("proxmox_list_vms", {}, listed("vms", "qemu")),
+    Try("proxmox_get_resource", {"vmid": 203}, told("config", "config")),
+    Try("proxmox_get_vm_config", {"vmid": 104}, told("config", "config")),
+    Try("proxmox_get_container_config", {"vmid": 203}, told("config", "config")),
+    Try("proxmox_validate_qemu_smoke_source", {"vmid": 108}, is_fit),
+    Try(
+        "proxmox_audit_permissions",
+        {
+            "userid": "alice@pve!ci",
+            "root_storage": "tank",
+            "source_vmid": 108,
+            "required_privileges": ["VM.Clone", "VM.PowerMgmt"],
+        },
+        rights_are_told,
+    ),
+    Try("proxmox_recent_tasks", {"limit": 3, "vmid": 102}, tasks_are_listed),
+    Try("proxmox_list_backups", {}, backups_are_listed),
+    Try("proxmox_list_backups", {"vmid": 102}, backups_are_listed),
+    Try(
+        "proxmox_resource_usage",
+        {"vmid": 104, "timeframe": "day"},
+        told("samples", "rrddata", timeframe="day"),
+    ),
+    Try("proxmox_list_templates", {"node": "pve1"}, templates_are_listed),
+    Try("proxmox_list_storage", {"node": "pve3"}, storages_are_listed),
+    Try("proxmox_list_snapshots", {"vmid": 108}, told("snapshots", "snapshot")),
+    Try("proxmox_wait_task", {"upid": lists.PAST_TASK}, task_is_waited_for),
+    Try("proxmox_next_vmid", {}, id_is_free),
+    Try("proxmox_list_pool_resources", {"pool": "lab"}, pool_is_listed),
+    Try("proxmox_get_task_status", {"upid": lists.PAST_TASK}, task_is_told),
+    Try("proxmox_get_task_log", {"upid": lists.PAST_TASK, "limit": 5}, log_is_told),
+]
+
+
+def machine(done: Done):
+    return done.world.part(Machines).of(done.guest())
+
+
+def file_is_read(done: Done) -> None:
+    assert done.facts["content"] == machine(done).files.read("/etc/hostname").decode()
+    assert done.facts["content"].strip() == done.guest().name
+
+
+def path_is_told(done: Done) -> None:
+    told = {"file_type": "regular file", "owner": "root", "mode": "644", "name": "/etc/hostname"}
+    assert told.items() <= done.facts.items()
+    assert done.facts["size"] == len(machine(done).files.read("/etc/hostname"))
+
+
+def folder_is_listed(done: Done) -> None:
+    found = {one["name"]: one["kind"] for one in done.facts["entries"]}
+    assert {"hostname": "f", "ssh": "d"}.items() <= found.items()
+    assert done.facts["count"] == len(found)
+
+
+def service_is_told(done: Done) -> None:
+    assert {"Id": "ssh.service", "ActiveState": "active", "SubState": "running"}.items() <= done.facts["status"].items()
+    assert machine(done).services["ssh"].active
+
+
+def command_was_run(done: Done) -> None:
+    assert (done.facts["stdout"], done.facts["stderr"], done.facts["exit_code"]) == ("out\n", "err\n", 3)
+    assert machine(done).files.read("/tmp/made") == b"by a command\n"
+
+
+def file_is_written(done: Done) -> None:
+    assert machine(done).files.read("/opt/a/b.txt").decode() == done.given["content"]
+    assert done.facts["bytes_written"] == len(done.given["content"].encode())
+
+
+def service_runs(done: Done) -> None:
+    assert machine(done).services["ssh"].active
+    assert (done.facts["action"], done.facts["status"]["ActiveState"]) == ("start", "active")
+
+
+def service_is_down(done: Done) -> None:
+    assert not machine(done).services["ssh"].active
+    assert (done.facts["action"], done.facts["status"]["ActiveState"]) == ("stop", "inactive")
+
+
+def service_was_restarted(done: Done) -> None:
+    assert machine(done).services["ssh"].changed_at > done.guest().started_at
+    assert (done.facts["action"], done.facts["status"]["ActiveState"]) == ("restart", "active")
+
+
+def both_kinds(tool, given, check):
+    """In a VM by its agent, in a container over SSH to its node."""
+    return [Try(tool, {"vmid": vmid, **given, "confirm": True}, check) for vmid in (102, 203)]
+
+
+LOOKS_INSIDE = [
+    Try("proxmox_guest_network", {"vmid": 102}, addresses_are_told),
+    Try("proxmox_guest_network", {"vmid": 203}, addresses_are_told),
+    Try("proxmox_guest_network", {"vmid": 206}, nothing_is_told_of_one_that_is_stopped),
+    *both_kinds("proxmox_read_file", {"path": "/etc/hostname"}, file_is_read),
+    *both_kinds("proxmox_stat_path", {"path": "/etc/hostname"}, path_is_told),
+    *both_kinds("proxmox_list_directory", {"path": "/etc"}, folder_is_listed),
+    *both_kinds("proxmox_service_status", {"service": "ssh"}, service_is_told),
+]
+COMMAND = "echo by a command > /tmp/made; echo out; echo err >&2; exit 3"
+CHANGES_INSIDE = [
+    *both_kinds("proxmox_exec", {"command": COMMAND}, command_was_run),
+    *both_kinds("proxmox_write_file", {"path": "/opt/a/b.txt", "content": "héllo\n$(reboot)\n"}, file_is_written),
+    *both_kinds("proxmox_service_stop", {"service": "ssh.service"}, service_is_down),
+    *both_kinds("proxmox_service_start", {"service": "ssh"}, service_runs),
+    *both_kinds("proxmox_service_restart", {"service": "ssh"}, service_was_restarted),
+]
+ROWS = {row.tool: row for row in solomonneas.ROWS}
+TRIED = {tried.tool for tried in [*READS, *LOOKS_INSIDE, *CHANGES_INSIDE]}
+WRITES = [row for name, row in ROWS.items() if name not in TRIED]
+
+
+async def test_the_tools_are_listed_exactly_as_documented(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        tools = {tool.name: as_documented(tool.input_schema) for tool in (await quorate.client.list_tools()).tools}
+    assert len(tools) == 42
+    assert tools == DOCUMENTED
+
+
+def test_every_tool_is_tried():
+    assert TRIED | {row.tool for row in WRITES} == set(DOCUMENTED)
+
+
+async def test_every_read_tells_what_the_cluster_holds(tmp_path):
+    async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
+        for read in READS:
+            await attempt(quorate, read)
+
+
+async def test_every_look_inside_tells_what_the_guest_holds_and_every_change_is_there(tmp_path):
+    async with surface(tmp_path, SYSTEM, access=Access.OPERATE, ssh=True) as quorate:
+        for tried in [*LOOKS_INSIDE, *CHANGES_INSIDE]:
+            await attempt(quorate, tried)
+
+
+async def test_looking_inside_needs_confirm_and_more_than_access_read(tmp_path):
+    async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
+        for tried in [*LOOKS_INSIDE[3:], *CHANGES_INSIDE]:
+            text = await refused(quorate, tried.tool, **{**tried.given, "confirm": False})
+            assert f"{tried.tool} does nothing without confirm=true" in text
+            text = await refused(quorate, tried.tool, **tried.given)
+            assert f"{tried.tool} is refused at access level read" in text
+            assert "starting Quorate with --access operate or admin, or with PROXMOX_ENABLE_DESTRUCTIVE" in text
+
+
+@pytest.mark.parametrize("row", WRITES, ids=[row.tool for row in WRITES])
+async def test_every_change_has_its_effect(tmp_path, row):
+    async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN) as quorate:
+        done = await attempt(quorate, Try(row.tool, row.given, row.check, row.prepare))
+        if "upid" in done.facts:
+            assert done.facts["upid"].startswith("UPID:")
+            assert done.facts["result"] == "done"
+
+
+# -- its own words -----------------------------------------------------------------------------------------------------
+
+
+async def test_addresses_are_told_even_where_nobody_may_look_inside(tmp_path):
+    async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
+        found = await quorate.facts("proxmox_guest_network", vmid=102)
+        assert found["ipv4"] == [{"interface": "ens18", "address": quorate.sim.world.guests[102].addresses[0].ip}]
+
+
+async def test_a_source_that_is_not_fit_is_told_why(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        config = quorate.sim.world.guests[108].config
+        config.update(agent="0", hostpci0="0000:01:00", args="-cpu host", ipconfig0="ip=10.0.0.5/24,gw=10.0.0.1")
+        found = await quorate.facts("proxmox_validate_qemu_smoke_source", vmid=108, max_disk_gb=4)
+        assert found["ok"] is False
+        assert found["blockers"] == [
+            "Devices of the host are passed through: hostpci0",
+            "It has raw QEMU arguments (args)",
+            "The guest agent is not enabled",
+            "A clone would take its address along: ipconfig0",
+            "Its disks have 8.0 GiB, more than 4",
+        ]
+        running = await quorate.facts("proxmox_validate_qemu_smoke_source", vmid=104)
+        assert running["blockers"] == ["The VM is running: stop it, or allow running sources"]
+        assert (await quorate.facts("proxmox_validate_qemu_smoke_source", vmid=104, allow_running=True))["ok"]
+
+
+async def test_cleaning_up_shows_first_and_leaves_running_guests_alone(tmp_path):
+    async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN) as quorate:
+        world = quorate.sim.world
+        solomonneas.two_smoke_guests(world)
+        await quorate.facts("proxmox_start_resource", vmid=206, confirm=True)
+        shown = await quorate.facts("proxmox_cleanup_smoke_resources", pool="lab")
+        assert (shown["dry_run"], shown["matched"]) == (True, 2)
+        assert [one["vmid"] for one in shown["targets"]] == [107, 206]
+        assert [one["vmid"] for one in shown["skipped_running"]] == [206]
+        assert {107, 206} <= set(world.guests)
+        gone = await quorate.facts("proxmox_cleanup_smoke_resources", pool="lab", dry_run=False, **SURE)
+        assert [(one["vmid"], one["done"]) for one in gone["destroyed"]] == [(107, True)]
+        assert 206 in world.guests
+        assert 107 not in world.guests
+
+
+async def test_errors_carry_a_code_that_does_not_change(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        expected: dict[str, tuple[str, dict[str, Any]]] = {
+            "VMID_NOT_FOUND": ("proxmox_get_resource", {"vmid": 999}),
+            "TOOL_INPUT_INVALID": ("proxmox_get_resource", {"vmid": "many"}),
+            "TASK_UPID_INVALID": ("proxmox_get_task_status", {"upid": "UPID:"}),
+            "NOT_FOUND": ("proxmox_list_pool_resources", {}),
+            "WRITE_CONFIRMATION_REQUIRED": ("proxmox_start_resource", {"vmid": 206, "confirm": False}),
+            "DESTRUCTIVE_CONFIRMATION_REQUIRED": (
+                "proxmox_destroy_resource",
+                {"vmid": 206, "confirm": True, "destructive": False},
+            ),
+            "DESTRUCTIVE_ENV_REQUIRED": ("proxmox_destroy_resource", {"vmid": 206, **SURE}),
+        }
+        for code, (tool, given) in expected.items():
+            answer = await quorate.call(tool, **given)
+            assert answer.is_error
+            payload = json.loads(text_of(answer))
+            assert payload["code"] == code, payload
+            assert payload == answer.structured_content
+
+
+# -- gates -------------------------------------------------------------------------------------------------------------
+
+DESTRUCTIVE = [row for row in WRITES if "destructive" in DOCUMENTED[row.tool]]
+
+
+async def test_nothing_is_changed_without_confirm(tmp_path):
+    async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN) as quorate:
+        for row in WRITES:
+            text = await refused(quorate, row.tool, **{**row.given, "confirm": False})
+            assert f"{row.tool} does nothing without confirm=true" in text
+
+
+@pytest.mark.parametrize("row", DESTRUCTIVE, ids=[row.tool for row in DESTRUCTIVE])
+async def test_what_destroys_needs_destructive_and_the_operators_opt_in_even_at_access_admin(tmp_path, row):
+    async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN) as quorate:
+        text = await refused(quorate, row.tool, **{**row.given, "destructive": False})
+        assert "does nothing without destructive=true" in text
+    async with surface(tmp_path, SYSTEM) as quorate:
+        text = await refused(quorate, row.tool, **row.given)
+        assert "start Quorate with PROXMOX_ENABLE_DESTRUCTIVE=1" in text
+
+
+def unset(tmp_path, *surfaces):
+    """A server whose operator has set the opt-in and nothing else."""
+    return surface(tmp_path, *surfaces, opt_ins=OPT_IN, access=Access.READ, approval=Approval.ASK, gate_chosen=False)
+
+
+async def test_the_opt_in_speaks_for_an_operator_who_has_told_quorate_nothing(tmp_path):
+    async with unset(tmp_path, SYSTEM) as quorate:
+        await quorate.facts("proxmox_force_stop_resource", vmid=104, **SURE)
+        assert not quorate.sim.world.guests[104].running
+        assert quorate.audit()[-1]["approval"] == "none by PROXMOX_ENABLE_DESTRUCTIVE"
+
+
+async def test_the_opt_in_never_loosens_what_the_operator_has_chosen(tmp_path):
+    async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN, access=Access.OPERATE) as quorate:
+        text = await refused(quorate, "proxmox_force_stop_resource", vmid=104, **SURE)
+        assert "proxmox_force_stop_resource is refused at access level operate" in text
+        assert "--access admin and --approval ask, token or none" in text
+    async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN, approval=Approval.ASK) as quorate:
+        text = await refused(quorate, "proxmox_force_stop_resource", vmid=104, **SURE)
+        assert "waits for an operator's approval" in text
+
+
+async def test_the_opt_in_opens_this_surface_and_no_other(tmp_path):
+    async with unset(tmp_path, "native", SYSTEM) as quorate:
+        assert "refused at access level read" in await refused(quorate, "guest_stop", guest=104)
+        await quorate.facts("proxmox_force_stop_resource", vmid=104, **SURE)
+
+
+async def test_toolsets_that_the_operator_left_out_stay_out(tmp_path):
+    async with surface(tmp_path, SYSTEM, toolsets=("guests", "api")) as quorate:
+        text = await refused(quorate, "proxmox_run_backup", vmid=204, storage="nas", confirm=True)
+        assert "proxmox_run_backup is switched off" in text
+        assert "--toolsets guests,backups,api" in text

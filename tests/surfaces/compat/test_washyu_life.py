@@ -1,0 +1,355 @@
+"""What users of washyu's server do with it in their homes, on machines that are not all alike."""
+
+import json
+import os
+import socket
+
+import asyncssh
+import pytest
+
+from tests.coverage import homes
+from tests.coverage.homes import PASSWORD
+from tests.homelab.test_small_services import SYSV, put
+from tests.rigs.ssh_server import HOST
+from tests.surfaces.compat.test_spellings import first_text
+
+pytestmark = pytest.mark.anyio
+
+# mypy: disable-error-code="union-attr"
+
+ACCOUNT = "mcp_admin"
+UNIT = "[Unit]\nDescription=A word\n[Service]\nExecStart=/bin/sleep {}\n[Install]\nWantedBy=multi-user.target\n"
+# As much of systemd as is asked for: units are files, their states lie beside them. What runs /bin/false fails.
+SYSTEMCTL = """#!/bin/sh
+states=/run/states; mkdir -p "$states"
+for last; do :; done
+file=/etc/systemd/system/$last
+was() { cat "$states/$last.$1" 2>/dev/null || echo "$2"; }
+case "$*" in
+daemon-reload) exit 0;;
+show*)
+  [ -f "$file" ] && load=loaded || load=not-found
+  echo "Id=$last"; echo "LoadState=$load"; echo "ActiveState=$(was active inactive)"
+  echo "UnitFileState=$(was enabled disabled)"; echo "SubState=running"; echo "Result=$(was result success)"; exit 0;;
+*" enable "*) echo enabled > "$states/$last.enabled";;
+*" disable "*) echo disabled > "$states/$last.enabled";;
+*" stop "*) echo inactive > "$states/$last.active"; echo success > "$states/$last.result";;
+*" start "*|*" restart "*)
+  if grep -q /bin/false "$file"; then echo failed > "$states/$last.active"; echo exit-code > "$states/$last.result"
+  else echo active > "$states/$last.active"; echo success > "$states/$last.result"; fi;;
+*) exit 1;;
+esac
+"""
+
+
+@pytest.fixture
+def own_home(tmp_path, monkeypatch):
+    """The home directory of the user that the server runs as."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    return folder
+
+
+def washyu_account(box, own_home, *, key_is_here=True):
+    """As washyu's own server leaves it on a machine, and its key where it runs."""
+    key = asyncssh.generate_private_key("ssh-rsa", comment="mcp_admin@homelab", key_size=2048)
+    with (box.folder / "etc/passwd").open("a") as accounts:
+        accounts.write(f"{ACCOUNT}:x:1700:100::/home/{ACCOUNT}:/bin/sh\n")
+    with (box.folder / "etc/shadow").open("a") as passwords:
+        passwords.write(f"{ACCOUNT}:*:20000:0:99999:7:::\n")
+    ssh = box.folder / f"home/{ACCOUNT}/.ssh"
+    ssh.mkdir(parents=True, exist_ok=True)
+    (ssh / "authorized_keys").write_bytes(key.export_public_key())
+    for path in (ssh.parent, ssh, ssh / "authorized_keys"):
+        os.chown(path, 1700, 100)
+        path.chmod(0o600 if path.is_file() else 0o700)
+    (box.folder / f"etc/sudoers.d/{ACCOUNT}").write_text(f"{ACCOUNT} ALL=(ALL) NOPASSWD:ALL\n")
+    if key_is_here:
+        folder = own_home / ".ssh/mcp"
+        folder.mkdir(parents=True)
+        (folder / "mcp_admin_key").write_bytes(key.export_private_key())
+        (folder / "mcp_admin_key").chmod(0o600)
+        (folder / "mcp_admin_key.pub").write_bytes(key.export_public_key())
+    return ssh / "authorized_keys"
+
+
+def with_systemd(tmp_path):
+    """A machine whose services systemd runs."""
+    return homes.accounts(tmp_path, programs={"systemctl": SYSTEMCTL, "journalctl": "#!/bin/sh\necho a last word\n"})
+
+
+async def mapped(home, name):
+    found = await home.quorate.facts("get_network_sitemap")
+    return next(one["id"] for one in found["devices"] if one.get("host") == name)
+
+
+# -- the administration account ----------------------------------------------------------------------------------------
+
+
+async def test_an_account_that_the_other_server_made_is_adopted_with_its_key_and_sudo_rule(tmp_path, own_home):
+    async with homes.accounts(tmp_path) as home:
+        keys = washyu_account(home.box, own_home)
+        before = keys.read_text()
+        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": home.box.port}
+        found = await home.quorate.facts("setup_mcp_admin", **given)
+        assert found["status"] == "success"
+        assert found["key"] == str(own_home / ".ssh/mcp/mcp_admin_key")
+        assert found["verified"]["sudo"] == "without a password"
+        assert keys.read_text() == before, "its key is let in already"
+        assert "NOPASSWD:ALL" in home.box.text(f"etc/sudoers.d/{ACCOUNT}")
+        verified = await home.quorate.facts("verify_mcp_admin", hostname=HOST, port=home.box.port)
+        assert verified["logged_in_as"] == ACCOUNT
+
+
+@pytest.mark.thorough
+async def test_one_whose_key_is_elsewhere_gets_a_key_of_ours_beside_it(tmp_path, own_home):
+    async with homes.accounts(tmp_path) as home:
+        keys = washyu_account(home.box, own_home, key_is_here=False)
+        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": home.box.port}
+        await home.quorate.facts("setup_mcp_admin", **given)
+        kinds = [line.split()[0] for line in keys.read_text().splitlines()]
+        assert kinds == ["ssh-rsa", "ssh-ed25519"]
+        refused = await home.quorate.refusal("host_admin_setup", host="box", account="op")
+        assert "Quorate did not create" in refused, "our own tool adopts nobody by itself"
+
+
+async def test_tools_use_the_account_whatever_login_the_server_is_registered_with(tmp_path, own_home):
+    async with homes.accounts(tmp_path) as home:
+        shells = home.quorate.app.shells
+        assert shells is not None
+        shells.url = homes.PAGE
+
+        async def who():
+            found = await home.quorate.facts("start_interactive_shell", hostname="box")
+            invitation = shells.find(found["url"].partition("#")[2])
+            return invitation.place.target.user
+
+        assert await who() == "root", "as it is registered, while there is no such account"
+        washyu_account(home.box, own_home)
+        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": home.box.port}
+        await home.quorate.facts("setup_mcp_admin", **given)
+        assert await who() == ACCOUNT
+
+
+# -- the map -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+async def test_no_device_is_both_discovered_and_not_yet_discovered(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        found = await home.quorate.facts("get_network_sitemap")
+        names = ("name", "host", "address")
+        seen = {one[name] for one in found["devices"] for name in names if one.get(name)}
+        rest = {one[name] for one in found["not_yet_discovered"] for name in names if one.get(name)}
+        assert {"one", "two"} <= seen
+        assert seen & rest == set()
+
+
+# -- containers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+async def test_a_path_of_the_host_that_is_not_there_is_made_and_told(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        path = tmp_path / "media"
+        found = await home.quorate.facts(
+            "deploy_vm", device_id=await mapped(home, "one"), platform="docker", vm_name="tv",
+            vm_config={"image": "jellyfin:10", "volumes": [f"{path}:/media:ro", "data:/data"]},
+        )  # fmt: skip
+        assert found["paths_made"] == [str(path)]
+        assert any(str(path) in one for one in found["warnings"])
+        sent = home.engines["one"].bodies[-1]["HostConfig"]
+        assert sent["Binds"] == [f"{path}:/media:ro"], "what Docker makes a missing path for"
+        assert [one["Source"] for one in sent["Mounts"]] == ["data"]
+
+
+@pytest.mark.thorough
+async def test_image_ports_and_environment_of_a_container_are_changed(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        engine = home.engines["one"]
+        engine.containers["web"]["Config"]["Env"] = ["KEEP=1", "LEVEL=low"]
+        changes = {"web": {"type": "docker", "image": "nginx:1.28", "ports": ["8081:80"], "environment": {"LEVEL": 9}}}
+        found = await home.quorate.facts(
+            "update_device_config", device_id=await mapped(home, "one"), config_changes={"services": changes}
+        )
+        assert found["status"] == "success"
+        assert home.running("one") == {"web": "nginx:1.28"}
+        sent = engine.bodies[-1]
+        assert sent["HostConfig"]["PortBindings"] == {"80/tcp": [{"HostIp": "", "HostPort": "8081"}]}
+        assert sent["Env"] == ["KEEP=1", "LEVEL=9"]
+
+
+@pytest.mark.thorough
+async def test_a_container_that_does_not_come_up_so_runs_as_before(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        changes = {"web": {"type": "docker", "image": "broken:2", "ports": ["8081:80"]}}
+        text = await home.quorate.refusal(
+            "update_device_config", device_id=await mapped(home, "one"), config_changes={"services": changes}
+        )
+        assert "did not stay up" in text
+        assert home.running("one") == {"web": "nginx:1.27"}
+
+
+@pytest.mark.thorough
+async def test_a_bad_port_mapping_is_refused(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        device = await mapped(home, "one")
+        for port in ("80", 80, "a:b", "70000:80"):
+            changes = {"services": {"web": {"type": "docker", "ports": [port]}}}
+            text = await home.quorate.refusal("update_device_config", device_id=device, config_changes=changes)
+            assert str(port) in text
+        assert home.running("one") == {"web": "nginx:1.27"}
+        assert len(home.engines["one"].bodies) == 1, "nothing was made anew"
+
+
+@pytest.mark.thorough
+async def test_a_container_whose_image_no_registry_has_is_moved_with_its_image(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        one, two = home.engines["one"], home.engines["two"]
+        one.images.add("mine:1")
+        one.add("own", "mine:1")
+        two.pull_error = "pull access denied"
+        (tmp_path / "one/tools/ss").write_text(
+            "#!/bin/sh\necho 'tcp LISTEN 0 4096 0.0.0.0:9000 0.0.0.0:* users:((\"portainer\",pid=9,fd=3))'\n"
+        )
+        (tmp_path / "one/tools/ss").chmod(0o755)
+        two.images.add("nginx:1.27")
+        device, target = await mapped(home, "one"), await mapped(home, "two")
+        text = await home.quorate.refusal("decommission_device", device_id=device)
+        for name in ("own", "web", "portainer"):
+            assert name in text, "what still runs is named"
+        found = await home.quorate.facts(
+            "decommission_device", device_id=device, migration_plan={"target_devices": [target]}
+        )
+        assert found["status"] == "success"
+        assert home.running("two") == {"web": "nginx:1.27", "own": "mine:1"}
+        assert "was copied: no registry has it" in json.dumps(found)
+        assert any("images/load" in change for change in two.changes)
+        assert "one" not in await home.registered()
+
+
+# -- services of systemd -----------------------------------------------------------------------------------------------
+
+
+async def test_a_service_with_its_own_file_is_deployed_replaced_stopped_and_disabled(tmp_path):
+    async with with_systemd(tmp_path) as home:
+        for folder in ("run/systemd/system", "etc/systemd/system"):
+            (home.box.folder / folder).mkdir(parents=True, exist_ok=True)
+        await home.quorate.facts("network_discover", hosts=["box"])
+        device = await mapped(home, "box")
+        plan = {"services": [{"name": "word", "type": "service", "target_device_id": device,
+                              "config": {"service_file": UNIT.format(1)}}]}  # fmt: skip
+        assert (await home.quorate.facts("deploy_infrastructure", deployment_plan=plan))["status"] == "success"
+        assert home.box.text("etc/systemd/system/word.service") == UNIT.format(1)
+        assert home.box.text("run/states/word.service.active") == "active\n"
+        assert home.box.text("run/states/word.service.enabled") == "enabled\n"
+
+        async def changed(**config):
+            services = {"word": {"type": "systemd", **config}}
+            return await home.quorate.call(
+                "update_device_config", device_id=device, config_changes={"services": services}
+            )
+
+        assert not (await changed(service_file=UNIT.format(2))).is_error
+        assert home.box.text("etc/systemd/system/word.service") == UNIT.format(2)
+        broken = await changed(service_file=UNIT.format(3).replace("/bin/sleep", "/bin/false"))
+        assert broken.is_error
+        assert "The previous unit is restored and running" in first_text(broken)
+        assert home.box.text("etc/systemd/system/word.service") == UNIT.format(2)
+        assert home.box.text("run/states/word.service.active") == "active\n"
+        assert not (await changed(enabled=False, running=False)).is_error
+        assert home.box.text("run/states/word.service.active") == "inactive\n"
+        assert home.box.text("run/states/word.service.enabled") == "disabled\n"
+
+
+@pytest.mark.thorough
+async def test_a_service_is_run_by_its_init_script_where_there_is_no_systemd(tmp_path):
+    async with homes.accounts(tmp_path) as home:
+        await home.quorate.facts("network_discover", hosts=["box"])
+        given = {"device_id": await mapped(home, "box"), "backup_before_change": False}
+        change = {"services": {"word": {"type": "systemd", "running": True}}}
+        nothing = await home.quorate.refusal("update_device_config", **given, config_changes=change)
+        assert "neither systemd nor OpenRC" in nothing
+        put(home.box, "etc/init.d/word", SYSV)
+        answer = await home.quorate.facts("update_device_config", **given, config_changes=change)
+        assert answer["status"] == "success"
+        assert home.box.text("run/word") == "1\n"
+
+
+@pytest.mark.thorough
+async def test_a_file_that_is_no_unit_is_refused(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        plan = {"services": [{"name": "word", "type": "service", "target_device_id": await mapped(home, "one"),
+                              "config": {"service_file": "rm -rf /"}}]}  # fmt: skip
+        assert "[Service]" in await home.quorate.refusal("deploy_infrastructure", deployment_plan=plan)
+
+
+# -- backups -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+async def test_a_backup_of_everything_has_the_whole_map(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        await home.quorate.facts("remove_server", hostname="two")
+        found = await home.quorate.facts("create_infrastructure_backup", dry_run=True)
+        read = [step["step"] for step in found["steps"] if "Read the configuration" in step["step"]]
+        assert len(read) == 2, "one that nobody has registered is on the map, too"
+        assert "Read the configuration of host one" in read
+
+
+@pytest.mark.thorough
+async def test_a_backup_is_rolled_back_by_the_name_it_was_given(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        chosen = {"device_ids": [await mapped(home, "one")]}
+        for name in ("before-upgrade", "before-upgrade", "later"):
+            given = {"backup_name": name, "backup_scope": "device_specific", **chosen}
+            assert (await home.quorate.facts("create_infrastructure_backup", **given))["status"] == "success"
+            await home.quorate.clock.advance(60)
+            home.engines["one"].add(f"after-{len(home.engines['one'].containers)}", "redis:7")
+        given = {"backup_id": "before-upgrade", "rollback_scope": "device_specific", **chosen}
+        await home.quorate.facts("rollback_infrastructure_changes", **given)
+        assert len(home.running("one")) == 2, "the newest of that name: web, and what was made after the first"
+        text = await home.quorate.refusal("rollback_infrastructure_changes", backup_id="never")
+        assert "There is no backup 'never'" in text
+        assert "infra_backup_list" not in text
+        assert "backup_list" not in text
+
+
+# -- catalogue and status ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("homeassistant", "home-assistant"), ("home_assistant", "home-assistant"), ("frigate_nvr", "frigate"),
+     ("frigate", "frigate"), ("pihole", "pihole"), ("ollama_ansible", "ollama"), ("k3s", "k3s")],
+)  # fmt: skip
+async def test_the_catalogue_knows_the_names_of_the_other_server(tmp_path, name, meant):
+    async with homes.machines(tmp_path) as home:
+        assert (await home.quorate.facts("get_service_info", service_name=name))["service"]["service"] == meant
+
+
+async def test_well_known_scripts_are_in_the_index(tmp_path):
+    async with homes.machines(tmp_path) as home:
+        for word in ("frigate", "homeassistant", "docker", "pihole", "jellyfin", "guacamole"):
+            assert word in json.dumps(await home.quorate.facts("search_proxmox_scripts", query=word)).lower()
+        assert "Frigate" in json.dumps(await home.quorate.facts("get_proxmox_script_info", script_name="frigate.sh"))
+
+
+async def test_the_status_of_a_service_on_a_dead_host_is_an_error(tmp_path):
+    with socket.socket() as closed:
+        closed.bind((HOST, 0))
+        port = closed.getsockname()[1]
+    async with homes.composed(tmp_path) as home:
+        given = {"service_name": "pihole", "hostname": HOST, "port": port, "username": "tester"}
+        answer = await home.quorate.call("get_service_status", **given)
+        assert answer.is_error
+        assert answer.structured_content["status"] == "error"
+
+
+async def test_the_status_of_a_service_with_a_wrong_password_is_an_error(tmp_path):
+    async with homes.machines(tmp_path) as home:
+        given = {"service_name": "pihole", "hostname": HOST, "port": home.port("pi"), "username": "tester"}
+        answer = await home.quorate.call("get_service_status", **given, password="wrong horse")
+        assert answer.is_error
+        assert "login" in first_text(answer) or "password" in first_text(answer)

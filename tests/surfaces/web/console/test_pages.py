@@ -1,0 +1,195 @@
+"""The other pages: timeline, inventory, map, policy, activity, freeze, and what each person may see."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from quorate.config import Approval
+from quorate.config.rules import Policy, Rule
+from quorate.operations.units import moment
+from quorate.state.findings import Findings, Next, Observation
+from quorate.state.freeze import Freeze
+from tests.rigs.console import PASSPHRASE, browser, console, form_with, forms_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_inventory_has_every_guest_node_and_storage_with_its_load(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        text = (await person.get("/inventory")).text
+        for name in ("pve1", "docker01", "local-lvm", "nas"):
+            assert name in text
+        assert re.search(r'<rect class="fill" width="\d+"', text)
+        found = (await person.get("/inventory?search=dock&status=running&sort=name")).text
+        assert "docker01" in found
+        assert "router" not in found
+
+
+async def test_five_thousand_guests_are_shown_in_pages_of_a_bounded_size(tmp_path):
+    async with console(tmp_path, nodes=8, guests=1000) as quorate, browser(quorate) as person:
+        first = await person.get("/inventory")
+        assert len(first.content) < 100_000
+        more = re.search(r'href="(/console/inventory\?[^"]*offset=100)"', first.text)
+        assert more is not None
+        second = await person.get(more[1].removeprefix("/console"))
+        assert set(re.findall(r"/console/guests/(\d+)", first.text)).isdisjoint(
+            re.findall(r"/console/guests/(\d+)", second.text)
+        )
+
+
+async def test_a_guest_has_a_page_with_snapshots_backups_tasks_and_history(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        async with quorate.client(token) as client:
+            await client.call_tool("guest_configure", {"guest": "docker01", "description": "changed for the test"})
+        async with browser(quorate, token) as person:
+            text = (await person.get("/guests/102")).text
+            assert "before-upgrade" in text
+            assert "pbs:backup/vm/102" in text
+            history = text[text.index("<h2>History</h2>") :]
+            assert "vm 102 docker01" in history
+
+
+async def test_a_sparkline_and_the_points_of_a_chart_come_from_recorded_load(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        await person.get("/inventory")
+        for path in ("/spark/node/pve1", "/spark/guest/102", "/spark/storage/nas"):
+            drawn = await person.get(path)
+            assert drawn.headers["content-type"] == "image/svg+xml"
+            assert "<polyline" in drawn.text, path
+        points = json.loads((await person.get("/series/guest/102?timeframe=day")).text)
+        assert len(points["times"]) == len(points["columns"][0]) > 10
+        assert "cpu %" in points["names"]
+        assert (await person.get("/series/secret/102")).status_code == 400
+
+
+async def test_the_map_is_a_picture_and_a_table(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        assert "docker01" in (await person.get("/map")).text
+        assert (await person.get("/map.svg")).text.lstrip().startswith("<svg")
+
+
+async def test_the_timeline_is_filtered_and_an_entry_opens_to_its_calls_tasks_and_approval(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        async with quorate.client(token) as client:
+            await client.call_tool("guest_power", {"guest": "test-vm", "action": "start"})
+            await client.call_tool("guest_configure", {"guest": "docker01", "description": "x"})
+            await client.call_tool("guest_power", {"guest": "nobody", "action": "start"})
+        async with browser(quorate, token) as person:
+            everything = (await person.get("/timeline")).text
+            assert everything.count("/console/timeline/") == 3
+            by_guest = (await person.get("/timeline?target=test-vm")).text
+            assert by_guest.count("/console/timeline/") == 1
+            for query, count in (("tool=guest_power", 2), ("outcome=done", 2), ("caller=alice", 3), ("since=1m", 3)):
+                assert (await person.get(f"/timeline?{query}")).text.count("/console/timeline/") == count, query
+            assert 'role="alert"' in (await person.get("/timeline?since=yesterday-ish")).text
+            opened = re.search(r'href="/console(/timeline/\d+)"', by_guest)
+            assert opened is not None
+            entry = (await person.get(opened[1])).text
+            assert "POST /nodes/pve1/qemu/108/status/start" in entry
+            assert "UPID:pve1:" in entry
+            assert "approval" in entry
+            assert (await person.get("/timeline/999999")).status_code == 404
+
+
+async def test_the_timeline_shows_whether_the_chain_is_intact(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        await person.get("/timeline")
+        await quorate.rig.call("guest_power", guest="test-vm", action="start")
+        assert "The chain is intact" in (await person.get("/part/verification")).text
+        lines = quorate.rig.audit_file.read_text().splitlines()
+        quorate.rig.audit_file.write_text("\n".join([lines[0].replace("test-vm", "other"), *lines[1:]]) + "\n")
+        assert "The chain is broken" in (await person.get("/part/verification")).text
+
+
+async def test_policy_explains_a_call_and_lists_the_rules_in_effect(tmp_path):
+    rule = Rule("keep-critical", False, "destroy", because="the house depends on it", tags=("critical",))
+    async with console(tmp_path, more={"policy": Policy((rule,))}) as quorate, browser(quorate) as person:
+        page = await person.get("/policy?tool=guest_delete&arguments=guest%3Dtest-vm")
+        assert "verdict" in page.text
+        assert "needed (ask)" in page.text
+        assert "the house depends on it" in page.text
+        refused = await person.get("/policy?tool=guest_delete&arguments=guest%3Drouter")
+        assert "keep-critical" in refused.text.split("Rules in effect")[0]
+        assert "There is no tool" in (await person.get("/policy?tool=guest_destroy")).text
+        assert 108 in quorate.rig.sim.world.guests
+
+
+async def test_freezing_takes_the_passphrase_and_shows_on_every_page(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        page = await person.get("/freeze")
+        refused = await person.submit(form_with(page, action="freeze"), reason="moving", passphrase="wrong wrong wrong")
+        assert refused.status_code == 403
+        assert await Freeze(quorate.rig.app.store).state() is None
+        done = await person.submit(form_with(page, action="freeze"), reason="moving house", passphrase=PASSPHRASE)
+        assert "moving house" in done.text
+        assert "All changes are frozen" in (await person.get("/inventory")).text
+        assert "frozen" in await quorate.rig.refusal("guest_power", guest="test-vm", action="start")
+        lifted = await person.submit(form_with(done, action="unfreeze"), passphrase=PASSPHRASE)
+        assert "Changes are allowed" in lifted.text
+
+
+async def test_tasks_are_listed_and_open_to_their_log(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        await quorate.rig.call("guest_power", guest="test-vm", action="start")
+        page = (await person.get("/activity")).text
+        task = re.search(r'href="/console(/tasks/[^"]+)">qmstart', page)
+        assert task is not None
+        assert "OK" in (await person.get(task[1])).text
+
+
+async def test_a_token_with_access_read_sees_the_inventory_and_none_of_the_operators_pages(tmp_path):
+    async with console(tmp_path) as quorate:
+        await quorate.token("alice", "admin")
+        reader = await quorate.token("bob", "read")
+        async with browser(quorate, reader) as person:
+            assert "docker01" in (await person.get("/inventory")).text
+            for path in ("/timeline", "/policy", "/part/verification"):
+                assert (await person.get(path)).status_code == 403
+            assert "Freeze all changes" not in (await person.get("/freeze")).text
+
+
+async def test_a_token_for_other_clusters_sees_nothing_of_this_one(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        elsewhere = await quorate.token("bob", "admin", clusters=["another"])
+        async with quorate.client(token) as client:
+            await client.call_tool("guest_delete", {"guest": "test-vm", "wait": 0})
+        async with browser(quorate, elsewhere) as person:
+            for path in ("", "/timeline", "/inventory", "/activity"):
+                assert "test-vm" not in (await person.get(path)).text
+
+
+async def test_a_run_shows_its_progress_and_can_be_paused_and_resumed(tmp_path):
+    def form_of(page):
+        return next(one for one in forms_of(page) if one.action.endswith(run))
+
+    async with console(tmp_path, approval=Approval.NONE, toolsets=("all",)) as quorate, browser(quorate) as person:
+        tomorrow = moment(quorate.rig.clock.now() + 86400)
+        started = await quorate.rig.facts("run_evacuate", node="pve3", at=tomorrow)
+        run = started["run"]
+        page = await person.get("/activity")
+        assert f'href="/console/runs/{run}"' in page.text
+        page = await person.get(f"/runs/{run}")
+        assert "Evacuate pve3" in page.text
+        paused = await person.submit(form_of(page), action="pause")
+        assert ">paused<" in paused.text
+        resumed = await person.submit(form_of(paused), action="resume")
+        assert ">paused<" not in resumed.text
+
+
+async def test_a_finding_is_acknowledged_from_its_page(tmp_path):
+    trouble = Observation("node-down", "node pve1", "critical", "Node pve1 is offline", "view", next=Next("node_list"))
+    async with console(tmp_path, toolsets=("all", "homelab")) as quorate, browser(quorate) as person:
+        findings = Findings(quorate.rig.app.store)
+        await findings.observe("demo", [trouble], lambda _: True)
+        (found,) = await findings.open()
+        page = await person.get(f"/findings/{found.id}")
+        form = next(one for one in forms_of(page) if "note" in one.fields)
+        answer = await person.submit(form, f"/findings/{found.id}", note="being replaced")
+        assert answer.status_code == 200
+        assert (await findings.get(found.id)).note == "being replaced"

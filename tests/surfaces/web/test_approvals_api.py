@@ -1,0 +1,205 @@
+"""Approvals over HTTP: a person answers with the passphrase; neither a token alone, nor another page, nor a guess."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from quorate.config import Approval
+from quorate.config.http import HttpSettings
+from quorate.state.passphrase import Passphrase
+from tests.rigs.mcp_session import text_of
+from tests.rigs.web_server import Web, web
+
+pytestmark = pytest.mark.anyio
+PHRASE = "correct horse battery staple"
+
+
+@pytest.fixture
+async def quorate(anyio_backend, tmp_path) -> AsyncIterator[Web]:
+    async with web(tmp_path, approval=Approval.ASK) as running:
+        await running.token("model", "admin")
+        await running.token("person", "admin", toolsets=[])
+        await Passphrase(running.rig.app.store).set(PHRASE)
+        yield running
+
+
+async def wanted(quorate: Web) -> str:
+    """The model wants to destroy something; the id of the approval that waits then."""
+    said = await asked(quorate)
+    assert "waits for an operator's approval" in said
+    waiting = (await quorate.get("/approvals", quorate.made["person"])).json()["approvals"]
+    return str(waiting[0]["id"])
+
+
+async def asked(quorate: Web) -> str:
+    async with quorate.client(quorate.made["model"]) as client:
+        return text_of(await client.call_tool("guest_stop", {"guest": 100}))
+
+
+async def answer(quorate: Web, one: str, token: str = "person", body=None, /, **changes) -> tuple[int, dict[str, Any]]:
+    given = {"decision": "approve", "passphrase": PHRASE, **changes} if body is None else body
+    answered = await quorate.plain.post(
+        f"/approvals/{one}", json=given, headers={"Authorization": f"Bearer {quorate.made[token]}"}
+    )
+    return answered.status_code, answered.json()
+
+
+async def test_what_a_person_approves_is_done_once(quorate):
+    one = await wanted(quorate)
+    shown = (await quorate.get(f"/approvals/{one}", quorate.made["person"])).json()
+    assert shown["tool"] == "guest_stop"
+    assert shown["caller"].startswith("http:token model (")
+    assert shown["state"] == "pending"
+    status, told = await answer(quorate, one, reason="go on")
+    assert (status, told["state"], told["reason"]) == (200, "approved", "go on")
+    assert told["answered_by"].startswith("the operator over HTTP, token person (")
+    assert "result: done" in await asked(quorate)
+    await quorate.rig.facts("guest_power", guest=100, action="start")
+    assert "waits for" in await asked(quorate)
+
+
+async def test_what_a_person_denies_is_not_done(quorate):
+    one = await wanted(quorate)
+    status, told = await answer(quorate, one, decision="deny", reason="not today")
+    assert (status, told["state"]) == (200, "denied")
+    assert "not today" in await asked(quorate)
+
+
+async def test_the_models_token_alone_answers_nothing(quorate):
+    one = await wanted(quorate)
+    for body in (
+        {"decision": "approve"},
+        {"decision": "approve", "passphrase": ""},
+        {"decision": "approve", "passphrase": None},
+    ):
+        status, _ = await answer(quorate, one, "model", body)
+        assert status in (400, 403)
+    assert (await quorate.get(f"/approvals/{one}", quorate.made["model"])).json()["state"] == "pending"
+
+
+async def test_wrong_passphrases_lock_it(quorate):
+    one = await wanted(quorate)
+    tried = [await answer(quorate, one, passphrase=f"wrong guess number {number}") for number in range(6)]
+    assert [status for status, _ in tried] == [403] * 5 + [429]
+    assert (await answer(quorate, one))[0] == 429
+    await quorate.rig.clock.advance(16 * 60)
+    assert (await answer(quorate, await wanted(quorate)))[0] == 200
+
+
+async def test_guessing_addresses_are_not_listened_to(tmp_path):
+    async with web(tmp_path, approval=Approval.ASK, http=HttpSettings(failure_limit=2)) as quorate:
+        await quorate.token("model", "admin")
+        await quorate.token("person", "admin")
+        await Passphrase(quorate.rig.app.store).set(PHRASE)
+        one = await wanted(quorate)
+        tried = [(await answer(quorate, one, passphrase=f"wrong guess number {number}"))[0] for number in range(3)]
+        assert tried == [403, 403, 429]
+
+
+async def test_an_answer_counts_once(quorate):
+    one = await wanted(quorate)
+    assert (await answer(quorate, one))[0] == 200
+    assert (await answer(quorate, one, decision="deny"))[0] == 409
+    assert (await answer(quorate, "zzzzz-zzzzz"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("text/plain", json.dumps({"decision": "approve", "passphrase": PHRASE})),
+        ("application/x-www-form-urlencoded", f"decision=approve&passphrase={PHRASE}"),
+        ("multipart/form-data", "x"),
+        ("application/json", "[]"),
+        ("application/json", '{"decision": "yes", "passphrase": "x"}'),
+        ("application/json", '{"decision": "approve", "passphrase": "x", "force": true}'),
+        ("application/json", json.dumps({"decision": "approve", "passphrase": PHRASE, "reason": "x" * 20_000})),
+    ],
+)
+async def test_what_a_form_can_send_is_no_answer(quorate, content_type, body):
+    one = await wanted(quorate)
+    headers = {"Authorization": f"Bearer {quorate.made['person']}", "Content-Type": content_type}
+    answered = await quorate.plain.post(f"/approvals/{one}", content=body, headers=headers)
+    assert answered.status_code in (400, 413, 415)
+    assert (await quorate.get(f"/approvals/{one}", quorate.made["person"])).json()["state"] == "pending"
+
+
+async def test_pages_of_other_sites_do_not_answer(tmp_path):
+    """Not even one that may call tools."""
+    listed = "https://inspector.example.com"
+    async with web(tmp_path, approval=Approval.ASK, http=HttpSettings(allowed_origins=(listed,))) as quorate:
+        await quorate.token("model", "admin")
+        await quorate.token("person", "admin")
+        await Passphrase(quorate.rig.app.store).set(PHRASE)
+        one = await wanted(quorate)
+        body = {"decision": "approve", "passphrase": PHRASE}
+        for headers in (
+            {"Origin": listed},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ):
+            answered = await quorate.plain.post(
+                f"/approvals/{one}", json=body, headers={"Authorization": f"Bearer {quorate.made['person']}", **headers}
+            )
+            assert answered.status_code == 403
+        own = {
+            "Authorization": f"Bearer {quorate.made['person']}",
+            "Origin": quorate.url,
+            "Sec-Fetch-Site": "same-origin",
+        }
+        assert (await quorate.plain.post(f"/approvals/{one}", json=body, headers=own)).status_code == 200
+
+
+async def test_who_may_not_do_everything_does_not_see_what_others_want(quorate):
+    one = await wanted(quorate)
+    reader = await quorate.token("reader", "operate")
+    elsewhere = await quorate.token("elsewhere", "admin", clusters=["other"])
+    for token, list_status in ((reader, 403), (None, 401)):
+        assert (await quorate.get("/approvals", token)).status_code == list_status
+        assert (await quorate.get(f"/approvals/{one}", token)).status_code == list_status
+    assert (await quorate.get("/approvals", elsewhere)).json() == {"approvals": []}
+    assert (await quorate.get(f"/approvals/{one}", elsewhere)).status_code == 404
+
+
+async def test_a_persons_token_calls_no_tool(quorate):
+    async with quorate.client(quorate.made["person"]) as client:
+        assert (await client.list_tools()).tools == []
+        assert (await client.call_tool("guest_list", {})).is_error
+
+
+async def test_without_a_passphrase_nothing_can_be_approved(tmp_path):
+    async with web(tmp_path, approval=Approval.ASK) as quorate:
+        await quorate.token("model", "admin")
+        await quorate.token("person", "admin")
+        status, told = await answer(quorate, await wanted(quorate))
+        assert status == 409
+        assert "quorate approvals passphrase" in told["error_description"]
+
+
+async def test_the_page_holds_no_data_and_runs_nothing_but_its_own_script(quorate):
+    await wanted(quorate)
+    page = await quorate.get("/approvals", Accept="text/html,application/xhtml+xml")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert "guest_stop" not in page.text
+    assert "://" not in page.text
+    for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert sink not in page.text
+
+
+async def test_the_passphrase_is_nowhere_afterwards(quorate, tmp_path, caplog):
+    one = await wanted(quorate)
+    await answer(quorate, one, passphrase="a wrong but secret phrase")
+    assert (await answer(quorate, one))[0] == 200
+    for file in (one for one in tmp_path.rglob("*") if one.is_file()):
+        assert PHRASE.encode() not in file.read_bytes()
+        assert b"wrong but secret" not in file.read_bytes()
+    assert PHRASE not in caplog.text

@@ -1,0 +1,59 @@
+"""Every call in docs/cookbook.md does on the demo cluster what the page says, one task after the other."""
+
+import re
+import shlex
+
+import pytest
+
+from quorate.operations.registry import operations
+from quorate.surfaces.argument_pairs import parse_pairs
+from tests.paths import ROOT
+from tests.rigs.mcp_session import rig, text_of
+
+pytestmark = pytest.mark.anyio
+
+PAGE = (ROOT / "docs" / "cookbook.md").read_text()
+TASKS = re.findall(r"^### (“.+?)\n\n```\n(.+?)```", PAGE, re.M | re.S)
+
+
+def test_there_are_twenty_tasks_and_each_has_its_calls():
+    assert len(TASKS) >= 20
+    assert len(TASKS) == PAGE.count("\n### ")
+
+
+def calls(block):
+    """Each call, and what its answer contains."""
+    for call in re.split(r"\n(?! )", block.strip("\n")):
+        line, *expected = call.split("\n")
+        tool, *pairs = shlex.split(line)
+        yield tool, parse_pairs(pairs, operations()[tool].schema()), [one.strip() for one in expected]
+
+
+async def test_the_calls_do_what_the_page_says(tmp_path):
+    async with rig(tmp_path, toolsets=("all", "homelab")) as quorate:
+        newest = (await quorate.rows("backup_list", guest="postgres"))[0]["backup"]
+        for task, block in TASKS:
+            for tool, arguments, expected in calls(block):
+                given = {name: newest if value == "NEWEST" else value for name, value in arguments.items()}
+                answer = await quorate.call(tool, **given)
+                shown = text_of(answer)
+                assert not answer.is_error, f"{task}\n{tool} {given}: {shown}"
+                for words in expected:
+                    assert words in shown, f"{task}\n{tool} {given}: {shown}"
+
+
+async def test_what_the_page_calls_destructive_waits_for_a_person_and_nothing_else_does(tmp_path):
+    from quorate.config import Access, Approval
+
+    async with rig(tmp_path, toolsets=("all", "homelab"), access=Access.OPERATE, approval=Approval.ASK) as quorate:
+        await quorate.facts("snapshot_create", guest="docker01", snapshot="before-29-1")
+        newest = (await quorate.rows("backup_list", guest="postgres"))[0]["backup"]
+        for task, block in TASKS:
+            refused = []
+            for tool, arguments, _ in calls(block):
+                given = {name: newest if value == "NEWEST" else value for name, value in arguments.items()}
+                if not operations()[tool].changes:
+                    continue
+                answer = await quorate.call(tool, **{**given, "dry_run": True})
+                refused.append("needs admin" in text_of(answer))
+            assert any(refused) is ("(*admin*)" in task), task

@@ -1,0 +1,200 @@
+"""Findings: from a cycle of the watch to the tools, and back with an acknowledgment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from quorate.config import Approval
+from quorate.config.rules import Policy, Rule
+from tests.pipeline.test_policy import policy
+from tests.rigs.mcp_session import second_server, text_of
+from tests.watch.conftest import watching
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_node_that_goes_down_is_found_and_resolved_once_it_is_back(watched):
+    await watched.cycle(2)
+    fault = watched.quorate.sim.faults.add("node-offline:pve3")
+    await watched.cycle()
+    (row,) = await watched.rows(kind="node-down")
+    assert (row["severity"], row["state"]) == ("critical", "open")
+    assert "Node pve3 is offline; 6 guests are on it" in row["finding"]
+    assert row["next"] == "capacity_plan fails=pve3"
+    watched.quorate.sim.faults.remove(fault)
+    await watched.cycle()
+    assert "node-down" not in await watched.kinds()
+    told = await watched.quorate.rows("changes_since", since="1h")
+    assert [one["event"] for one in told if "pve3 is offline" in one["what"]] == ["resolved", "critical opened"]
+
+
+async def test_what_cannot_be_seen_is_not_resolved(watched):
+    await watched.cycle(2)
+    assert "backup-old" in await watched.kinds()
+    watched.quorate.sim.faults.add("node-offline:pve3")  # where the guest with the old backup is
+    await watched.cycle(2)
+    assert "backup-old" in await watched.kinds()
+    for path in ("/cluster/status", "/nodes/*/disks/list"):
+        watched.quorate.sim.faults.add(f"403:GET:{path}")
+    await watched.cycle(2)
+    await watched.cycle(2, every=6 * 3600)
+    assert {row["finding"].split(":")[0] for row in await watched.rows(kind="unchecked")} == {
+        "Could not look at the state of the cluster",
+        "Could not look at disks of pve1, pve2",
+    }
+    assert "quorum-at-risk" in await watched.kinds()  # nobody has seen that it is over
+
+
+async def test_an_unreachable_cluster_is_a_finding_and_resolves_nothing(watched):
+    await watched.cycle(4)
+    before = await watched.kinds()
+    fault = watched.quorate.sim.faults.add("500:away:GET:/cluster/resources")
+    await watched.cycle(2)
+    assert await watched.kinds() == before | {"cluster-unreachable"}
+    watched.quorate.sim.faults.remove(fault)
+    await watched.cycle()
+    assert await watched.kinds() == before
+
+
+async def test_acknowledging_shows_who_and_why_and_a_worse_finding_is_open_again(watched):
+    await watched.cycle(2)
+    (row,) = await watched.rows(kind="backup-missing")
+    await watched.quorate.facts("finding_acknowledge", finding=row["id"], note="next week")
+    facts = await watched.quorate.facts("finding_get", finding=row["id"])
+    assert (facts["state"], facts["note"]) == ("acknowledged", "next week")
+    assert facts["means"] == "These guests cannot be restored at all."
+    assert facts["first_seen"] < facts["last_seen"]
+    world = watched.quorate.sim.world
+    for volume in [one for place in world.storages["pbs"].places.values() for one in place.volumes]:
+        world.storages["pbs"].remove("pve1", volume)
+    await watched.cycle(1, every=3700)
+    (again,) = await watched.rows(kind="backup-missing")
+    assert (again["id"], again["state"]) == (row["id"], "open")
+
+
+async def test_a_silenced_finding_speaks_up_again_when_the_time_is_over(watched):
+    await watched.cycle(2)
+    (row,) = await watched.rows(kind="backup-missing")
+    await watched.quorate.facts("finding_acknowledge", finding=row["id"], silence="2h")
+    (silent,) = await watched.rows(kind="backup-missing")
+    assert silent["state"] == "silenced"
+    await watched.cycle(1, every=7300)
+    (again,) = await watched.rows(kind="backup-missing")
+    assert again["state"] == "open"
+    refused = await watched.quorate.refusal("finding_acknowledge", finding=row["id"], silence="soon")
+    assert "Write 30m, 8h or 7d" in refused
+
+
+async def test_acknowledging_new_settings_accepts_them(watched):
+    await watched.cycle(2)
+    world = watched.quorate.sim.world
+    world.access.grant("/", "Administrator", "alice@pve")
+    world.access.changed()
+    await watched.cycle(1, every=700)
+    (row,) = await watched.rows(kind="privileges-grown")
+    assert "alice@pve has Administrator on /" in row["finding"]
+    await watched.cycle(2, every=700)
+    assert "privileges-grown" in await watched.kinds()
+    await watched.quorate.facts("finding_acknowledge", finding=row["id"])
+    await watched.cycle(2, every=700)
+    assert "privileges-grown" not in await watched.kinds()
+
+
+async def test_settings_that_quorate_was_asked_to_change_are_not_drift(watched):
+    await watched.cycle(2)
+    job = {"job": "weekly", "schedule": "sun 02:00", "storage": "pbs", "guests": [102]}
+    await watched.quorate.facts("backup_job_set", **job)
+    await watched.cycle(3, every=1000)
+    assert "config-drift" not in await watched.kinds()
+    watched.quorate.sim.world.storages["nas"].content = ("iso",)
+    await watched.cycle(2, every=1000)
+    (row,) = await watched.rows(kind="config-drift")
+    assert "The storages settings changed: nas.content was 'images,iso,vztmpl,backup' and is 'iso'" in row["finding"]
+
+
+async def test_findings_about_hidden_guests_stay_hidden(tmp_path):
+    hidden = Rule("hidden", allows=False, level="read", vmids=(range(108, 109),))
+    async with watching(tmp_path, more={"policy": Policy((hidden,))}) as watched:
+        await watched.cycle(2)
+        (own,) = [one for one in await watched.watch.findings() if one.kind == "snapshot-old"]
+        assert own.seen_as.target == "guest 108"
+        assert await watched.rows(kind="snapshot-old") == []
+        listed = text_of(await watched.quorate.call("finding_list"))
+        told = text_of(await watched.quorate.call("changes_since", since="1d"))
+        assert "test-vm" not in listed + told
+        assert "There is no finding" in await watched.quorate.refusal("finding_get", finding=own.id)
+        assert "There is no finding" in await watched.quorate.refusal("finding_acknowledge", finding=own.id)
+
+
+async def test_changes_since_lists_guests_that_came_went_moved_and_changed(watched):
+    await watched.cycle(2)
+    call = watched.quorate.facts
+    await call("vm_create", name="fresh", vmid=150, node="pve1", storage="nas")
+    await call("guest_delete", guest=108)
+    await call("guest_configure", guest=107, memory=4096)
+    await call("guest_stop", guest=104)
+    await watched.cycle(2)
+    rows = await watched.quorate.rows("changes_since", since="10m")
+    told = {(row["event"], row["what"].split(":")[0]) for row in rows}
+    assert ("created", "vm 150 fresh on pve1") in told
+    assert ("gone", "vm 108 test-vm, last on pve1") in told
+    assert ("changed", "vm 107 win11") in told
+    assert ("stopped", "vm 104 k3s-server") in told
+
+
+async def test_without_a_watch_changes_come_from_the_tasks_and_the_answer_says_so(watched):
+    await watched.quorate.facts("guest_stop", guest=104)
+    facts = await watched.quorate.facts("changes_since", since="1h")
+    assert any("guest 104 on pve2 (qmstop" in row[-1] for row in facts["rows"])
+    assert "demo was not watched: " in facts["not_watched"]
+    assert "Nothing is watched" in (await watched.quorate.facts("finding_list"))["watch"]
+
+
+async def test_neither_the_next_step_nor_a_note_names_a_hidden_guest(tmp_path: Path) -> None:
+    rule = policy('[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [100]\n')
+    async with (
+        watching(tmp_path) as watched,
+        second_server(watched.quorate, tmp_path / "b.jsonl", policy=rule) as veiled,
+    ):
+        await watched.cycle(3)
+        rows = await watched.rows()
+        assert any("guest=100" in row["next"] for row in rows)
+        for row in rows:
+            await watched.quorate.facts("finding_acknowledge", finding=row["id"], note="router is fine, so is vm 100")
+        shown = [str(await veiled.facts("changes_since"))]
+        for row in await veiled.rows("finding_list"):
+            shown += [str(row), str(await veiled.facts("finding_get", finding=row["id"]))]
+        assert len(shown) > 5
+        assert not [one for one in shown if "router" in one or re.search(r"(guest=|guest |vm |ct )100\b", one)]
+
+
+async def test_a_waiting_approval_names_no_guest_that_is_hidden_from_the_caller(tmp_path: Path) -> None:
+    rule = policy('[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [108]\n')
+    async with (
+        watching(tmp_path, approval=Approval.ASK) as watched,
+        second_server(watched.quorate, tmp_path / "b.jsonl", policy=rule) as veiled,
+    ):
+        name = str(watched.quorate.sim.world.guests[108].config["name"])
+        assert "waits for" in await watched.quorate.refusal("guest_delete", guest=108, wait=0)
+        await watched.cycle()
+        assert name in str(await watched.rows(kind="approval-waiting"))
+        (row,) = await veiled.rows("finding_list", kind="approval-waiting")
+        found = await veiled.facts("finding_get", finding=row["id"])
+        for said in (str(row), str(found), str(await veiled.facts("changes_since"))):
+            assert name not in said
+            assert "108" not in said, said
+
+
+async def test_a_restore_drill_is_proof_of_a_backup_that_nobody_verified(watched):
+    await watched.cycle(2)
+    (row,) = await watched.rows(kind="backup-unproven")
+    assert row["next"] == "run_restore_drill guest=109 dry_run=true"
+    drill = await watched.quorate.facts("run_restore_drill", guest=109)
+    await watched.quorate.app.runs.work()
+    ended = await watched.quorate.facts("run_get", run=drill["run"], lines=200)
+    assert ended["state"] == "done", str(ended)
+    await watched.cycle(2)
+    assert await watched.rows(kind="backup-unproven") == []

@@ -1,0 +1,64 @@
+"""The watch within the HTTP server: its metrics, and what packaging offers for them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from quorate.config.watch import WatchSettings
+from tests import paths
+from tests.rigs.console import browser, console, form_with
+from tests.rigs.web_server import web
+
+pytestmark = pytest.mark.anyio
+
+PACKAGING = paths.ROOT / "packaging"
+
+
+async def test_findings_are_metrics_once_something_is_watched(tmp_path):
+    async with web(tmp_path, more={"watch": WatchSettings()}) as quorate:
+        token = await quorate.token("prometheus")
+        before = await quorate.numbers(token)
+        assert not [name for name in before if name.startswith("quorate_findings")]
+        watch = quorate.rig.app.watch
+        assert watch is not None
+        await watch.step()
+        numbers = await quorate.numbers(token)
+        missing = 'quorate_findings{cluster="demo",kind="backup-missing",severity="warning",state="open"}'
+        assert numbers[missing] == 1
+        assert numbers['quorate_watch_cycle_requests{cluster="demo"}'] <= 48
+        assert numbers['quorate_watch_last_cycle_timestamp_seconds{cluster="demo"}'] > 1e9
+
+
+async def test_rules_and_dashboard_use_metrics_that_exist(tmp_path):
+    async with web(tmp_path, more={"watch": WatchSettings()}) as quorate:
+        token = await quorate.token("prometheus")
+        assert quorate.rig.app.watch is not None
+        await quorate.rig.app.watch.step()
+        answer = await quorate.get("/metrics", token)
+        offered = set(re.findall(r"^# TYPE (\S+)", answer.text, re.M))
+    rules = yaml.safe_load((PACKAGING / "prometheus/quorate-alerts.yaml").read_text())
+    board = json.loads((PACKAGING / "grafana/quorate-watch.json").read_text())
+    expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    expressions += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    used = {name for text in expressions for name in re.findall(r"quorate_\w+", text)}
+    assert len(used) > 5
+    assert used <= offered
+
+
+async def test_a_person_acknowledges_a_finding_on_the_page_that_its_message_links_to(tmp_path):
+    async with console(tmp_path, more={"watch": WatchSettings()}) as quorate:
+        watch = quorate.rig.app.watch
+        assert watch is not None
+        await watch.step()
+        finding = next(one for one in await watch.findings() if one.kind == "backup-missing")
+        async with browser(quorate, await quorate.token("carol", "admin")) as person:
+            page = await person.get(f"/findings/{finding.id}")
+            assert "These guests cannot be restored at all." in page.text
+            answered = await person.submit(form_with(page, note=""), f"/findings/{finding.id}", note="tomorrow")
+            assert answered.status_code == 200, answered.text
+        (now,) = [one for one in await watch.findings() if one.id == finding.id]
+        assert (now.state, now.note) == ("acknowledged", "tomorrow")

@@ -1,0 +1,194 @@
+"""docs/migrating.md and docs/spellings.md: setup of each drop-in surface, its tools and their arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from quorate.app import build
+from quorate.config import Access, Settings
+from quorate.operations.toolsets import DEFAULT
+from quorate.pipeline.caller import Caller
+from quorate.surfaces.compat import SYSTEMS, system
+from quorate.surfaces.compat.declaration import Parameter, System, Tool
+from quorate.surfaces.native import as_json
+
+INTRODUCTION = """# Coming from another server
+
+Generated from the code by `make docs`; do not edit.
+
+Quorate can replace five other Proxmox servers: `quorate serve --surface NAME` lists that server's tools with its names,
+parameters, types and defaults, and does what each of them promises. It reads the same environment variables, so an
+existing setup keeps working once you change the command. You can serve several surfaces at once
+(`--surface native,bsahane`) as long as no tool name occurs twice; brynnjocelyn and washyu share some.
+
+Every call runs through the same pipeline as the native tools: checked against the PVE API, subject to access, rules and
+approval, followed to the end of its task, and recorded. Where one of these tools calls a path or sends a parameter that
+PVE does not have, Quorate does what the tool's description promises.
+
+The second column of each table is the native equivalent. Native tools take a guest by vmid or name, find node and type
+themselves and answer in a few lines.
+
+## Comparison
+
+Measured from the code. Bytes are those of `tools/list` as Quorate serves the surface, with all toolsets unless noted; a
+model reads them at every start.
+
+"""
+
+COLUMNS = """\
+| surface | tools | bytes of `tools/list` | before destroying anything, that server asks for |
+|---|---|---|---|
+"""
+
+OWN_GATE = {
+    "brynnjocelyn": "nothing",
+    "bsahane": "`confirm`, which the model fills in",
+    "gilby125": "`PROXMOX_ALLOW_ELEVATED`, once, for everything",
+    "solomonneas": "`PROXMOX_ENABLE_DESTRUCTIVE` and `destructive`, which the model fills in",
+    "washyu": "nothing",
+}
+OURS = "a person who types the guest's name, or an operator with a passphrase"
+
+LACKING = """
+[spellings.md](spellings.md) lists every argument that each tool accepts, including those that only the server's
+documentation or only its code mentions.
+
+## Variables and files
+
+| server | variables | its own file |
+|---|---|---|
+| brynnjocelyn | `PROXMOX_HOST`, `PROXMOX_PORT`, `PROXMOX_USERNAME`, `PROXMOX_REALM`, `PROXMOX_PASSWORD`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_VERIFY_SSL`, `PROXMOX_TIMEOUT`, `MCP_SERVER_NAME` | `.proxmox-mcp.json`, `.NAME.json` or `.NAME-proxmox-mcp.json` here |
+| bsahane | `PROXMOX_API_URL`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_VERIFY`, `PROXMOX_DEFAULT_NODE`, `PROXMOX_DEFAULT_STORAGE`, `PROXMOX_DEFAULT_BRIDGE`, `PROXMOX_DEFAULT_LXC_PASSWORD` | `.env` here |
+| gilby125 | `PROXMOX_HOST`, `PROXMOX_PORT`, `PROXMOX_USER`, `PROXMOX_TOKEN_NAME`, `PROXMOX_TOKEN_VALUE`, `PROXMOX_ALLOW_ELEVATED` | `.env` here or one folder up |
+| solomonneas | `PROXMOX_URL`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_TLS_INSECURE`, `PROXMOX_ENABLE_DESTRUCTIVE`, `PROXMOX_SSH_*`, `PROXMOX_VM_*`, `PROXMOX_SMOKE_*` | none |
+| washyu | `PROXMOX_HOST`, `PROXMOX_USER`, `PROXMOX_PASSWORD`, `PROXMOX_API_TOKEN`, `PROXMOX_VERIFY_SSL` | none |
+
+## Remaining differences
+
+- Where a server's documentation shows no sample result, its shape and wording are Quorate's, and so are those of errors.
+  With several clusters the drop-in tools use the first, unless they take a `host` (washyu).
+- A file in the working directory may describe a connection and nothing else, because it may come from a cloned
+  repository ([why](safety.md)). `PROXMOX_ALLOW_ELEVATED`, `PROXMOX_ENABLE_DESTRUCTIVE`, `PROXMOX_DEFAULT_LXC_PASSWORD`
+  and SSH variables count in the environment only. Such a file never completes a connection that the environment begins;
+  brynnjocelyn gives its file precedence.
+- Certificates are checked. gilby125 accepts any; here, set a fingerprint or `PROXMOX_VERIFY_SSL=false`.
+- A token together with a password, or two spellings of a setting with different values, are refused.
+- There is no default password. gilby125 sets `proxmox` and bsahane `changeMe123!`; here a container without a given
+  password has none, and the result says how to get in. washyu's `deploy_vm` adds an SSH server with a known password to
+  each container; here it runs the image unmodified.
+- A change refuses unknown arguments, which those servers ignore. An example is `background` of washyu's later
+  `ssh_execute_command`: calls follow a command to its end.
+- washyu keeps its map and servers in a database of its own (`DATABASE_TYPE`, `SQLITE_PATH`, `POSTGRES_*`). Here they are
+  in Quorate's state, so discover and register machines once. `MCP_HTTP_*`, `MCP_API_KEY`, `SSH_TIMEOUT`, `SSH_RETRIES`
+  and `DISCOVERY_*` are not read: see [http.md](http.md) and [configuration.md](configuration.md).
+- solomonneas' smoke test grants itself rights over SSH (`PROXMOX_CREATE_SMOKE_TOKEN`, `PROXMOX_SMOKE_VMID_GRANT`,
+  `PROXMOX_SMOKE_SKIP_AUTO_GRANT`). `quorate smoke` grants nothing; `quorate smoke --setup` prints the commands, and the
+  rights on the pool suffice for guests that are created in it.
+- washyu's services `truenas`, `ai_inference` and `ai_homelab_stack_ansible` are not in the catalogue;
+  `pihole_terraform` installs the catalogue's Pi-hole with Compose.
+- Host keys are checked, and `network_changes` (VLANs, routes, packet filters) of plain hosts are refused.
+"""  # noqa: E501 - a row of a table is one line
+
+SET_UP = {
+    "brynnjocelyn": (
+        "It has no switch for changes, so choose here: `--access operate` for changes, `--access admin` for "
+        "destructive calls, and `--approval ask`, `token` or `none` for how those are approved."
+    ),
+    "bsahane": (
+        "Its own gates, `confirm` and `dry_run`, work as they do there. A model can set `confirm` itself, so it is "
+        "not an approval: destructive calls also need `--access admin` and `--approval ask`, `token` or `none`."
+    ),
+    "gilby125": (
+        "`PROXMOX_ALLOW_ELEVATED=true` unlocks everything but the basic reads, as it does there. If neither access nor "
+        "approval is set, it implies `--access admin` and counts as the operator's approval; explicit settings take "
+        "precedence. Results are Markdown."
+    ),
+    "solomonneas": (
+        "Its own gates, `PROXMOX_ENABLE_DESTRUCTIVE=1` and `destructive`, work as they do there. If neither access nor "
+        "approval is set, the variable implies `--access admin` and counts as the operator's approval; explicit "
+        "settings take precedence. Its live smoke test is `quorate smoke`."
+    ),
+    "washyu": (
+        "It has no switch for changes, so choose here: `--access operate` for changes and for looking inside "
+        "machines, `--access admin` for destructive calls, and `--approval ask`, `token` or `none` for how those are "
+        "approved. All its tools work with `--access admin --approval ask`. All toolsets are on, including the "
+        "homelab. Host keys are checked: trust each machine once with `quorate trust`. The account `mcp_admin` gets "
+        "its own key; an account that the other server created is adopted with its key (`~/.ssh/mcp/mcp_admin_key`) "
+        "and sudo rule. `host` names a configured Proxmox host or cluster. A `password` is used for its call and "
+        "never stored. Terminals need the HTTP transport. Plans, scaling, decommissioning, backup and rollback, which "
+        "that server only simulates, are real here. VLANs and packet filters of plain hosts are not supported: a plan "
+        "with `network_changes` is refused."
+    ),
+}
+
+
+def migration_page() -> str:
+    return INTRODUCTION + side_by_side() + LACKING + "".join(_section(system(name)) for name in SYSTEMS)
+
+
+def side_by_side() -> str:
+    ours = [_row("native", OURS, (DEFAULT,)), _row("native", OURS), _row("lean", OURS)]
+    return COLUMNS + "".join([*ours, *(_row(name, OWN_GATE[name]) for name in SYSTEMS)])
+
+
+def _row(surface: str, asks: str, toolsets: Collection[str] = ("all",)) -> str:
+    settings = Settings(access=Access.ADMIN, toolsets=tuple(toolsets), surfaces=(surface,))
+    (served,) = build(settings).surfaces()
+    tools = as_json(served.tools(Caller()))
+    size = len(json.dumps(tools, ensure_ascii=False, separators=(",", ":")).encode())
+    named = f"`{surface}`" + (", default tools" if DEFAULT in toolsets else "")
+    return f"| {named} | {len(tools)} | {size:,} | {asks} |\n"
+
+
+def _section(one: System) -> str:
+    rows = "".join(
+        f"| `{tool.name}` | {_native(tool.native)} | {tool.risk.value.replace('_', ' ')} |\n"
+        for tool in one.tools.values()
+    )
+    return f"\n## {one.name}\n\n{SET_UP[one.name]}\n\n| tool | native equivalent | risk |\n|---|---|---|\n{rows}"
+
+
+def _native(text: str) -> str:
+    return text if "`" in text else f"`{text}`"
+
+
+# -- spellings of arguments --------------------------------------------------------------------------------------------
+
+SPELLINGS = """# Arguments of the drop-in tools
+
+Generated from the code by `make docs`; do not edit.
+
+Every spelling that the tools of [other servers](migrating.md) accept: what their documentation says and what their code
+reads. **Bold** arguments are required. `a` / `b` are two names for one thing; if both are given, the first counts.
+*Accepted* arguments are not listed in the tool's schema. *Ignored* ones have no effect, and the result says so.
+
+Numbers may be sent as strings and strings as numbers (`"100"` and `100` are the same vmid), lists and objects also as
+JSON text. Every tool that changes something takes `dry_run`. Tools that only read ignore unknown arguments and say so;
+a change with an unknown argument is refused, because the argument might have been meant to alter it.
+"""
+
+
+def spellings() -> str:
+    return SPELLINGS + "".join(_spellings_of(system(name)) for name in SYSTEMS)
+
+
+def _spellings_of(one: System) -> str:
+    rows = "".join(
+        f"| `{tool.name}` | {_names(tool.parameters)} | {_accepted(tool)} | {_names(tool.accepted, ignored=True)} |\n"
+        for tool in one.tools.values()
+    )
+    return f"\n## {one.name}\n\n| tool | arguments | accepted | ignored |\n|---|---|---|---|\n{rows}"
+
+
+def _accepted(tool: Tool) -> str:
+    return _names(tuple(one for one in tool.accepted if one not in tool.parameters))
+
+
+def _names(parameters: tuple[Parameter, ...], *, ignored: bool = False) -> str:
+    return ", ".join(_name(one) for one in parameters if bool(one.ignored) == ignored)
+
+
+def _name(one: Parameter) -> str:
+    written = " / ".join(f"`{name}`" for name in one.spellings)
+    return f"**{written}**" if one.required else written

@@ -1,0 +1,145 @@
+"""Check names and sentences against docs/style.md, which holds the tables of what to avoid."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+GUIDE = ROOT / "docs" / "style.md"
+FOREIGN_WORDS = (
+    ROOT / "tests",
+    ROOT / "src" / "quorate" / "sim",
+    ROOT / "src" / "quorate" / "surfaces" / "synonyms.py",
+)
+"""String literals here are test data, PVE's answers or search words; docstrings and comments are ours."""
+
+NOUNS = frozenset({"drawing", "keyring", "networking", "parsing", "rendering", "routing", "sighting"})
+"""Words that look like participles and are nouns of the field."""
+
+Passage = tuple[int, str]
+"""The line where a piece of text starts, and the text."""
+
+
+def main() -> int:
+    findings = sorted(set(check_phrases()) | set(check_module_names()) | set(check_definitions()))
+    for finding in findings:
+        sys.stderr.write(finding + "\n")
+    if findings:
+        sys.stderr.write(f"{len(findings)} findings; docs/style.md says what to write instead.\n")
+    return 1 if findings else 0
+
+
+def check_phrases() -> Iterator[str]:
+    rows = _table("Phrases to avoid")
+    instead = {phrase: cells[1] for cells in rows for phrase in _split(cells[0])}
+    fine = [phrase for cells in rows for phrase in _split(cells[2])]
+    phrases = "|".join(re.escape(phrase) for phrase in [*fine, *instead])  # the first that fits wins: what is fine
+    pattern = re.compile(rf"(?<![\w`.-])(?:{phrases})(?![\w`-])", re.IGNORECASE)
+    for path in _files():
+        for line, passage in _python(path) if path.suffix == ".py" else _paragraphs(path):
+            for found in pattern.findall(" ".join(passage.split())):
+                if found.lower() in instead:
+                    yield f"{_relative(path)}:{line}: “{found}” (write: {instead[found.lower()]})"
+
+
+def check_module_names() -> Iterator[str]:
+    for path in _python_files("src"):
+        word = path.stem.rpartition("_")[2]
+        if re.fullmatch(r"\w+(ing|ed)", word) and word not in NOUNS:
+            yield f"{_relative(path)}:1: module named with a participle"
+
+
+def check_definitions() -> Iterator[str]:
+    instead = {name: cells[1] for cells in _table("Names to avoid") for name in _split(cells[0])}
+    for path in _python_files("src"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = node.name.lstrip("_")
+                if name in instead:
+                    yield f"{_relative(path)}:{node.lineno}: “{node.name}” (write: {instead[name]})"
+
+
+def _table(heading: str) -> list[list[str]]:
+    section = GUIDE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def _split(cell: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in cell.split(",") if part.strip())
+
+
+def _files() -> list[Path]:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return [path for path in pages if path != GUIDE and _chosen(path)] + _python_files("src", "tests", "tools", "bench")
+
+
+def _python_files(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in found if _chosen(path)]
+
+
+def _chosen(path: Path) -> bool:
+    """All files, or those under the paths given as arguments."""
+    return not sys.argv[1:] or any(path.is_relative_to(ROOT / one) for one in sys.argv[1:])
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _paragraphs(path: Path) -> Iterator[Passage]:
+    line = 1
+    for paragraph in path.read_text().split("\n\n"):
+        yield line, paragraph
+        line += paragraph.count("\n") + 2
+
+
+def _python(path: Path) -> Iterator[Passage]:
+    """Comments and docstrings; all other string literals too, unless they are not ours."""
+    source = path.read_text()
+    yield from _comments(source)
+    only_docstrings = any(path.is_relative_to(one) for one in FOREIGN_WORDS)
+    yield from _docstrings(ast.parse(source)) if only_docstrings else _literals(ast.parse(source))
+
+
+def _comments(source: str) -> Iterator[Passage]:
+    """Comments on consecutive lines are one passage."""
+    start, last, words = 0, -1, ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line, text = token.start[0], token.string.lstrip("# ")
+        if line == last + 1:
+            words, last = f"{words} {text}", line
+            continue
+        yield start, words
+        start, last, words = line, line, text
+    yield start, words
+
+
+def _docstrings(tree: ast.AST) -> Iterator[Passage]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def _literals(tree: ast.AST) -> Iterator[Passage]:
+    """String literals; an f-string is one passage, with a hyphen for each of its values."""
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (str(part.value) if isinstance(part, ast.Constant) else "-" for part in node.values)
+            yield node.lineno, "".join(parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.lineno, node.value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
