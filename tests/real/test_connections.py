@@ -18,7 +18,7 @@ def logins(node: Node) -> int:
     return node.log.count("Accepted publickey")
 
 
-async def test_a_hundred_commands_at_once_share_a_dozen_connections_to_the_node(lab: Lab, tmp_path: Path):
+async def test_a_hundred_commands_at_once_share_a_few_connections_to_the_node(lab: Lab, tmp_path: Path):
     async with reached(lab, "pct", tmp_path) as inside:
         node = lab.nodes["pve1"]
         before = logins(node)
@@ -30,19 +30,22 @@ async def test_a_hundred_commands_at_once_share_a_dozen_connections_to_the_node(
             assert (ran["exit_code"], ran["stdout"]) == (number, f"{number} é\n")
 
         await asyncio.gather(*(one(number) for number in range(100)))
-        assert logins(node) - before <= 13  # OpenSSH allows ten sessions on each
-        assert len(node.connections()) <= 13
+        assert logins(node) - before <= 4  # one, and another only if commands run for ten seconds or more
+        assert len(node.connections()) <= 4
 
 
 async def test_long_commands_do_not_keep_the_others_waiting(lab: Lab, tmp_path: Path):
     """OpenSSH allows ten at once on a connection."""
     async with reached(lab, "pct", tmp_path) as inside:
-        begun = await asyncio.gather(*(inside.exec("sleep 4720", wait=1) for _ in range(14)))
-        assert {each["result"] for each in begun} == {"running"}
+        waited_for = [asyncio.ensure_future(inside.exec("sleep 4720", wait=45)) for _ in range(14)]
+        async with asyncio.timeout(40):
+            while len(await inside.running("sleep 4720")) < 14:
+                await asyncio.sleep(0.1)
         assert (await inside.exec(["echo", "through"]))["stdout"] == "through\n"
-        assert len(await inside.running("sleep 4720")) >= 14
-        assert ssh_of(inside.quorate).pool.connections <= 4
+        assert not any(one.done() for one in waited_for)
+        assert 2 <= ssh_of(inside.quorate).pool.connections <= 4
         await inside.look("pkill", "-f", "sleep 4720")
+        await asyncio.gather(*waited_for)
         await inside.gone("sleep 4720")
 
 

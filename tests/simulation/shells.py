@@ -82,8 +82,6 @@ class _Channel:
     async def finished(self) -> None:
         await asyncio.shield(self._end)
 
-    def outlast(self) -> None: ...
-
     def close(self) -> None: ...
 
 

@@ -159,10 +159,7 @@ class SshJob:
 
     async def wait(self, seconds: float) -> Output | None:
         done, _ = await asyncio.wait({self._process.end}, timeout=None if seconds == float("inf") else seconds)
-        if not done:
-            self._process.outlast()
-            return None
-        return _output(self._process, self._process.end.result(), self._explain)
+        return _output(self._process, self._process.end.result(), self._explain) if done else None
 
     async def so_far(self) -> Output:
         stdout, stderr = _so_far(self._process)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 300.0
 MOST_CHANNELS = 10
 """OpenSSH's default for MaxSessions; a server that allows fewer lowers this by refusing one."""
+LASTING_SECONDS = 10.0
+"""A command that has run this long may run for much longer: others do not wait for its channel."""
 GOODBYE_SECONDS = 5.0
 
 
@@ -187,7 +189,7 @@ class Line:
         self._most = MOST_CHANNELS
         self._open = 0
         self._lasting = 0
-        """How many of them run in the background."""
+        """How many of them are long-running."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.alive = True
@@ -200,7 +202,7 @@ class Line:
         return self._lasting >= max(1, self._most // 2)
 
     def leave_to_lasting(self) -> None:
-        """One more of its commands runs in the background. If there are too many, waiting ones get another line."""
+        """One more of its commands is long-running. If there are too many, waiting ones get another line."""
         self._lasting += 1
         while self.crowded and self._waiting:
             self._wake()
@@ -340,10 +342,12 @@ class Channel:
         self._line = line
         self._leaving: asyncio.Task[None] | None = None
         self._lasting = False
+        self._timer = asyncio.get_running_loop().call_later(LASTING_SECONDS, self.outlast)
         self.process = process
 
     def outlast(self) -> None:
-        """The command continues in the background."""
+        """The command is long-running."""
+        self._timer.cancel()
         if not self._lasting and not (self._leaving is not None and self._leaving.done()):
             self._lasting = True
             self._line.leave_to_lasting()
@@ -363,6 +367,7 @@ class Channel:
         try:
             await self.process.wait_closed()
         finally:
+            self._timer.cancel()
             self._line.release(lasting=self._lasting)
 
 
