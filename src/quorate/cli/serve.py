@@ -119,7 +119,8 @@ class _Start:
         async with on_cluster(self.settings, self.demo) as ready:
             app = build(ready)
             _warn_above_tool_budget(app)
-            gc.freeze()  # what is imported stays: looking for garbage among it would only take time
+            gc.collect()  # the rest of what was imported stays: looking for garbage among it would only take time
+            gc.freeze()
             gc.set_threshold(ALLOCATIONS_BEFORE_COLLECTION)
             try:
                 with Reloader(app, self.changes, self.read).watch():

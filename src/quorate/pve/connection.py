@@ -41,7 +41,7 @@ class Limits:
     """One HTTP request. PVE's own proxy times out after 30 s."""
     total_seconds: float = 60.0
     """One API call with its retries and failovers."""
-    connections: int = 32
+    connections: int = 16
     """Open connections to the cluster at any time."""
     answer_bytes: int = 32 * 1024 * 1024
     """One answer, decompressed. The resources of ten thousand guests take 6 MB."""
