@@ -64,6 +64,17 @@ async def test_name_storage_node_start_and_id_are_as_wished(tmp_path):
         assert str(restored.config["rootfs"]).startswith("tank:")
 
 
+@pytest.mark.parametrize(("vmid", "task"), [(108, "qmstart"), (207, "vzstart")])
+async def test_a_start_that_fails_after_the_restore_is_reported_at_once(tmp_path, vmid, task):
+    async with rig(tmp_path) as quorate:
+        quorate.sim.faults.add(f"task-fails:{task}:no memory")
+        text = await quorate.refusal("backup_restore", backup=add_backup(quorate, vmid), vmid=777, start=True, wait=50)
+        assert "It was restored but could not be started: no memory" in text
+        assert 777 in quorate.sim.world.guests
+        looks = [path for method, path in quorate.sim.requests if method == "GET" and path.endswith("/status/current")]
+        assert len(looks) <= 2
+
+
 async def test_the_addresses_stay_when_the_original_is_gone(tmp_path):
     async with rig(tmp_path) as quorate:
         backup = add_backup(quorate, 108)

@@ -22,8 +22,11 @@ from quorate.state.outcomes import StepState
 CALLS_AT_ONCE = 8
 LOG_LINES_ON_FAILURE = 5
 SETTLE_INTERVAL = 1.0
+SETTLE_SECONDS = 600.0
+"""What another service of PVE has not done by then is reported as still running, however long the caller waits."""
 RESTORING = ("qmrestore", "vzrestore")
 """Tasks that may start the guest in another task."""
+STARTING = ("qmstart", "vzstart")
 DELEGATING = ("ha", "qmreboot")  # qmreboot ends when the VM has stopped; another service starts it again
 UPLOAD_SHARE = 0.9  # of the progress of an upload; the rest is PVE's copying
 
@@ -104,8 +107,32 @@ async def _send_and_follow(
         state = TaskState(step.task, running=True, trouble=problem)
     _judge(step, state)
     starts_later = step.task.type in RESTORING and call.arrived is not None
+    if step.state is StepState.DONE and starts_later:
+        await _follow_start(cluster, step, step.task, deadline)
     if step.state is StepState.DONE and (starts_later or step.task.type.startswith(DELEGATING)):
         await _settle(cluster, step, call, deadline)
+
+
+async def _follow_start(cluster: Cluster, step: Step, restore: Upid, deadline: float) -> None:
+    """The guest is there; the task that starts it can still fail. Without one, the HA manager may be starting it."""
+    client, clock = cluster.client, cluster.clock
+    since = restore.started - client.clock_skew
+    try:
+        task = await find_started(
+            client, restore.node, types=STARTING, ids={restore.id}, since=since, clock=clock, known=cluster.own_tasks
+        )
+        if task is None:
+            return
+        cluster.own_tasks.add(task.text)
+        started = await follow(client, task, clock=clock, wait=max(0.0, deadline - clock.monotonic()))
+    except Problem:
+        return  # what is seen of the guest then decides
+    if started.outcome is TaskOutcome.FAILED:
+        step.state, step.log = StepState.FAILED, started.log[-LOG_LINES_ON_FAILURE:]
+        step.problem = TaskFailed(
+            f"It was restored but could not be started: {started.exit}",
+            next_step=conflict_advice(started.exit or "") or Advice("See the whole log", TASK_GET(task=task.text)),
+        )
 
 
 async def _carry_out(
@@ -238,6 +265,7 @@ def _judge(step: Step, state: TaskState) -> None:
 async def _settle(cluster: Cluster, step: Step, call: Call, deadline: float) -> None:
     """Wait for what the task only requested, from the HA manager or after the end of a VM."""
     there = call.arrived or call.settled
+    deadline = min(deadline, cluster.clock.monotonic() + SETTLE_SECONDS)
     while there is not None and not await _holds(there):
         if cluster.clock.monotonic() >= deadline or cluster.client.leaving:
             step.state, step.note = StepState.RUNNING, Advice("PVE is still working on it", GUEST_GET)

@@ -165,7 +165,7 @@ def _bounds(run: str, guest: Guest, commands: Sequence[str], *, by_snapshot: boo
             Bound("POST", f"{base}/snapshot/{name}/rollback", {"*": []}, target=target),
             Bound("DELETE", f"{base}/snapshot/{name}", {"*": []}, target=target),
         ]
-    archive = {"archive": ["*"], "ostemplate": ["*"], "restore": ["1"], "storage": ["*"], "start": ["1"]}
+    archive = {"archive": ["*"], "ostemplate": ["*"], "restore": ["1"], "storage": ["*"]}
     return [
         *found,
         Bound("POST", "/nodes/*/vzdump", {"vmid": [str(guest.vmid)], "remove": ["0"], "storage": ["*"], "mode": ["*"],
@@ -278,7 +278,7 @@ class GuestUpdate:
             return Next((Step("rollback", "snapshot_rollback", arguments, f"Roll {guest} back"),))
         if running:
             return Next((Step("stop", "guest_stop", {"guest": guest.vmid}, f"Stop {guest}"),))
-        arguments = {"backup": memory["backup"], "vmid": guest.vmid, "overwrite": True, "start": True}
+        arguments = {"backup": memory["backup"], "vmid": guest.vmid, "overwrite": True}
         return Next((Step("rollback", "backup_restore", arguments, f"Restore {guest} from its backup"),))
 
     def _drop(self, work: Work, guest: Guest) -> Next | None:
