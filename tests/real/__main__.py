@@ -4,7 +4,8 @@ The laboratory is a set of fresh namespaces: network, processes, mounts, host na
 starts pytest, waits for it and goes; whatever is left in there goes with it, also after a crash or a kill. Nothing
 outside changes but for the cache of the guests' and hosts' systems (images.py, homelab_images.py).
 
-`python -m tests.real packages` prints the Debian packages that it needs.
+`python -m tests.real guests` and `python -m tests.real hosts` are the two halves, which can run side by side, each in a
+laboratory of its own. `python -m tests.real packages` prints the Debian packages that it needs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ IMAGES = "REAL_LAB_IMAGES"
 HOSTS = "REAL_LAB_HOSTS"
 """And this to the folder with the systems of the homelab's hosts."""
 
+_HERE = Path(__file__).parent
+_GUESTS = ("agent", "commands", "connections", "facts", "files", "guest_update", "hostile", "lab", "refusals",
+           "restore_drill", "services")  # fmt: skip
+"""The tests of guests; all others are of hosts."""
 _GROUPS = Path("/run/control-groups")
 _PREFIX = "quorate-real-"
 # Into the control group that was made for it, then into all the other namespaces; and not without its keeper.
@@ -59,11 +64,20 @@ def _this(part: str) -> list[str]:
 
 
 def _pytest(arguments: list[str]) -> list[str]:
+    half = arguments[0] if arguments[:1] in (["guests"], ["hosts"]) else ""
+    arguments = arguments[1:] if half else arguments
     chosen = any(Path(each.partition("::")[0]).exists() for each in arguments)
-    folder = [] if chosen else [str(Path(__file__).parent)]
-    cache = ["-o", "cache_dir=.pytest_cache/real"]  # its own, as .ci/run runs other tests beside them
+    files = [] if chosen else _files(half)
+    cache = ["-o", f"cache_dir=.pytest_cache/real/{half or 'all'}"]  # its own, as .ci/run runs other tests beside them
     every_case = ["-m", ""]  # of long tables, too
-    return [sys.executable, "-m", "pytest", "-rs", *cache, *every_case, *folder, *arguments]
+    return [sys.executable, "-m", "pytest", "-rs", *cache, *every_case, *files, *arguments]
+
+
+def _files(half: str) -> list[str]:
+    def belongs(file: Path) -> bool:
+        return not half or (file.stem.removeprefix("test_") in _GUESTS) == (half == "guests")
+
+    return [str(file) for file in sorted(_HERE.glob("test_*.py")) if belongs(file)]
 
 
 def _keep(options: list[str]) -> int:
