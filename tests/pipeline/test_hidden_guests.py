@@ -46,6 +46,7 @@ async def canary(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig]]:
         for tool, arguments in (
             ("snapshot_create", {"guest": VMID, "snapshot": "canary-snapshot"}),
             ("backup_create", {"guest": VMID, "storage": "nas", "notes": "canary-notes"}),
+            ("backup_create", {"guest": VMID, "storage": "nas", "notes": "canary-notes"}),
             ("backup_create", {"guest": [100, VMID], "storage": "nas"}),
             ("backup_job_set", {"job": "canary", "guest": [100, VMID], "schedule": "03:00", "storage": "nas"}),
             ("ha_set", {"guest": VMID, "state": "started"}),
@@ -54,6 +55,8 @@ async def canary(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig]]:
         ):
             answer = await free.call(tool, **arguments)
             assert not answer.is_error, f"{tool}: {text_of(answer)}"
+        dropped, *_ = await free.rows("backup_list", guest=VMID)
+        await free.facts("volume_delete", volume=dropped["backup"])  # a task about 7771@nas
         await furnish(free)
         async with second_server(free, tmp_path / "b.jsonl", policy=policy(RULE)) as veiled:
             yield free, veiled

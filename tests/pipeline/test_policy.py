@@ -10,7 +10,7 @@ import pytest
 from quorate.config import Access
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
-from tests.rigs.mcp_session import rig, text_of
+from tests.rigs.mcp_session import rig, second_server, text_of
 from tests.rigs.several_clusters import several_clusters
 
 pytestmark = pytest.mark.anyio
@@ -210,6 +210,44 @@ async def test_a_node_is_not_switched_off_under_guests_that_must_not_change(tmp_
         assert "'hands off'" in await raw(quorate, "POST", "/nodes/pve1/status", command="shutdown")
         assert "'hands off'" in await quorate.refusal("guest_power", guest="router", action="reboot")
         assert writes(quorate) == []
+
+
+async def test_a_task_for_many_guests_is_not_stopped_under_one_that_must_not_change(tmp_path):
+    """The task does not say for which guests it works; a backup that is stopped leaves one locked or shut down."""
+    text = '[[rules]]\nname = "hands off"\ndeny = "change"\ntags = ["critical"]\n'
+    async with rig(tmp_path) as free, second_server(free, tmp_path / "b.jsonl", policy=policy(text)) as quorate:
+        running = []
+        for guests in ([100, 102], [103, 104], 108):
+            answer = await free.facts("backup_create", guest=guests, storage="nas", wait=0)
+            running += [one for one in (answer.get("task"), *answer.get("tasks", ())) if one]
+        many = [one for one in running if ":vzdump::" in one]
+        assert {one.split(":")[1] for one in many} >= {"pve1", "pve2"}, running
+        for task in (one for one in many if ":pve1:" in one):
+            assert "'hands off'" in await quorate.refusal("task_stop", task=task)
+            assert "'hands off'" in await raw(quorate, "DELETE", f"/nodes/pve1/tasks/{task}")
+        (harmless,) = [one for one in many if ":pve2:" in one]  # no such guest is there
+        await quorate.facts("task_stop", task=harmless)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["disks/zfs/tank", "disks/lvmthin/data", "disks/lvm/pve", "disks/directory/old", "ceph/pool/rbd", "ceph/osd/3"],
+)
+async def test_what_holds_the_disks_of_protected_guests_is_not_destroyed(tmp_path, path):
+    async with ruled(tmp_path, PROTECTED) as quorate:
+        assert "'production stays'" in await raw(quorate, "DELETE", f"/nodes/pve2/{path}")
+        assert writes(quorate) == []
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"prune-backups": "keep-last=1"}, {"encryption-key": "autogen"}, {"delete": "content,prune-backups"}],
+)
+async def test_a_storage_does_not_forget_the_backups_of_protected_guests(tmp_path, params):
+    async with ruled(tmp_path, PROTECTED) as quorate:
+        assert "'production stays'" in await raw(quorate, "PUT", "/storage/nas", **params)
+        assert writes(quorate) == []
+        await quorate.facts("api_call", method="PUT", path="/storage/nas", params={"content": "backup,iso,images"})
 
 
 async def test_a_guest_cannot_be_taken_out_of_a_rule_first(tmp_path):

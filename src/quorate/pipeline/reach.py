@@ -10,12 +10,16 @@ import msgspec
 from quorate.operations.plan import Action, Call
 from quorate.problems import NotFound, ParameterRejected
 from quorate.pve.cluster import Cluster
+from quorate.pve.formats import split_list
 from quorate.pve.schema import Facts
-from quorate.pve.targets import GUEST, HOST, NODE, Reached, reached
+from quorate.pve.targets import GUEST, GUESTS, HOST, NODE, Reached, reached
 from quorate.pve.wire import encode, read
 
 _STORED: Final = re.compile(r"/cluster/(?:backup|ha/rules|ha/groups|mapping/(?:pci|usb|dir))/[^/]+")
 _GROUP: Final = re.compile(r"/cluster/ha/groups/(?P<name>[^/]+)")
+_STORAGE: Final = re.compile(r"/storage/[^/]+")
+_KEEPS_BACKUPS: Final = frozenset({"prune-backups", "maxfiles", "encryption-key", "master-pubkey"})
+"""Of a storage: which backups stay, and who can read them."""
 _TARGET_KEYS: Final = ("vmid", "all", "exclude", "pool", "resources", "nodes", "map")
 
 
@@ -43,6 +47,9 @@ def _of_target(action: Action) -> list[Reached]:
 
 async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[Reached]:
     """What a stored object is about now, such as the guests of a backup job: changing it concerns them as well."""
+    named = {*call.params, *split_list(str(call.params.get("delete", "")))}
+    if call.method == "PUT" and _STORAGE.fullmatch(call.path) and _KEEPS_BACKUPS & named:
+        return [Reached(GUESTS)]  # any of them may have backups there
     if call.method not in ("PUT", "DELETE") or not _STORED.fullmatch(call.path):
         return []
     try:

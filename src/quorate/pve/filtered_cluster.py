@@ -246,8 +246,8 @@ def _mentioned(row: Any) -> Iterator[Reached]:
     if Upid.looks_like(field("upid")):
         task = Upid.parse(str(field("upid")))
         yield Reached(NODE, task.node, node=task.node)
-        if task.id.isdecimal():
-            yield Reached(GUEST, task.id)
+        if task.vmid:
+            yield Reached(GUEST, task.vmid)
 
 
 def _by_spelling(text: str) -> Iterator[Reached]:

@@ -42,7 +42,7 @@ class HiddenWords:
         ids = "|".join(sorted(self._ids))
         words = [
             rf"(?:{_BEFORE})(?:{ids})(?![0-9])(?:-(?:disk|cloudinit|state)-?[\w.-]*)?",
-            rf"(?<=:)(?:{ids})(?=:)|(?<=/)(?:{ids})(?=[./]|$)",  # of a task; of a path
+            rf"(?<=:)(?:{ids})(?=:)|\b(?:{ids})(?=@)|(?<=/)(?:{ids})(?=[./]|$)",  # of tasks, `100@local` too; of a path
             rf"^(?:{ids})(?= )",  # the beginning of a line in the firewall's log
         ]
         if self._names:

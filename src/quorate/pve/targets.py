@@ -70,10 +70,14 @@ _WHOLE_NODE: Final = re.compile(r"/nodes/{node}/(?:start|stop|suspend|migrate)al
 _WHOLE_CLUSTER: Final = re.compile(r"/cluster/bulk-action/guest/\w+|/nodes/{node}/storage/{storage}/prunebackups")
 _TELLS: Final = re.compile(r"/cluster/(?:metrics/server/{id}|notifications/endpoints/\w+(?:/{name})?)")
 """These receive names, load and events of every guest."""
+_HOLDS_DISKS: Final = re.compile(r"/nodes/{node}/(?:disks|ceph/(?:pool|fs|osd))/.+")
+"""Where the disks of any guest may be: on the node, or with Ceph on all nodes."""
 _LEASES: Final = re.compile(r"/cluster/sdn/vnets/{vnet}/ips")
 """Addresses of guests, by the hardware address of any of them."""
 _BACKUP: Final = re.compile(r"/nodes/{node}/vzdump|/cluster/backup(?:/{id})?")
 _REPLICATION: Final = re.compile(r"(?:/cluster|/nodes/{node})/replication(?:/{id}.*)?")
+_FOR_MANY: Final = re.compile(r"vzdump|(?:start|stop|suspend|migrate)all|bulk-\w+")
+"""Types of tasks that may work on several guests."""
 _MOVES: Final = re.compile(
     r"/nodes/{node}/(?:(?:qemu|lxc)/{vmid}/migrate|migrateall)|/cluster/bulk-action/guest/migrate"
     r"|/cluster/ha/resources/{sid}/(?:migrate|relocate)"
@@ -233,9 +237,7 @@ def _implied(request: Request) -> Iterator[Reached]:
     if _REPLICATION.fullmatch(template) and request.has("id"):
         yield Reached(GUEST, request.text("id").partition("-")[0])
     if "upid" in path and Upid.looks_like(path["upid"]):
-        task = Upid.parse(path["upid"])
-        if task.id.isascii() and task.id.isdigit():
-            yield Reached(GUEST, str(int(task.id)))
+        yield from _of_task(Upid.parse(path["upid"]), stops=request.method == "DELETE")
     if request.method == "GET":
         return
     if _uses_default_storage(request):
@@ -246,6 +248,8 @@ def _implied(request: Request) -> Iterator[Reached]:
         yield Reached(GUESTS, level="read")
     elif _LEASES.fullmatch(template):
         yield Reached(GUESTS)
+    elif _HOLDS_DISKS.fullmatch(template) and request.method == "DELETE":
+        yield Reached(GUESTS, node="" if "/ceph/" in template else here)
     elif _WHOLE_NODE.fullmatch(template) and not request.elements("vms"):
         yield Reached(GUESTS, node=here, becomes=_at_node(request.text("target")))
     elif _WHOLE_CLUSTER.fullmatch(template) and not (request.elements("vms") or request.elements("vmid")):
@@ -256,6 +260,14 @@ def _implied(request: Request) -> Iterator[Reached]:
         yield Reached(GUESTS, node=here, pool=pool, without=left_out)
         if pool:
             yield Reached(POOL, pool)
+
+
+def _of_task(task: Upid, *, stops: bool) -> Iterator[Reached]:
+    """The guest that a task works on. One for many does not say for which, so to stop it concerns any of them."""
+    if task.vmid:
+        yield Reached(GUEST, task.vmid)
+    elif stops and _FOR_MANY.fullmatch(task.type):
+        yield Reached(GUESTS, node="" if task.type.startswith("bulk-") else task.node)
 
 
 def _uses_default_storage(request: Request) -> bool:

@@ -69,6 +69,12 @@ class Upid:
     def path(self) -> str:
         return f"/nodes/{self.node}/tasks/{self.text}"
 
+    @property
+    def vmid(self) -> str:
+        """The guest that it works on, also in `100@local` for a volume; empty if it names none."""
+        number = self.id.partition("@")[0]
+        return str(int(number)) if number.isascii() and number.isdigit() else ""
+
 
 class OwnTasks:
     """The most recent tasks that our calls started, bounded for servers that run for months."""

@@ -8,6 +8,7 @@ import msgspec
 
 from quorate.operations.units import size
 from quorate.pve.inventory import Resource
+from quorate.pve.tasks import Upid
 from quorate.state.events import Event
 from quorate.watch.facts import Snapshot
 from quorate.watch.memory import Memory
@@ -78,7 +79,8 @@ def differences(cluster: str, before: Inventory, after: Inventory, memory: Memor
                 yield event("changed", vmid, f"{called}: {', '.join(changes)}")
     for upid in sorted(after.failed - before.failed):
         task = memory.failures[upid]
-        target = f"guest {task.id}" if task.id.isdecimal() else f"node {task.node}"
+        about = Upid.parse(upid).vmid
+        target = f"guest {about}" if about else f"node {task.node}"
         says = f"{task.type} {task.id} on {task.node}: {task.status}".replace("  ", " ")
         yield Event(cluster, after.at, "task-failed", target, says)
 
