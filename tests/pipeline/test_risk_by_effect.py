@@ -118,6 +118,8 @@ GRAVE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("POST", "/nodes/{node}/qemu", {"vmid": 100, "archive": "x", "force": 1}),
         ("POST", "/nodes/{node}/lxc", {"vmid": 100, "ostemplate": "x", "force": "1"}),
         ("PUT", "/nodes/{node}/qemu/{vmid}/config", {"scsi0": "none"}),
+        ("PUT", "/nodes/{node}/qemu/{vmid}/config", {"cicustom": "vendor=nas:snippets/a,user=nas:snippets/vm-9-u.yml"}),
+        ("POST", "/nodes/{node}/qemu", {"vmid": 100, "cicustom": "meta=nas:snippets/vm-105-meta.yml"}),
         ("POST", "/nodes/{node}/qemu/{vmid}/config", {"delete": "unused0"}),
         ("PUT", "/nodes/{node}/lxc/{vmid}/config", {"delete": "mp0"}),
         ("PUT", "/nodes/{node}/qemu/{vmid}/unlink", {}),

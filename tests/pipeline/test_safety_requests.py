@@ -436,3 +436,38 @@ async def test_reads_that_reach_out_need_more_than_read(tmp_path: Path) -> None:
             "refused at access level read",
         )
         assert not [path for _, path in quorate.sim.requests if "scan" in path or "acme" in path]
+
+
+@tries(
+    "a guest that a rule protects from destruction is made to boot from a disc or the network, or gets another login "
+    "by cloud-init"
+)
+async def test_a_protected_guest_is_not_taken_over_at_its_next_start(tmp_path: Path) -> None:
+    """docker02 has the tag prod; its disk boots first."""
+    config, disc = "/nodes/pve2/qemu/103/config", "nas:iso/virtio-win-0.1.271.iso"
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFsc2yVfl9S9sXh9hQdPW2fEv7R8z5wQG0rJ8hK1xX9y me"
+    protected = '[[rules]]\nname = "production stays"\ndeny = "destroy"\ntags = "prod"\n'
+    async with rig(tmp_path, access=Access.OPERATE, more={"policy": rules(protected)}) as quorate:
+        attempts: list[Attempt] = [
+            ("guest_configure", {"guest": 103, "boot": ["net0"]}),
+            ("guest_configure", {"guest": 103, "options": {"bootdisk": "ide2"}}),
+            ("cloudinit_set", {"guest": 103, "password": "let-me-in-please"}),
+            ("cloudinit_set", {"guest": 103, "ssh_keys": key}),
+            ("cloudinit_set", {"guest": 103, "user": "root"}),
+            ("cloudinit_set", {"guest": 103, "custom": "user=nas:snippets/mine.yml"}),
+            api("PUT", config, boot="order=net0"),
+            api("POST", config, cipassword="let-me-in-please"),
+            api("PUT", config, cicustom="vendor=nas:snippets/mine.yml"),
+        ]
+        await all_refused(quorate, attempts, "the rule 'production stays'")
+        guest = quorate.sim.world.guests[103]
+        usual = guest.config["boot"]
+        for order in ("order=ide2;scsi0;net0", "order=net0;ide2", "cdn"):
+            guest.config["boot"] = order
+            guest.touch()
+            await all_refused(quorate, [("guest_configure", {"guest": 103, "cdrom": disc})], "'production stays'")
+        guest.config["boot"] = usual
+        guest.touch()
+        await quorate.facts("guest_configure", guest=103, cdrom=disc)  # the disk boots first
+        await quorate.facts("cloudinit_set", guest=103, nameserver="192.0.2.53")
+        await quorate.facts("cloudinit_set", guest=108, password="let-me-in-please")  # not protected

@@ -16,6 +16,7 @@ from quorate.pipeline.gate import Gate
 from quorate.pipeline.invocation import Invocation
 from quorate.pipeline.reach import reach_of_step, stored_reach
 from quorate.pipeline.sites import Site, Sites
+from quorate.pipeline.takeover import takes_over
 from quorate.problems import Problem, Refused
 from quorate.pve.schema import Facts
 from quorate.pve.subjects import Subject, of_row
@@ -26,6 +27,14 @@ from quorate.pve.wire import read
 ASKED_AT_ONCE = 32
 _FILE_WRITE = "/agent/file-write"
 _TYPED = ("/sendkey", "/monitor")
+COMMANDS = (
+    "A command can destroy anything where it runs, so a rule that denies `destroy` there denies it, unless a pattern "
+    "under allow in [inside] names it"
+)
+TAKEOVER = (
+    "What a guest boots from, and the logins that cloud-init creates, decide about everything in it, so a rule that "
+    "denies `destroy` there denies changing them"
+)
 ON_A_NODE = "a command on a Proxmox VE node can do anything to every guest"
 
 
@@ -152,17 +161,26 @@ def _variables_of(call: Call) -> list[str]:
     return [one.partition("=")[0] for one in given.split("\0") if one]
 
 
-async def _opened(site: Site, gate: Gate, plan: Plan) -> list[list[Subject]]:
-    """What is reached by steps in which the caller chooses what runs; on a node, that is the whole cluster."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a step reaches in which the caller chooses what runs."""
+
+    subjects: Sequence[Subject]
+    takeover: bool = False
+    """Not by a command; general rules that deny `destroy` do not apply then."""
+
+
+async def _opened(site: Site, gate: Gate, plan: Plan) -> list[Opened]:
+    """On a node, that is the whole cluster."""
     found = []
     for step in plan.calls if gate.rules.denies_something else ():
-        if _opens(site, step):
+        takeover = isinstance(step, Call) and gate.rules.about_targets and await takes_over(site.cluster, step)
+        if takeover or _opens(site, step):
             reach = await _reach_of(site, replace(plan, calls=(step,)), by_name=gate.rules.rests_on_names)
-            subjects = [one for call in reach for one in call]
-            found.append(subjects)
+            found.append(Opened([one for call in reach for one in call], takeover))
             if step.target is not None and step.target.kind == "node":
                 rows = (await site.cluster.inventory.completed()).rows
-                found.append([replace(one, secret=True) for row in rows if (one := of_row(row)) is not None])
+                found.append(Opened([replace(one, secret=True) for row in rows if (one := of_row(row)) is not None]))
     return found
 
 
@@ -173,15 +191,10 @@ def _opens(site: Site, step: Call | Action) -> bool:
     return not all(site.backend.command_rules.allows(argv) for call in calls for argv in _commands_of(call))
 
 
-def _open_objection(
-    gate: Gate, operation: Operation, opened: Sequence[Sequence[Subject]], now: float | None
-) -> Refused | None:
-    for subjects in opened:
-        if refused := gate.rules.denial(operation, Risk.DESTROY, subjects, now):
-            refused.why = (
-                f"{refused.why or ''}. A command can destroy anything where it runs, so a rule that denies `destroy` "
-                "there denies it, unless a pattern under allow in [inside] names it"
-            )
+def _open_objection(gate: Gate, operation: Operation, opened: Sequence[Opened], now: float | None) -> Refused | None:
+    for one in opened:
+        if refused := gate.rules.denial(operation, Risk.DESTROY, one.subjects, now, general=not one.takeover):
+            refused.why = f"{(refused.why or '').rstrip('.')}. {TAKEOVER if one.takeover else COMMANDS}"
             return refused
     return None
 

@@ -91,10 +91,10 @@ class Rulebook:
         )
 
     def denial(
-        self, operation: Operation, risk: Risk, subjects: Sequence[Subject], now: float | None
+        self, operation: Operation, risk: Risk, subjects: Sequence[Subject], now: float | None, *, general: bool = True
     ) -> Refused | None:
         """Why something of that risk is denied there, by a general rule or by one about these targets."""
-        for rule in self._denying:
+        for rule in self._denying if general else ():
             if not rule.about_targets and _denies(rule, operation, risk.value, now):
                 return _denied(operation, rule)
         return self._denied_call(operation, risk, subjects, now)

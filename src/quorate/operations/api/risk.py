@@ -373,6 +373,10 @@ _IMAGE: Final = re.compile(r"[^/:\s]+:(?:import|iso)/.+")
 """Made to be copied."""
 
 
+_SNIPPETS: Final = "cicustom"
+"""The guest gets their content. Most belong to nobody, but a name may say whose they are: `vm-100-user.yml`."""
+
+
 def _is_nobodys(one: NamedVolume) -> bool:
     patterns = (_NEW_VOLUME, _NOBODYS, _IMAGE) if one.copied else (_NEW_VOLUME, _NOBODYS)
     return any(pattern.fullmatch(one.volume) for pattern in patterns)
@@ -395,6 +399,9 @@ def _volume_effects(request: Request) -> Iterator[Effect]:
             yield Effect(Reason.NODE_DEVICE, one.parameter)
         elif not _is_nobodys(one) and str(owner(one.volume)) != own:
             yield Effect(Reason.COPIES_VOLUME if one.copied else Reason.FOREIGN_VOLUME, one.parameter)
+    snippets = request.parts(_SNIPPETS) or {} if request.has(_SNIPPETS) else {}
+    if any(str(owner(one)) not in (own, "None") for one in snippets.values()):
+        yield Effect(Reason.COPIES_VOLUME, _SNIPPETS)
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------
