@@ -11,7 +11,9 @@ import yaml
 from quorate.config.watch import WatchSettings
 from tests import paths
 from tests.rigs.console import browser, console, form_with
-from tests.rigs.web_server import web
+from tests.rigs.mcp_session import text_of
+from tests.rigs.several_clusters import several_clusters
+from tests.rigs.web_server import served, web
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +33,23 @@ async def test_findings_are_metrics_once_something_is_watched(tmp_path):
         assert numbers[missing] == 1
         assert numbers['quorate_watch_cycle_requests{cluster="demo"}'] <= 48
         assert numbers['quorate_watch_last_cycle_timestamp_seconds{cluster="demo"}'] > 1e9
+
+
+async def test_a_token_for_one_cluster_learns_nothing_of_another_from_the_watch(tmp_path):
+    both = several_clusters(tmp_path, "prod", "edge", more={"watch": WatchSettings(), "toolsets": ("all",)})
+    async with both as inner, served(inner) as quorate:
+        assert inner.app.watch is not None
+        await inner.app.watch.step()
+        everything, limited = await quorate.token("all"), await quorate.token("prod-only", clusters=["prod", "homelab"])
+        assert [name for name in await quorate.numbers(everything) if 'cluster="edge"' in name]
+        seen = await quorate.numbers(limited)
+        assert [name for name in seen if 'cluster="prod"' in name]
+        assert not [name for name in seen if "edge" in name]
+        await inner.clock.advance(3600)  # the watch has stopped
+        for token, named in ((everything, "edge, homelab, prod"), (limited, "homelab, prod")):
+            async with quorate.client(token) as client:
+                answer = await client.call_tool("finding_list", {})
+            assert f"The watch of {named} has stopped" in text_of(answer)
 
 
 async def test_rules_and_dashboard_use_metrics_that_exist(tmp_path):

@@ -189,14 +189,14 @@ class Approvals:
         )
         return [self._approval(row) for row in rows]
 
-    async def pending(self) -> int:
-        """How many wait for an answer. Read-only, so it can be polled."""
+    async def pending(self, clusters: frozenset[str] | None = None) -> int:
+        """How many wait for an answer, in these clusters or in all. Read-only, so it can be polled."""
         rows = await self._store.fetch(
-            "SELECT count(*) AS pending FROM quorate_approvals WHERE state = 'pending' AND expires > $1",
+            "SELECT cluster, count(*) AS pending FROM quorate_approvals WHERE state = 'pending' AND expires > $1 "
+            "GROUP BY cluster",
             self._clock.time(),
         )
-        count: int = rows[0]["pending"]
-        return count
+        return sum(row["pending"] for row in rows if clusters is None or row["cluster"] in clusters)
 
     async def answer(self, id: str, approve: bool, by: str, reason: str | None = None) -> Approval:
         """Approve or deny a pending request. Raises NotFound, or Conflict if it is answered, used or expired."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -40,8 +41,10 @@ class Watchers:
         begun = before.begun if before is not None and before.is_current(now) else now
         await self._records.keep(cluster, Watched(begun, now, every, requests, seconds, unread))
 
-    async def all(self) -> dict[str, Watched]:
-        return await self._records.all()
+    async def all(self, clusters: Collection[str] | None = None) -> dict[str, Watched]:
+        """Of these clusters, or all."""
+        found = await self._records.all()
+        return {name: one for name, one in found.items() if clusters is None or name in clusters}
 
     async def watched_from(self, cluster: str, since: float) -> float | None:
         """From when on it was watched without a gap, at or after `since`; None if it is not watched."""
@@ -50,9 +53,9 @@ class Watchers:
             return None
         return max(found.begun, since)
 
-    async def describe(self, now: float) -> dict[str, Any]:
+    async def describe(self, now: float, clusters: Collection[str] | None = None) -> dict[str, Any]:
         """For answers: without a watch, no finding means nothing."""
-        found = await self.all()
+        found = await self.all(clusters)
         if not found:
             return {"watch": Advice("Nothing is watched: the operator can add [watch] or run `quorate watch`")}
         late = [name for name, one in found.items() if not one.is_current(now)]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.config.settings import HOMELAB
 from quorate.hints import FINDING_GET, FINDING_LIST, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
@@ -65,7 +66,7 @@ async def finding_list(
     table = page(COLUMNS, rows, limit=limit, offset=offset)
     count = Counter(one.severity for one in visible)
     table.facts = {"open": {word: count[word] for word in SEVERITIES if count[word]} or "none"}
-    table.facts |= await Watchers(home.store).describe(now)
+    table.facts |= await Watchers(home.store).describe(now, [HOMELAB, *(pve.name for pve in home.clusters)])
     return table
 
 

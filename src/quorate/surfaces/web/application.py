@@ -79,7 +79,7 @@ async def build_application(core: Core, shutdown: GracefulShutdown) -> ASGIApp:
         request_state_security=RequestStateSecurity(keys=[await shared_key(store, "request state")]),
     )
     server.middleware.append(CallMetrics(metrics, store.clock, server.knows))
-    measures: ASGIApp = MetricsPage(metrics, core)
+    measures: ASGIApp = MetricsPage(metrics, core, credentials)
     approvals = ApprovalsApi(settings, store, authenticator, credentials)
     routes: list[BaseRoute] = [
         _mcp_route(server, settings, authenticator, sessions=_sessions(core)),
@@ -155,23 +155,31 @@ async def _running(server: Server) -> AsyncIterator[None]:
 
 
 class MetricsPage:
-    def __init__(self, metrics: Metrics, core: Core) -> None:
+    """The metrics, for a token limited to some clusters without those of the others."""
+
+    def __init__(self, metrics: Metrics, core: Core, credentials: Credentials) -> None:
         self._metrics = metrics
         self._core = core
+        self._credentials = credentials
         self._approvals = Approvals(core.store)
         self._freeze = Freeze(core.store)
         self._watch = WatchMetrics(core.store)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = {cluster.name: cluster.client.asked for cluster in self._core.clusters if cluster.is_open}
-        pending, frozen, watch = await self._stored()
+        limit = None if self._core.settings.open_metrics else self._credentials.identify()[1].clusters
+        asked = {
+            cluster.name: cluster.client.asked
+            for cluster in self._core.clusters
+            if cluster.is_open and (limit is None or cluster.name in limit)
+        }
+        pending, frozen, watch = await self._stored(limit)
         text = self._metrics.text(pve=asked, pending=pending, frozen=frozen, watch=watch)
         await Response(text, headers=NO_STORE, media_type=prometheus.CONTENT_TYPE)(scope, receive, send)
 
-    async def _stored(self) -> tuple[int | None, bool | None, list[Metric]]:
+    async def _stored(self, clusters: frozenset[str] | None) -> tuple[int | None, bool | None, list[Metric]]:
         """How many approvals are pending, whether changes are frozen, and what the watch has found."""
         try:
-            watch = await self._watch.collect()
-            return await self._approvals.pending(), await self._freeze.state() is not None, watch
+            watch = await self._watch.collect(clusters)
+            return await self._approvals.pending(clusters), await self._freeze.state() is not None, watch
         except StateUnavailable:
             return None, None, []

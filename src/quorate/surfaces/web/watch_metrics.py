@@ -16,15 +16,16 @@ class WatchMetrics:
         self._outbox = Outbox(store, owner="")
         self._watchers = Watchers(store)
 
-    async def collect(self) -> list[Metric]:
-        """Empty if nothing was ever watched: a zero would say that nothing is wrong."""
-        watched = await self._watchers.all()
+    async def collect(self, clusters: frozenset[str] | None = None) -> list[Metric]:
+        """Of these clusters or of all. Empty if nothing was ever watched: a zero would say that nothing is wrong."""
+        watched = await self._watchers.all(clusters)
         if not watched:
             return []
         labels = ("cluster", "kind", "severity", "state")
         findings = GaugeMetricFamily("quorate_findings", "Findings that are not resolved.", labels=labels)
         for key, count in sorted((await self._findings.counts()).items()):
-            findings.add_metric(key, count)
+            if clusters is None or key[0] in clusters:
+                findings.add_metric(key, count)
         last = _gauge("quorate_watch_last_cycle_timestamp_seconds", "When the last cycle over a cluster ended.")
         seconds = _gauge("quorate_watch_cycle_seconds", "How long that cycle took.")
         requests = _gauge("quorate_watch_cycle_requests", "Requests to Proxmox VE in that cycle.")
