@@ -599,6 +599,39 @@ async def test_what_runs_is_shown_to_its_end_or_nobody_is_asked(tmp_path: Path) 
         assert writes(quorate) == []
 
 
+@tries("a long parameter hides the destructive one")
+async def test_the_last_of_a_long_list_is_shown_and_so_is_where_a_guest_goes(tmp_path: Path) -> None:
+    many = [f"someone{number}@pve" for number in range(40)]
+    privileges = ["VM.Audit", "VM.Console", *(f"VM.Config.{one}" for one in ("CDROM", "CPU", "Disk", "Memory") * 5)]
+    secret = "12345678-1234-1234-1234-123456789abc"
+    endpoint = f"host=198.51.100.7,apitoken=PVEAPIToken=a@pve!b={secret},fingerprint={':'.join(['AB'] * 32)}"
+    calls: tuple[tuple[str, str, dict[str, Any], str], ...] = (
+        ("PUT", "/access/acl", {"path": "/", "roles": "PVEAdmin", "users": ",".join([*many, "eve@pve"])}, "eve@pve"),
+        ("POST", "/access/roles", {"roleid": "x", "privs": [*privileges, "Permissions.Modify"]}, "Permissions.Modify"),
+        ("POST", "/cluster/mapping/dir", {"id": "share", "map": [f"node=pve1,path=/srv/{'a/' * 90}../etc"]}, "../etc"),
+        (
+            "POST",
+            "/nodes/pve1/hosts",
+            {"data": "127.0.0.1 localhost\n" * 20 + "198.51.100.7 deb.example"},
+            "deb.example",
+        ),
+        (
+            "POST",
+            "/nodes/pve1/qemu/108/remote_migrate",
+            {"target-endpoint": endpoint, "target-bridge": "vmbr0", "target-storage": "local"},
+            "host=198.51.100.7",
+        ),
+    )
+    async with asking(tmp_path) as quorate:
+        for method, path, params, decisive in calls:
+            said = await quorate.refusal("api_call", method=method, path=path, params=params, wait=0)
+            assert "waits for" in said, said
+            (row,) = [one for one in await Approvals(quorate.app.store).list() if path in one.summary]
+            assert decisive in row.plan[0], row.plan
+        assert secret not in str(await Approvals(quorate.app.store).list())
+    assert secret not in (tmp_path / "audit.jsonl").read_text()
+
+
 @tries("a command is disguised as a secret")
 async def test_what_could_run_is_not_hidden_from_the_person_who_approves(tmp_path: Path) -> None:
     shapes = (

@@ -60,7 +60,7 @@ def _facts(row: Approval) -> dict[str, Any]:
     from quorate.operations.units import iso_times
     from quorate.pipeline.sanitization import clean
 
-    facts: dict[str, Any] = clean(asdict(row) | {"standing": row.standing})
+    facts: dict[str, Any] = clean(asdict(row) | {"standing": row.standing}, lines=None)
     return iso_times(facts, ("created", "expires", "answered_at"))
 
 

@@ -1,7 +1,7 @@
 """What the approving person reads: losses, every target, the reason for the question, every step.
 
-Nothing is left out. Each value is shortened separately, so a long one cannot hide the one that matters. A question that
-is still too long to read is refused, not cut.
+Nothing is left out, and only free text is shortened: in any other value the end may matter, such as the last user of a
+list. A question that is too long to read is refused, not cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from quorate.state.approvals import Approval
 GUESTS = ("vm", "ct")
 LONGEST_VALUE, LONGEST_WORD = 160, 100
 CODE = frozenset({"command", "args", "hookscript", "script", "entrypoint"})
-"""Parameters that run: what matters may be at their end."""
+"""Parameters that run."""
+FREE_TEXT = frozenset({"description", "comment", "comments", "comments6", "notes", "notes-template", "consent-text"})
+"""Parameters that PVE only keeps and shows."""
 LONGEST_QUESTION = 24_000
 """About as much as a person reads before answering; more targets must be split into several calls."""
 
@@ -63,7 +65,7 @@ def targets_of(plan: Plan) -> list[Target]:
 
 
 def step_line(step: Call | Action) -> str:
-    """A step with all its parameters, each shortened separately; a command in full, because its end may matter most."""
+    """A step with all its parameters, in full except for free text."""
     if isinstance(step, Action):
         return one_line(step.line)
     params = (f"{name}={_render(name, one_line(str(value)))}" for name, value in redacted_params(step).items())
@@ -76,7 +78,7 @@ def runs_code(step: Call | Action) -> bool:
 
 
 def _render(name: str, text: str) -> str:
-    return text if name in CODE else shortened(text, LONGEST_VALUE)
+    return shortened(text, LONGEST_VALUE) if name in FREE_TEXT else text
 
 
 def word_of_consent(plan: Plan) -> str:
@@ -161,5 +163,6 @@ def _fact(name: str, value: Any) -> Iterator[str]:
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = " ".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, Mapping) else str(value)
-    return shortened(text, LONGEST_VALUE)
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={shortened(str(one), LONGEST_VALUE)}" for key, one in value.items())
+    return shortened(str(value), LONGEST_VALUE)

@@ -35,10 +35,13 @@ SECRET_PARAMETERS = SECRET_KEYS | {
     "header", "otel-headers", "confirmation-password", "input-data", "env", "keys",
 }  # fmt: skip
 _FILE_WRITE = "/agent/file-write"  # elsewhere `content` is a type of volumes; here it is a file
+_HOSTS_FILE = re.compile(r"/nodes/[^/]+/hosts")  # `data` is the file, which everyone on the node can read
 
 
 def secret_parameters(path: str) -> frozenset[str]:
     """The parameters of a raw API call that are hidden."""
+    if _HOSTS_FILE.fullmatch(path):
+        return SECRET_PARAMETERS - {"data"}
     return SECRET_PARAMETERS | {"content"} if path.endswith(_FILE_WRITE) else SECRET_PARAMETERS
 
 

@@ -12,8 +12,13 @@ from quorate.hints import TASK_WAIT, Advice
 from quorate.operations.plan import Action, Call, Plan
 from quorate.pipeline.redaction import secret_parameters
 from quorate.pipeline.step import Step
+from quorate.pve import values
 from quorate.state import outcomes
 from quorate.state.outcomes import StepState
+
+_ENDPOINT = "target-endpoint"
+"""Where a guest leaves the cluster for, with the token of the other one."""
+_ADDRESS = ("host", "port", "fingerprint")
 
 
 def call_line(call: Call | Action) -> str:
@@ -30,12 +35,15 @@ def call_line(call: Call | Action) -> str:
 
 def redacted_params(call: Call) -> dict[str, Any]:
     """The parameters of a call as they are sent, without secrets."""
-    hidden = secret_parameters(call.path)
+    hidden = secret_parameters(call.path) - {_ENDPOINT}
     return {name: HIDDEN if name in hidden else _redact(name, value) for name, value in call.params.items()}
 
 
 def _redact(name: str, value: Any) -> Any:
-    """A command for a guest is shown without the secrets that people write into commands."""
+    """A command for a guest is shown without the secrets that people write into commands, an address without its."""
+    if name == _ENDPOINT:
+        parts = values.parse(str(value))
+        return values.build({name: one if name in _ADDRESS else HIDDEN for name, one in parts.items()})
     if name != "command":
         return value
     return shown_line(shlex.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))

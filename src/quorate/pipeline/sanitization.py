@@ -125,16 +125,16 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 
-def clean(value: Any, longest: int | None = None) -> Any:
-    """The same structure with every text cleaned. Lines of a list are cut, other texts only if `longest` is given."""
+def clean(value: Any, longest: int | None = None, lines: int | None = LONGEST) -> Any:
+    """The same structure with every text cleaned, the lines of a list cut, other texts only if `longest` is given."""
     if isinstance(value, Quantity):  # of our own making
         return value
     if isinstance(value, str):
         return clean_text(value) if longest is None else shortened(clean_text(value), longest)
     if isinstance(value, dict):
-        return {clean(key): clean(one, longest) for key, one in value.items()}
+        return {clean(key): clean(one, longest, lines) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [clean(one, LONGEST if isinstance(one, str) else longest) for one in value]
+        return [clean(one, lines if isinstance(one, str) else longest, lines) for one in value]
     if isinstance(value, Advice):
         return value.transform(lambda part: clean(part, longest))
     return value

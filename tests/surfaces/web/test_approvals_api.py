@@ -62,6 +62,22 @@ async def test_what_a_person_approves_is_done_once(quorate):
     assert "waits for" in await asked(quorate)
 
 
+async def test_a_person_reads_a_long_step_to_its_end(tmp_path):
+    end = "-drive file=/dev/sdz"
+    given = {
+        "method": "PUT",
+        "path": "/nodes/pve1/qemu/108/config",
+        "params": {"args": f"{'-no-shutdown ' * 600}{end}"},
+    }
+    async with web(tmp_path, approval=Approval.ASK, toolsets=("all",)) as quorate:
+        model, person = await quorate.token("model", "admin"), await quorate.token("person", "admin", toolsets=[])
+        async with quorate.client(model) as client:
+            assert "waits for" in text_of(await client.call_tool("api_call", given))
+        (listed,) = (await quorate.get("/approvals", person)).json()["approvals"]
+        shown = (await quorate.get(f"/approvals/{listed['id']}", person)).json()
+        assert [one["plan"][0][-len(end) :] for one in (listed, shown)] == [end, end]
+
+
 async def test_what_a_person_denies_is_not_done(quorate):
     one = await wanted(quorate)
     status, told = await answer(quorate, one, decision="deny", reason="not today")

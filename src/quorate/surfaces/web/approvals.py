@@ -104,7 +104,7 @@ def _as_dict(row: Approval) -> dict[str, Any]:
     facts["target"] = facts.pop("identity")
     for name in ("created", "expires", "answered_at"):
         facts[name] = None if facts[name] is None else moment(facts[name])
-    cleaned: dict[str, Any] = clean(facts)
+    cleaned: dict[str, Any] = clean(facts, lines=None)  # what is approved is read to its end
     return cleaned
 
 
