@@ -104,6 +104,16 @@ GRAVE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("POST", "/nodes/{node}/qemu/{vmid}/agent/set-user-password", {}),
     ],
     "nodes": [("POST", "/nodes/{node}/status", {}), ("POST", "/nodes/{node}/services/{service}/stop", {})],
+    "guards": [
+        ("PUT", "/cluster/options", {"ha": "shutdown_policy=freeze"}),
+        ("PUT", "/cluster/options", {"fencing": "hardware"}),
+    ],
+    "ceph": [
+        ("POST", "/nodes/{node}/ceph/init", {"network": "198.51.100.0/24"}),
+        ("POST", "/nodes/{node}/ceph/pool", {"name": "x", "add_storages": 1}),
+        ("POST", "/nodes/{node}/ceph/pool", {"name": "x", "erasure-coding": "k=2,m=1"}),
+        ("POST", "/nodes/{node}/ceph/fs/{name}", {"add-storage": 1}),
+    ],
     "firewall": [
         ("PUT", "/cluster/firewall/options", {}),
         ("POST", "/cluster/firewall/rules", {}),

@@ -132,6 +132,7 @@ _RULES: Final = (
     ("PUT", r"/pools(/.*)?", Reason.JOINS_POOL),
     ("POST PUT", r"/(cluster|nodes/{node}|cluster/sdn/vnets/{vnet})/firewall/.*", Reason.FIREWALL),
     ("PUT", r"/nodes/{node}/network|/cluster/sdn", Reason.NETWORKS),
+    ("POST", r"/nodes/{node}/ceph/init", Reason.NETWORKS),  # also those of a Ceph that is there already
     ("POST", r"/cluster/sdn/rollback", Reason.DROPS_EDITS),
     ("PUT POST", r"/nodes/{node}/(dns|hosts)", Reason.NODE_FILE),
     ("POST", r"/nodes/{node}/(status|stopall)", Reason.STOPS_NODE),
@@ -221,6 +222,11 @@ def _takes_node_device(request: Request, name: str) -> bool:
 
 def _takes_node_entropy(request: Request, name: str) -> bool:
     return "/dev/hwrng" in request.text(name)
+
+
+def _adds_storage(request: Request, name: str) -> bool:
+    """A pool with erasure coding becomes a storage, unless told not to."""
+    return request.has(name) and request.params.get("add_storages") != "0"
 
 
 def _rebalances(request: Request, name: str) -> bool:
@@ -341,6 +347,8 @@ TELLING: Final = (
     Telling(r"/storage/{storage}", _PLACES, _is_given, Reason.NEW_STORAGE),
     Telling(r"/cluster/replication.*", ("remove_job",), _is_given, Reason.DELETES_COPIES),
     Telling(r".*/ceph/pool.*", ("size", "min_size"), _is_given, Reason.DROPS_COPIES),
+    Telling(r".*/ceph/(pool|fs/{name})", ("add_storages", "add-storage"), _on, Reason.NEW_STORAGE, "POST"),
+    Telling(r".*/ceph/pool", ("erasure-coding",), _adds_storage, Reason.NEW_STORAGE, "POST"),
     Telling(r"/cluster/ceph/flags", ("pause",), _on, Reason.STOPS_STORAGE),
     Telling(r"/cluster/ceph/flags/{flag}", ("flag",), _one_of("pause"), Reason.STOPS_STORAGE),
     Telling(r"/cluster/ha/resources(/{sid})?", ("state",), _one_of("stopped", "disabled"), Reason.STOPS_GUESTS),
@@ -351,6 +359,7 @@ TELLING: Final = (
     Telling(_HOLDS_SECRETS, ("delete",), _lists(*_STORED_SECRETS), Reason.REPLACES_SECRET, "PUT"),
     Telling(r"/cluster/options", ("http_proxy",), _is_given, Reason.REDIRECTS),
     Telling(r"/cluster/options", ("crs",), _rebalances, Reason.STOPS_GUESTS),
+    Telling(r"/cluster/options", ("ha", "fencing"), _is_given, Reason.UNGUARDED),
     Telling(r"/cluster/options", _MIGRATION, _not_secure, Reason.REDIRECTS),
     Telling(rf"{_GUEST}/migrate", ("migration_type", "migration_network"), _not_secure, Reason.REDIRECTS),
     Telling(
