@@ -141,6 +141,7 @@ GRAVE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("POST", "/nodes/{node}/qemu/{vmid}/move_disk", {"disk": "scsi0", "target-vmid": 101}),
     ],
     "for good": [
+        ("PUT", "/nodes/{node}/lxc/{vmid}/config", {"lock": "backup"}),
         ("POST", "/nodes/{node}/qemu/{vmid}/template", {}),
         ("POST", "/nodes/{node}/qemu/{vmid}/remote_migrate", {}),
         ("POST", "/nodes/{node}/qemu/{vmid}/status/stop", {}),

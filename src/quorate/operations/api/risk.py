@@ -73,6 +73,7 @@ class Reason(enum.Enum):
     NEW_STORAGE = Risk.DESTROY, "it opens folders, disks or servers to anyone who may use storages"
 
     FORCED = Risk.DESTROY, "by force", False
+    LOCKS = Risk.DESTROY, "only root on the node can unlock it again", False
     TAKES_DISK = Risk.DESTROY, "it takes a disk away"
     REASSIGNS_DISK = Risk.DESTROY, "it gives a disk to another guest"
     TAKES_DEVICE = Risk.DESTROY, "it takes a device away"
@@ -316,6 +317,7 @@ TELLING: Final = (
     Telling(_CONFIG, ("delete",), _lists_devices("net", "ipconfig"), Reason.TAKES_DEVICE),
     Telling(_CONFIG, ("delete",), _lists_unknown, Reason.UNREADABLE),
     Telling(_CONFIG, ("delete",), _lists("lock"), Reason.FORCED),
+    Telling(_CONFIG, ("lock",), _is_given, Reason.LOCKS),
     Telling(_CONFIG, ("template",), _on, Reason.MAKES_TEMPLATE),
     Telling(
         rf"{_CONFIG}|{_CREATION}",
