@@ -29,6 +29,25 @@ def test_a_user_is_created_once_changed_and_deleted_with_its_acls():
     run(scenario())
 
 
+def test_an_empty_address_of_a_user_is_shown_only_before_other_fields():
+    async def scenario() -> None:
+        async with talking() as api:
+            await api.post("/access/users", userid="eve@pve")
+            for change, shown in (
+                ({"firstname": "Eve"}, {"firstname": "Eve"}),
+                ({"keys": "x"}, {"firstname": "Eve", "keys": "x", "email": ""}),
+                ({"keys": "", "email": "e@x.org"}, {"firstname": "Eve", "email": "e@x.org"}),
+            ):
+                assert (await api.put("/access/users/eve@pve", **change)).data is None
+                user = (await api.get("/access/users/eve@pve")).data
+                assert user == {"enable": 1, "expire": 0, "groups": [], "tokens": None, **shown}
+            await api.post("/access/users", userid="eve@moon")
+            rows = {row["userid"]: row for row in (await api.get("/access/users")).data}
+            assert rows["eve@moon"] == {"userid": "eve@moon", "enable": 1, "expire": 0}
+
+    run(scenario())
+
+
 def test_a_user_cannot_join_a_group_that_is_not_there_and_stays_uncreated():
     async def scenario() -> None:
         async with talking() as api:

@@ -57,6 +57,10 @@ def test_changes_can_be_reverted():
             {"iface": "vmbr7", "type": "bridge", "cidr": "10.0.0.1/8", "address": "10.0.0.1", "netmask": "255.0.0.0"},
             {"address": "address conflicts with cidr"},
         ),
+        (
+            {"iface": "vmbr7", "type": "bridge", "bridge_ports": "eno1"},
+            {"bridge_ports": "eno1 is already used on interface 'vmbr0'."},
+        ),
         ({"iface": "vmbr7", "type": "nothing"}, None),
     ],
 )
@@ -94,5 +98,61 @@ def test_a_setting_can_be_deleted_and_the_list_filtered():
             assert (await api.get(NET, type="bond")).data == []
             seen = (await api.as_token("alice@pve!ci").get(NET)).data
             assert {row["type"] for row in seen} == {"eth"}  # bridges are for those who may use them
+
+    run(check())
+
+
+@pytest.mark.parametrize(
+    ("made", "changed", "read"),
+    [
+        ({"autostart": 0, "bridge_vlan_aware": 0}, {}, {"bridge_vlan_aware": 1, "bridge_vids": "2-4094"}),
+        ({"bridge_vlan_aware": 1, "bridge_vids": "2,4-7"}, {}, {"bridge_vlan_aware": 1, "bridge_vids": "2 4-7"}),
+        ({"bridge_vids": "2-9"}, {}, {}),
+        ({"comments": "a\nb\n"}, {}, {"comments": "a\nb\n"}),
+        (
+            {"cidr": "10.0.0.1/8", "comments6": "lost"},
+            {},
+            {"address": "10.0.0.1", "netmask": "8", "cidr": "10.0.0.1/8"},
+        ),
+        (
+            {"cidr": "10.0.0.1/8", "gateway6": "fd00::9"},
+            {"cidr6": "fd00::1/64"},
+            {"address6": "fd00::1", "netmask6": "64", "cidr6": "fd00::1/64", "gateway6": "fd00::9"},
+        ),
+    ],
+)
+def test_what_has_no_place_in_the_file_is_lost(made: dict[str, str], changed: dict[str, str], read: dict[str, str]):
+    async def check() -> None:
+        async with talking() as api:
+            assert (await api.post(NET, iface="vmbr7", type="bridge", **made)).data is None
+            if changed:
+                assert (await api.put(f"{NET}/vmbr7", type="bridge", **changed)).data is None
+            row = (await api.get(f"{NET}/vmbr7")).data
+            always = {"type", "families", "method", "method6", "priority", "bridge_ports", "bridge_stp", "bridge_fd"}
+            assert {key: value for key, value in row.items() if key not in always} == read
+
+    run(check())
+
+
+def test_interfaces_are_written_by_kind_and_read_by_name():
+    async def check() -> None:
+        async with talking() as api:
+            missing = await api.post(NET, iface="bond0", type="bond", slaves="enp9")
+            assert missing.reason == "bond 'bond0' - wrong interface type on slave 'enp9' ('' != 'eth or bond')"
+            for name, kind, more in (
+                ("vmbr7", "bridge", {}),
+                ("vmbr7.5", "vlan", {}),
+                ("enp9", "eth", {}),
+                ("bond0", "bond", {"slaves": "enp9", "bond-primary": "enp9"}),
+                ("odd", "bond", {}),
+            ):
+                assert (await api.post(NET, iface=name, type=kind, **more)).data is None
+            rows = {row["iface"]: row for row in (await api.get(NET)).data}
+            order = sorted(rows, key=lambda name: int(rows[name]["priority"]))
+            assert order.index("enp9") < order.index("bond0") < order.index("vmbr0") < order.index("vmbr7")
+            assert rows["enp9"]["autostart"] == 1
+            assert "bond-primary" not in rows["bond0"]
+            assert rows["odd"]["type"] == "unknown"
+            assert rows["vmbr7.5"]["exists"] is None
 
     run(check())

@@ -164,6 +164,10 @@ _PLACE = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line "
     ("body", "told"),
     [
         (b"", "malformed JSON string, neither tag, array, object, number, string or atom, at character offset 0"),
+        (b'{"a":"b"', ", or } expected while parsing object/hash, at character offset 8"),
+        (b'{"a"', "':' expected, at character offset 4"),
+        (b'{"a":[1', ", or ] expected while parsing array, at character offset 7"),
+        (b'{"a":"b', "unexpected end of string while parsing JSON string, at character offset 7"),
         (b"{", """'"' expected, at character offset 1 (before "(end of string)") """ + _PLACE),
         (b"{a: 1}", """'"' expected, at character offset 1 (before "a: 1}") """ + _PLACE),
         (b'{"a" 1}', """':' expected, at character offset 5 (before "1}") """ + _PLACE),

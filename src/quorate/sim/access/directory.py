@@ -46,6 +46,7 @@ class User:
     comment: str | None = None
     firstname: str | None = None
     lastname: str | None = None
+    keys: str | None = None
     groups: set[str] = field(default_factory=set)
     tokens: dict[str, Token] = field(default_factory=dict)
 

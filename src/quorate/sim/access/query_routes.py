@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorate.sim.access.directory import Realm, Token, User, as_numbers, normalize_path
-from quorate.sim.access.user_routes import existing_token, existing_user
+from quorate.sim.access.user_routes import TEXTS, existing_token, existing_user
 from quorate.sim.http.refusals import existing, failure
 from quorate.sim.http.routing import Call, route
 
@@ -62,7 +62,7 @@ def _may_see(call: Call, user: User) -> bool:
 
 def _user_row(call: Call, user: User, *, full: bool) -> dict[str, Any]:
     realm = call.world.access.realms.get(user.realm)
-    row = {"userid": user.userid, **_details(user), "realm-type": realm.type if realm else user.realm}
+    row = {"userid": user.userid, **_details(user), **({"realm-type": realm.type} if realm else {})}
     if full:
         tokens = [{"tokenid": name, **_token_row(token)} for name, token in sorted(user.tokens.items())]
         row |= {"groups": ",".join(sorted(user.groups)), "tokens": tokens or None}
@@ -70,12 +70,10 @@ def _user_row(call: Call, user: User, *, full: bool) -> dict[str, Any]:
 
 
 def _details(user: User) -> dict[str, Any]:
+    """PVE loses the empty fields at the end of a line of `user.cfg`; an empty address before others is there."""
     row: dict[str, Any] = {"enable": int(user.enable), "expire": user.expire}
-    for name in ("email", "comment", "firstname", "lastname"):
-        value = getattr(user, name)
-        if value is not None:
-            row[name] = value
-    return row
+    row |= {name: value for name in TEXTS if (value := getattr(user, name))}
+    return row | ({"email": user.email or ""} if user.email or user.comment or user.keys else {})
 
 
 def _token_row(token: Token) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from quorate.sim.http.parameters import split_list
 from quorate.sim.http.refusals import Refusal, bad_parameters, existing, failure, forbidden
 from quorate.sim.http.routing import Call, route
 
-_TEXTS = ("comment", "firstname", "lastname")
+TEXTS = ("comment", "firstname", "lastname", "keys", "email")
 
 
 @route("POST /access/users")
@@ -21,7 +21,7 @@ def create_user(call: Call) -> None:
     with changing("create user failed"):
         if userid in access.users:
             raise failure(f"user '{userid}' already exists")
-        user = User(userid, email=call.params.get("email", ""))
+        user = User(userid)
         if "password" in call.params:
             store_password(access, user, call.params["password"])
         user.enable = call.params.get("enable", True)
@@ -42,7 +42,6 @@ def update_user(call: Call) -> None:
             user.groups = user.groups | wanted if params.get("append") else wanted
         user.enable = params.get("enable", user.enable)
         user.expire = params.get("expire", user.expire)
-        user.email = params.get("email", user.email)
         _set_texts(call, user)
     access.changed()
 
@@ -98,7 +97,7 @@ def _existing_groups(access: Access, text: str | None) -> set[str]:
 
 def _set_texts(call: Call, user: User) -> None:
     """The words about a user; an empty one is dropped."""
-    for name in _TEXTS:
+    for name in TEXTS:
         if name in call.params:
             setattr(user, name, call.params[name] or None)
 

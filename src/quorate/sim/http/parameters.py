@@ -31,7 +31,7 @@ _COMPLAINTS = {
     "trailing characters": "garbage after JSON object",
 }
 _ATOMS = {"n": "'null' expected", "t": "'true' expected", "f": "'false' expected"}
-_AT_THE_END = {b"{": _QUOTE}
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*(?P<end>"?)|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 
 
 class MalformedBody(Exception):
@@ -89,9 +89,28 @@ def _complaint_of_perl(body: bytes, told: str) -> str:
     rest = body[offset:].decode("utf-8", "replace") or "(end of string)"
     missing = next((text for part, text in _COMPLAINTS.items() if part in told), None)
     if missing is None:
-        missing = _ATOMS.get(rest[0], _NO_VALUE) if match else _AT_THE_END.get(body.rstrip()[-1:], _NO_VALUE)
+        missing = _ATOMS.get(rest[0], _NO_VALUE) if match else _missing_at_the_end(body)
     shown = f"{rest[:20]}..." if len(rest) > 20 else rest
     return f'{missing}, at character offset {offset} (before "{shown}")' + _PLACE.format(1092)
+
+
+def _missing_at_the_end(body: bytes) -> str:
+    inside, before, last = [b""], b"", b""
+    for token in _TOKEN.finditer(body):
+        before, last = last, token[0]
+        if token["end"] == b"":
+            return "unexpected end of string while parsing JSON string"
+        if last in (b"{", b"["):
+            inside.append(last)
+        elif last in (b"}", b"]"):
+            inside.pop()
+    if inside[-1] == b"" or last in (b":", b"["):
+        return _NO_VALUE
+    if inside[-1] == b"[":
+        return _NO_VALUE if last == b"," else _COMPLAINTS["expected ',' or ']'"]
+    if last in (b"{", b","):
+        return _QUOTE
+    return _COMPLAINTS["expected ':'" if before in (b"{", b",") else "expected ',' or '}'"]
 
 
 def typed(endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:

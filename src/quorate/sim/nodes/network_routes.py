@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,21 +11,13 @@ from quorate.sim.cluster.sdn import Sdn
 from quorate.sim.http.parameters import split_list
 from quorate.sim.http.refusals import bad_parameters, existing, failure
 from quorate.sim.http.routing import Call, Payload, route
+from quorate.sim.nodes.network_file import PORTS, Interface, as_file, check_ports, in_file_order, ports_of, read_back
 from quorate.sim.nodes.tasks import TaskContext
 from quorate.sim.world import Node, PerNode
 
-Interface = dict[str, Any]
-
 _FIRST_PRIORITY = 3  # the interfaces count in their order, after the loopback
-_FILE = "/usr/share/perl5/PVE/INotify.pm"
-_HIGHEST_VLAN = 4094
-_USUAL_MTU = 1500
 _IPV4 = ("cidr", "address", "netmask")
 _IPV6 = ("cidr6", "address6", "netmask6")
-_IN_FILE = split_list(
-    "bridge_ports bridge_stp bridge_fd bridge_vids slaves bond_mode bond-primary bond_xmit_hash_policy bond_miimon"
-    " vlan-id vlan-raw-device mtu"
-)
 
 
 class NodeNetwork:
@@ -59,6 +50,9 @@ class NodeNetwork:
             row["active"] = 1
         if row["type"] == "eth" and name in self._active:
             row["exists"] = 1
+        if row["type"] in ("vlan", "alias"):
+            parent = row.get("vlan-raw-device", name.partition(":")[0])
+            row["exists"] = self.describe(parent).get("exists") if parent in self.configured else None
         row["priority"] = _FIRST_PRIORITY + list(self.configured).index(name)
         return row
 
@@ -66,7 +60,7 @@ class NodeNetwork:
         """The difference to the active configuration as a patch, None if there is none."""
         if self._pending is None:
             return None
-        old, new = (_as_file(each).splitlines(keepends=True) for each in (self._active, self._pending))
+        old, new = (as_file(each).splitlines(keepends=True) for each in (self._active, self._pending))
         body = list(difflib.unified_diff(old, new, "/etc/network/interfaces", "/etc/network/interfaces.new"))
         return "".join(body) or None
 
@@ -76,6 +70,8 @@ class NodeNetwork:
         settings = self._checked(name, options)
         if settings["type"].startswith("OVS"):
             raise failure("Open VSwitch is not installed (need package 'openvswitch-switch')")
+        if settings.get("bridge_vids"):  # an update leaves the separators as they are
+            settings["bridge_vids"] = " ".join(split_list(settings["bridge_vids"]))
         self._write({**self.configured, name: _completed(settings, settings)})
 
     def update(self, name: str, options: Mapping[str, Any], delete: Iterable[str]) -> None:
@@ -104,8 +100,11 @@ class NodeNetwork:
         self._node.bridges = bridges
 
     def _write(self, interfaces: dict[str, Interface]) -> None:
-        _check_ports(interfaces)
-        self._pending = {name: _read_back(name, settings) for name, settings in interfaces.items()}
+        for settings in list(interfaces.values()):
+            for slave in str(settings.get("slaves", "")).split() if settings["type"] == "bond" else ():
+                interfaces[slave] = {"type": "", **interfaces.get(slave, {}), "autostart": 1}
+        check_ports(interfaces)
+        self._pending = {name: read_back(name, interfaces[name]) for name in in_file_order(interfaces, self.configured)}
 
     def _checked(self, name: str, options: Mapping[str, Any]) -> Interface:
         settings = _with_split_addresses(options)
@@ -115,9 +114,17 @@ class NodeNetwork:
             for other, other_settings in self.configured.items():
                 if other != name and key in other_settings:
                     raise bad_parameters({key: f"{words} already exists on interface '{other}'."})
+        self._check_free(name, settings)
         if "address6" in settings:
             _check_ipv6(str(settings["address6"]), int(settings["netmask6"]))
         return {key: int(value) if isinstance(value, bool) else value for key, value in settings.items()}
+
+    def _check_free(self, name: str, options: Mapping[str, Any]) -> None:
+        wanted = [key for key in PORTS if options.get(key)]
+        for other, settings in self.configured.items():
+            for port in ports_of(settings) if other != name else ():
+                if port in ports_of(options):
+                    raise bad_parameters({wanted[0]: f"{port} is already used on interface '{other}'."})
 
 
 class Networks(PerNode[NodeNetwork]):
@@ -135,73 +142,6 @@ def _check_ipv6(address: str, length: int) -> None:
     for kind, found in kinds:
         if found:
             raise bad_parameters({"address": f"{address} with type '{kind}', cannot be used as host IPv6 address."})
-
-
-def _check_ports(interfaces: Mapping[str, Interface]) -> None:
-    """What PVE looks at when it writes the file: whether everything that interfaces are made of is there and fits."""
-    users: dict[str, str] = {}
-    for name, settings in interfaces.items():
-        for port in f"{settings.get('bridge_ports', '')} {settings.get('slaves', '')}".split():
-            if users.setdefault(port, name) != name:
-                raise failure(f"port '{port}' is already used on interface '{users[port]}'")
-    for kind, check in (("bond", _check_bond), ("vlan", _check_vlan), ("bridge", _check_bridge)):
-        for name, settings in interfaces.items():
-            if settings["type"] == kind:
-                check(interfaces, name, settings)
-
-
-def _check_bond(interfaces: Mapping[str, Interface], name: str, settings: Interface) -> None:
-    slaves = str(settings.get("slaves", "")).split()
-    for slave in slaves:
-        kind = _kind_of(interfaces, slave, f"bond '{name}' - unable to find slave '{slave}'")
-        if kind not in ("eth", "bond"):
-            raise failure(f"bond '{name}' - wrong interface type on slave '{slave}' ('{kind}' != 'eth or bond')")
-        _check_mtu(interfaces, name, slave)
-    if slaves and settings.get("bond-primary", slaves[0]) not in slaves:
-        raise failure(f"bond '{name}' - bond-primary interface is not a slave at {_FILE} line 1590.")
-
-
-def _check_vlan(interfaces: Mapping[str, Interface], name: str, settings: Interface) -> None:
-    parent, dot, tag = name.rpartition(".")
-    if not (dot and tag.isdecimal()):
-        if not settings.get("vlan-raw-device"):
-            raise failure(f"missing vlan-raw-device option at {_FILE} line 1634.")
-        parent, named = str(settings["vlan-raw-device"]), re.fullmatch(r"vlan(\d+)", name)
-        if named is None and not settings.get("vlan-id"):
-            raise failure(f"missing vlan-id option at {_FILE} line 1642.")
-        tag = str(settings["vlan-id"]) if named is None else named[1]
-    if int(tag) > _HIGHEST_VLAN:
-        raise failure(f"vlan '{name}' - vlan-id {tag} should be <= {_HIGHEST_VLAN}")
-    kind = _kind_of(interfaces, parent, f"vlan '{name}' - unable to find parent '{parent}'")
-    if kind not in ("eth", "bridge", "bond", "vlan"):
-        wrong = f"wrong interface type on parent '{parent}' ('{kind}' != 'eth|bond|bridge|vlan' )"
-        raise failure(f"vlan '{name}' - {wrong}")
-    _check_mtu(interfaces, parent, name)
-
-
-def _check_bridge(interfaces: Mapping[str, Interface], name: str, settings: Interface) -> None:
-    for port in str(settings.get("bridge_ports", "")).split():
-        if re.fullmatch(r"\S+\.\d+", port) and port not in interfaces:
-            continue  # a VLAN of its own is made for the bridge
-        _kind_of(interfaces, port, f"bridge '{name}' - unable to find bridge port '{port}'")
-        if "static" in (interfaces[port].get("method"), interfaces[port].get("method6")):
-            raise failure(f"iface {port} - ip address can't be set on interface if bridged in {name}")
-        _check_mtu(interfaces, port, name)
-
-
-def _check_mtu(interfaces: Mapping[str, Interface], parent: str, child: str) -> None:
-    """Nothing larger than its parent's frames fits through."""
-    wanted = int(interfaces[child].get("mtu", 0))
-    bond = interfaces[parent]["type"] == "bond"
-    have = int(interfaces[parent].get("mtu", wanted if bond else _USUAL_MTU))
-    if have < wanted:
-        raise failure(f"interface '{parent}' - mtu {have} is lower than '{child}' - mtu {wanted}")
-
-
-def _kind_of(interfaces: Mapping[str, Interface], name: str, missing: str) -> str:
-    if name not in interfaces:
-        raise failure(missing)
-    return str(interfaces[name]["type"])
 
 
 def _with_split_addresses(options: Mapping[str, Any]) -> Interface:
@@ -236,26 +176,6 @@ def _completed(settings: Interface, given: Mapping[str, Any]) -> Interface:
     return settings
 
 
-def _read_back(name: str, settings: Interface) -> Interface:
-    """An interface as PVE reads it from the file that it has written: numbers are text, lines end."""
-    read = dict(settings)
-    for key in ("mtu", "vlan-id"):
-        if key in read:
-            read[key] = str(read[key])
-    for key in ("comments", "comments6"):
-        if read.get(key):
-            read[key] = f"{read[key].rstrip()}\n"
-    if read["type"] == "bond":
-        read.setdefault("slaves", "")
-    if read["type"] == "vlan":
-        parent, _, tag = name.rpartition(".")
-        named = re.fullmatch(r"vlan(\d+)", name)
-        read.setdefault("vlan-raw-device", parent)
-        if parent or named is not None:
-            read["vlan-id"] = tag if named is None else named[1]
-    return read
-
-
 def _first_configuration(node: Node) -> dict[str, Interface]:
     """One card for the first bridge, and the rest of the bridges without one."""
     card: Interface = {"type": "eth", "method": "manual", "method6": "manual", "families": ["inet"]}
@@ -269,36 +189,6 @@ def _first_configuration(node: Node) -> dict[str, Interface]:
             settings |= {"address": node.ip, "netmask": "24", "gateway": gateway}
         interfaces[name] = _completed(settings, settings)
     return interfaces
-
-
-def _as_file(interfaces: Mapping[str, Interface]) -> str:
-    lines = ["auto lo", "iface lo inet loopback", ""]
-    for name, settings in interfaces.items():
-        if settings.get("autostart"):
-            lines.append(f"auto {name}")
-        for family, suffix in (("inet", ""), ("inet6", "6")):
-            if family not in settings["families"]:
-                continue
-            lines.append(f"iface {name} {family} {settings[f'method{suffix}']}")
-            if f"address{suffix}" in settings:
-                lines.append(f"\taddress {settings[f'address{suffix}']}/{settings[f'netmask{suffix}']}")
-            if f"gateway{suffix}" in settings:
-                lines.append(f"\tgateway {settings[f'gateway{suffix}']}")
-            lines += _options_in_file(settings) if suffix == "" or settings["families"] == ["inet6"] else []
-            lines += [f"#{line}" for line in str(settings.get(f"comments{suffix}", "")).splitlines()]
-            lines.append("")
-    return "\n".join(lines) + "\n"
-
-
-def _options_in_file(settings: Interface) -> list[str]:
-    lines = []
-    for key in _IN_FILE:
-        if key in settings:
-            value = settings[key] if settings[key] != "" or key != "bridge_ports" else "none"
-            lines.append(f"\t{'bond-slaves' if key == 'slaves' else key.replace('_', '-')} {value}")
-    if settings.get("bridge_vlan_aware"):
-        lines.append("\tbridge-vlan-aware yes")
-    return lines
 
 
 _BASE = "/nodes/{node}/network"
