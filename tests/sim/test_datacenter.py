@@ -80,6 +80,7 @@ def test_metric_servers_take_the_options_of_their_type():
             assert required.reason == "unable to delete required option 'server'"
             await api.delete(one)
             assert (await api.get(one)).reason == "status server entry 'influx' does not exist"
+            assert (await api.delete(one)).reason.startswith("cannot lookup undefined type! at ")
 
     run(scenario())
 
@@ -118,6 +119,12 @@ def test_notifications_have_their_own_way_to_say_no():
                 400,
                 "Cannot create 'phone', an entity with the same name already exists",
             )
+            for kind, name, expected in (
+                ("endpoints/gotify", "phone", "`comment` or `disable`"),
+                ("endpoints/webhook", "gone", "one of `comment`, `disable`, `header`, `body`, `secret`"),
+            ):
+                unknown = await api.put(f"{NOTIFICATIONS}/{kind}/{name}", delete="server")
+                assert unknown.reason.startswith(f"unknown variant `server`, expected {expected} at ")
             nowhere = await api.post(f"{NOTIFICATIONS}/matchers", name="night", target="nope")
             assert (nowhere.status, nowhere.reason) == (404, "endpoint 'nope' does not exist")
             await api.post(f"{NOTIFICATIONS}/matchers", name="night", target="phone")
@@ -127,6 +134,9 @@ def test_notifications_have_their_own_way_to_say_no():
             assert (await api.post(f"{NOTIFICATIONS}/targets/night/test")).status == 404
             await api.delete(f"{NOTIFICATIONS}/matchers/night")
             assert (await api.delete(f"{gotify}/phone")).data is None
+            await api.post("/cluster/backup", id="nightly", schedule="daily", all=1)
+            values = (await api.get(f"{NOTIFICATIONS}/matcher-field-values")).data
+            assert {"field": "job-id", "value": "nightly", "comment": None} in values
 
     run(scenario())
 

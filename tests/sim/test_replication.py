@@ -109,6 +109,16 @@ def test_jobs_that_cannot_be_made(options: dict[str, str], text: str) -> None:
     run(scenario())
 
 
+def test_outside_of_a_cluster_there_is_no_target() -> None:
+    async def scenario() -> None:
+        async with talking(nodes=1, guests=1) as api:
+            vmid = next(iter(api.cluster.world.guests))
+            reply = await api.post(JOBS, id=f"{vmid}-0", type="local", target="pve1")
+            assert reply.reason == "Target 'pve1' does not exists."
+
+    run(scenario())
+
+
 def test_a_guest_is_replicated_to_a_node_once() -> None:
     async def scenario() -> None:
         async with talking() as api:

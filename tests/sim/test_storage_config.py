@@ -86,10 +86,11 @@ def test_every_type_is_taken_and_never_shows_its_password(params: dict[str, str]
     run(scenario())
 
 
-def test_a_volume_group_that_is_not_there_leaves_the_storage_inactive() -> None:
+@pytest.mark.parametrize("params", [{"type": "lvm", "vgname": "nope"}, {"type": "rbd", "pool": "nope"}])
+def test_what_is_not_there_and_not_asked_for_leaves_the_storage_inactive(params: dict[str, str]) -> None:
     async def scenario() -> None:
         async with talking() as api:
-            await api.post("/storage", storage="ghost", type="lvm", vgname="nope")
+            assert (await api.post("/storage", storage="ghost", **params)).status == 200
             status = (await api.get("/nodes/pve1/storage/ghost/status")).data
             assert (status["enabled"], status["active"], status["total"]) == (1, 0, 0)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from quorate.sim.cluster.calendar_events import parse_calendar_event
-from quorate.sim.cluster.config_files import Section, SectionFile, options_of
+from quorate.sim.cluster.config_files import UNDEFINED_TYPE, Section, SectionFile, options_of
 from quorate.sim.cluster.option_routes import Datacenter
 from quorate.sim.cluster.sections import Sections, always, texts
 from quorate.sim.guests import options
@@ -100,7 +100,9 @@ class _MetricServers(Sections):
     path, named_in_path = "/cluster/metrics/server", True
     locks_early = True
     taken = "Metric server '{name}' already exists"
-    missing = texts(read="status server entry '{name}' does not exist", update="no such server '{name}'")
+    missing = texts(
+        read="status server entry '{name}' does not exist", update="no such server '{name}'", delete=UNDEFINED_TYPE
+    )
 
     def file(self, call: Call) -> SectionFile:
         return call.world.part(Datacenter).metric_servers

@@ -11,6 +11,7 @@ from quorate.sim.cluster.config_files import MODIFIED, Section, SectionFile, Sec
 from quorate.sim.cluster.sections import Sections
 from quorate.sim.http.refusals import Refusal, existing, failure
 from quorate.sim.http.routing import Call, route
+from quorate.sim.storage.backup_jobs import BackupJobs
 from quorate.sim.world import World
 
 Entity = dict[str, Any]
@@ -38,6 +39,14 @@ _BUILTIN: Final[dict[str, Entity]] = {
 
 _FIELD_CONDITION = re.compile(r"(?:exact|regex):[A-Za-z0-9_][A-Za-z0-9._-]*=.*")
 _SEVERITIES = ("info", "notice", "warning", "error", "unknown")
+_DELETABLE: Final = {
+    "gotify": "comment disable",
+    "sendmail": "author comment disable from-address mailto mailto-user",
+    "smtp": "author comment disable mailto mailto-user password port username",
+    "webhook": "comment disable header body secret",
+    MATCHER: "comment disable invert-match match-calendar match-field match-severity mode target",
+}
+_WHERE = "at /usr/share/perl5/PVE/API2/Cluster/Notifications.pm line 1421."
 _EVENT_TYPES = ("package-updates", "fencing", "replication", "vzdump", "system-mail")
 _BASE = "/cluster/notifications"
 
@@ -104,6 +113,11 @@ class _Entities(Sections):
         return Refusal(404, f"{self.kind} '{name}' not found\n")
 
     def update(self, call: Call) -> None:
+        known = [f"`{name}`" for name in _DELETABLE[str(self.kind)].split()]
+        for name in call.params.get("delete", ()):
+            if f"`{name}`" not in known:
+                expected = " or ".join(known) if len(known) == 2 else f"one of {', '.join(known)}"
+                raise failure(f"unknown variant `{name}`, expected {expected} {_WHERE}")
         self.file(call).check_digest(call.params.get("digest"))
         self._require(call)
         super().update(call)
@@ -142,14 +156,13 @@ for _kind in (*ENDPOINTS, MATCHER):
 
 def _check_conditions(matcher: Entity) -> None:
     """Conditions are read before they are stored; what cannot be read is PVE's own failure, not a bad parameter."""
-    where = "at /usr/share/perl5/PVE/API2/Cluster/Notifications.pm line 1421."
     for condition in matcher.get("match-field", ()):
         if not _FIELD_CONDITION.fullmatch(condition):
-            raise failure(f"could not apply filter: invalid match-field statement: {condition} {where}")
+            raise failure(f"could not apply filter: invalid match-field statement: {condition} {_WHERE}")
     for severities in matcher.get("match-severity", ()):
         for severity in severities.split(","):
             if severity not in _SEVERITIES:
-                raise failure(f"invalid severity {severity} {where}")
+                raise failure(f"invalid severity {severity} {_WHERE}")
 
 
 @route(f"GET {_BASE}/targets")
@@ -169,5 +182,7 @@ def test_target(call: Call) -> None:
 
 @route(f"GET {_BASE}/matcher-field-values")
 def field_values(call: Call) -> list[dict[str, Any]]:
-    types = [{"field": "type", "value": name} for name in _EVENT_TYPES]
-    return types + [{"field": "hostname", "value": node} for node in call.world.nodes]
+    rows: list[dict[str, Any]] = [{"field": "type", "value": name} for name in _EVENT_TYPES]
+    jobs = call.world.part(BackupJobs).all() if call.allowed("/", "Sys.Audit") else {}
+    rows += [{"field": "job-id", "value": name, "comment": job.get("comment")} for name, job in jobs.items()]
+    return rows + [{"field": "hostname", "value": node} for node in call.world.nodes]

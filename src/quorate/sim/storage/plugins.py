@@ -59,19 +59,13 @@ _NETWORK = f"{_FILES} path preallocation snapshot-as-volume-chain options"
 _SMB = "subdir username password domain smbversion"
 _VMWARE = "password skip-cert-verification port"
 _BLOCKS = f"{_COMMON} blocksize sparse"
+_UNASKED = ("iscsidirect", "rbd", "zfs")  # nobody looks whether their servers answer when they are defined
 
 PLUGINS: Mapping[str, Plugin] = {
     "dir": _plugin("path", f"{_FILES} shared is_mountpoint preallocation snapshot-as-volume-chain", _ANY_FILE, _DISKS),
     "btrfs": _plugin("path", f"{_FILES} shared is_mountpoint nocow preallocation", _ANY_FILE, _DISKS),
     "nfs": _plugin("server export", _NETWORK, _NETWORK_FILES, "images", "shared", fixed="path"),
-    "cifs": _plugin(
-        "server share",
-        f"{_NETWORK} subdir username password domain smbversion",
-        _NETWORK_FILES,
-        "images",
-        "shared",
-        "path",
-    ),
+    "cifs": _plugin("server share", f"{_NETWORK} {_SMB}", _NETWORK_FILES, "images", "shared", fixed="path"),
     "lvm": _plugin(
         "vgname",
         f"{_COMMON} shared base saferemove saferemove-stepsize saferemove_throughput tagged_only"
@@ -173,7 +167,7 @@ def activate(world: World, node: str, storage: Storage) -> None:
 
 def _require_backing(world: World, storage: Storage) -> None:
     """The server has to answer, the pool has to be there."""
-    if not _answers(world, storage):
+    if storage.type not in _UNASKED and not _answers(world, storage):
         if storage.type == "pbs":
             server, port = storage.config["server"], storage.config.get("port", 8007)
             raise failure(f"{storage.id}: error fetching datastores - {UNREACHABLE.format(server=server, port=port)}")
