@@ -47,8 +47,8 @@ _FAILED = "create storage failed: "
             f"{_FAILED}storage 'new' is not online",
         ),
         (
-            {"storage": "new", "type": "btrfs", "path": "/mnt/pool"},
-            f"{_FAILED}'/mnt/pool' is not a btrfs file system",
+            {"storage": "new", "type": "btrfs", "path": "/srv/pool"},
+            f"{_FAILED}'/srv/pool' is not a btrfs file system",
         ),
     ],
 )
@@ -71,6 +71,7 @@ def test_what_pve_refuses_to_create_is_refused_in_its_words(params: dict[str, st
         {"type": "pbs", "server": "192.168.10.6", "datastore": "d", "username": "u@pbs", "password": "secret-word"},
         {"type": "zfspool", "pool": "tank/other", "sparse": "1"},
         {"type": "lvmthin", "vgname": "pve", "thinpool": "data"},
+        {"type": "btrfs", "path": "/mnt/pool", "is_mountpoint": "1"},
     ],
 )
 def test_every_type_is_taken_and_never_shows_its_password(params: dict[str, str]) -> None:

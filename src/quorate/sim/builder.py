@@ -115,22 +115,12 @@ def _vm_config(
     identity: str, name: str, mac: str, drive: str, cores: int, memory: int, _ip: str | None
 ) -> dict[str, Value]:
     return {
-        "name": name,
-        "ostype": "l26",
-        "sockets": 1,
-        "cores": cores,
-        "cpu": "x86-64-v2-AES",
-        "memory": str(memory),
-        "scsihw": "virtio-scsi-single",
-        "scsi0": drive,
-        "net0": f"virtio={mac},bridge=vmbr0,firewall=1",
-        "boot": "order=scsi0;net0",
-        "agent": "1",
-        "onboot": 1,
-        "smbios1": f"uuid={identity}",
+        "name": name, "ostype": "l26", "sockets": 1, "cores": cores, "cpu": "x86-64-v2-AES", "memory": str(memory),
+        "scsihw": "virtio-scsi-single", "scsi0": drive, "net0": f"virtio={mac},bridge=vmbr0,firewall=1",
+        "boot": "order=scsi0;net0", "agent": "1", "onboot": 1, "smbios1": f"uuid={identity}",
         "vmgenid": identity[::-1].replace("-", "")[:8] + identity[8:],
         "meta": "creation-qemu=10.1.2,ctime=1736500000",
-    }
+    }  # fmt: skip
 
 
 def _container_config(
@@ -138,15 +128,7 @@ def _container_config(
 ) -> dict[str, Value]:
     address = f"{ip}/24,gw=192.168.10.1" if ip else "dhcp"
     return {
-        "hostname": name,
-        "arch": "amd64",
-        "ostype": "debian",
-        "cores": cores,
-        "memory": memory,
-        "swap": 512,
-        "rootfs": drive,
-        "net0": f"name=eth0,bridge=vmbr0,firewall=1,hwaddr={mac},ip={address},type=veth",
-        "onboot": 1,
-        "unprivileged": 1,
-        "features": "nesting=1",
-    }
+        "hostname": name, "arch": "amd64", "ostype": "debian", "cores": cores, "memory": memory, "swap": 512,
+        "rootfs": drive, "net0": f"name=eth0,bridge=vmbr0,firewall=1,hwaddr={mac},ip={address},type=veth",
+        "onboot": 1, "unprivileged": 1, "features": "nesting=1",
+    }  # fmt: skip

@@ -13,17 +13,10 @@ from datetime import UTC, datetime, timedelta
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _NAMED = {
-    "minutely": "*:*",
-    "hourly": "*:00",
-    "daily": "00:00",
-    "weekly": "mon 00:00",
-    "monthly": "*-1 00:00",
-    "quarterly": "1,4,7,10-1 00:00",
-    "semiannually": "1,7-1 00:00",
-    "semi-annually": "1,7-1 00:00",
-    "yearly": "1-1 00:00",
-    "annually": "1-1 00:00",
-}
+    "minutely": "*:*", "hourly": "*:00", "daily": "00:00", "weekly": "mon 00:00", "monthly": "*-1 00:00",
+    "quarterly": "1,4,7,10-1 00:00", "semiannually": "1,7-1 00:00", "semi-annually": "1,7-1 00:00",
+    "yearly": "1-1 00:00", "annually": "1-1 00:00",
+}  # fmt: skip
 _FURTHEST_DAYS = 5 * 366
 _ALL_MINUTES = frozenset(range(60))
 _ALL_HOURS = frozenset(range(24))

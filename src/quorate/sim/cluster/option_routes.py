@@ -177,14 +177,9 @@ def qdevice(call: Call) -> dict[str, Any]:
     if not call.world.has_qdevice:
         return {}
     return {
-        "Algorithm": "Fifty-Fifty split",
-        "Echo reply": "Not received yet",
-        "Last poll call": "Never",
-        "Model": "Net",
-        "QNetd host": "192.168.10.250:5403",
-        "State": "Connected",
-        "Tie-breaker": "Node with lowest node ID",
-    }
+        "Algorithm": "Fifty-Fifty split", "Echo reply": "Not received yet", "Last poll call": "Never", "Model": "Net",
+        "QNetd host": "192.168.10.250:5403", "State": "Connected", "Tie-breaker": "Node with lowest node ID",
+    }  # fmt: skip
 
 
 @route("GET /cluster/config/nodes")

@@ -91,16 +91,10 @@ class LocalVolume:
     def as_shown(self) -> dict[str, object]:
         """The volume in the list of local disks that block a migration."""
         row: dict[str, object] = {
-            "volid": self.volid,
-            "cdrom": int(self.is_cdrom),
-            "is_attached": int(self.attached),
-            "is_cloudinit": int(self.is_cloudinit),
-            "is_tpmstate": int(self.key == "tpmstate0"),
-            "is_unused": int(self.is_unused),
-            "is_vmstate": int(self.is_vmstate),
-            "replicate": 1,
-            "shared": 0,
-        }
+            "volid": self.volid, "cdrom": int(self.is_cdrom), "is_attached": int(self.attached),
+            "is_cloudinit": int(self.is_cloudinit), "is_tpmstate": int(self.key == "tpmstate0"),
+            "is_unused": int(self.is_unused), "is_vmstate": int(self.is_vmstate), "replicate": 1, "shared": 0,
+        }  # fmt: skip
         if self.key is not None:
             row["drivename"] = self.key
         if self.size:

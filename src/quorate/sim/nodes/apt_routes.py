@@ -209,15 +209,9 @@ def _origin(uri: str) -> str:
 
 def _described(package: Package, version: str) -> dict[str, Any]:
     return {
-        "Package": package.name,
-        "Title": package.title,
-        "Description": package.title,
-        "Version": version,
-        "Section": package.section,
-        "Priority": "optional",
-        "Origin": package.origin,
-        "Arch": package.arch,
-    }
+        "Package": package.name, "Title": package.title, "Description": package.title, "Version": version,
+        "Section": package.section, "Priority": "optional", "Origin": package.origin, "Arch": package.arch,
+    }  # fmt: skip
 
 
 def _installed(package: Package) -> dict[str, Any]:

@@ -12,30 +12,17 @@ from quorate.sim.world import Node, PerNode
 ESSENTIAL = frozenset({"pve-cluster", "pvedaemon", "pveproxy"})
 
 _DESCRIPTIONS = {
-    "chrony": "chrony, an NTP client/server",
-    "corosync": "Corosync Cluster Engine",
-    "cron": "Regular background program processing daemon",
-    "ksmtuned": "Kernel Samepage Merging (KSM) Tuning Daemon",
-    "lxcfs": "FUSE filesystem for LXC",
-    "postfix": "Postfix Mail Transport Agent",
-    "proxmox-firewall": "Proxmox nftables firewall",
-    "pve-cluster": "The Proxmox VE cluster filesystem",
-    "pve-firewall": "Proxmox VE firewall",
-    "pve-ha-crm": "PVE Cluster HA Resource Manager Daemon",
-    "pve-ha-lrm": "PVE Local HA Resource Manager Daemon",
-    "pve-lxc-syscalld": "Proxmox VE LXC Syscall Daemon",
-    "pvedaemon": "PVE API Daemon",
-    "pvefw-logger": "Proxmox VE firewall logger",
-    "pveproxy": "PVE API Proxy Server",
-    "pvescheduler": "Proxmox VE scheduler",
-    "pvestatd": "PVE Status Daemon",
-    "qmeventd": "PVE Qemu Event Daemon",
-    "spiceproxy": "PVE SPICE Proxy Server",
-    "sshd": "OpenBSD Secure Shell server",
-    "syslog": "System Logging Service",
-    "systemd-journald": "Journal Service",
-    "systemd-timesyncd": "Network Time Synchronization",
-}
+    "chrony": "chrony, an NTP client/server", "corosync": "Corosync Cluster Engine",
+    "cron": "Regular background program processing daemon", "ksmtuned": "Kernel Samepage Merging (KSM) Tuning Daemon",
+    "lxcfs": "FUSE filesystem for LXC", "postfix": "Postfix Mail Transport Agent",
+    "proxmox-firewall": "Proxmox nftables firewall", "pve-cluster": "The Proxmox VE cluster filesystem",
+    "pve-firewall": "Proxmox VE firewall", "pve-ha-crm": "PVE Cluster HA Resource Manager Daemon",
+    "pve-ha-lrm": "PVE Local HA Resource Manager Daemon", "pve-lxc-syscalld": "Proxmox VE LXC Syscall Daemon",
+    "pvedaemon": "PVE API Daemon", "pvefw-logger": "Proxmox VE firewall logger", "pveproxy": "PVE API Proxy Server",
+    "pvescheduler": "Proxmox VE scheduler", "pvestatd": "PVE Status Daemon", "qmeventd": "PVE Qemu Event Daemon",
+    "spiceproxy": "PVE SPICE Proxy Server", "sshd": "OpenBSD Secure Shell server", "syslog": "System Logging Service",
+    "systemd-journald": "Journal Service", "systemd-timesyncd": "Network Time Synchronization",
+}  # fmt: skip
 # Installed, but something else does their work on a normal node.
 _NOT_RUNNING = {"syslog": "not-found", "systemd-timesyncd": "not-found"}
 _CANNOT_RELOAD = frozenset({"chrony", "corosync", "cron", "ksmtuned", "pve-cluster", "pvefw-logger", "qmeventd"})

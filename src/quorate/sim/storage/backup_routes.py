@@ -71,26 +71,12 @@ def defaults(call: Call) -> dict[str, Any]:
     if "backup" not in storage.content:
         raise failure(f"can't use storage '{storage_id}' for backups - wrong content type")
     row: dict[str, Any] = {
-        "all": 0,
-        "bwlimit": 0,
-        "compress": "0",
-        "fleecing": {"enabled": 0},
-        "ionice": 7,
-        "lockwait": 180,
-        "mailnotification": "always",
-        "mode": "snapshot",
-        "notification-mode": "auto",
-        "performance": {"max-workers": 16, "pbs-entries-max": 1048576},
-        "pigz": 0,
-        "prune-backups": storage.config.get("prune-backups", "keep-all=1"),
-        "quiet": 0,
-        "remove": 1,
-        "stdexcludes": 1,
-        "stop": 0,
-        "stopwait": 10,
-        "storage": storage_id,
-        "zstd": 1,
-    }
+        "all": 0, "bwlimit": 0, "compress": "0", "fleecing": {"enabled": 0}, "ionice": 7, "lockwait": 180,
+        "mailnotification": "always", "mode": "snapshot", "notification-mode": "auto",
+        "performance": {"max-workers": 16, "pbs-entries-max": 1048576}, "pigz": 0,
+        "prune-backups": storage.config.get("prune-backups", "keep-all=1"), "quiet": 0, "remove": 1, "stdexcludes": 1,
+        "stop": 0, "stopwait": 10, "storage": storage_id, "zstd": 1,
+    }  # fmt: skip
     if storage.type != "pbs":
         row["dumpdir"] = volumes.path_of(storage, "backup/").rstrip("/")
     if not call.allowed(f"/nodes/{call.node}", "Sys.Audit"):

@@ -46,6 +46,7 @@ def _plugin(required: str, optional: str, contents: str, default: str, about: st
 _NETWORK_FILES = "images rootdir vztmpl iso backup snippets import"
 _ANY_FILE = f"{_NETWORK_FILES} none"
 _DISKS = "images rootdir"
+_MOUNTED = re.compile(r"/mnt/(?!pve)[^/]+")  # where a disk may be mounted that nobody has told the simulator about
 _PATH = re.compile(r"/[-/a-zA-Z0-9_.@]+")
 # Directories that every node has.
 _SYSTEM_DIRECTORIES = frozenset(
@@ -140,14 +141,16 @@ def activate(world: World, node: str, storage: Storage) -> None:
         path = str(storage.config["path"])
         given = str(storage.config.get("is_mountpoint", "no"))
         mount = path if given in _YES else given if given not in _NO else None
-        if mount is not None and mount.removeprefix("/mnt/pve/") not in world.part(Disks).of(node).directories:
+        believed = storage.type == "btrfs" and _MOUNTED.fullmatch(path) is not None
+        mounted = believed or str(mount).removeprefix("/mnt/pve/") in world.part(Disks).of(node).directories
+        if mount is not None and not mounted:
             expected = "directory is expected to be a mount point but is not mounted"
             raise failure(f"{failed}{expected}: '{mount}'")
         may_create = all(str(storage.config.get(name, 1)) in _YES for name in ("mkdir", "create-base-path"))
         if not may_create and not directory_exists(world, path):
             raise failure(f"{failed}directory '{path}' does not exist or is unreachable")
         formatted = {other.config.get("path") for other in world.storages.values() if other.type == "btrfs"}
-        if storage.type == "btrfs" and path not in formatted:
+        if storage.type == "btrfs" and not believed and path not in formatted:
             raise failure(f"'{path}' is not a btrfs file system")
     if "base" in storage.config:
         name = str(storage.config["base"]).partition(":")[0]
