@@ -70,6 +70,28 @@ def test_checksums_are_checked_in_the_task() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("disk.qcow2", b"QFI\xfb\0\0\0\3" + bytes(16) + (3 << 30).to_bytes(8, "big") + bytes(480)),
+        ("disk.vmdk", b"KDMV\1\0\0\0\3\0\0\0" + (3 << 21).to_bytes(8, "little") + bytes(492)),
+    ],
+)
+def test_an_image_makes_a_disk_of_the_size_that_it_says(name: str, image: bytes) -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            reply = await _upload(api, _field("content", "import") + _file(name, image) + _END)
+            assert await api.finished(reply) == "OK"
+            rows = (await api.get("/nodes/pve1/storage/local/content", content="import")).data
+            assert next(row["size"] for row in rows if row["volid"] == f"local:import/{name}") == len(image)
+            volume = (await api.get(f"/nodes/pve1/storage/local/content/local:import/{name}")).data
+            assert volume["size"] == 3 << 30
+            await api.put("/nodes/pve1/qemu/108/config", scsi5=f"local-lvm:0,import-from=local:import/{name}")
+            assert (await api.get("/nodes/pve1/qemu/108/config")).data["scsi5"].endswith("size=3G")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
     ("content", "name", "error"),
     [
         ("iso", "x.exe", "wrong file extension"),

@@ -258,7 +258,8 @@ def _import(
         await context.sleep(0.2 + received.size / _BYTES_PER_SECOND)
         known = {received.fields.get("checksum-algorithm", ""): received.checksum} if received.checksum else None
         full = "import failed: cp: error writing: No space left on device"
-        volume_access.store_file(call.world, storage, node.name, volid, received.size, known, full)
+        inside = _disk_inside(volid, received.head)
+        volume_access.store_file(call.world, storage, node.name, volid, received.size, known, full, inside)
         context.log("finished file import successfully")
 
     return work
@@ -273,6 +274,13 @@ def _check_format(volid: str, head: bytes, temporary: str) -> None:
         raise TaskError(f"qemu-img: Could not open '{temporary}': Image is not in vmdk format")
     if fmt == "ova" and head[257:262] != b"ustar":
         raise TaskError(f"command 'tar -t -f {temporary}' failed: exit code 2")
+
+
+def _disk_inside(volid: str, head: bytes) -> int | None:
+    """The size of the disk that an image says it holds; others are as large as their file."""
+    if volid.endswith(".qcow2"):
+        return int.from_bytes(head[24:32], "big")
+    return int.from_bytes(head[12:20], "little") * 512 if volid.endswith(".vmdk") and head[:4] == b"KDMV" else None
 
 
 def _command(call: Call, node: Node, temporary: str, path: str) -> str:

@@ -97,12 +97,14 @@ def verify(context: TaskContext, actual: str | None, expected: str) -> None:
 
 
 def store_file(
-    world: World, storage: Storage, node: str, volid: str, size: int, checksums: dict[str, str] | None, full: str
-) -> None:
+    world: World, storage: Storage, node: str, volid: str, size: int, checksums: dict[str, str] | None, full: str,
+    virtual_size: int | None = None,
+) -> None:  # fmt: skip
     """The file is there now; one of the same name is overwritten, and `full` is said if there is no room."""
     content, _, name = volid.partition(":")[2].partition("/")
     now = int(world.clock.now())
-    volume = Volume(volid, content, listed_format(content, name), size, used_by_file(size), now, checksums=checksums)
+    fmt = listed_format(content, name)
+    volume = Volume(volid, content, fmt, size, used_by_file(size), now, checksums=checksums, virtual_size=virtual_size)
     storage.remove(node, volid)
     try:
         storage.add(node, volume)
