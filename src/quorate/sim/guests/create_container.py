@@ -114,6 +114,14 @@ async def _make(call: Call, context: TaskContext, guest: Guest, settings: Mappin
     enter_pool(world.access, guest.vmid, call.params.get("pool"))
 
 
+_UNPACKING = {"gz": "-z ", "bz2": "-j ", "xz": "-J ", "zst": "--zstd "}
+_TAR = (
+    "tar xpf - {}--totals --one-file-system -p --sparse --numeric-owner --acls --xattrs '--xattrs-include=user.*'"
+    " '--xattrs-include=security.capability' '--warning=no-file-ignored' '--warning=no-xattr-write'"
+    " -C /var/lib/lxc/{}/rootfs --skip-old-files --anchored --exclude './dev/*'"
+)
+
+
 async def _unpack(call: Call, context: TaskContext, made: list[Volume]) -> None:
     """The files of the template go onto the root file system."""
     volid = call.params["ostemplate"]
@@ -128,7 +136,11 @@ async def _unpack(call: Call, context: TaskContext, made: list[Volume]) -> None:
     unpacked = template.size * _UNPACKED
     if made and made[0].size and unpacked > made[0].size:
         context.log("tar: write error: No space left on device")
-        raise TaskError(f"command 'tar xpf {path} --totals' failed: exit code 2")
+        mapping = (
+            "lxc-usernsexec -m u:0:100000:65536 -m g:0:100000:65536 -- " if call.params.get("unprivileged", 1) else ""
+        )
+        packed = _UNPACKING.get(template.name.rpartition(".")[2], "")
+        raise TaskError(f"command '{mapping}{_TAR.format(packed, call.params['vmid'])}' failed: exit code 2")
     if made:
         volumes.fill(call.world, call.node, made[0], unpacked)
     context.log(tar_total("read", unpacked, _SECONDS_TO_UNPACK))

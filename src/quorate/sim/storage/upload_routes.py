@@ -258,8 +258,8 @@ def _import(
         await context.sleep(0.2 + received.size / _BYTES_PER_SECOND)
         known = {received.fields.get("checksum-algorithm", ""): received.checksum} if received.checksum else None
         full = "import failed: cp: error writing: No space left on device"
-        inside = _disk_inside(volid, received.head)
-        volume_access.store_file(call.world, storage, node.name, volid, received.size, known, full, inside)
+        stored = volume_access.store_file(call.world, storage, node.name, volid, received.size, known, full)
+        stored.virtual_size = _disk_inside(volid, received.head)
         context.log("finished file import successfully")
 
     return work
@@ -279,8 +279,8 @@ def _check_format(volid: str, head: bytes, temporary: str) -> None:
 def _disk_inside(volid: str, head: bytes) -> int | None:
     """The size of the disk that an image says it holds; others are as large as their file."""
     if volid.endswith(".qcow2"):
-        return int.from_bytes(head[24:32], "big")
-    return int.from_bytes(head[12:20], "little") * 512 if volid.endswith(".vmdk") and head[:4] == b"KDMV" else None
+        return int.from_bytes(head[24:32], "big") or None
+    return int.from_bytes(head[12:20], "little") * 512 if head.startswith(b"KDMV") else None
 
 
 def _command(call: Call, node: Node, temporary: str, path: str) -> str:

@@ -97,16 +97,15 @@ def verify(context: TaskContext, actual: str | None, expected: str) -> None:
 
 
 def store_file(
-    world: World, storage: Storage, node: str, volid: str, size: int, checksums: dict[str, str] | None, full: str,
-    virtual_size: int | None = None,
-) -> None:  # fmt: skip
+    world: World, storage: Storage, node: str, volid: str, size: int, checksums: dict[str, str] | None, full: str
+) -> Volume:
     """The file is there now; one of the same name is overwritten, and `full` is said if there is no room."""
     content, _, name = volid.partition(":")[2].partition("/")
     now = int(world.clock.now())
-    fmt = listed_format(content, name)
-    volume = Volume(volid, content, fmt, size, used_by_file(size), now, checksums=checksums, virtual_size=virtual_size)
+    volume = Volume(volid, content, listed_format(content, name), size, used_by_file(size), now, checksums=checksums)
     storage.remove(node, volid)
     try:
         storage.add(node, volume)
     except TaskError as error:
         raise TaskError(full) from error
+    return volume
