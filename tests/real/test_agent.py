@@ -8,6 +8,7 @@ import hashlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,9 @@ BINARY = base64.b64encode("é€".encode() + b"\xff\x00\n").decode()
 )
 async def test_the_simulated_agent_answers_as_the_real_one(lab: Lab, questions: list[tuple[str, Any]]):
     async with asking(lab) as api:
+        version = (await api.get(f"{REAL}/info")).data["result"]["version"]
+        simulated = api.cluster.world.guests[110]
+        simulated.system = replace(simulated.system, agent_version=version)
         for question in questions:
             assert await answer(api, SIMULATED, *question) == await answer(api, REAL, *question), question
 

@@ -32,7 +32,7 @@ _FILES_AT = 1794773868
 _BARE = OperatingSystem(agent_installed=False, obeys_shutdown=False)
 """A disk with nothing on it: no agent answers and nobody reacts to the power button."""
 
-_LIVE_SYSTEM = OperatingSystem("debian", "Debian rig guest", "12", "12", "6.1.0-42-amd64")
+_LIVE_SYSTEM = OperatingSystem("debian", "Debian rig guest", "12", "12", "6.1.0-42-amd64", agent_version="7.2.22")
 
 
 def recorded_cluster(clock: ManualClock) -> SimulatedCluster:

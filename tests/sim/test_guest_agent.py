@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,14 +65,20 @@ def test_the_input_reaches_the_command():
     run(check())
 
 
-def test_a_result_can_be_read_once():
+@pytest.mark.parametrize(
+    ("version", "told"), [("7.2.22", "Invalid parameter 'pid'"), ("10.0.2", "PID ld does not exist")]
+)
+def test_a_result_can_be_read_once(version: str, told: str):
     async def check() -> None:
         async with talking() as api:
+            guest = api.cluster.world.guests[102]
+            guest.system = replace(guest.system, agent_version=version)
             pid = (await execute(api, "true")).data["pid"]
             assert (await api.get(f"{AGENT}/exec-status", pid=pid)).data == {"exited": 1, "exitcode": 0}
             for unknown in (pid, 99999):
                 again = await api.get(f"{AGENT}/exec-status", pid=unknown)
-                assert (again.status, again.reason) == (500, "Agent error: Invalid parameter 'pid'")
+                assert (again.status, again.reason) == (500, f"Agent error: {told}")
+            assert (await api.get(f"{AGENT}/info")).data["result"]["version"] == version
 
     run(check())
 

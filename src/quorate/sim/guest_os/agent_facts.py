@@ -10,7 +10,6 @@ from quorate.sim.guest_os.machine import Machine
 from quorate.sim.guests import status
 from quorate.sim.guests.guest import MIB, Address, Guest
 
-VERSION = "10.0.2"
 NO_MAC = "00:00:00:00:00:00"
 
 _BLOCK = 128 * MIB
@@ -26,9 +25,8 @@ _WITHOUT_ANSWER = frozenset({"shutdown", "suspend-disk", "suspend-hybrid", "susp
 
 
 def _info(machine: Machine) -> dict[str, Any]:
-    del machine
     return {
-        "version": VERSION,
+        "version": machine.guest.system.agent_version,
         "supported_commands": [
             {"name": f"guest-{name}", "enabled": True, "success-response": name not in _WITHOUT_ANSWER}
             for name in _COMMANDS.split()

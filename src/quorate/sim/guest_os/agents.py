@@ -93,7 +93,10 @@ class SimulatedAgent:
         return {"pid": process.pid}
 
     def _exec_status(self, pid: int) -> dict[str, Any]:
-        process = existing(self._machine.processes.get(pid), AgentError("Invalid parameter 'pid'"))
+        # Since 9.0 the agent forgets to fill in the number.
+        old = int(self._machine.guest.system.agent_version.partition(".")[0]) < 9
+        unknown = AgentError("Invalid parameter 'pid'" if old else "PID ld does not exist")
+        process = existing(self._machine.processes.get(pid), unknown)
         if not process.exited:
             return {"exited": False}
         del self._machine.processes[pid]  # the agent forgets it once it was asked for

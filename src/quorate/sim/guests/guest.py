@@ -58,6 +58,7 @@ class OperatingSystem:
     version_id: str = "13"
     kernel: str = "6.12.57+deb13-amd64"
     agent_installed: bool = True
+    agent_version: str = "10.0.2"
     obeys_shutdown: bool = True
 
 
