@@ -50,7 +50,7 @@ def _build(world: World) -> None:
     world.nodes[NODE] = node
     for name, kind in (("local", "dir"), ("difa", "dir"), ("difb", "dir"), ("difbt", "btrfs")):
         path = {"local": "/var/lib/vz", "difbt": "/mnt/difbt"}.get(name, f"/var/lib/{name}")
-        storage = Storage(name, kind, _EVERYTHING, config={"path": path})
+        storage = Storage(name, kind, _EVERYTHING, config={"path": path}, defined_at=world.clock.now() - 1000)
         storage.places = {NODE: StorageSpace(_TOTAL, _USED)}
         world.storages[name] = storage
     made = int(world.clock.now()) - 1000

@@ -150,3 +150,15 @@ def test_a_picture_is_only_named():
             assert "No DS called 'nothing'" in unknown.reason
 
     run(check())
+
+
+def test_a_new_storage_has_no_past():
+    async def check() -> None:
+        async with talking() as api:
+            assert (await api.post("/storage", storage="new", type="dir", path="/srv/new")).status == 200
+            await api.clock.advance(300)
+            rows = (await api.get("/nodes/pve1/storage/new/rrddata", timeframe="hour")).data
+            assert {"total" in row for row in rows[:50]} == {False}
+            assert "total" in rows[-1]
+
+    run(check())

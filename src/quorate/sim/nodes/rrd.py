@@ -269,7 +269,7 @@ def storage_points(world: World, node: str, storage: Storage, timeframe: str, cf
     def sample(time: float) -> Sample:
         return {"total": place.total, "used": _grown(place.used, now - time)}
 
-    return points(window(world, timeframe, cf), sample, since=world.started_at - _CLUSTER_AGE)
+    return points(window(world, timeframe, cf), sample, since=max(storage.defined_at, world.started_at - _CLUSTER_AGE))
 
 
 def _grown(used: int, ago: float) -> float:

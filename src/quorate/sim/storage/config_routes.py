@@ -35,7 +35,7 @@ def _add(call: Call, storage_id: str, kind: str, content: tuple[str, ...], optio
     if storage_id in world.storages:
         raise failure(f"storage ID '{storage_id}' already defined")
     shared = plugins.PLUGINS[kind].shared or bool(options.get("shared"))
-    storage = Storage(storage_id, kind, content, shared)
+    storage = Storage(storage_id, kind, content, shared, defined_at=world.clock.now())
     if kind in ("nfs", "cifs") and "path" not in options:
         options["path"] = f"/mnt/pve/{storage_id}"
     _set(storage, options)

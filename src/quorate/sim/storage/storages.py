@@ -81,6 +81,7 @@ class Storage:
     disabled: bool = False
     config: dict[str, str | int] = field(default_factory=dict)
     places: dict[str, StorageSpace] = field(default_factory=dict)
+    defined_at: float = 0.0
 
     def on_node(self, node: str) -> bool:
         """Whether the storage is meant for this node."""
