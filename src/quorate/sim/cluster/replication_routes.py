@@ -236,7 +236,7 @@ def create_job(call: Call) -> None:
     vmid = int(job_id.partition("-")[0])
     _require_change(call, vmid)
     guest = existing(call.world.guests.get(vmid), f"Guest '{vmid}' does not exists.")
-    if target not in call.world.nodes or len(call.world.nodes) == 1:  # outside of a cluster PVE knows no members
+    if target not in call.world.nodes or call.world.standalone:  # outside of a cluster PVE knows no members
         raise failure(f"Target '{target}' does not exists.")
     if not replicatable_volumes(call.world, guest):
         raise failure("No replicatable volumes found")

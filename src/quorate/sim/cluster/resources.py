@@ -63,14 +63,9 @@ class ResourceRows:
     def storage(self, storage: Storage, node: Node) -> dict[str, Any]:
         """One storage on one node."""
         row: dict[str, Any] = {
-            "id": f"storage/{node.name}/{storage.id}",
-            "type": "storage",
-            "storage": storage.id,
-            "node": node.name,
-            "plugintype": storage.type,
-            "content": ",".join(storage.content),
-            "shared": int(storage.shared),
-        }
+            "id": f"storage/{node.name}/{storage.id}", "type": "storage", "storage": storage.id, "node": node.name,
+            "plugintype": storage.type, "content": ",".join(storage.content), "shared": int(storage.shared),
+        }  # fmt: skip
         report = self._daemon.storages.get((node.name, storage.id)) if node.online else None
         if report is None:
             return row | {"status": "unknown"}

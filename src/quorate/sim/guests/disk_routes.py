@@ -30,34 +30,22 @@ _SECONDS = 0.4
 # Words for a disk that goes to another guest.
 _HANDOVER: Mapping[Kind, Mapping[str, str]] = {
     "qemu": {
-        "parameter": "target-disk",
-        "missing": "could not find VM",
-        "target missing": "could not find target VM",
-        "guests": "VMs",
-        "guest": "VM",
-        "of": "VM",
-        "disk": "Disk",
-        "key": "disk",
+        "parameter": "target-disk", "missing": "could not find VM", "target missing": "could not find target VM",
+        "guests": "VMs", "guest": "VM", "of": "VM", "disk": "Disk", "key": "disk",
         "template": "Can't move disks from or to template VMs",
         "snapshot": "Can't move disk used by a snapshot to another VM",
         "running": "Cannot move disk to another VM while the source VM is running - detach first",
         "log": "reassign disk '{key}' from VM '{vmid}' as '{target_key}' to VM '{target}'",
     },
     "lxc": {
-        "parameter": "target-volume",
-        "missing": "could not find CT",
-        "target missing": "could not find CT",
-        "guests": "containers",
-        "guest": "Container",
-        "of": "container",
-        "disk": "volume",
-        "key": "volume",
+        "parameter": "target-volume", "missing": "could not find CT", "target missing": "could not find CT",
+        "guests": "containers", "guest": "Container", "of": "container", "disk": "volume", "key": "volume",
         "template": "Can't move volumes from or to template CT",
         "snapshot": "Cannot move volume used by a snapshot to another container",
         "running": "Cannot move in-use volume while the source CT is running - detach or shutdown first",
         "log": "moving volume '{key}' from container '{vmid}' to '{target}'",
     },
-}
+}  # fmt: skip
 
 
 @route(f"PUT {QEMU}/resize")

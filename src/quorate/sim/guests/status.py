@@ -67,15 +67,10 @@ def list_row(world: World, guest: Guest, *, full: bool = False) -> dict[str, Any
     now = world.clock.now()
     moving = load(world, guest, now)
     row: dict[str, Any] = {
-        "vmid": guest.vmid,
-        "name": guest.name,
-        "status": guest.status,
-        "cpus": world.guest_cpus(guest),
-        "maxmem": guest.memory,
-        "maxdisk": guest.disk_size,
-        "disk": disk_used(world, guest),
+        "vmid": guest.vmid, "name": guest.name, "status": guest.status, "cpus": world.guest_cpus(guest),
+        "maxmem": guest.memory, "maxdisk": guest.disk_size, "disk": disk_used(world, guest),
         **{key: moving[key] for key in ("uptime", "cpu", "mem", "netin", "netout")},
-    }
+    }  # fmt: skip
     if guest.kind == "lxc":
         row |= {"type": "lxc", "maxswap": guest.swap, "swap": 0}
         row |= {"diskread": moving["diskread"], "diskwrite": moving["diskwrite"]}

@@ -129,15 +129,9 @@ def _is_own(call: Call, upid: Upid) -> bool:
 
 def _identity(upid: Upid) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "upid": str(upid),
-        "node": upid.node,
-        "pid": upid.pid,
-        "pstart": upid.pstart,
-        "starttime": upid.starttime,
-        "type": upid.type,
-        "id": upid.id,
-        "user": upid.owner,
-    }
+        "upid": str(upid), "node": upid.node, "pid": upid.pid, "pstart": upid.pstart, "starttime": upid.starttime,
+        "type": upid.type, "id": upid.id, "user": upid.owner,
+    }  # fmt: skip
     return row | ({"tokenid": upid.tokenid} if upid.tokenid else {})
 
 
