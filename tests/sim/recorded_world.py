@@ -9,7 +9,8 @@ from quorate.sim.access.directory import Pool, Token
 from quorate.sim.clock import ManualClock
 from quorate.sim.guests.guest import OperatingSystem
 from quorate.sim.nodes.disks import Disks
-from quorate.sim.nodes.network_routes import Interface, Networks
+from quorate.sim.nodes.network_file import Interface
+from quorate.sim.nodes.network_routes import Networks
 from quorate.sim.nodes.status_daemon import StatusDaemon
 from quorate.sim.simulator import SimulatedCluster
 from quorate.sim.storage.storages import Storage, StorageSpace, Volume
