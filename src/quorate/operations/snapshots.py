@@ -116,7 +116,9 @@ async def creation(guest: Guest, name: str, description: str | None, *, ram: boo
         raise Conflict(f"{guest} is a template, and those have no snapshots", next_step="It does not change anyway")
     refuse_locked(guest, status)
     if name in (row["name"] for row in existing):
-        raise Conflict(f"{guest} already has a snapshot {name!r}", next_step="Choose another name, or leave it out")
+        raise Conflict(
+            f"{guest} already has a snapshot {name!r}", next_step="Choose another name, or leave snapshot out"
+        )
     if not able:
         raise await _unable(guest)
     running = status.get("status") == "running"
@@ -138,7 +140,7 @@ def check_name(kind: str, name: str) -> None:
     rules = f"A name begins with a letter, then has letters, digits, - and _; it has 2 to {LONGEST_NAME} characters"
     if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         near = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:LONGEST_NAME]
-        hint = f"{near!r} would do" if _NAME.fullmatch(near) else "Choose another, or leave it out"
+        hint = f"{near!r} would do" if _NAME.fullmatch(near) else "Choose another, or leave snapshot out"
         raise BadArgument(f"{name!r} is not a name for a snapshot", why=rules, next_step=hint)
     if name in _RESERVED[kind]:
         raise BadArgument(f"PVE reserves the name {name!r}", next_step="Choose another name")

@@ -1,16 +1,18 @@
 """bsahane's 53 tools: listed as documented, each run, its own gate and ours tried."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from quorate.app import simulated_cluster
 from quorate.config import Access
 from quorate.sim.guest_os.machine import Machines
 from tests.coverage import bsahane, lists, looks
 from tests.coverage.rows import Done
 from tests.rigs.compat_session import Try, as_documented, attempt, documented, refused, surface
-from tests.rigs.mcp_session import text_of
+from tests.rigs.mcp_session import second_server, text_of
 from tests.rigs.sweeps import sample
 
 pytestmark = pytest.mark.anyio
@@ -360,3 +362,71 @@ async def test_the_documented_examples_work_as_they_are_written(tmp_path):
         address = "ip=192.168.1.50/24,gw=192.168.1.1"
         await quorate.facts("proxmox-cloudinit-set", name="web01", ipconfig0=address, confirm=True)
         looks.has(quorate.sim.world.guests[50009].effective_config(), ipconfig0=address)
+
+
+async def test_an_address_may_be_followed_by_its_gateway(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        new = {"hostname": "ct01", "ostemplate": "debian-13-standard_13.1-2_amd64.tar.zst", "confirm": True}
+        made = await quorate.facts("proxmox-create-lxc", **new, node="pve1", net_ip="192.168.1.50/24,gw=192.168.1.1")
+        card = str(quorate.sim.world.guests[made["vmid"]].config["net0"])
+        assert {"bridge=vmbr0", "ip=192.168.1.50/24", "gw=192.168.1.1"} <= set(card.split(","))
+
+
+async def test_cards_are_told_by_their_slot(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        assert (await quorate.facts("proxmox-vm-nic-add", vmid=108, bridge="vmbr1", confirm=True))["added"] == "net1"
+        assert (await quorate.facts("proxmox-vm-nic-remove", vmid=108, slot=1, confirm=True))["removed"] == "net1"
+
+
+@pytest.mark.parametrize(("compress", "ending"), [("0", ".vma"), ("1", ".vma.lzo"), ("none", ".vma")])
+async def test_a_compression_may_be_written_as_pve_does(tmp_path, compress, ending):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        await quorate.facts("proxmox-backup-vm", vmid=108, storage="nas", compress=compress, confirm=True)
+        stored = [one.volid for one in quorate.sim.world.storages["nas"].volumes("pve1")]
+        assert [one for one in stored if "vzdump-qemu-108-" in one and one.endswith(ending)]
+
+
+async def test_rules_are_in_force_in_their_order_before_those_that_were_there(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        old, ssh, rest = (
+            {"type": "in", "action": "ACCEPT", "proto": "tcp", "dport": "80"},
+            {"type": "in", "action": "ACCEPT", "proto": "tcp", "dport": "22"},
+            {"type": "in", "action": "DROP"},
+        )
+        await quorate.facts("proxmox-vm-firewall-set", vmid=108, rules=[old], confirm=True)
+        shown = await quorate.facts("proxmox-vm-firewall-set", vmid=108, rules=[ssh, rest], dry_run=True)
+        assert len(shown["results"]) == 2
+        added = await quorate.facts("proxmox-vm-firewall-set", vmid=108, rules=[ssh, rest], confirm=True)
+        assert added["rules_added"] == 2
+        told = (await quorate.facts("proxmox-vm-firewall-get", vmid=108))["rules"]
+        assert [(one["action"], one.get("dport")) for one in told] == [
+            ("ACCEPT", "22"),
+            ("DROP", None),
+            ("ACCEPT", "80"),
+        ]
+        last = {"type": "in", "action": "REJECT", "pos": 3}
+        await quorate.facts("proxmox-vm-firewall-set", vmid=108, rules=[last], confirm=True)
+        told = (await quorate.facts("proxmox-vm-firewall-get", vmid=108))["rules"]
+        assert [one["action"] for one in told] == ["ACCEPT", "DROP", "ACCEPT", "REJECT"]
+
+
+async def test_a_pool_is_neither_made_by_adding_to_it_nor_changed_by_creating_it(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        for tool in ("proxmox-pool-add", "proxmox-pool-remove"):
+            assert "There is no pool 'typo'" in await refused(quorate, tool, poolid="typo", vmid=205, confirm=True)
+        text = await refused(quorate, "proxmox-create-pool", poolid="lab", comment="mine", confirm=True)
+        assert "There is a pool lab already. Its comment is 'play here'" in text
+
+
+@pytest.mark.parametrize(("default", "expected"), [(None, "local-lvm"), ("tank", "tank")])
+async def test_new_disks_are_where_that_server_puts_them(tmp_path, default, expected):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        target = replace(simulated_cluster(quorate.sim), default_storage=default)
+        async with second_server(quorate, tmp_path / "second.jsonl", clusters=(target,)) as second:
+            create = {"node": "pve1", "vmid": 220, "name": "web", "disk_gb": 1}
+            await second.facts("proxmox-create-vm", **create, wait=True, confirm=True)
+            for vmid, full in ((221, True), (222, False)):
+                clone = {"source_vmid": 9000, "new_vmid": vmid, "name": "copy", "full": full}
+                await second.facts("proxmox-clone-vm", **clone, wait=True, confirm=True)
+        disks = [str(quorate.sim.world.guests[vmid].config["scsi0"]).partition(":")[0] for vmid in (220, 221, 222)]
+        assert disks == [expected, expected, "local-lvm"], "a linked clone stays where its template is"

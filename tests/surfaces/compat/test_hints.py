@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import quorate
-from quorate.hints import GUEST_POWER, TASK_WAIT, Advice
+from quorate.hints import GUEST_POWER, GUEST_SERVICE, TASK_WAIT, Advice
 from quorate.operations.registry import operations
 from quorate.surfaces.compat import SYSTEMS, system
 from quorate.surfaces.compat.advice import AdviceTranslator
@@ -99,6 +99,14 @@ def test_a_call_of_ours_becomes_the_call_of_theirs_that_does_the_same():
     assert text == "Shut it down first: proxmox_shutdown_lxc"
 
 
+def test_a_tool_that_has_just_been_called_is_no_advice_and_nothing_is_to_be_listed_without_one():
+    served = system("solomonneas")
+    translator, tool = AdviceTranslator(served), served.tools["proxmox_service_status"]
+    assert translator.advise(Advice("List the services", GUEST_SERVICE), tool) is None
+    again = Advice("Look at another", GUEST_SERVICE(service="ssh"))
+    assert translator.advise(again, tool) == "Look at another: proxmox_service_status service=ssh"
+
+
 # -- as they come out --------------------------------------------------------------------------------------------------
 
 TAKEN = [
@@ -147,6 +155,40 @@ async def test_a_warning_names_no_argument_that_the_tool_does_not_have(tmp_path,
         answer = text_of(await served.call(tool, **given, ostemplate="debian-13-standard_13.1-2_amd64.tar.zst"))
         assert "pct enter" in answer
         assert set(re.findall(r"\w+", answer)) & OUR_ARGUMENTS <= set(system(name).tools[tool].spellings)
+
+
+POWER_OFF = {"name": "pihole", "confirm": True}
+LED_TO = [
+    ("bsahane", "proxmox-delete-lxc", POWER_OFF, ["Shut it down first"], ["-vm"]),
+    ("bsahane", "proxmox-guest-exec", {"vmid": 108, "command": "id"}, ["proxmox-start-vm vmid=108"], ["-lxc"]),
+    ("bsahane", "proxmox-configure-vm", {"vmid": 108, "params": {"nosuch": 1}, "confirm": True},
+     ["proxmox-vm-info vmid=108"], ["-lxc"]),
+    ("bsahane", "proxmox-delete-pool", {"poolid": "lab", "confirm": True},
+     ["proxmox-pool-remove poolid=lab"], ["pool-add", "create-pool"]),
+    ("bsahane", "proxmox-cloudinit-set", {"vmid": 108, "confirm": True}, ["ciuser"], [" user"]),
+    ("bsahane", "proxmox-create-snapshot", {"vmid": 108, "snapname": "clean", "confirm": True},
+     ["Choose another name"], [" out"]),
+    ("bsahane", "proxmox-vm-metrics", {"vmid": 108, "timeframe": "age"}, ["hour, day, week"], ["See "]),
+    ("gilby125", "proxmox_execute_vm_command", {"node": "pve1", "vmid": "108", "command": "id"},
+     ["proxmox_start_vm vmid=108"], ["_lxc"]),
+    ("gilby125", "proxmox_create_snapshot_lxc", {"node": "pve1", "vmid": "200", "snapname": "1 1"},
+     ["Choose another"], [" out"]),
+    ("gilby125", "proxmox_add_disk_vm",
+     {"node": "pve1", "vmid": "108", "disk": "scsi0", "storage": "local-lvm", "size": "1"}, ["is taken"], [" out"]),
+    ("gilby125", "proxmox_delete_backup", {"node": "pve1", "storage": "nas", "volume": "backup/vzdump-qemu-1-x.vma"},
+     ["proxmox_list_backups"], []),
+    ("solomonneas", "proxmox_list_storage", {"node": "pve9"}, ["List the nodes: proxmox_status"], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "given", "has", "lacks"), LED_TO, ids=[f"{name}-{tool}" for name, tool, *_ in LED_TO]
+)
+async def test_a_refusal_leads_only_to_what_helps_there(tmp_path, name, tool, given, has, lacks):
+    async with surface(tmp_path, name, opt_ins=OPT_INS) as served:
+        text = await refused(served, tool, **given)
+        assert all(one in text for one in has), text
+        assert not any(one in text for one in lacks), text
 
 
 BACKUP = "some backup of a VM"

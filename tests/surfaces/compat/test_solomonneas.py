@@ -340,12 +340,29 @@ async def test_errors_carry_a_code_that_does_not_change(tmp_path):
             ),
             "DESTRUCTIVE_ENV_REQUIRED": ("proxmox_destroy_resource", {"vmid": 206, **SURE}),
         }
-        for code, (tool, given) in expected.items():
+        missing: list[tuple[str, tuple[str, dict[str, Any]]]] = [
+            ("WRITE_CONFIRMATION_REQUIRED", ("proxmox_start_resource", {"vmid": 206})),
+            ("DESTRUCTIVE_CONFIRMATION_REQUIRED", ("proxmox_destroy_resource", {"vmid": 206, "confirm": True})),
+        ]
+        for code, (tool, given) in [*expected.items(), *missing]:
             answer = await quorate.call(tool, **given)
             assert answer.is_error
             payload = json.loads(text_of(answer))
             assert payload["code"] == code, payload
             assert payload == answer.structured_content
+
+
+async def test_new_disks_are_where_that_server_puts_them(tmp_path):
+    async with surface(tmp_path, SYSTEM) as quorate:
+        guests = quorate.sim.world.guests
+        await quorate.facts("proxmox_create_vm", vmid=220, name="web", confirm=True)
+        assert str(guests[220].config["scsi0"]).startswith("local-lvm:")
+        template = "local:vztmpl/debian-13-standard_13.1-2_amd64.tar.zst"
+        await quorate.facts("proxmox_create_container", vmid=221, hostname="ct", ostemplate=template, confirm=True)
+        assert str(guests[221].config["rootfs"]).startswith("local-lvm:")
+        del quorate.sim.world.storages["local-lvm"]
+        await quorate.facts("proxmox_create_vm", vmid=222, name="other", confirm=True)
+        assert str(guests[222].config["scsi0"]).startswith(("tank:", "nas:"))
 
 
 # -- gates -------------------------------------------------------------------------------------------------------------

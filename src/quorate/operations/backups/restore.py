@@ -232,7 +232,7 @@ async def _over(
 async def _refuse_wrong(guest: Guest, backup: Volume, node: str | None, readers: list[str]) -> None:
     if guest.is_vm == backup.is_container:
         kind = "container" if backup.is_container else "VM"
-        raise Conflict(f"{guest} cannot be replaced by a {kind}", next_step="Choose another vmid, or leave it out")
+        raise Conflict(f"{guest} cannot be replaced by a {kind}", next_step="Choose another vmid, or leave vmid out")
     if node not in (None, guest.row.node):
         raise BadArgument(f"{guest} is on {guest.row.node}, not on {node}", next_step="Leave node out")
     if guest.row.node not in readers:

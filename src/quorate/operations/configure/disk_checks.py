@@ -63,7 +63,7 @@ def free_slot(guest: Guest, config: Config, given: str | None) -> str:
             next_step=f"Give one of {', '.join(buses)}, or {buses[0]}1",
         )
     if wanted in config:
-        raise Conflict(f"{wanted} of {guest} is taken by {config[wanted]}", next_step="Leave it out for a free slot")
+        raise Conflict(f"{wanted} of {guest} is taken by {config[wanted]}", next_step="Leave disk out for a free slot")
     return wanted
 
 

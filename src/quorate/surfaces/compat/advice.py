@@ -14,6 +14,7 @@ from quorate.surfaces.compat.declaration import System, Tool
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "guest": ("vmid",),
     "task": ("upid",),
+    "pool": ("poolid",),
     "vmid": ("vmid", "new_vmid", "newid"),
     "host": ("hostname",),
     "device": ("device_id",),
@@ -27,7 +28,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }
 """Our name for an argument -> what other servers call it. Names that are the same everywhere are not listed."""
 
-INSTEAD: Mapping[str, str] = {"task_wait": "task_get"}
+INSTEAD: Mapping[str, str] = {"task_wait": "task_get", "node_list": "cluster_status", "volume_list": "backup_list"}
 """An operation that serves where a system has no tool for the one in a hint."""
 
 ADVICE = ("next", "note", "warnings", "unchanged", "to_do", "stdout_cut", "stderr_cut")
@@ -39,7 +40,13 @@ _GIVEN = re.compile(r"(?<![\w-])([a-z][a-z_]*)=")
 _LEFT_OUT = re.compile(r"\b[Ll]eave (?!it |them |that )(\w+) out")
 _SENTENCE = re.compile(r"(?<=[.;])\s+")
 _CHOICE = re.compile(r",? or (?=\w)")
-_KINDS = ("_vm", "_lxc", "-vm", "-lxc", "_container")
+_LOOK = ("See ", "List ")
+"""How advice begins that is nothing without its tool."""
+_KINDS = {"vm": "vm", "vms": "vm", "qemu": "vm", "lxc": "ct", "container": "ct", "containers": "ct"}
+"""Words in the name of a tool for one kind of guest -> what our labels call that kind."""
+_FOR_BOTH = {"type", "type_", "vm_type"}
+"""Arguments by which a tool takes either kind, whatever its name says."""
+_LABEL = re.compile(r"\b(vm|ct) \d+\b")
 
 
 @cache
@@ -58,19 +65,24 @@ class AdviceTranslator:
 
     # -- tools by value --------------------------------------------------------------------------------------------
 
-    def call(self, hint: ToolHint, tool: Tool | None = None) -> str | None:
-        """The call that does the same here, or several that might; None if there is none. `tool` is the one called."""
+    def call(self, hint: ToolHint, tool: Tool | None = None, about: str = "") -> str | None:
+        """The call that does the same here, or several that might; None if there is none.
+
+        `tool` is the one called, `about` what was said of its guest: neither leads to a tool for the other kind.
+        """
         given = hint.spelled_arguments
+        kind = _kind_in(about) or (_kind_of(tool) if tool else None)
         fitting: list[tuple[int, Tool, dict[str, str]]] = []
         for one, native in self._native:
             if native.tool == hint.tool and native.arguments.items() <= given.items():
                 rest = {name: value for name, value in given.items() if name not in native.arguments}
-                fitting.append((len(native.arguments), one, rest))
+                if kind in (None, _kind_of(one) or kind) and (given or tool is None or one.name != tool.name):
+                    fitting.append((len(native.arguments), one, rest))
         if not fitting:
             instead = INSTEAD.get(hint.tool)
-            return self.call(ToolHint(instead, hint.arguments), tool) if instead else None
+            return self.call(ToolHint(instead, hint.arguments), tool, about) if instead else None
         most = max(count for count, *_ in fitting)
-        best = _of_one_kind([(one, rest) for count, one, rest in fitting if count == most], tool)
+        best = [(one, rest) for count, one, rest in fitting if count == most]
         return " or ".join(dict.fromkeys(self._written(one, rest) for one, rest in best))
 
     def _written(self, tool: Tool, given: Mapping[str, str]) -> str:
@@ -87,28 +99,31 @@ class AdviceTranslator:
 
     # -- whole advice ----------------------------------------------------------------------------------------------
 
-    def advise(self, advice: Advice | str, tool: Tool) -> str | None:
+    def advise(self, advice: Advice | str, tool: Tool, about: str = "") -> str | None:
         """The advice without what cannot be followed here; None if nothing is left of it."""
         if isinstance(advice, str):
             return self._possible_text(advice, tool)
-        calls = [call for hint in advice.tools if (call := self.call(hint, tool))]
+        calls = [call for hint in advice.tools if (call := self.call(hint, tool, about))]
         text = self._possible_text(advice.text, tool)
         if not calls:
-            return text
+            return None if advice.tools and advice.text.startswith(_LOOK) else text
         return f"{text.rstrip('.')}: {', '.join(calls)}" if text else f"See {', '.join(calls)}"
 
     def translate(self, facts: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
         """An answer with its advice in this server's words; advice that nobody can follow here is left out."""
-        translated = {name: self._part(value, tool) if name in ADVICE else value for name, value in facts.items()}
+        about = str(facts.get("plan", ""))
+        translated = {
+            name: self._part(value, tool, about) if name in ADVICE else value for name, value in facts.items()
+        }
         kept = {name: value for name, value in translated.items() if name not in ADVICE or value not in (None, [])}
-        resolved: dict[str, Any] = resolve(kept, lambda hint: self.call(hint, tool))
+        resolved: dict[str, Any] = resolve(kept, lambda hint: self.call(hint, tool, about))
         return resolved
 
-    def _part(self, value: Any, tool: Tool) -> Any:
+    def _part(self, value: Any, tool: Tool, about: str) -> Any:
         if isinstance(value, (str, Advice)):
-            return self.advise(value, tool)
+            return self.advise(value, tool, about)
         if isinstance(value, (list, tuple)) and all(isinstance(one, (str, Advice)) for one in value):
-            return [text for one in value if (text := self.advise(one, tool))]
+            return [text for one in value if (text := self.advise(one, tool, about))]
         return value
 
     # -- free text -------------------------------------------------------------------------------------------------
@@ -159,7 +174,7 @@ class AdviceTranslator:
         return bool(given - known) or not all(self._can_be_left_out(tool, name) for name in _LEFT_OUT.findall(text))
 
     def _can_be_left_out(self, tool: Tool, name: str) -> bool:
-        names = set(self._spellings(tool, name))
+        names = set(self._spellings(tool, name)) - set(tool.needs)
         return any(names & set(one.spellings) and not one.required for one in tool.accepted)
 
 
@@ -177,8 +192,13 @@ def _pairs(text: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in text.split())
 
 
-def _of_one_kind(fitting: list[tuple[Tool, dict[str, str]]], tool: Tool | None) -> list[tuple[Tool, dict[str, str]]]:
-    """After a call about a container, no tools for VMs, and the other way round."""
-    ending = next((kind for kind in _KINDS if tool and tool.name.endswith(kind)), None)
-    same = [(one, rest) for one, rest in fitting if ending and one.name.endswith(ending)]
-    return same or fitting
+def _kind_of(tool: Tool) -> str | None:
+    """`vm` or `ct`, of a tool that is for one kind of guest only."""
+    if _FOR_BOTH & set(tool.spellings):
+        return None
+    return next((_KINDS[word] for word in re.split("[-_]", tool.name) if word in _KINDS), None)
+
+
+def _kind_in(text: str) -> str | None:
+    found = _LABEL.search(text)
+    return found[1] if found else None

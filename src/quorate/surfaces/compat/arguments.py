@@ -17,7 +17,8 @@ def decode_arguments(
 ) -> tuple[dict[str, Any], list[str]]:
     """All arguments of the tool by name, and remarks about those that were ignored. Raises Problem."""
     arguments, remarks = normalize_names(tool, given)
-    decoded = decode(tool, _loosen_types(tool, arguments))
+    unconfirmed = {name: False for name in tool.gate.arguments if arguments.get(name) is None}
+    decoded = decode(tool, _loosen_types(tool, {**arguments, **unconfirmed}))
     if missing := next((name for name in tool.needs if not decoded[name]), None):
         raise BadArgument(f"{tool.name} needs the argument {missing!r}")
     if objection := tool.gate.objection(tool.name, decoded, opt_ins):

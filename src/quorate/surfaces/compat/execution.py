@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LONGEST_WAIT = 50.0  # seconds of one task_wait
 _NOT_OF_GUESTS = ("shared",)  # a field that only storages have
 PAGE = 200  # rows of one page of a native list
+USUAL_STORAGE = "local-lvm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,20 @@ class ToolCall:
         """The nodes that are online."""
         async with self._inventory() as inventory:
             return sorted((await inventory.view()).online)
+
+    @property
+    def default_storage(self) -> str | None:
+        """The operator's."""
+        return self._settings.defaults.storage
+
+    async def usual_storage(self, given: str | None, node: str | None, content: str) -> str | None:
+        """For new disks: the given storage, the operator's, or the one that those servers assume, if it exists."""
+        if given or self.default_storage:
+            return given or self.default_storage
+        async with self._inventory() as inventory:
+            rows = (await inventory.view()).of_type("storage")
+        usual = [row for row in rows if row.storage == USUAL_STORAGE and node in (None, row.node)]
+        return USUAL_STORAGE if any(row.holds(content) for row in usual) else None
 
     def storage(self, given: str | None) -> str:
         if storage := given or self._settings.defaults.storage:

@@ -88,7 +88,7 @@ class CompatSurface:
         if isinstance(problem, Refused) and not lacks_opt_in and not self.pipeline.gate.access.allows(needed):
             problem.next_step = f"Only the operator can change that, by starting Quorate with {self._options(needed)}"
         elif problem.advice:
-            problem.next_step = self._translator.advise(problem.advice, tool)
+            problem.next_step = self._translator.advise(problem.advice, tool, problem.what)
         if problem.why:
             problem.why = self._translator.translate_text(problem.why, tool)
         return problem

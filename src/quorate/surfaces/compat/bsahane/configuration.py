@@ -23,6 +23,8 @@ CLOUD_INIT = frozenset({"ciuser", "cipassword", "sshkeys", "nameserver", "search
 # Arguments of guest_configure that take the value as it is; whatever else PVE knows goes through its `options`.
 NAMED = ("cores", "sockets", "memory", "balloon", "cpu", "name", "description", "onboot", "startup", "protection")
 
+RULE = {"pos": "move_to"}
+"""Keys of a firewall rule that firewall_rule_set calls something else."""
 CARD = {
     "model": "model",
     "bridge": "bridge",
@@ -109,9 +111,25 @@ def _cloud_init(given: dict[str, Any]) -> dict[str, Any]:
 
 
 async def cloud_init(call: ToolCall) -> dict[str, Any]:
+    names = ("ipconfig0", "sshkeys", "ciuser", "cipassword")
+    given = {name: call[name] for name in names}
+    if all(value is None for value in given.values()):
+        raise BadArgument(f"{call.tool} has nothing to set", next_step=f"Give {', '.join(names[:-1])} or {names[-1]}")
     guest = await find_guest(call, VM)
-    given = {name: call[name] for name in ("ipconfig0", "sshkeys", "ciuser", "cipassword")}
     return await task_answer(call, await call.change("cloudinit_set", guest=guest.vmid, **_cloud_init(given)))
+
+
+async def add_card(call: ToolCall) -> dict[str, Any]:
+    guest = await find_guest(call, VM)
+    wanted = {name: call[name] for name in ("bridge", "model", "vlan")}
+    done = await call.change("nic_set", follow=patience(call), guest=guest.vmid, **wanted)
+    return {**await task_answer(call, done), "added": done.facts.get("nic")}
+
+
+async def remove_card(call: ToolCall) -> dict[str, Any]:
+    guest = await find_guest(call, VM)
+    done = await call.change("nic_remove", follow=patience(call), guest=guest.vmid, nic=call["slot"])
+    return {**await task_answer(call, done), "removed": f"net{call['slot']}"}
 
 
 async def firewall(call: ToolCall) -> dict[str, Any]:
@@ -123,27 +141,31 @@ async def firewall(call: ToolCall) -> dict[str, Any]:
 
 
 async def set_firewall(call: ToolCall) -> dict[str, Any]:
-    """The rules first, so that nobody is shut out between the two."""
+    """The rules first, so that nobody is shut out between the two; on top of those that are there, in their order."""
     guest = await find_guest(call, VM)
     if call["enable"] is None and not call["rules"]:
         raise BadArgument(f"{call.tool} has nothing to set", next_step="Give enable, rules or both")
     about: dict[str, Any] = {"scope": "guest", "of": guest.vmid}
     there = await call.get(f"{guest.path}/firewall/rules")
     new = [rule for rule in call["rules"] or () if not any(_is_same(rule, one) for one in there)]
-    done = [await call.change("firewall_rule_set", **about, **_rule(rule)) for rule in new]
+    done = []
+    for position, rule in enumerate(new):
+        last = len(there) if call["dry_run"] else position  # a dry run adds none, so there is no place behind them
+        place = {"move_to": min(position, last), **_rule(rule)}
+        done.append(await call.change("firewall_rule_set", **about, **place))
     if call["enable"] is not None:
         done.append(await call.change("firewall_options_set", **about, enable=call["enable"]))
-    return await _all_answers(call, done)
+    return {**await _all_answers(call, done), **({"rules_added": len(new)} if new and not call["dry_run"] else {})}
 
 
 def _is_same(wanted: dict[str, Any], there: dict[str, Any]) -> bool:
     """Whether the rule exists already: a repeated call does not add it twice."""
-    return all(values.same(value, there.get(key)) for key, value in wanted.items())
+    return all(values.same(value, there.get(key)) for key, value in wanted.items() if key != "pos")
 
 
 def _rule(given: dict[str, Any]) -> dict[str, Any]:
-    """A rule as PVE writes it: its dashes and its ones and noughts."""
-    rule = {key.replace("-", "_"): value for key, value in given.items()}
+    """A rule as PVE writes it: its dashes, its ones and noughts, and the position that it is to have."""
+    rule = {RULE.get(key, key.replace("-", "_")): value for key, value in given.items()}
     if "enable" in rule:
         rule["enable"] = bool(int(rule["enable"]))
     return {key: str(value) if key in ("dport", "sport") else value for key, value in rule.items()}
@@ -156,8 +178,8 @@ RECIPES: dict[str, Recipe] = {
     "proxmox-configure-vm": configure(VM),
     "proxmox-configure-lxc": configure(CONTAINER),
     "proxmox-cloudinit-set": cloud_init,
-    "proxmox-vm-nic-add": guest_change("nic_set", VM, {"bridge": "bridge", "model": "model", "vlan": "vlan"}),
-    "proxmox-vm-nic-remove": guest_change("nic_remove", VM, {"nic": "slot"}),
+    "proxmox-vm-nic-add": add_card,
+    "proxmox-vm-nic-remove": remove_card,
     "proxmox-vm-firewall-get": firewall,
     "proxmox-vm-firewall-set": set_firewall,
     "proxmox-template-vm": guest_change("guest_template", VM),

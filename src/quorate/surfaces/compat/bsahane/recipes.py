@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from quorate.problems import BadArgument, Conflict
+from quorate.pve import values
 from quorate.surfaces.compat.declaration import Recipe
 from quorate.surfaces.compat.execution import ChangeResult, LocatedGuest, ToolCall
 from quorate.surfaces.compat.recipes import Source, map_arguments, read
@@ -53,6 +54,17 @@ def change(operation: str, parameters: Mapping[str, Source], /, **fixed: Any) ->
     return recipe
 
 
+def creation(operation: str, content: str, parameters: Mapping[str, Source]) -> Recipe:
+    """A new guest, with its disks where that server puts them."""
+
+    async def recipe(call: ToolCall) -> dict[str, Any]:
+        storage = await call.usual_storage(call["storage"], call["node"], content)
+        arguments = {**map_arguments(call, parameters), "storage": storage}
+        return await task_answer(call, await call.change(operation, follow=patience(call), **arguments))
+
+    return recipe
+
+
 async def task_answer(call: ToolCall, done: ChangeResult) -> dict[str, Any]:
     """The task, and its status unless the caller does not wait; `result` if PVE did it at once."""
     if done.was_dry_run:
@@ -83,16 +95,28 @@ def _gib(name: str) -> Any:
 
 
 def _card(call: ToolCall) -> list[dict[str, Any]] | None:
-    """One network card; the usual one where nothing is said."""
-    given = {"bridge": call["bridge"], "ip": call.arguments.get("net_ip")}
-    parts = {key: value for key, value in given.items() if value}
+    """One network card; the usual one where nothing is said. More may follow an address: `10.0.0.5/24,gw=10.0.0.1`."""
+    address = values.parse(call.arguments.get("net_ip") or "", default_key="ip")
+    parts = {**({"bridge": call["bridge"]} if call["bridge"] else {}), **address}
     return [parts] if parts else None
+
+
+def _clone_storage(call: ToolCall) -> str | None:
+    """A linked clone stays on the storage of its template."""
+    return call["storage"] or (call.default_storage if call["full"] else None)
 
 
 # -- images, snapshots and backups -------------------------------------------------------------------------------------
 
 
 OF_SNAPSHOT = {"snapshot": "snapname"}
+COMPRESSION = {"0": "none", "1": "lzo"}
+"""PVE's other words for a compression."""
+
+
+def _compression(call: ToolCall) -> str:
+    given: str = call["compress"]
+    return COMPRESSION.get(given, given)
 
 
 def upload(content: str) -> Recipe:
@@ -108,10 +132,20 @@ async def snapshots(call: ToolCall) -> Any:
 
 def pool_member(argument: str) -> Recipe:
     async def recipe(call: ToolCall) -> dict[str, Any]:
+        await call.rows("access_list", kind="pools", name=call["poolid"])  # says so if there is no such pool
         members: dict[str, Any] = {argument: [(await find_guest(call)).vmid]}
         return await task_answer(call, await call.change("pool_set", pool=call["poolid"], **members))
 
     return recipe
+
+
+async def create_pool(call: ToolCall) -> dict[str, Any]:
+    """A pool that exists is not changed by creating it."""
+    pool, comment = call["poolid"], call["comment"]
+    there = next((one for one in await call.get("/pools") if one["poolid"] == pool), None)
+    if there is not None and comment not in (None, there.get("comment", "")):
+        raise Conflict(f"There is a pool {pool} already", why=f"Its comment is {there.get('comment', '')!r}")
+    return await task_answer(call, await call.change("pool_set", pool=pool, comment=comment))
 
 
 async def assign(call: ToolCall) -> dict[str, Any]:
@@ -179,12 +213,13 @@ RECIPES: dict[str, Recipe] = {
             "vmid": "new_vmid",
             "node": "target_node",
             "name": "name",
-            "storage": "storage",
+            "storage": _clone_storage,
             "full": "full",
         },
     ),
-    "proxmox-create-vm": change(
+    "proxmox-create-vm": creation(
         "vm_create",
+        "images",
         {
             "node": "node",
             "vmid": _vmid,
@@ -192,7 +227,6 @@ RECIPES: dict[str, Recipe] = {
             "cores": "cores",
             "memory": "memory_mb",
             "disks": lambda call: [f"{call['disk_gb']}G"],
-            "storage": "storage",
             "networks": _card,
             "iso": "iso",
         },
@@ -207,8 +241,9 @@ RECIPES: dict[str, Recipe] = {
         VM,
         {"node": "target_node", "mode": lambda call: None if call["live"] else "offline"},
     ),
-    "proxmox-create-lxc": change(
+    "proxmox-create-lxc": creation(
         "container_create",
+        "rootdir",
         {
             "node": "node",
             "vmid": _vmid,
@@ -217,7 +252,6 @@ RECIPES: dict[str, Recipe] = {
             "cores": "cores",
             "memory": "memory_mb",
             "rootfs": _gib("rootfs_gb"),
-            "storage": "storage",
             "networks": _card,
             "password": lambda call: call.container_password,
         },
@@ -234,7 +268,7 @@ RECIPES: dict[str, Recipe] = {
     "proxmox-delete-snapshot": guest_change("snapshot_delete", ANY, OF_SNAPSHOT),
     "proxmox-rollback-snapshot": guest_change("snapshot_rollback", ANY, OF_SNAPSHOT),
     "proxmox-backup-vm": guest_change(
-        "backup_create", ANY, {"mode": "mode", "compress": "compress", "storage": "storage"}
+        "backup_create", ANY, {"mode": "mode", "compress": _compression, "storage": "storage"}
     ),
     "proxmox-restore-vm": change(
         "backup_restore",
@@ -247,7 +281,7 @@ RECIPES: dict[str, Recipe] = {
         },
     ),
     "proxmox-list-pools": read("/pools"),
-    "proxmox-create-pool": change("pool_set", {"pool": "poolid", "comment": "comment"}),
+    "proxmox-create-pool": create_pool,
     "proxmox-delete-pool": change("access_delete", {"name": "poolid"}, kind="pool"),
     "proxmox-pool-add": pool_member("add_guests"),
     "proxmox-pool-remove": pool_member("remove_guests"),

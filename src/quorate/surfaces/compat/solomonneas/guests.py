@@ -13,8 +13,8 @@ OF_SNAPSHOT = {"snapshot": "snapname"}
 
 
 async def create_container(call: ToolCall) -> dict[str, Any]:
-    same = ("vmid", "node", "storage", "memory", "cores", "start", "pool", "onboot", "unprivileged",
-            "features", "description", "password")  # fmt: skip
+    same = ("vmid", "node", "memory", "cores", "start", "pool", "onboot", "unprivileged", "features", "description",
+            "password")  # fmt: skip
     keys = call["ssh_public_keys"]
     done = await call.change(
         "container_create",
@@ -22,6 +22,7 @@ async def create_container(call: ToolCall) -> dict[str, Any]:
         **{name: call[name] for name in same},
         name=call["hostname"],
         template=call["ostemplate"],
+        storage=await call.usual_storage(call["storage"], call["node"], "rootdir"),
         rootfs=_size(call["rootfs_size"]),
         networks=_one(call["net"]),
         tags=_tags(call["tags"]),
@@ -32,13 +33,14 @@ async def create_container(call: ToolCall) -> dict[str, Any]:
 
 
 async def create_vm(call: ToolCall) -> dict[str, Any]:
-    same = ("vmid", "name", "node", "memory", "cores", "iso", "storage", "start", "pool", "onboot", "agent", "bios",
-            "machine", "cpu", "sockets", "description")  # fmt: skip
+    same = ("vmid", "name", "node", "memory", "cores", "iso", "start", "pool", "onboot", "agent", "bios", "machine",
+            "cpu", "sockets", "description")  # fmt: skip
     done = await call.change(
         "vm_create",
         follow=PATIENCE,
         **{name: call[name] for name in same},
         disks=[_size(call["disk_size"]) or "32G"],
+        storage=await call.usual_storage(call["storage"], call["node"], "images"),
         networks=_one(call["net"]),
         tags=_tags(call["tags"]),
         options=_set(call, "protection", "scsihw", "boot") or None,
