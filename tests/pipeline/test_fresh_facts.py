@@ -325,6 +325,16 @@ async def test_a_new_storage_is_good_for_everything(tmp_path):
         await quorate.facts("metrics_get", storage=f"{place}/fresh", timeframe="hour")
 
 
+async def test_a_new_storage_is_shown_to_users_of_gilby125_as_its_nodes_see_it(tmp_path):
+    async with surface(tmp_path, "gilby125") as quorate, somebody_else(quorate) as api:
+        await make_storage(api)
+        for given in ({}, {"node": NODE}):
+            entry = text_of(await quorate.call("proxmox_get_storage", **given)).split("🟢 **fresh**")[1].split("**")[0]
+            assert f"Node: {NODE}" in entry
+            assert "Usage: " in entry
+            assert "Status: Enabled" in entry
+
+
 async def test_a_new_storage_is_listed_with_its_size_and_is_no_trouble(tmp_path):
     async with rig(tmp_path) as quorate, somebody_else(quorate) as api:
         await make_storage(api)

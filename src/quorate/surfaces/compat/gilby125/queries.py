@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from quorate.operations.units import moment
@@ -184,23 +185,24 @@ def snapshots(kind: Kind) -> Recipe:
 
 
 async def storages(call: ToolCall) -> str:
-    if call["node"]:
-        await _nodes(call, call["node"])
-    rows = [row for row in await call.get("/cluster/resources", type="storage") if call["node"] in (None, row["node"])]
+    """As the nodes see them: the cluster's list knows a new storage by its name only."""
+    nodes = [row["node"] for row in await _nodes(call, call["node"] or None) if row["status"] == "online"]
+    lists = await asyncio.gather(*(call.get(f"/nodes/{node}/storage", enabled=1) for node in nodes))
+    rows = [{**row, "node": node} for node, listed in zip(nodes, lists, strict=True) for row in listed]
     rows.sort(key=lambda row: (row["storage"], row["node"]))
     return catalogue("💾", "Storage Pools", [_storage(row) for row in rows])
 
 
 def _storage(row: dict[str, Any]) -> str:
-    there = row["status"] == "available"
+    active = bool(row.get("active"))
     facts = {
         "Node": row["node"],
-        "Type": row.get("plugintype"),
+        "Type": row.get("type"),
         "Content": row.get("content"),
-        "Usage": used(row.get("disk", 0), row.get("maxdisk", 0)),
-        "Status": "Enabled" if there else row["status"],
+        "Usage": used(row.get("used", 0), row.get("total", 0)),
+        "Status": "Enabled" if active else "Not available",
     }
-    return entry(light(there), bold(row["storage"]), facts)
+    return entry(light(active), bold(row["storage"]), facts)
 
 
 async def templates(call: ToolCall) -> str:
