@@ -249,6 +249,20 @@ async def test_a_proxmox_host_that_is_not_in_the_settings_is_not_taken_for_anoth
             assert (await quorate.facts("get_proxmox_node_status", node="pve1", host=host))["node"] == "pve1"
 
 
+async def test_changes_of_guests_are_answered_with_the_keys_of_the_documentation(tmp_path):
+    async with surface(tmp_path, "washyu") as quorate:
+        clone = {"node": "pve1", "vmid": 108, "new_vmid": 220, "name": "copy"}
+        answer = await quorate.facts("clone_proxmox_vm", **clone)
+        assert {"status": "success", "node": "pve1", "source_vmid": 108, "new_vmid": 220}.items() <= answer.items()
+        assert answer["message"]
+        assert answer["data"].startswith("UPID:pve1:")
+        started = await quorate.facts("manage_proxmox_vm", node="pve1", vmid=220, action="start")
+        assert started["data"].startswith("UPID:pve1:")
+        made = await quorate.facts("create_proxmox_vm", node="pve1", vmid=221, name="new", disk_size=1)
+        assert (made["name"], made["data"].split(":")[5]) == ("new", "qmcreate")
+        assert (await quorate.facts("get_proxmox_vm_status", node="pve1", vmid=221))["type"] == "qemu"
+
+
 async def test_a_container_is_no_vm_unless_the_caller_says_so(tmp_path):
     async with surface(tmp_path, "washyu") as quorate:
         text = await refused(quorate, "manage_proxmox_vm", node="pve3", vmid=204, action="stop")

@@ -165,6 +165,14 @@ async def test_a_path_of_the_host_that_is_not_there_is_made_and_told(tmp_path):
 
 
 @pytest.mark.thorough
+async def test_a_container_of_a_plan_without_an_image_runs_the_usual_one(tmp_path):
+    async with homes.docked(tmp_path) as home:
+        plan = {"services": [{"name": "page", "type": "docker", "target_device_id": await mapped(home, "one")}]}
+        assert (await home.quorate.facts("deploy_infrastructure", deployment_plan=plan))["status"] == "success"
+        assert home.running("one")["page"] == "nginx:latest"
+
+
+@pytest.mark.thorough
 async def test_image_ports_and_environment_of_a_container_are_changed(tmp_path):
     async with homes.docked(tmp_path) as home:
         engine = home.engines["one"]

@@ -18,6 +18,8 @@ LIMITS = ("image", "ports", "volumes", "environment", "env", "memory", "cpus", "
 """What of a container can be changed."""
 UNIT = {"service_file": "unit", "enabled": "enabled", "running": "running"}
 """What of a unit of systemd can be changed -> our own word for it."""
+IMAGES = {"docker": "nginx:latest", "lxd": IMAGE}
+"""What a plan runs that names no image."""
 LEVELS = ("basic", "comprehensive", "simulation")
 PARTS = ("name", "services", "network_changes")
 
@@ -90,7 +92,8 @@ async def _item(call: ToolCall, given: Any) -> tuple[str, str, dict[str, Any]]:
         return given["name"], "services", {"host": host, **service, **({"settings": settings} if settings else {})}
     if given["type"] not in ("docker", "lxd"):
         raise BadArgument(f"There is no type {given['type']!r} of services", next_step="Choose docker, lxd or service")
-    return given["name"], "workloads", {"host": host, "engine": given["type"], "image": IMAGE, **workload(config)}
+    engine = given["type"]
+    return given["name"], "workloads", {"host": host, "engine": engine, "image": IMAGES[engine], **workload(config)}
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 from quorate.problems import BadArgument
 from quorate.surfaces.compat.declaration import Recipe
-from quorate.surfaces.compat.execution import LocatedGuest, ToolCall
+from quorate.surfaces.compat.execution import ChangeResult, LocatedGuest, ToolCall
 from quorate.surfaces.compat.recipes import Source, guest_on_node, map_arguments
 from quorate.surfaces.compat.washyu.answers import change_answer, success
 from quorate.surfaces.compat.washyu.machines import PATIENCE
@@ -52,7 +52,8 @@ async def find_guest(call: ToolCall) -> LocatedGuest:
 
 async def guest_status(call: ToolCall) -> dict[str, Any]:
     guest = await find_guest(call)
-    return success(node=guest.node, vmid=guest.vmid, data=await call.get(f"{guest.path}/status/current"))
+    data = await call.get(f"{guest.path}/status/current")
+    return success(node=guest.node, vmid=guest.vmid, type=guest.type, data=data)
 
 
 async def manage(call: ToolCall) -> dict[str, Any]:
@@ -63,7 +64,7 @@ async def manage(call: ToolCall) -> dict[str, Any]:
         done = await call.change("guest_stop", guest=guest.vmid)
     else:
         done = await call.change("guest_power", guest=guest.vmid, action=action)
-    return change_answer(done, node=guest.node, vmid=guest.vmid, action=action)
+    return task_answer(done, node=guest.node, vmid=guest.vmid, action=action)
 
 
 async def clone(call: ToolCall) -> dict[str, Any]:
@@ -71,22 +72,29 @@ async def clone(call: ToolCall) -> dict[str, Any]:
     done = await call.change(
         "guest_clone", follow=PATIENCE, guest=guest.vmid, vmid=call["new_vmid"], name=call["name"], full=call["full"]
     )
-    return change_answer(done, node=guest.node, source_vmid=guest.vmid, new_vmid=call["new_vmid"])
+    return task_answer(done, node=guest.node, source_vmid=guest.vmid, new_vmid=call["new_vmid"])
 
 
 async def delete(call: ToolCall) -> dict[str, Any]:
     """Its power is cut first, if it runs."""
     guest = await find_guest(call)
     done = await call.change("guest_delete", follow=PATIENCE, guest=guest.vmid, purge=call["purge"], stop=True)
-    return change_answer(done, node=guest.node, vmid=guest.vmid)
+    return task_answer(done, node=guest.node, vmid=guest.vmid)
 
 
 def create(operation: str, parameters: Mapping[str, Source]) -> Recipe:
     async def make(call: ToolCall) -> dict[str, Any]:
         done = await call.change(operation, follow=PATIENCE, **map_arguments(call, parameters))
-        return change_answer(done, node=call["node"], vmid=call["vmid"])
+        named = {name: call[name] for name in ("hostname", "name") if name in call.arguments}
+        return task_answer(done, node=call["node"], vmid=call["vmid"], **named)
 
     return on_cluster_of_host(make)
+
+
+def task_answer(done: ChangeResult, **about: Any) -> dict[str, Any]:
+    """`data` is the task, which that server answers with."""
+    answer = change_answer(done, **about)
+    return {**answer, "data": done.task} if done.task else answer
 
 
 RECIPES: dict[str, Recipe] = {
