@@ -73,6 +73,8 @@ documentation or only its code mentions.
   and SSH variables count in the environment only. Such a file never completes a connection that the environment begins;
   brynnjocelyn gives its file precedence.
 - Certificates are checked. gilby125 accepts any; here, set a fingerprint or `PROXMOX_VERIFY_SSL=false`.
+- Address and login are never assumed. gilby125 has a default address, user (`root@pam`) and token name (`mcpserver`),
+  brynnjocelyn the host `localhost`; here, set the variables.
 - A token together with a password, or two spellings of a setting with different values, are refused.
 - There is no default password. gilby125 sets `proxmox` and bsahane `changeMe123!`; here a container without a given
   password has none, and the result says how to get in. washyu's `deploy_vm` adds an SSH server with a known password to
@@ -85,8 +87,10 @@ documentation or only its code mentions.
 - solomonneas' smoke test grants itself rights over SSH (`PROXMOX_CREATE_SMOKE_TOKEN`, `PROXMOX_SMOKE_VMID_GRANT`,
   `PROXMOX_SMOKE_SKIP_AUTO_GRANT`). `quorate smoke` grants nothing; `quorate smoke --setup` prints the commands, and the
   rights on the pool suffice for guests that are created in it.
-- washyu's services `truenas`, `ai_inference` and `ai_homelab_stack_ansible` are not in the catalogue;
-  `pihole_terraform` installs the catalogue's Pi-hole with Compose.
+- washyu's services `truenas`, `ai_inference`, `docker_terraform` and `ai_homelab_stack_ansible` are not in the
+  catalogue; `pihole_terraform` installs the catalogue's Pi-hole with Compose.
+- washyu's `decommission_device` moves every container of the device to one other device; a `service_mapping` to several
+  is refused.
 - Host keys are checked, and `network_changes` (VLANs, routes, packet filters) of plain hosts are refused.
 """  # noqa: E501 - a row of a table is one line
 

@@ -58,7 +58,7 @@ class Given:
         if self.source.file is not None and self.source.file.suffix == ".json":
             return JSON_KEYS[setting] + self.source.suffix
         names = CLUSTER[setting].keys if self.rank is Rank.TOML else CLUSTER[setting].variables
-        of_host = is_of_host_family(self.spelling) and setting != "user"
+        of_host = is_of_host_family(self.spelling, setting) and setting != "user"
         return names[-1 if of_host else 0] + self.source.suffix
 
 

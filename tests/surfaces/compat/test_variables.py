@@ -86,6 +86,9 @@ def test_washyu_has_token_and_secret_in_one(prefix: str) -> None:
         ({**BRYNNJOCELYN, **TOKEN, "PROXMOX_USER": "root@pve"}, ["PROXMOX_USER", "PROXMOX_USERNAME"]),
         ({**BRYNNJOCELYN, **TOKEN, "PROXMOX_TIMEOUT": "soon"}, ["PROXMOX_TIMEOUT must be a number"]),
         ({"PROXMOX_HOST": "pve1", "PROXMOX_USERNAME": "root"}, ["PROXMOX_PASSWORD is missing"]),
+        ({"PROXMOX_USERNAME": "root", "PROXMOX_PASSWORD": "x"}, ["PROXMOX_HOST is missing"]),
+        ({"PROXMOX_API_TOKEN": f"root@pam!lab={SECRET}"}, ["PROXMOX_HOST is missing"]),
+        ({"PROXMOX_HOST": "pve1", "PROXMOX_TOKEN_VALUE": SECRET}, ["PROXMOX_TOKEN_NAME is missing"]),
     ],
 )
 def test_what_does_not_go_together_is_told_by_the_names_that_were_used(
