@@ -279,6 +279,31 @@ async def test_a_template_that_was_made_a_moment_ago_is_a_template(tmp_path):
         assert (await quorate.facts("guest_template", guest=OTHER))["result"] == "nothing to do"
 
 
+NAMELESS: dict[str, tuple[str, dict[str, Any]]] = {
+    "native": ("guest_get", {"guest": NAME}),
+    "bsahane": ("proxmox-start-vm", {"name": NAME}),
+}
+
+
+@pytest.mark.parametrize("way", NAMELESS)
+async def test_a_guest_that_is_being_created_is_not_taken_for_one_with_a_similar_name(tmp_path, way):
+    tool, given = NAMELESS[way]
+    async with surface(tmp_path, way) as quorate, somebody_else(quorate) as api:
+        await rename(api, NODE, STOPPED, f"{NAME}-2")
+        await api.post(f"/nodes/{NODE}/qemu", vmid=NEW, name=NAME, memory=512, scsi0="local-lvm:1")
+        text = await quorate.refusal(tool, **given)
+        assert f"{NEW} is being created" in text
+        assert f"{NAME}-2" not in text
+        await api.clock.advance(5)
+        assert not (await quorate.call(tool, **given)).is_error
+
+
+@pytest.mark.parametrize(("name", "meant"), [("dokcer01", "docker01"), ("zzzzzz", "proxmox-list-vms")])
+async def test_a_name_that_is_not_there_is_told_with_the_nearest_on_other_surfaces_too(tmp_path, name, meant):
+    async with surface(tmp_path, "bsahane") as quorate:
+        assert meant in await quorate.refusal("proxmox-vm-info", name=name)
+
+
 # -- a storage that was made a moment ago ------------------------------------------------------------------------------
 
 

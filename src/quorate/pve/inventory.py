@@ -175,8 +175,12 @@ class Inventory:
         if len(found) > 1:
             raise ambiguous(ref, found)
         if not found:
-            raise no_guest(ref, await self.view(), all_seen=await self._sees(Reference.parse(ref)))
+            raise await self.absence(ref)
         return found[0]
+
+    async def absence(self, ref: int | str) -> Problem:
+        """Why there is no such guest, and what may be meant."""
+        return no_guest(ref, await self.view(), all_seen=await self._sees(Reference.parse(ref)))
 
     async def _with_name(self, row: Resource) -> Resource:
         """The row, completed by its node if the cluster knows only its vmid."""

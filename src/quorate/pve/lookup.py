@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import GUEST_LIST, Advice
+from quorate.hints import GUEST_LIST, TASK_LIST, Advice
 from quorate.problems import BadArgument, Conflict, GuestNotFound, NotFound
 from quorate.suggestions import did_you_mean, similar
 
@@ -235,10 +235,17 @@ def ambiguous(ref: int | str, found: list[Resource]) -> BadArgument:
 
 def no_guest(ref: int | str, view: View, *, all_seen: bool) -> NotFound:
     """`all_seen` is whether these credentials may see every guest that could match."""
-    key = Reference.parse(ref).key
-    near = similar(key, (row.name for row in view.guests if row.name), 3)
+    wanted = Reference.parse(ref)
+    key = wanted.key
+    near = similar(key, (row.name for row in view.guests if row.name not in ("", key)), 3)  # it had that name before
     near += similar(key, (str(row.vmid) for row in view.guests), 2, 0.8)
-    elsewhere = view.matching(Reference.parse(key))
+    elsewhere = view.matching(Reference.parse(key)) if wanted.node else []
+    if wanted.vmid is None and (new := [str(row.vmid) for row in view.guests if row.lock == "create"]):
+        return GuestNotFound(
+            f"There is no guest {str(ref)!r}",
+            why=f"{', '.join(new)} is being created, and has no name before that is done",
+            next_step=Advice("Give the vmid, or try again when its task has ended", TASK_LIST),
+        )
     if elsewhere:
         hint = Advice(f"It is {elsewhere[0]}; leave the node out")
     elif near:

@@ -70,19 +70,27 @@ class AdviceTranslator:
 
         `tool` is the one called, `about` what was said of its guest: neither leads to a tool for the other kind.
         """
-        given = hint.spelled_arguments
         kind = _kind_in(about) or (_kind_of(tool) if tool else None)
-        fitting: list[tuple[int, Tool, dict[str, str]]] = []
-        for one, native in self._native:
-            if native.tool == hint.tool and native.arguments.items() <= given.items():
-                rest = {name: value for name, value in given.items() if name not in native.arguments}
-                if kind in (None, _kind_of(one) or kind) and (given or tool is None or one.name != tool.name):
-                    fitting.append((len(native.arguments), one, rest))
+        known = [
+            (one, native)
+            for one, native in self._native
+            if native.tool == hint.tool
+            and kind in (None, _kind_of(one) or kind)
+            and (hint.arguments or tool is None or one.name != tool.name)
+        ]
+        given = hint.spelled_arguments
+        fitting = [(one, native) for one, native in known if native.arguments.items() <= given.items()]
+        # A list of VMs shows fewer than all guests, but more than nothing.
+        fitting = fitting or [(one, native) for one, native in known if not one.changes and not given]
         if not fitting:
             instead = INSTEAD.get(hint.tool)
             return self.call(ToolHint(instead, hint.arguments), tool, about) if instead else None
-        most = max(count for count, *_ in fitting)
-        best = [(one, rest) for count, one, rest in fitting if count == most]
+        most = max(len(native.arguments) for _, native in fitting)
+        best = [
+            (one, {name: value for name, value in given.items() if name not in native.arguments})
+            for one, native in fitting
+            if len(native.arguments) == most
+        ]
         return " or ".join(dict.fromkeys(self._written(one, rest) for one, rest in best))
 
     def _written(self, tool: Tool, given: Mapping[str, str]) -> str:

@@ -199,9 +199,10 @@ class ToolCall:
                 for row in await inventory.candidates(str(name) if vmid is None else vmid)
                 if vmid in (None, row.vmid) and (not name or row.name == name) and node in (None, row.node)
             ]
-        called = " ".join(str(one) for one in (vmid, name) if one) + (f" on node {node}" if node else "")
-        if not rows:
-            raise GuestNotFound(f"There is no guest {called}")
+            called = " ".join(str(one) for one in (vmid, name) if one) + (f" on node {node}" if node else "")
+            if not rows:
+                absence = await inventory.absence(str(name) if vmid is None else vmid)
+                raise GuestNotFound(f"There is no guest {called}", why=absence.why, next_step=absence.advice)
         if len(rows) > 1:
             raise Conflict(
                 f"{len(rows)} guests are named {name}",
