@@ -11,7 +11,7 @@ from tests.coverage import looks
 from tests.coverage.brynnjocelyn import ISO, TEMPLATE
 from tests.rigs import markdown as told
 from tests.rigs.compat_session import Try, as_documented, as_tries, attempt, documented, refused, surface
-from tests.rigs.mcp_session import text_of
+from tests.rigs.mcp_session import second_server, text_of
 from tests.rigs.simulated_guests import CONTAINER, files
 from tests.rigs.simulated_guests import VM as MACHINE
 from tests.rigs.sweeps import sample
@@ -148,6 +148,18 @@ async def test_where_nothing_is_set_the_opt_in_is_what_the_operator_is_told_to_s
             answer = await refused(quorate, tool, **ON(107))
             assert f"start Quorate with {ELEVATED}=true" in answer
             assert "--access" not in answer
+
+
+async def test_the_basic_reads_need_few_privileges(tmp_path):
+    async with (
+        surface(tmp_path, "gilby125") as quorate,
+        second_server(quorate, tmp_path / "second.jsonl", token="alice@pve!cli") as alice,
+    ):
+        said = text_of(await alice.call("proxmox_get_cluster_status"))
+        assert "**Cluster Health**: 🟢 Healthy" in said
+        assert "**Nodes**: 3/3 online" in said
+        for tool in ("proxmox_get_nodes", "proxmox_get_vms", "proxmox_get_storage"):
+            assert not (await alice.call(tool)).is_error
 
 
 async def test_without_the_opt_in_the_cluster_is_told_without_its_load(tmp_path):

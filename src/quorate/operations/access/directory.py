@@ -57,10 +57,14 @@ def holder(entry: dict[str, Any]) -> str:
     return f"@{entry['ugid']}" if entry["type"] == "group" else str(entry["ugid"])
 
 
+_LISTED = ("user", "group", "role", "realm", "token", "pool")
+
+
 def unknown(what: str, name: str, known: Collection[str]) -> NotFound:
     """The name does not exist: suggests the nearest one, or lists what exists."""
     listed = f"Available: {shortlist(sorted(known), NAMES_SHOWN)}"
-    hint = suggest(name, known, listed if known else Advice("See what these credentials can see", ACCESS_LIST))
+    where = ACCESS_LIST(kind=f"{what}s") if what in _LISTED else ACCESS_LIST
+    hint = suggest(name, known, listed if known else Advice("See what these credentials can see", where))
     return NotFound(f"There is no {what} {name!r}", next_step=hint)
 
 
