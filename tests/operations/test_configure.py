@@ -141,7 +141,7 @@ async def test_a_disc_is_inserted_and_ejected_again(tmp_path):
         ({"options": {"swap": 512}}, ["A VM has no option 'swap'"]),
         ({"options": {"digest": "x"}}, ["not an option of a guest"]),
         ({"options": {"cores": 2}, "cores": 2}, ["given twice"]),
-        ({"options": {"cores": [2]}}, ["a text, a number or a boolean"]),
+        ({"options": {"cores": [2]}}, ["a string, a number or a boolean"]),
         ({"cores": 2, "unset": ["cores"]}, ["set and unset"]),
         ({"memory": "a lot"}, ["'a lot' is not a size", "512M"]),
         ({"cores": 0}, ["cores", "Nothing was sent"]),

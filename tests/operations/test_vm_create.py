@@ -482,3 +482,33 @@ async def test_a_tag_with_a_blank_in_it_is_refused_and_not_split(tmp_path):
         text = await quorate.refusal("vm_create", name="web", tags=["a b"])
         assert "'a b' cannot be a tag" in text
         assert '["a", "b"]' in text
+
+
+async def test_a_list_or_an_object_in_place_of_a_single_value_is_refused_by_the_name_of_the_part(tmp_path):
+    wrong = [
+        ({"disks": [{"size": [1]}]}, "size takes a single value, not a list"),
+        ({"disks": [{"size": {"a": 1}}]}, "size takes a single value, not an object"),
+        ({"disks": [{"size": True}]}, "size takes a number, not true"),
+        ({"disks": [{"size": 8, "ssd": [1]}]}, "ssd takes a single value, not a list"),
+        ({"networks": [{"bridge": ["vmbr0"]}]}, "bridge takes a single value, not a list"),
+        ({"networks": [{"vlan": True}]}, "vlan takes a number, not true"),
+        ({"networks": [{"trunks": [[20]]}]}, "trunks takes a single value, not a list"),
+        ({"cloud_init": {"user": ["me"]}}, "cloud_init.user takes a single value, not a list"),
+        ({"cloud_init": {"user": True}}, "cloud_init.user takes a string, not true"),
+        ({"cloud_init": {"dns": {"a": 1}}}, "cloud_init.dns takes a single value, not an object"),
+        ({"cloud_init": {"dns": [53]}}, "The DNS server '53' is not an address"),
+        ({"options": {"numa": [1]}}, "numa takes a single value, not a list"),
+    ]
+    async with rig(tmp_path) as quorate:
+        for wanted, said in wrong:
+            assert said in await quorate.refusal("vm_create", name="web", **wanted), wanted
+        plan = await quorate.facts("vm_create", name="web", networks=[{"trunks": [20, 30]}], dry_run=True)
+        assert "trunks=20;30" in plan["steps"][0]["call"]
+        assert writes(quorate) == []
+
+
+async def test_a_small_disk_is_written_in_digits_as_pve_takes_them(tmp_path):
+    async with rig(tmp_path) as quorate:
+        for given, wire in (("1M", "0.0009765625"), ("0.01M", "0.0000097649"), ("1.5G", "1.5"), ("100G", "100")):
+            plan = await quorate.facts("vm_create", name="web", disks=[f"tank:{given}"], dry_run=True)
+            assert f"scsi0=tank:{wire},iothread=1" in plan["steps"][0]["call"], given

@@ -91,6 +91,14 @@ async def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tmp
         ("guest_list", {"type": "docker"}, "cannot take type='docker'. Valid are ct, vm."),
         ("guest_power", {"guest": 107, "action": "start", "dry_run": "maybe"}, "It must be true or false"),
         ("guest_get", {}, "needs the argument 'guest'. It must be an integer or a string: vmid or name."),
+        ("vm_create", {"name": "a", "cores": True}, "cannot take cores=true. It must be an integer."),
+        (
+            "vm_create",
+            {"name": "a", "disks": [["32G"]]},
+            "cannot take this value of disks. disks[0] is a list, not a string or an object. It must be a list",
+        ),
+        ("guest_power", {"guest": [[1]], "action": "start"}, "guest[0] is a list, not an integer or a string."),
+        ("guest_power", {"guest": {}, "action": "start"}, "It must be an integer, a string or a list: vmid or name"),
     ],
 )
 async def test_a_wrong_value_is_refused_with_what_is_valid_in_plain_words(tmp_path, tool, given, refused):
@@ -101,7 +109,7 @@ async def test_a_wrong_value_is_refused_with_what_is_valid_in_plain_words(tmp_pa
 async def test_a_wrong_value_inside_a_list_is_located(tmp_path):
     async with rig(tmp_path) as quorate:
         refusal = await quorate.refusal("guest_power", guest=[100, {"vmid": 101}], action="start")
-    assert "at guest[" in refusal
+    assert "guest[1] is an object, not an integer or a string." in refusal
 
 
 async def test_a_missing_argument_is_named_with_all_others(tmp_path):
@@ -121,7 +129,7 @@ async def test_the_action_stop_points_to_the_tool_that_cuts_the_power(tmp_path, 
 async def test_what_is_not_secret_is_shown_in_a_refusal(tmp_path):
     async with rig(tmp_path, toolsets=("all", "homelab")) as quorate:
         assert "node=['pve1', 'pve2']" in await quorate.refusal("node_get", node=["pve1", "pve2"])
-        assert "node=an object" in await quorate.refusal("node_get", node={"name": "pve1"})
+        assert "cannot take this value of node." in await quorate.refusal("node_get", node={"name": "pve1"})
         text = await quorate.refusal("container_create", template="debian", password=["hunter22"])
         assert "hunter22" not in text
         assert "password=***" in text

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -41,6 +42,7 @@ _NEVER_SHOWN = SECRET_KEYS | {"env", "stdin", "content", "data", "input_data"}
 
 LONGEST_SHOWN = 200
 _DIGITS = re.compile(r"\d+")
+_MISMATCH = re.compile(r"Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`")
 _WHERE = re.compile(r" - at `\$\.?(?P<name>[^`\[.]*)(?P<inner>[^`]*)`$")
 
 
@@ -185,11 +187,26 @@ def _explain(operation: Declared, given: Mapping[str, Any], error: str) -> Wrong
     name = where["name"] if where else ""
     if not name:
         return WrongArguments(f"The arguments of {operation.name} do not fit", why=error)
+    shown = _show(name, given.get(name))
     return WrongArguments(
-        f"{operation.name} cannot take {name}={_show(name, given.get(name))}",
-        why=None if where and where["inner"] == "" else error.replace("`", "").replace("$.", ""),
+        f"{operation.name} cannot take {name}={shown}" if shown else f"{operation.name} cannot take this value of {name}",
+        why=_explain_inner(f"{name}{where['inner']}", error) if where and where["inner"] else None,
         next_step=_elsewhere(operation, given, name) or _expected(operation, name, given.get(name)),
     )
+
+
+def _explain_inner(where: str, error: str) -> str:
+    """What is wrong inside a list or an object, in the words of the other refusals."""
+    found = _MISMATCH.match(error)
+    if not found:
+        return f"{error.partition(' - at ')[0]} at {where}".replace("`", "")
+    got = "a boolean" if found["got"] == "bool" else _KINDS[_NATIVE.get(found["got"], found["got"])]
+    expected = [_KINDS[_NATIVE.get(kind, kind)] for kind in found["expected"].split(" | ") if kind != "null"]
+    return f"{where} is {got}, not {_alternatives(expected)}"
+
+
+def _alternatives(kinds: Sequence[str]) -> str:
+    return " or ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds)
 
 
 def _elsewhere(operation: Declared, given: Mapping[str, Any], name: str) -> Advice | None:
@@ -202,18 +219,23 @@ def _elsewhere(operation: Declared, given: Mapping[str, Any], name: str) -> Advi
 
 
 def _show(name: str, value: object) -> str:
-    """The caller's value, unless it may be or contain a secret."""
+    """The caller's value, unless it may be or contain a secret; nothing for one with fields, which may be secrets."""
     if name in _NEVER_SHOWN or "password" in str(value):
         return HIDDEN
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, (dict, list)) for one in value)):
-        return "an object" if isinstance(value, dict) else "a list of objects"  # with fields that may be secrets
+        return ""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     return repr(value)[:LONGEST_SHOWN]
 
 
+_NATIVE = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+"""The validator's names of types, as a schema has them."""
 _KINDS = {
     "array": "a list",
     "boolean": "true or false",
     "integer": "an integer",
+    "null": "null",
     "number": "a number",
     "object": "an object",
     "string": "a string",
@@ -235,5 +257,5 @@ def _expected(operation: Declared, name: str, got: object = None) -> str:
     bounds = [
         f"{word} {schema[key]:g}" for key, word in (("minimum", "at least"), ("maximum", "at most")) if key in schema
     ]
-    text = f"It must be {' or '.join(kinds)}" + (f", {' and '.join(bounds)}" if bounds else "")
+    text = f"It must be {_alternatives(kinds)}" + (f", {' and '.join(bounds)}" if bounds else "")
     return f"{text}: {schema['description']}" if "description" in schema else text

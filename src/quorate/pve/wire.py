@@ -70,7 +70,7 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, (list, tuple, set, dict)):
         raise BadArgument(
             f"{name} is nested too deep for PVE",
-            next_step="Give a text, a number, true or false, or a list of these",
+            next_step="Give a string, a number, true or false, or a list of these",
         )
     text = text_of(value)
     if not text.isascii():

@@ -221,7 +221,7 @@ def examined(given: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
                 items[item.name] = item
     if len(items) > MOST_ITEMS:
         faults.append(Fault("", f"It has {len(items)} items; the limit is {MOST_ITEMS}"))
-    document = Document(str(name), items)
+    document = Document("" if name is None else str(name), items)
     faults += _between(document)
     return document, faults
 

@@ -239,7 +239,7 @@ def _with_options(
                 f"{key} belongs to cloud-init", next_step=Advice("Use the tool for cloud-init", CLOUDINIT_SET)
             )
         if isinstance(value, (dict, list)) or value is None:
-            raise BadArgument(f"{key} takes a text, a number or a boolean", next_step="unset removes an option")
+            raise BadArgument(f"{key} takes a string, a number or a boolean", next_step="unset removes an option")
         merged[key] = _typed(value, schema)
     return merged
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.operations.provision.new_guests import as_list, refuse_unknown
+from quorate.operations.provision.new_guests import as_list, plain_value, refuse_unknown
 from quorate.operations.provision.new_networks import address_parts, name_servers
 from quorate.problems import BadArgument
 from quorate.pve import values
@@ -20,12 +20,16 @@ _PLAIN = {
 }
 _ADDRESS = {"ip": "ip", "gateway": "gw", "ip6": "ip6", "gateway6": "gw6"}
 _NUMBERED = re.compile(r"ipconfig\d+")
+_LISTS = ("ssh_keys", "dns")
 KEYS = (*_PLAIN, "ssh_keys", *_ADDRESS, "dns", "upgrade", "ipconfig0")
 
 
 def cloudinit_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """PVE's options; ip and gateway are those of the first card, ipconfigN say it for the others."""
     refuse_unknown("cloud_init", (key for key in given if not _NUMBERED.fullmatch(key)), KEYS)
+    for key, value in given.items():
+        for one in value if key in _LISTS and isinstance(value, list) else [value]:
+            _refuse_wrong_type(f"cloud_init.{key}", one, flag=key == "upgrade")
     options: dict[str, Any] = {_PLAIN[key]: str(given[key]) for key in _PLAIN if given.get(key)}
     if given.get("dns"):
         options["nameserver"] = name_servers(given["dns"])
@@ -39,6 +43,11 @@ def cloudinit_options(given: Mapping[str, Any]) -> dict[str, Any]:
         raise BadArgument("cloud_init has ipconfig0 and its parts", next_step="Give ip and gateway, or ipconfig0")
     options.setdefault("ipconfig0", values.build(address_parts(addresses)))
     return options
+
+
+def _refuse_wrong_type(key: str, value: Any, *, flag: bool) -> None:
+    if value is not None and (isinstance(plain_value(key, value), bool) and not flag):
+        raise BadArgument(f"{key} takes a string, not {str(value).lower()}")
 
 
 def public_keys(given: str | list[str]) -> list[str]:

@@ -41,7 +41,8 @@ class DiskSpec:
 
     @property
     def gibibytes(self) -> str:
-        return format((self.bytes or 0) / GIBIBYTE, ".10g")
+        """As PVE takes it: digits, without an exponent."""
+        return f"{(self.bytes or 0) / GIBIBYTE:.10f}".rstrip("0").rstrip(".")
 
 
 def parse_disk(given: int | str | Mapping[str, Any], storage: str | None = None) -> DiskSpec:

@@ -34,6 +34,10 @@ Pool = Annotated[str, Meta(description="Needs access admin")]
 _LABEL = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 _NUMBER = re.compile(r"\d+$")
 
+# Parts of property strings that PVE takes as a list, and those that are numbers, for which true would mean 1.
+_LIST_PARTS = frozenset({"flags", "mount", "mountoptions", "trunks"})
+_NUMBER_PARTS = frozenset({"mtu", "queues", "rate", "size", "tag", "vlan"})
+
 # Parameters of PVE's create call that say what the call does, not what the guest is. Some would make it a restore.
 _NOT_OPTIONS = frozenset(
     [
@@ -118,7 +122,7 @@ def extra_options(endpoint: Endpoint, options: Mapping[str, Any] | None, taken: 
             )
         if name not in known and _NUMBER.sub("[n]", name) not in known:
             raise BadArgument(f"A new guest has no option {name!r}", next_step=suggest(name, known, None))
-    return {name: _option(name, value) for name, value in (options or {}).items()}
+    return {name: _option(name, value) for name, value in (options or {}).items() if value is not None}
 
 
 async def creation_settings(
@@ -142,18 +146,33 @@ async def creation_settings(
 def _option(name: str, value: Any) -> Any:
     """PVE has no objects: they are property strings, and yes and no are 1 and 0."""
     if isinstance(value, Mapping):
-        return values.build({str(key): part_text(f"{name}.{key}", part) for key, part in value.items()})
-    return int(value) if isinstance(value, bool) else value
+        return values.build({str(key): part_text(f"{name}.{key}", part) for key, part in value.items() if part is not None})
+    plain = plain_value(name, value)
+    return int(plain) if isinstance(plain, bool) else plain
 
 
 def part_text(key: str, value: Any) -> str:
     """One part of a property string."""
-    text = (
-        ";".join(map(str, value)) if isinstance(value, list) else str(int(value) if isinstance(value, bool) else value)
-    )
-    if "," in text or isinstance(value, Mapping):
+    name = key.rpartition(".")[2]
+    if isinstance(value, list) and name in _LIST_PARTS:
+        text = ";".join(str(plain_value(key, one)) for one in value)
+    elif isinstance(value, bool):
+        if name in _NUMBER_PARTS:
+            raise BadArgument(f"{key} takes a number, not {str(value).lower()}")
+        text = str(int(value))
+    else:
+        text = str(plain_value(key, value))
+    if "," in text:
         raise BadArgument(f"{text!r} cannot be the value of {key!r}", why="A comma would begin another part")
     return text.strip()
+
+
+def plain_value(key: str, value: Any) -> str | float | bool:
+    """What PVE can take as text. A list or an object in its place was meant differently."""
+    if not isinstance(value, (str, int, float)):
+        kind = "an object" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else "null"
+        raise BadArgument(f"{key} takes a single value, not {kind}")
+    return value
 
 
 # -- where it goes -----------------------------------------------------------------------------------------------------
