@@ -28,6 +28,18 @@ def add_backup(quorate, vmid, day, storage="nas", node="pve1", kind="qemu"):
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+async def test_backups_tasks_jobs_and_uptimes_of_the_demo_tell_one_story(tmp_path):
+    async with rig(tmp_path) as quorate:
+        made = {(str(row["guest"]), row["made"]) for row in await quorate.rows("backup_list")}
+        tasks = [row for row in await quorate.rows("task_list") if row["type"] == "vzdump"]
+        assert {(row["id"], row["started"]) for row in tasks} == made
+        assert (await quorate.facts("backup_job_list"))["rows"] == []
+        assert {row["user"] for row in tasks} == {"carol@pve"}  # a job would run as root@pam
+        nodes = {row["node"]: row["uptime"] for row in await quorate.rows("node_list")}
+        for guest in await quorate.rows("guest_list", status="running"):
+            assert (await quorate.facts("guest_get", guest=guest["vmid"]))["uptime"] <= nodes[guest["node"]], guest
+
+
 async def test_backups_of_all_storages_are_listed_newest_first(tmp_path):
     async with rig(tmp_path) as quorate:
         rows = await quorate.rows("backup_list")

@@ -60,6 +60,8 @@ async def test_recent_tasks_are_listed_newest_first_and_by_outcome(tmp_path):
         assert {row["type"] for row in await quorate.rows("task_list", user="carol@pve")} == {
             "qmsnapshot",
             "qmshutdown",
+            "vzdump",
+            "vzsnapshot",
         }
         assert {row["type"] for row in await quorate.rows("task_list", user="alice@pve")} == {"vzstop"}
 

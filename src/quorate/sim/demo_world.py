@@ -14,7 +14,7 @@ from quorate.sim.nodes.status_daemon import spread
 from quorate.sim.world import HaResource, World
 
 _BACKUPS_MADE = ((2, 3604), (1, 3605))
-"""Days ago and seconds after midnight; the tasks that made them are in the history."""
+"""Days ago and seconds after midnight (UTC). Carol makes them by hand: there is no job. Her tasks are in the history."""
 _MOVED = (15, 7201)
 _NAS_CONTENT = "images,iso,vztmpl,backup"
 _NAS: dict[str, Any] = {"server": "192.168.10.5", "export": "/volume1/proxmox", "path": "/mnt/pve/nas"}
@@ -98,7 +98,7 @@ def _add_machines(builder: Builder) -> None:
         ip="192.168.20.99",
     )  # fmt: skip
     noagent = add(
-        "qemu", 109, "legacy-db", "pve3", cores=2, memory=4096, disk=50, up_days=200.0, tags="legacy", protection=1,
+        "qemu", 109, "legacy-db", "pve3", cores=2, memory=4096, disk=50, up_days=12.5, tags="legacy", protection=1,
         system=OperatingSystem(agent_installed=False),
     )  # fmt: skip
     del noagent.config["agent"]
@@ -113,7 +113,7 @@ def _add_containers(builder: Builder) -> None:
     add(
         "lxc", 202, "nextcloud", "pve2", cores=4, memory=4096, disk=40, storage="tank", ip="192.168.10.61",
         tags="prod;web", mp0="nas:202/vm-202-disk-0.raw,mp=/data,size=500G",
-        description="Files of the family. Backed up to pbs by hand, now and then.\n",
+        description="Files of the family. Carol backs it up to pbs by hand, now and then.\n",
     )  # fmt: skip
     add("lxc", 203, "postgres", "pve2", cores=2, memory=2048, disk=32, ip="192.168.10.62", tags="db;prod")
     add("lxc", 204, "grafana", "pve3", cores=2, memory=1024, disk=16, ip="192.168.10.63", tags="monitoring")
@@ -216,10 +216,10 @@ def _add_access(world: World) -> None:
 def _add_history(world: World) -> None:
     """Some tasks of the last days, among them one with warnings and one that failed."""
     now, add = world.clock.now(), world.tasks.add_finished
-    add("pve3", "vzdump", "109", "root@pam", started=_past(world, *_MOVED), lasted=540.0)
+    add("pve3", "vzdump", "109", "carol@pve", started=_past(world, *_MOVED), lasted=540.0)
     for made in _BACKUPS_MADE:
         for node, vmid in (("pve1", "102"), ("pve2", "202"), ("pve2", "203")):
-            add(node, "vzdump", vmid, "root@pam", started=_past(world, *made), lasted=260.0)
+            add(node, "vzdump", vmid, "carol@pve", started=_past(world, *made), lasted=260.0)
     add("pve2", "qmstart", "104", "root@pam", started=now - 3.2 * DAY, lasted=2.0)
     add("pve3", "qmstart", "105", "root@pam", started=now - 3.2 * DAY + 9, lasted=2.0)
     add("pve1", "qmsnapshot", "102", "carol@pve", started=now - 6 * DAY, lasted=14.0)
@@ -229,6 +229,7 @@ def _add_history(world: World) -> None:
         exitstatus="VM quit/powerdown failed - got timeout",
     )  # fmt: skip
     add("pve1", "aptupdate", "", "root@pam", started=now - 0.4 * DAY, lasted=8.0, exitstatus="WARNINGS: 1")
+    add("pve2", "vzsnapshot", "203", "carol@pve", started=now - 2 * DAY, lasted=3.0)
 
 
 _ROLES = ("web", "db", "cache", "worker", "build", "mail", "proxy", "test")
