@@ -53,6 +53,18 @@ async def test_a_new_request_appears_without_reloading(tmp_path):
             assert not operator.complaints
 
 
+async def test_the_chain_is_verified_on_the_page_of_the_timeline(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        async with surfing(quorate, token) as operator:
+            await operator.go("/timeline")
+            await operator.page.get_by_text("Verify the hash chain").click()
+            await operator.page.wait_for_selector("text=The chain is intact")
+            assert await operator.page.get_by_role("heading", name="Timeline").is_visible()
+            assert operator.page.url.endswith("/console/timeline")
+            assert not operator.complaints
+
+
 async def test_of_two_operators_one_answers_and_the_other_sees_it(tmp_path):
     async with console(tmp_path) as quorate:
         token, second = await quorate.token("alice", "admin"), await quorate.token("bob", "admin")

@@ -12,6 +12,7 @@ from quorate.config.rules import Policy, Rule
 from quorate.operations.units import moment
 from quorate.state.findings import Findings, Next, Observation
 from quorate.state.freeze import Freeze
+from quorate.surfaces.web.console.templates import ago, span
 from tests.rigs.console import PASSPHRASE, browser, console, form_with, forms_of
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +83,7 @@ async def test_the_timeline_is_filtered_and_an_entry_opens_to_its_calls_tasks_an
         async with browser(quorate, token) as person:
             everything = (await person.get("/timeline")).text
             assert everything.count("/console/timeline/") == 3
+            assert ">guest_power nobody</a>" in everything
             by_guest = (await person.get("/timeline?target=test-vm")).text
             assert by_guest.count("/console/timeline/") == 1
             for query, count in (("tool=guest_power", 2), ("outcome=done", 2), ("caller=alice", 3), ("since=1m", 3)):
@@ -93,6 +95,7 @@ async def test_the_timeline_is_filtered_and_an_entry_opens_to_its_calls_tasks_an
             assert "POST /nodes/pve1/qemu/108/status/start" in entry
             assert "UPID:pve1:" in entry
             assert "approval" in entry
+            assert "<dt>dry run</dt><dd>no</dd>" in entry
             assert (await person.get("/timeline/999999")).status_code == 404
 
 
@@ -100,6 +103,11 @@ async def test_the_timeline_shows_whether_the_chain_is_intact(tmp_path):
     async with console(tmp_path) as quorate, browser(quorate) as person:
         await person.get("/timeline")
         await quorate.rig.call("guest_power", guest="test-vm", action="start")
+        link = re.search(r'href="/console(/timeline[^"]+)"[^>]*>Verify', (await person.get("/timeline")).text)
+        assert link is not None
+        whole = (await person.get(link[1])).text
+        assert "The chain is intact: 1 entry in " in whole
+        assert "<main" in whole
         assert "The chain is intact" in (await person.get("/part/verification")).text
         lines = quorate.rig.audit_file.read_text().splitlines()
         quorate.rig.audit_file.write_text("\n".join([lines[0].replace("test-vm", "other"), *lines[1:]]) + "\n")
@@ -131,6 +139,24 @@ async def test_freezing_takes_the_passphrase_and_shows_on_every_page(tmp_path):
         assert "frozen" in await quorate.rig.refusal("guest_power", guest="test-vm", action="start")
         lifted = await person.submit(form_with(done, action="unfreeze"), passphrase=PASSPHRASE)
         assert "Changes are allowed" in lifted.text
+
+
+async def test_an_address_without_a_page_is_answered_by_a_page_with_the_way_back(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        for path in ("/nothing", "/guests/999", "/timeline/nothing"):
+            page = await person.get(path)
+            assert page.status_code == 404, path
+            assert "Back to the console" in page.text, path
+
+
+async def test_a_card_says_in_words_how_old_it_is_and_when_it_expires(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        async with quorate.client(token) as client:
+            await client.call_tool("guest_delete", {"guest": "test-vm", "wait": 0})
+        async with browser(quorate, token) as person:
+            assert re.search(r"· just now · expires in 1[45] min ·", (await person.get("")).text)
+    assert (span(59), span(120), ago(59), ago(61)) == ("less than 1 min", "2 min", "just now", "1 min ago")
 
 
 async def test_tasks_are_listed_and_open_to_their_log(tmp_path):

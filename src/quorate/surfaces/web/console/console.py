@@ -25,7 +25,7 @@ from quorate.config.http import HttpSettings
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.caller import Scope as GrantedScope
 from quorate.pipeline.pipeline import Pipeline
-from quorate.problems import BadArgument, Problem, Refused
+from quorate.problems import BadArgument, NotFound, Problem, Refused
 from quorate.state.approvals import Approvals
 from quorate.state.browser_sessions import BrowserSession, BrowserSessions
 from quorate.state.findings import Findings
@@ -109,7 +109,7 @@ class Console(OperatorApi):
             for routes in parts
             for path, handler, *methods in routes(self)
         ]
-        return [("/events", self._events.stream, ["GET"]), *pages]
+        return [("/events", self._events.stream, ["GET"]), *pages, ("/{rest:path}", self._page(_no_page), ["GET"])]
 
     async def _asset(self, request: Request) -> Response:
         return asset(request.path_params["name"])
@@ -239,6 +239,10 @@ class Console(OperatorApi):
         other_site = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if other_site or origins - {own_origin(request.scope), self._settings.public_url}:
             raise Refused("Forms of other pages are not accepted")
+
+
+async def _no_page(request: Request, person: Person) -> Response:
+    raise NotFound("The console has no such page")
 
 
 def _own_address(request: Request) -> str:

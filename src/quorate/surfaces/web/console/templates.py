@@ -60,17 +60,32 @@ def environment() -> Environment:
         lstrip_blocks=True,
         undefined=ChainableUndefined,  # answers of tools leave out what does not apply
     )
-    made.filters |= {"moment": moment, "ago": ago, "percent": percent, "clean": clean, "outcome": outcome}
+    made.filters |= {"moment": moment, "ago": ago, "span": span, "percent": percent, "clean": clean, "outcome": outcome}
+    made.filters |= {"heading": heading, "shown": shown}
     made.globals |= {"asset": _asset_url, "path": PATH}
     return made
 
 
-def ago(seconds: float) -> str:
-    """A length of time as people say it: "now", "5 min", "3 h", "2 d"."""
+def span(seconds: float) -> str:
+    """A length of time as people say it: "5 min", "3 h", "2 d"."""
     for name, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)} {name}"
-    return "now"
+    return "less than 1 min"
+
+
+def ago(seconds: float) -> str:
+    return f"{span(seconds)} ago" if seconds >= 60 else "just now"  # noqa: PLR2004 (a minute)
+
+
+def heading(name: str) -> str:
+    """The heading of a column, from the key in a result."""
+    return {"vmid": "vmid", "id": "ID", "cpu": "CPU"}.get(name) or name.replace("_", " ").capitalize()
+
+
+def shown(value: object) -> object:
+    """A value of a result as people read it."""
+    return "" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
 def outcome(status: str) -> str:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from quorate.operations.units import parse_moment
 from quorate.pipeline.sanitization import clean
 from quorate.problems import NotFound, Problem
+from quorate.state.chain import Verification
 from quorate.state.outcomes import Outcome
 from quorate.state.trail import Filters
 from quorate.surfaces.web.console.person import Desk, Person
@@ -47,6 +48,7 @@ def timeline_routes(console: Console) -> list[tuple[Any, ...]]:
             given=given,
             older=older,
             problem=problem,
+            verification=await verified(person) if request.query_params.get("verify") else None,
             outcomes=[one.value for one in Outcome],
         )
 
@@ -58,10 +60,13 @@ def timeline_routes(console: Console) -> list[tuple[Any, ...]]:
 
     async def verify(request: Request, person: Person) -> Response:
         person.require_operator("The timeline is")
+        return await console.show(request, person, "part_verification.html", verification=await verified(person))
+
+    async def verified(person: Person) -> Verification:
         found = await desk.trail.verify()
         if person.clusters is not None:  # these lines name what happens in all clusters
             found = replace(found, unfinished=(), remarks=())
-        return await console.show(request, person, "part_verification.html", verification=found)
+        return found
 
     return [("/timeline", show), ("/timeline/{seq}", show_entry), ("/part/verification", verify)]
 
