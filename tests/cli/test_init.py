@@ -513,7 +513,8 @@ def test_at_admin_the_passphrase_is_offered_and_can_be_used_at_once(environ: dic
         arguments = given(environ, sim, "--client", "none")
         arguments[arguments.index("--access") + 1] = "admin"
         with terminal(*arguments, environ=environ) as screen:
-            answer(screen, ("New passphrase", "too short"), ("Repeat it", "too short"))
+            answer(screen, ("New passphrase", "too short"))
+            screen.expect("it needs 12 characters or more")
             answer(screen, ("New passphrase", "correct horse battery"), ("Repeat it", "something else"))
             answer(screen, ("New passphrase", "correct horse battery"), ("Repeat it", "correct horse battery"))
             screen.expect("The passphrase is set.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def test_findings_of_the_demo_are_listed_with_options_before_and_after_the_actio
         assert done.returncode == 0, done.stderr
         found = {one["finding"]["kind"]: one for one in json.loads(done.stdout)}
         assert found["backup-missing"]["state"] == "open"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["backup-missing"]["opened"])
         assert found["backup-missing"]["finding"]["next"]["tool"] == "backup_create"
 
 

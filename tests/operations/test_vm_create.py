@@ -485,7 +485,7 @@ async def test_a_tag_with_a_blank_in_it_is_refused_and_not_split(tmp_path):
 
 
 async def test_a_list_or_an_object_in_place_of_a_single_value_is_refused_by_the_name_of_the_part(tmp_path):
-    wrong = [
+    wrong: list[tuple[dict[str, object], str]] = [
         ({"disks": [{"size": [1]}]}, "size takes a single value, not a list"),
         ({"disks": [{"size": {"a": 1}}]}, "size takes a single value, not an object"),
         ({"disks": [{"size": True}]}, "size takes a number, not true"),

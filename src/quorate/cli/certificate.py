@@ -56,7 +56,10 @@ def add(commands: Any) -> None:
         "create a certificate for `serve --http` in your network, from your own CA",
     )
     certificate.add_argument(
-        "names", nargs="*", metavar="NAME", help="names and addresses of this machine (default: those it knows)"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="names and addresses that clients use (default: those of the certificate, else this machine's own)",
     )
     certificate.add_argument(
         "--folder", metavar="DIR", type=Path, help="where to write (default: `tls` beside the configuration)"
@@ -73,11 +76,12 @@ def _certificate(options: argparse.Namespace) -> int:
     from quorate.certificates import certificate_pem, distinguished_name, key_pem
 
     folder = (options.folder or usual_config_file(os.environ).parent / "tls").expanduser().absolute()
-    names = [_checked(name) for name in options.names] or _own_names()
+    names = [_checked(name) for name in options.names] or _present_names(folder) or _own_names()
     authority = _authority(folder, names, renew=options.new_ca)
     if strange := [name for name in names if not authority.covers(name)]:
+        them = "it" if len(strange) == 1 else "them"
         raise ConfigError(
-            f"The CA in {folder} does not cover {', '.join(strange)}: leave it out, or create a new CA with --new-ca."
+            f"The CA in {folder} does not cover {', '.join(strange)}: leave {them} out, or replace the CA: --new-ca."
         )
     certificate, key = authority.issue(distinguished_name("Quorate", COMMON_NAME), names, LIFETIME)
     ca, cert, key_file = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
@@ -127,6 +131,16 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name.lower()) or len(name) > 253:
         raise ConfigError(f"{name!r} is neither a host name nor an IP address.")
     return name.lower()
+
+
+def _present_names(folder: Path) -> list[str]:
+    """Those of the certificate that is renewed."""
+    from quorate.certificates import names_of
+
+    try:
+        return list(names_of((folder / "cert.pem").read_bytes()))
+    except (OSError, ValueError):
+        return []
 
 
 def _own_names() -> list[str]:

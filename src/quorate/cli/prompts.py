@@ -144,13 +144,14 @@ async def prove_operator(store: Store) -> None:
 async def choose_passphrase(store: Store, *, optional: bool = False) -> bool:
     """Whether a new one was typed twice and stored; an empty one skips it if that is optional."""
     from quorate.problems import BadArgument
-    from quorate.state.passphrase import SHORTEST, Passphrase
+    from quorate.state.passphrase import SHORTEST, Passphrase, ensure_long
 
     passphrase = Passphrase(store)
     old = read_hidden("Current passphrase: ") if await passphrase.is_set() else None
     new = read_hidden(f"New passphrase (at least {SHORTEST} characters): ")
     if optional and not new:
         return False
+    ensure_long(new)
     if read_hidden("Repeat it: ") != new:
         raise BadArgument("The two differ", next_step="Nothing was changed; type it again")
     await passphrase.set(new, old)

@@ -193,8 +193,13 @@ def _say(run: Run) -> int:
 def _plain(run: Run) -> dict[str, Any]:
     import msgspec
 
-    found: dict[str, Any] = msgspec.to_builtins(run)
-    return found
+    from quorate.operations.units import iso_times
+
+    facts: dict[str, Any] = msgspec.to_builtins(run)
+    facts["starts"] = facts["starts"] or None
+    facts["log"] = [iso_times(line, ("time",)) for line in facts["log"]]
+    facts["current"] = {name: iso_times(step, ("begun",)) for name, step in facts["current"].items()}
+    return iso_times(facts, ("created", "starts", "ended", "changed"))
 
 
 def _me() -> str:

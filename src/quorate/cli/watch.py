@@ -208,11 +208,13 @@ async def _warn(watch: Watch) -> bool:
 def _as_dict(finding: Finding) -> dict[str, Any]:
     import msgspec
 
+    from quorate.operations.units import iso_times
     from quorate.pipeline.sanitization import clean
 
     facts: dict[str, Any] = msgspec.to_builtins(finding)
     facts["finding"] = facts.pop("seen_as")
-    cleaned: dict[str, Any] = clean(facts)
+    times = ("opened", "last_seen", "acknowledged_at", "silenced_until", "resolved")
+    cleaned: dict[str, Any] = clean(iso_times(facts, times))
     return cleaned
 
 

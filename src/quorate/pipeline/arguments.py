@@ -189,7 +189,9 @@ def _explain(operation: Declared, given: Mapping[str, Any], error: str) -> Wrong
         return WrongArguments(f"The arguments of {operation.name} do not fit", why=error)
     shown = _show(name, given.get(name))
     return WrongArguments(
-        f"{operation.name} cannot take {name}={shown}" if shown else f"{operation.name} cannot take this value of {name}",
+        f"{operation.name} cannot take {name}={shown}"
+        if shown
+        else f"{operation.name} cannot take this value of {name}",
         why=_explain_inner(f"{name}{where['inner']}", error) if where and where["inner"] else None,
         next_step=_elsewhere(operation, given, name) or _expected(operation, name, given.get(name)),
     )

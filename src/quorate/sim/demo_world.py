@@ -14,7 +14,7 @@ from quorate.sim.nodes.status_daemon import spread
 from quorate.sim.world import HaResource, World
 
 _BACKUPS_MADE = ((2, 3604), (1, 3605))
-"""Days ago and seconds after midnight (UTC). Carol makes them by hand: there is no job. Her tasks are in the history."""
+"""Days ago and seconds after midnight (UTC). Carol makes them by hand, without a job; her tasks are in the history."""
 _MOVED = (15, 7201)
 _NAS_CONTENT = "images,iso,vztmpl,backup"
 _NAS: dict[str, Any] = {"server": "192.168.10.5", "export": "/volume1/proxmox", "path": "/mnt/pve/nas"}

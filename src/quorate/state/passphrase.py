@@ -60,7 +60,7 @@ class Passphrase:
 
     async def set(self, new: str, old: str | None = None) -> None:
         """Set it for the first time, or replace it, which needs the correct `old` one."""
-        _ensure_long(new)
+        ensure_long(new)
         known = await self._record()
         if known is not None:
             if old is None or not await self.verify(old):
@@ -116,7 +116,7 @@ class Passphrase:
             )
 
 
-def _ensure_long(text: str) -> None:
+def ensure_long(text: str) -> None:
     if len(text.strip()) < SHORTEST:
         raise BadArgument(
             f"The passphrase is too short: it needs {SHORTEST} characters or more", next_step="Use a few random words"

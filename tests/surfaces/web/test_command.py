@@ -215,6 +215,8 @@ def test_the_ca_vouches_only_for_private_names_and_those_it_was_made_for(tmp_pat
     assert renewed.returncode == 0
     assert (folder / "ca.pem").read_bytes() == before["ca.pem"]
     assert (folder / "cert.pem").read_bytes() != before["cert.pem"]
+    again = quorate("certificate", "--folder", str(folder))
+    assert "for quorate.example.com, nas.lan, until" in again.stdout
     refused = quorate("certificate", "bank.example.org", "--folder", str(folder))
     assert refused.returncode == 2
     assert "does not cover bank.example.org" in refused.stderr

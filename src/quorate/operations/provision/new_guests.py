@@ -146,7 +146,9 @@ async def creation_settings(
 def _option(name: str, value: Any) -> Any:
     """PVE has no objects: they are property strings, and yes and no are 1 and 0."""
     if isinstance(value, Mapping):
-        return values.build({str(key): part_text(f"{name}.{key}", part) for key, part in value.items() if part is not None})
+        return values.build(
+            {str(key): part_text(f"{name}.{key}", part) for key, part in value.items() if part is not None}
+        )
     plain = plain_value(name, value)
     return int(plain) if isinstance(plain, bool) else plain
 

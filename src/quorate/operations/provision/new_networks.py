@@ -107,7 +107,12 @@ def _address(text: str, version: int) -> str:
 
 def name_servers(given: str | list[str]) -> str:
     """DNS servers as both kinds of guest take them: addresses, separated by blanks."""
-    servers = " ".join(map(str, [given] if isinstance(given, (str, int)) else given)).replace(",", " ").replace(";", " ").split()
+    servers = (
+        " ".join(map(str, [given] if isinstance(given, (str, int)) else given))
+        .replace(",", " ")
+        .replace(";", " ")
+        .split()
+    )
     for server in servers:
         try:
             ipaddress.ip_address(server)

@@ -241,7 +241,7 @@ class Console(OperatorApi):
             raise Refused("Forms of other pages are not accepted")
 
 
-async def _no_page(request: Request, person: Person) -> Response:
+async def _no_page(_request: Request, _person: Person) -> Response:
     raise NotFound("The console has no such page")
 
 

@@ -61,7 +61,7 @@ def environment() -> Environment:
         undefined=ChainableUndefined,  # answers of tools leave out what does not apply
     )
     made.filters |= {"moment": moment, "ago": ago, "span": span, "percent": percent, "clean": clean, "outcome": outcome}
-    made.filters |= {"heading": heading, "shown": shown}
+    made.filters |= {"heading": heading, "shown": describe}
     made.globals |= {"asset": _asset_url, "path": PATH}
     return made
 
@@ -75,7 +75,7 @@ def span(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    return f"{span(seconds)} ago" if seconds >= 60 else "just now"  # noqa: PLR2004 (a minute)
+    return f"{span(seconds)} ago" if seconds >= 60 else "just now"
 
 
 def heading(name: str) -> str:
@@ -83,7 +83,7 @@ def heading(name: str) -> str:
     return {"vmid": "vmid", "id": "ID", "cpu": "CPU"}.get(name) or name.replace("_", " ").capitalize()
 
 
-def shown(value: object) -> object:
+def describe(value: object) -> object:
     """A value of a result as people read it."""
     return "" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
