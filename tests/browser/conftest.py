@@ -71,6 +71,9 @@ class Surfer:
 
     async def picture(self, name: str) -> None:
         if SCREENSHOTS:
+            await self.page.wait_for_function(
+                "[...document.images].every(one => one.complete || one.getBoundingClientRect().top > innerHeight)"
+            )
             await self.page.screenshot(path=str(Path(SCREENSHOTS) / f"{name}.png"), animations="disabled")
 
 

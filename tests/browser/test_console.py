@@ -49,6 +49,7 @@ async def test_a_new_request_appears_without_reloading(tmp_path):
             await operator.page.wait_for_selector("text=Nothing waits for you")
             await ask_to_delete(quorate, token)
             await operator.page.wait_for_selector("text=Delete vm 108 test-vm")
+            await operator.page.get_by_label("1 waiting").wait_for()
             await operator.picture("waiting")
             assert not operator.complaints
 

@@ -57,6 +57,10 @@ def approval_routes(console: Console) -> list[tuple[Any, ...]]:
             request, person, template, cards=cards, answered=answered, provable=await console.has_passphrase()
         )
 
+    async def count(request: Request, person: Person) -> Response:
+        person.require_operator("Approvals are")
+        return await console.show(request, person, "part_count.html")
+
     async def show_one(request: Request, person: Person) -> Response:
         card = _card(await _find(request, person), await _recent(person))
         return await console.show(request, person, "approval.html", card=card, provable=await console.has_passphrase())
@@ -91,6 +95,7 @@ def approval_routes(console: Console) -> list[tuple[Any, ...]]:
     return [
         ("", show),
         ("/part/waiting", show),
+        ("/part/count", count),
         ("/approvals/{id}", show_one),
         ("/approvals/{id}", answer, "POST"),
     ]

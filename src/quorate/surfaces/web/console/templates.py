@@ -80,7 +80,7 @@ def ago(seconds: float) -> str:
 
 def heading(name: str) -> str:
     """The heading of a column, from the key in a result."""
-    return {"vmid": "vmid", "id": "ID", "cpu": "CPU"}.get(name) or name.replace("_", " ").capitalize()
+    return {"vmid": "vmid", "id": "ID", "cpu": "CPU", "ram": "RAM"}.get(name) or name.replace("_", " ").capitalize()
 
 
 def describe(value: object) -> object:
