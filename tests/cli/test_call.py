@@ -292,12 +292,22 @@ def test_a_closed_pipe_leaves_no_traceback(environ: dict[str, str]) -> None:
     assert done.stderr == ""
 
 
+def test_a_full_disk_leaves_one_sentence_and_no_traceback(environ: dict[str, str]) -> None:
+    for words in (["tools", "--json"], ["call", "--demo", "guest_list"]):
+        command = shlex.join([sys.executable, "-m", "quorate", *words])
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"{command} >/dev/full"], capture_output=True, text=True, env=environ, check=False
+        )
+        assert (done.returncode, done.stderr) == (1, "quorate: the output cannot be written: No space left on device\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "name", "begins"),
     [
         (("network_map",), "map.svg", b"<svg"),
         (("metrics_get", "docker01"), "chart.png", b"\x89PNG"),
         (("metrics_get", "docker01"), "chart.svg", b"<?xml"),
+        (("metrics_get", "docker01", "chart=true"), "chart.svg", b"<?xml"),
     ],
 )
 def test_output_writes_svg_as_well_as_png(

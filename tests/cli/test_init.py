@@ -487,7 +487,7 @@ def test_a_mistyped_toolset_is_refused_with_the_names_there_are(environ: dict[st
     with running_sim() as sim:
         done = plainly(environ, *added(environ, sim, "--toolsets", "+firewal"))
     assert done.returncode == 2
-    assert "There is no toolset 'firewal'" in done.stderr
+    assert "There is no toolset 'firewal': did you mean 'firewall'? Choose from " in done.stderr
     assert "firewall" in done.stderr
 
 

@@ -91,7 +91,12 @@ def _help_of(surface: str | None, tool: str) -> str:
 
 def _call(options: argparse.Namespace) -> int:
     schema = _schema(options.surface or NATIVE, options.tool)
-    arguments = {**_asking_for_picture(options.output, schema), **parse_pairs(options.arguments, schema)}
+    given, picture = parse_pairs(options.arguments, schema), _asking_for_picture(options.output, schema)
+    arguments = {**picture, **given}
+    if (
+        picture.get("chart") == "svg" and str(given.get("chart")).lower() == "true"
+    ):  # `chart=true` leaves the format open
+        arguments |= picture
     settings = reach_all_tools(settings_from(options))
     if "wait" not in arguments:
         settings = replace(settings, wait_seconds=math.inf)  # a person at a shell waits for the end

@@ -213,7 +213,7 @@ def _of_clusters(names: Sequence[str] | None) -> list[str]:
     try:
         used = toolsets.in_use(toolsets.expand(names or (toolsets.DEFAULT,)))
     except KeyError as unknown:
-        raise ConfigError(f"There is no toolset {unknown.args[0]!r}: choose from {toolsets.valid_names()}.") from None
+        raise ConfigError(f"{toolsets.describe_unknown(unknown.args[0])}.") from None
     return [name for name in used if name in TOOLSETS] or ["cluster"]
 
 

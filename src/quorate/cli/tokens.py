@@ -104,7 +104,7 @@ def _names(text: str | None) -> list[str] | None:
 def _toolsets(text: str | None) -> list[str] | None:
     """Written as for `quorate serve`."""
     from quorate.config.values import toolset_names
-    from quorate.operations.toolsets import expand, valid_names
+    from quorate.operations.toolsets import describe_unknown, expand
 
     names = _names(text)
     if not names:
@@ -112,7 +112,7 @@ def _toolsets(text: str | None) -> list[str] | None:
     try:
         return sorted(expand(toolset_names(names)))
     except KeyError as unknown:
-        raise ConfigError(f"There is no toolset {unknown.args[0]!r}: choose from {valid_names()}, or none.") from None
+        raise ConfigError(f"{describe_unknown(unknown.args[0])}, or none.") from None
 
 
 def _describe(grant: TokenGrant) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from quorate.operations.registry import EVERY, HOMELAB, TOOLSETS, Operation, operations
+from quorate.suggestions import suggest
 
 DEFAULT = "default"
 """Names the default tools where toolsets are chosen."""
@@ -41,6 +42,12 @@ def expand(names: Iterable[str]) -> frozenset[str]:
 
 def valid_names() -> str:
     return f"{', '.join(EVERY)}, {DEFAULT}, {' or '.join(_GROUPS)}"
+
+
+def describe_unknown(name: str) -> str:
+    hint = suggest(name, (*EVERY, DEFAULT, *_GROUPS), None)
+    advice = f"did{hint.removeprefix('Did')} Choose" if hint else "choose"
+    return f"There is no toolset {name!r}: {advice} from {valid_names()}"
 
 
 def includes(chosen: frozenset[str], operation: Operation) -> bool:

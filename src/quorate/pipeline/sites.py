@@ -154,7 +154,7 @@ def chosen_toolsets(settings: Settings) -> frozenset[str]:
     try:
         return toolsets.expand(chosen)
     except KeyError as unknown:
-        raise ConfigError(f"There is no toolset {unknown.args[0]!r}: choose from {toolsets.valid_names()}.") from None
+        raise ConfigError(f"{toolsets.describe_unknown(unknown.args[0])}.") from None
 
 
 def refuse_mistakes(rules: Sequence[Rule]) -> None:
