@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from quorate.problems import Conflict, NotFound, Refused
-from quorate.state.approvals import MOST_PENDING, Approvals, Request, State, Use, request_digest
+from quorate.state.approvals import MOST_PENDING, PENDING_SECONDS, Approvals, Request, State, Use, request_digest
 from quorate.state.store import Store
 from tests.rigs import races
 from tests.rigs.manual_clock import HandClock
@@ -245,6 +245,20 @@ async def test_the_newest_are_listed_first_and_the_old_ones_forgotten(approvals:
     assert await approvals.list([]) == []
     clock.now += 31 * 24 * 3600
     assert await approvals.list(list(State)) == []
+
+
+async def test_listing_changes_nothing_and_still_tells_what_has_expired(
+    approvals: Approvals, store: Store, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+):
+    asked = await approvals.ask(DELETE)
+    clock.now += PENDING_SECONDS
+
+    async def refuse(*_: object) -> int:
+        raise AssertionError("a list was written")
+
+    monkeypatch.setattr(store, "execute", refuse)
+    assert await approvals.list() == []
+    assert [(one.id, one.state) for one in await approvals.list((State.EXPIRED,))] == [(asked.id, State.EXPIRED)]
 
 
 def test_the_digest_tells_every_difference_and_no_other():

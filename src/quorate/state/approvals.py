@@ -177,14 +177,19 @@ class Approvals:
         return self._approval(rows[0]) if rows else None
 
     async def list(self, states: Collection[State] = (State.PENDING,), limit: int = 50) -> list[Approval]:
-        """Newest first."""
+        """Newest first. Read-only: a request may have expired since its state was stored."""
         if not states:
             return []
-        await self._tidy()
-        wanted = ", ".join(f"${number}" for number in range(2, len(states) + 2))
+        now = self._clock.time()
+        wanted = ", ".join(f"${number}" for number in range(4, len(states) + 4))
         rows = await self._store.fetch(
-            f"SELECT * FROM quorate_approvals WHERE state IN ({wanted}) ORDER BY created DESC, id LIMIT $1",  # noqa: S608
+            f"""SELECT * FROM quorate_approvals
+                WHERE created >= $3
+                AND CASE WHEN state IN ('pending', 'approved') AND expires <= $2 THEN 'expired' ELSE state END
+                IN ({wanted}) ORDER BY created DESC, id LIMIT $1""",  # noqa: S608 - numbers of placeholders
             limit,
+            now,
+            now - KEPT_SECONDS,
             *(state.value for state in states),
         )
         return [self._approval(row) for row in rows]
