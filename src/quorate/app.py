@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from quorate.config import Access, Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.folders import usual_audit_file, usual_state
 from quorate.config.settings import HomelabSettings
-from quorate.homelab.homelab import Homelab
+from quorate.homelab.homelab import Homelab, job_records
 from quorate.operations.registry import EVERY
 from quorate.operations.toolsets import DEFAULT
 from quorate.pipeline.approval import ApprovalSettings, Approver
@@ -258,8 +258,10 @@ def build(
     settings: Settings, *, clock: Clock | None = None, store: Store | None = None, audit: AuditTrail | None = None
 ) -> App:
     store = store or open_store(settings.state, clock=clock or SystemClock())
-    freeze = Freeze(store)
-    clusters = [_cluster(one, settings, clock, partial(freeze_note, freeze)) for one in settings.clusters]
+    audit = audit or open_trail(store, settings.audit_file)
+    journal = Journal(audit, store)
+    run_store = RunStore(store, journal.entry)
+    clusters = [_cluster(one, settings, clock, store, run_store) for one in settings.clusters]
     home = Homelab(
         settings.homelab,
         store,
@@ -268,16 +270,9 @@ def build(
         command_rules=settings.command_rules,
         needs_passphrase=lambda: approval_settings_of(app.settings).mode is not Approval.NONE,
     )
-    for cluster in clusters:
-        cluster.jobs = home.jobs
     sites = make_sites(settings, clusters, home)
-    audit = audit or open_trail(store, settings.audit_file)
     approver = Approver(Approvals(store), Passphrase(store), lambda: approval_settings_of(app.settings))
-    pipeline = Pipeline(sites, Journal(audit, store), approver, wait_seconds=settings.wait_seconds)
-    run_store = RunStore(store)
-    run_store.find_change = pipeline.journal.entry
-    for cluster in clusters:
-        cluster.runs = run_store
+    pipeline = Pipeline(sites, journal, approver, wait_seconds=settings.wait_seconds)
     app = App(settings, pipeline, store, audit, home, run_store)
     home.secret_store.revealed |= _channel_secrets(settings)
     return app
@@ -302,7 +297,8 @@ def _cluster(
     one: ClusterSettings,
     settings: Settings,
     clock: Clock | None,
-    notes: Callable[[], Awaitable[Mapping[str, Any]]],
+    store: Store,
+    runs: RunStore,
 ) -> Cluster:
     return Cluster(
         one.name,
@@ -311,7 +307,9 @@ def _cluster(
         clock=clock,
         ssh=SshAccess(one.ssh),
         command_rules=settings.command_rules,
-        notes=notes,
+        notes=partial(freeze_note, Freeze(store)),
+        runs=runs,
+        jobs=job_records(store),
     )
 
 

@@ -34,6 +34,9 @@ def test_a_run_is_started_carried_on_and_shown_at_the_shell(tmp_path: Path) -> N
         needed = f"This run needs --access operate: {name}. Run `quorate runs work --access operate`."
         assert needed in left.stderr
         assert "No run is due" not in left.stdout
+        elsewhere = quorate("runs", "work", environ={**environ, "PROXMOX_URL": "https://127.0.0.1:1"})
+        assert f"of these runs, at its address then, is not configured: {name}." in elsewhere.stderr
+        assert elsewhere.returncode == 1
         listed = quorate("runs", environ=environ).stdout
         assert f"{name}  running" in listed
         assert "(waiting for a worker)" in listed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,40 @@ async def test_a_run_for_a_hidden_guest_is_as_hidden_as_the_guest(tmp_path: Path
         assert hidden == missing.replace("nosuch", name)
         assert await veiled.rows("run_list", state="all") == []
         assert (await quorate.app.runs.get(name)).state is RunState.RUNNING
+
+
+@tries("a run shows what is inside guests, or which guests are hidden")
+async def test_hidden_runs_take_no_room_in_a_list(tmp_path: Path) -> None:
+    rule = policy('[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [102]\n')
+    async with rig(tmp_path) as quorate, second_server(quorate, tmp_path / "b.jsonl", policy=rule) as veiled:
+        visible = [(await quorate.facts("run_evacuate", node="pve3", stopped=stopped))["run"] for stopped in (0, 1)]
+        for _ in range(3):
+            await quorate.clock.advance(1)
+            await quorate.facts("run_restore_drill", guest=102)
+        assert {row["run"] for row in await veiled.rows("run_list", limit=2)} == set(visible)
+        assert len(await veiled.rows("run_list", limit=1)) == 1
+
+
+# -- whose runs a server carries on -----------------------------------------------------------------------------------
+
+
+@tries("a run acts on another cluster of the same name")
+async def test_a_server_leaves_runs_of_clusters_alone_that_it_does_not_have(tmp_path: Path) -> None:
+    async with several_clusters(tmp_path, "prod", "lab") as quorate:
+        name = (await quorate.facts("run_evacuate", node="pve3", with_local_disks=True, cluster="prod"))["run"]
+        prod, lab = quorate.app.settings.clusters
+        for clusters in ((lab,), (replace(lab, name="prod"),)):
+            async with second_server(quorate, tmp_path / "b.jsonl", clusters=clusters) as other:
+                assert await other.app.runs.work() == []
+                assert (await other.app.runs.out_of_reach())[name].needed is None
+                assert f"There is no run '{name}'" in await other.refusal("run_control", run=name, action="abort")
+                assert (await other.facts("run_list"))["rows"] == []
+        assert not quorate.writes("lab")
+        assert (await quorate.app.runs.get(name)).state is RunState.RUNNING
+        more = replace(prod.connection, endpoints=("https://192.0.2.1:8006", *prod.connection.endpoints))
+        async with second_server(quorate, tmp_path / "b.jsonl", clusters=(replace(prod, connection=more),)) as other:
+            (run,) = await other.app.runs.due()
+            assert run.id == name
 
 
 # -- the other cluster of a move ---------------------------------------------------------------------------------------

@@ -163,8 +163,23 @@ async def test_a_run_waits_until_a_limit_lets_its_steps_pass(tmp_path: Path) -> 
         app.adopt(replace(app.settings, policy=Policy(limits=Limits(concurrent_changes=1))))
         await app.runs.work()
         run = await app.runs.get(started["run"])
-        assert any("concurrent_changes" in line.text for line in run.log)
+        limited = [line.text.split(" from ")[0] for line in run.log if "concurrent_changes" in line.text]
+        assert limited
+        assert len(limited) == len(set(limited)), "once for each guest, however often it is tried again"
         assert run.state is RunState.DONE
+
+
+async def test_an_abort_is_not_held_up_by_a_step_that_was_about_to_ask(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        started = await quorate.facts("run_evacuate", node="pve3", with_local_disks=True, parallel=1)
+        await quorate.facts("guest_migrate", guest=201, node="pve3")
+        arrived = await quorate.facts("guest_get", guest=201)
+        run = await work_and_abort_when(
+            quorate, started["run"], lambda run: any(one.arguments["guest"] == 201 for one in run.current.values())
+        )
+        assert run.state is RunState.ABORTED, run.reason
+        assert any("not approved with it" in line.text for line in run.log)
+        assert (await quorate.facts("guest_get", guest=201))["node"] == arrived["node"]
 
 
 async def test_an_aborted_run_says_what_is_left(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from quorate.operations.runs import (
 from quorate.pipeline import execution, resolution
 from quorate.pve import tasks
 from quorate.pve.client import PveClient
-from quorate.runs import worker
+from quorate.runs import step_results
 from quorate.runs.worker import Worker
 from quorate.state.journal import Change, Journal
 from quorate.state.outcomes import Outcome, StepState
@@ -211,7 +211,7 @@ def a_failed_attempt_is_repeated_forever(patch: Patch) -> None:
         return
 
     patch.setattr(evacuate.Evacuation, "settle", forget)
-    patch.setattr(worker, "MOST_TRIES", 10**9)
+    patch.setattr(step_results, "MOST_TRIES", 10**9)
     patch.setattr(execution, "follow", _always_fails)
 
 

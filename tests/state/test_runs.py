@@ -49,6 +49,19 @@ async def test_a_run_is_found_listed_and_decoded_as_it_was_stored(store: Store, 
         await runs.get("nothing")
 
 
+async def test_as_many_runs_are_listed_as_requested_however_many_are_left_out(store: Store, clock: HandClock) -> None:
+    runs = RunStore(store)
+    for number in range(12):
+        await add(runs, title=f"Update {number}")
+        if number % 4 == 0:  # some of the same moment
+            clock.now += 1
+    odd = await runs.list(limit=3, shows=lambda run: int(run.title.split()[1]) % 2 == 1)
+    assert len({run.id for run in odd}) == 3
+    assert await runs.list(limit=5, shows=lambda run: run.created < 0) == []
+    some = await runs.list(limit=100, shows=lambda run: run.title in ("Update 0", "Update 11"))
+    assert [run.title for run in some] == ["Update 11", "Update 0"]
+
+
 async def test_of_many_servers_that_claim_a_run_exactly_one_gets_it(location: str, clock: HandClock) -> None:
     async with (
         a_server(location, clock) as first,

@@ -310,3 +310,15 @@ async def test_a_paused_run_and_a_failed_one_notify_until_a_person_has_seen_to_t
         await watched.quorate.clock.advance(90_000)
         await watched.watch._observe_server()
         assert await watched.kinds() == set()
+
+
+async def test_a_paused_run_stays_a_finding_however_many_have_failed_since(tmp_path):
+    async with http_receiver() as receiver, with_channels(tmp_path, channel("a", "slack", receiver)) as watched:
+        runs, now = RunStore(watched.quorate.app.store), watched.quorate.clock.now()
+        usual: dict[str, Any] = {"kind": "evacuate", "cluster": "demo", "tool": "run_evacuate", "caller": {}}
+        await runs.add(Run(id="paused", title="Evacuate pve1", state=RunState.PAUSED, created=now, **usual))
+        for number in range(60):
+            failed: dict[str, Any] = {"state": RunState.FAILED, "created": now + number + 1, "ended": now}
+            await runs.add(Run(id=f"f{number}", title="Evacuate pve2", **failed, **usual))
+        await watched.watch._observe_server()
+        assert [one.seen_as.target for one in await watched.watch.findings()].count("run paused") == 1

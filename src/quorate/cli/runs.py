@@ -168,10 +168,13 @@ def _need_more(left: Mapping[str, Lack]) -> Iterator[str]:
 
     for lack in dict.fromkeys(one for one in left.values() if one.cluster):
         shown = ", ".join(name for name, one in left.items() if one == lack)
-        yield f'quorate: These runs need access = "{lack.needed}" in [clusters.{lack.cluster}]: {shown}.'
-    names = [name for name, one in left.items() if not one.cluster]
-    if names:
-        level = max((left[name].needed for name in names), key=Access.rank)
+        if lack.needed is None:
+            yield f"quorate: The cluster {lack.cluster} of these runs, at its address then, is not configured: {shown}."
+        else:
+            yield f'quorate: These runs need access = "{lack.needed}" in [clusters.{lack.cluster}]: {shown}.'
+    levels = {name: one.needed for name, one in left.items() if one.needed is not None and not one.cluster}
+    if names := list(levels):
+        level = max(levels.values(), key=Access.rank)
         which = "This run needs" if len(names) == 1 else "These runs need"
         shown = ", ".join(names)
         yield f"quorate: {which} --access {level}: {shown}. Run `quorate runs work --access {level}`."

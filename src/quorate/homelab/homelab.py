@@ -30,6 +30,10 @@ JOBS = "job"
 """The kind of record of commands that their machines keep, of hosts and of guests."""
 
 
+def job_records(store: Store) -> Records[JobRecord]:
+    return Records(store, JOBS, JobRecord)
+
+
 class Homelab:
     """The plain hosts around the clusters, and the clusters themselves, whose nodes and guests are hosts as well.
 
@@ -63,7 +67,7 @@ class Homelab:
         """Limits the connections of scans."""
         self.background: dict[str, Any] = {}
         """Commands that continue on hosts and that only this server follows, by handle."""
-        self.jobs = Records(store, JOBS, JobRecord)
+        self.jobs = job_records(store)
 
     @property
     def api(self) -> Cluster:

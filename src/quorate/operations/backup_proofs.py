@@ -16,7 +16,10 @@ async def last_proofs(pve: Cluster) -> dict[int, tuple[float, str]]:
     """By vmid: when that was, and which backup."""
     store = pve.runs
     found: dict[int, tuple[float, str]] = {}
-    for run in await store.list(cluster=pve.name, kind=KIND, limit=500) if isinstance(store, RunStore) else ():
+    if not isinstance(store, RunStore):
+        return found
+    endpoints = pve.connection.endpoints
+    for run in await store.list(kind=KIND, limit=500, shows=lambda run: run.is_of(pve.name, endpoints)):
         for number, item in enumerate(run.scope[ITEMS]):
             state = run.memory.get(ITEMS, {}).get(str(number), {})
             if state.get("verdict") == PASSED and item["of"] is not None:

@@ -66,6 +66,8 @@ class Cluster:
         ssh: SshAccess | None = None,
         command_rules: CommandRules | None = None,
         notes: Callable[[], Awaitable[Mapping[str, Any]]] = _no_notes,
+        runs: Any = None,
+        jobs: Any = None,
     ) -> None:
         self.name = name
         self.defaults = defaults or Defaults()
@@ -88,11 +90,11 @@ class Cluster:
         """By vmid."""
         self.notes = notes
         """What the status of the cluster says about this server, such as that changes are frozen."""
-        self.runs: Any = None
+        self.runs = runs
         """The durable runs (`quorate.state.runs.RunStore`), shared by all clusters of a server."""
         self.background: dict[str, Any] = {}
         """Commands that continue inside guests and that only this server follows; see `quorate.inside.jobs`."""
-        self.jobs: Any = None
+        self.jobs = jobs
         """Where those are recorded that any server can follow."""
 
     @property

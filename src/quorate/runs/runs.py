@@ -29,11 +29,11 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """The access level that a run needs and this process does not have."""
+    """What a run needs and this process does not have: an access level, or its cluster if `needed` is None."""
 
-    needed: Access
+    needed: Access | None
     cluster: str
-    """Whose own setting it is; empty if it is the general one."""
+    """The cluster that is not configured, or whose own level it is; empty if it is the general one."""
 
 
 class Runs:
@@ -79,7 +79,7 @@ class Runs:
         return [run for run in await self._unattended() if self._lacks(run) is None]
 
     async def out_of_reach(self) -> Mapping[str, Lack]:
-        """By id: runs that are due but need more access than this process has, so that it leaves them alone."""
+        """By id: runs that are due but lack something in this process, so that it leaves them alone."""
         return {run.id: lack for run in await self._unattended() if (lack := self._lacks(run)) is not None}
 
     async def _unattended(self) -> Sequence[Run]:
@@ -89,8 +89,11 @@ class Runs:
 
     def _lacks(self, run: Run) -> Lack | None:
         operation = operation_named(run.tool)
-        site = next((one for one in self._pipeline.sites if one.name == run.cluster), None)
-        if operation is None or site is None:
+        sites = (one for one in self._pipeline.sites if run.is_of(one.name, one.cluster.connection.endpoints))
+        site = next(sites, None)
+        if site is None:
+            return Lack(None, run.cluster)
+        if operation is None:
             return None
         gate = site.gate(self._pipeline.gate)
         needed = gate.needed(operation.risk)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
-from quorate.operations.registry import Risk, Table, operation_named
+from quorate.operations.registry import Risk, operation_named
 from quorate.operations.runs.kind import Kind, Next, Step, StepResult, Work, editable, kind_named
 from quorate.operations.runs.start import is_within
 from quorate.pipeline.caller import Caller, Exchange
-from quorate.pipeline.invocation import Invocation, Result
+from quorate.pipeline.invocation import Invocation
 from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.policy import LimitReached
 from quorate.pipeline.routing import CLUSTER
@@ -30,6 +29,7 @@ from quorate.problems import (
 from quorate.pve.cluster import Cluster
 from quorate.runs.access import AccessLost, present_caller
 from quorate.runs.bounds import OutsideBounds, RunApprover
+from quorate.runs.step_results import POSTPONED, after_trouble, as_step_result, is_repeated, line_of
 from quorate.state.freeze import ChangesFrozen
 from quorate.state.journal import new_change_id
 from quorate.state.outcomes import Outcome
@@ -44,9 +44,7 @@ MOST_ATTEMPTS = 40
 """Failures in a row to even ask, before the run pauses."""
 LOOK_SECONDS = 5.0
 TRANSIENT = (Unreachable, TimedOut, NodeOffline, NoQuorum, ServerFailed, StateUnavailable)
-ATTEMPTS, TRIES = "attempts", "tries"
-MOST_TRIES = 5
-"""Of one step that could not be sent."""
+ATTEMPTS = "attempts"
 
 
 class StepPaused(Exception):
@@ -227,7 +225,8 @@ class Worker:
             begun = stored.state in (RunState.RUNNING, RunState.ABORTING) and step.key not in stored.current
             if begun:
                 stored.current = {**stored.current, step.key: pending}
-                stored.say(pending.begun, step.says)
+                if step.key not in stored.memory.get(POSTPONED, {}):
+                    stored.say(pending.begun, step.says)
 
         run = await self._store.change_ours(self.id, note)
         if begun:
@@ -243,7 +242,7 @@ class Worker:
         try:
             result = await self._run_step(run, pending)
         except StepPaused as paused:
-            await self._settle_refused(key, paused.problem)
+            await self._settle_refused(run, key, paused.problem)
             return
         if result is None:
             await self._follow(kind, key, pending)
@@ -276,7 +275,7 @@ class Worker:
             return None
         except Problem as problem:
             return StepResult(Outcome.FAILED, str(problem), problem.facts)
-        return _result(answer)
+        return as_step_result(answer)
 
     async def _follow(self, kind: Kind, key: str, pending: Pending) -> None:
         await self._settle(kind, key, pending, await self._look_up(pending))
@@ -305,23 +304,29 @@ class Worker:
 
         def note(stored: Run) -> None:
             stored.current = {name: one for name, one in stored.current.items() if name != key}
-            ended = _after_trouble(stored, key, result)
+            ended = after_trouble(stored, key, result)
             kind.settle(stored, key, pending, ended)
-            if ended.was_sent or ended.error:
-                stored.say(now, _line(pending, ended))
+            if (ended.was_sent or ended.error) and not is_repeated(stored, key, ended):
+                stored.say(now, line_of(pending, ended))
 
         await self._store.change_ours(self.id, note)
 
-    async def _settle_refused(self, key: str, problem: Problem) -> None:
-        """Nothing was done; the run pauses, and its kind decides again when it is resumed."""
+    async def _settle_refused(self, run: Run, key: str, problem: Problem) -> None:
+        """Nothing was done; the run pauses, and its kind decides again when it is resumed.
+
+        If it was aborted since the step began, nobody needs to decide anything: it continues to clean up.
+        """
         wanted = problem.wanted if isinstance(problem, OutsideBounds) else []
         now = self._clock.time()
 
         def note(stored: Run) -> None:
             stored.current = {name: one for name, one in stored.current.items() if name != key}
+            if stored.state is RunState.ABORTING and not run.aborting:
+                stored.say(now, f"Not done: {problem}")
+                return
             if not stored.state.has_ended:
                 stored.state, stored.reason = RunState.PAUSED, str(problem)
-                stored.orphaned = isinstance(problem, AccessLost)
+                stored.orphaned = stored.orphaned or isinstance(problem, AccessLost)
                 stored.request = [*stored.request, *(one for one in wanted if one not in stored.request)]
             stored.say(now, f"Paused: {problem}")
 
@@ -381,37 +386,3 @@ def _run_approver(pipeline: Pipeline, run: Run) -> RunApprover:
 def _about_homelab(tool: str) -> bool:
     operation = operation_named(tool)
     return operation is not None and operation.about_homelab
-
-
-def _result(answer: Result) -> StepResult | None:
-    data = answer.data
-    facts = {"rows": data.rows, "columns": data.columns} if isinstance(data, Table) else data
-    outcome = answer.outcome or Outcome.DONE
-    if outcome in (Outcome.RUNNING, Outcome.UNKNOWN, Outcome.INTERRUPTED):
-        return None
-    error = _why(facts) if answer.failed or outcome in (Outcome.FAILED, Outcome.PARTLY) else ""
-    return StepResult(outcome, error, facts, answer.pictures)
-
-
-def _why(facts: Mapping[str, Any]) -> str:
-    steps = facts.get("steps") or ()
-    found = [str(one["why"]) for one in steps if isinstance(one, Mapping) and one.get("why")]
-    return "; ".join(found) or "it failed"
-
-
-def _after_trouble(run: Run, key: str, result: StepResult) -> StepResult:
-    """What could not be sent is tried again, but not forever."""
-    tries = run.memory.setdefault(TRIES, {})
-    if not result.is_trouble:
-        tries.pop(key, None)
-        return result
-    tries[key] = int(tries.get(key, 0)) + 1
-    return replace(result, outcome=Outcome.FAILED) if tries[key] >= MOST_TRIES else result
-
-
-def _line(pending: Pending, result: StepResult) -> str:
-    if code := result.data.get("exit_code"):
-        return f"{pending.says}: failed with exit code {code}"
-    if result.is_done:
-        return f"{pending.says}: {result.outcome.value}"
-    return f"{pending.says}: {result.error or result.outcome.value}"

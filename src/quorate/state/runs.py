@@ -8,6 +8,7 @@ a lock that the worker's process holds while it lives; a run whose owner is gone
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -107,6 +108,8 @@ class Run(msgspec.Struct, kw_only=True):
     id: str
     kind: str
     cluster: str
+    endpoints: list[str] = []
+    """Where that cluster was reached: all that are configured by variables have the same name."""
     tool: str
     title: str
     created: float
@@ -139,6 +142,10 @@ class Run(msgspec.Struct, kw_only=True):
     """It is paused because its caller lost the access that it needs: it acts for the one who resumes or aborts it."""
     owner: str = NOBODY
 
+    def is_of(self, cluster: str, endpoints: Collection[str]) -> bool:
+        """Whether it belongs to the cluster of that name at one of these addresses."""
+        return self.cluster == cluster and (not self.endpoints or not set(self.endpoints).isdisjoint(endpoints))
+
     def say(self, time: float, text: str) -> None:
         """Add a line to the log; the oldest lines of an endless run are dropped."""
         self.log = [*self.log, Line(time, text)][-MOST_LINES:]
@@ -148,18 +155,21 @@ class NotOurs(Problem):
     """Another worker has the run now."""
 
 
+FindChange = Callable[[str], Awaitable[dict[str, Any] | None]]
+
+
 async def _no_change(_: str) -> dict[str, Any] | None:
     return None
 
 
 class RunStore:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, find_change: FindChange = _no_change) -> None:
         self.clock = store.clock
         self._store = store
         self.owner = f"{secrets.randbits(62):016x}"
         self.on_change: Callable[[], None] = lambda: None
         """Called when a run of this process may have something to do."""
-        self.find_change: Callable[[str], Awaitable[dict[str, Any] | None]] = _no_change
+        self.find_change = find_change
         """The journal's entry of a change, by its id."""
 
     @property
@@ -176,21 +186,31 @@ class RunStore:
         cluster: str | None = None,
         kind: str | None = None,
         limit: int = 50,
+        shows: Callable[[Run], bool] = lambda _: True,
     ) -> Sequence[Run]:
-        """Newest first."""
+        """Newest first; up to `limit` of those that `shows` accepts."""
         if not states or not self.exists:
             return []
         names = [state.value for state in states]
-        wanted = ", ".join(f"${number}" for number in range(4, len(names) + 4))
-        rows = await self._store.fetch(
-            f"""SELECT * FROM quorate_runs WHERE ($1 = '' OR cluster = $1) AND ($2 = '' OR kind = $2)
-                AND state IN ({wanted}) ORDER BY created DESC, id LIMIT $3""",  # noqa: S608 - numbers of placeholders
-            cluster or "",
-            kind or "",
-            limit,
-            *names,
-        )
-        return [decoded(row["entry"]) for row in rows]
+        wanted = ", ".join(f"${number}" for number in range(6, len(names) + 6))
+        found: list[Run] = []
+        last, last_id = math.inf, ""
+        while True:
+            rows = await self._store.fetch(
+                f"""SELECT * FROM quorate_runs WHERE ($1 = '' OR cluster = $1) AND ($2 = '' OR kind = $2)
+                    AND (created < $4 OR created = $4 AND id > $5) AND state IN ({wanted})
+                    ORDER BY created DESC, id LIMIT $3""",  # noqa: S608 - numbers of placeholders
+                cluster or "",
+                kind or "",
+                limit,
+                last,
+                last_id,
+                *names,
+            )
+            found += [run for row in rows if shows(run := decoded(row["entry"]))]
+            if len(rows) < limit or len(found) >= limit:
+                return found[:limit]
+            last, last_id = rows[-1]["created"], rows[-1]["id"]
 
     async def stamp(self, cluster: str, kind: str) -> tuple[int, int]:
         """Differs after every change to these runs, so that readers know when to read them again."""

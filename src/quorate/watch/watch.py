@@ -196,9 +196,11 @@ class Watch:
 
     async def _observe_server(self) -> None:
         waiting = await self._approvals.list(limit=200)
+        paused = await self._runs.list((RunState.PAUSED,), limit=1000)  # however many have failed since
+        stopped = [*paused, *await self._runs.list((RunState.FAILED,))]
         found = [
             *server.approvals(waiting, self.settings),
-            *server.runs(await self._runs.list((RunState.PAUSED, RunState.FAILED)), self._clock.time(), self.settings),
+            *server.runs(stopped, self._clock.time(), self.settings),
             *server.freeze(await self._freeze.state(), self.settings),
             *server.channels(await self._outbox.failing()),
         ]

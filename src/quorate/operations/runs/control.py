@@ -12,7 +12,7 @@ from quorate.config import Access
 from quorate.hints import RUN_CONTROL, RUN_GET, RUN_WAIT, Advice
 from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, Target
 from quorate.operations.registry import NEEDED, Illustrated, Risk, Table, operation, operation_named, page
-from quorate.operations.runs.start import is_hidden, run_here, runs_of, worker_command
+from quorate.operations.runs.start import is_visible, run_here, runs_of, worker_command
 from quorate.operations.units import duration, moment
 from quorate.problems import Refused
 from quorate.pve.cluster import Cluster
@@ -41,7 +41,7 @@ async def run_list(
     """Runs, newest first."""
     wanted = {"active": ACTIVE, "paused": (RunState.PAUSED,), "ended": ENDED, "all": tuple(RunState)}[state]
     blank = await pve.blanker()
-    runs = [run for run in await runs_of(pve).list(wanted, cluster=pve.name, limit=limit) if not is_hidden(run, blank)]
+    runs = await runs_of(pve).list(wanted, cluster=pve.name, limit=limit, shows=lambda run: is_visible(run, pve, blank))
     now = [WAITS_FOR_WORKER if await runs_of(pve).lacks_worker(run) else blank(at_present(run)) for run in runs]
     rows = [
         [run.id, run.kind, run.state.value, blank(run.title), moment(run.created), does]
@@ -123,7 +123,7 @@ async def run_control(pve: Cluster, run: RunRef, action: Literal["pause", "resum
         now = await runs.get(found.id)
         return {"state": now.state.value, "reason": blank(now.reason)}
 
-    allowed = [str(one) for one in wanted]
+    allowed = [blank(str(one)) for one in wanted]
     adopts = found.orphaned and action != "pause"
     step = Action(
         f"{action.capitalize()} the run {found.id}",

@@ -30,14 +30,14 @@ Window = Annotated[
 async def run_here(pve: Cluster, id: str) -> Run:
     """The run, if it is one of this cluster: another cluster's access level and rules do not apply to it."""
     found = await runs_of(pve).get(id)
-    if found.cluster != pve.name or is_hidden(found, await pve.blanker()):
+    if not is_visible(found, pve, await pve.blanker()):
         raise no_run(id)
     return found
 
 
-def is_hidden(run: Run, blank: Callable[[str], str]) -> bool:
+def is_visible(run: Run, pve: Cluster, blank: Callable[[str], str]) -> bool:
     """A run for certain guests is as hidden as they are; of others, such as an evacuation, parts are blanked."""
-    return blank(run.title) != run.title
+    return run.is_of(pve.name, pve.connection.endpoints) and blank(run.title) == run.title
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,7 @@ def _run(pve: Cluster, outline: Outline, origin: Mapping[str, Any], starts: floa
         id=name,
         kind=outline.kind,
         cluster=pve.name,
+        endpoints=list(pve.connection.endpoints),
         tool=outline.tool,
         title=outline.title,
         created=now,
