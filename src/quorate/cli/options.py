@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from quorate.config import ConfigError, Settings, load
 
 if TYPE_CHECKING:
+    from quorate.app import App
+    from quorate.hints import ToolHint
     from quorate.state.store import Store
     from quorate.state.trail import AuditTrail
 
@@ -132,6 +134,28 @@ async def on_cluster(settings: Settings, demo: bool) -> AsyncIterator[Settings]:
         yield ready
 
 
+def with_app(
+    options: argparse.Namespace,
+    run: Callable[[App], Awaitable[int]],
+    *,
+    adapt: Callable[[Settings], Settings] = lambda settings: settings,
+    name: Callable[[ToolHint], str] = str,
+) -> int:
+    """Run it with all that the settings describe; a problem becomes a message on standard error."""
+
+    async def main() -> int:
+        from quorate.app import build
+
+        async with on_cluster(settings_from(options), options.demo) as ready:
+            app = build(adapt(ready))
+            try:
+                return await run(app)
+            finally:
+                await app.close()
+
+    return _report(main, name)
+
+
 def with_store(options: argparse.Namespace, run: Callable[[Store], Awaitable[int]]) -> int:
     """Run it with the configured state; a problem becomes one line on standard error."""
     return _with_state(options, lambda _, store: run(store))
@@ -153,18 +177,23 @@ def with_trail(options: argparse.Namespace, run: Callable[[Store, AuditTrail], A
 
 
 def _with_state(options: argparse.Namespace, run: Callable[[Settings, Store], Awaitable[int]]) -> int:
-    from quorate.problems import Problem
     from quorate.pve.clock import SystemClock
     from quorate.state.store import open_store
-    from quorate.surfaces.rendering import problem_text
 
     async def main() -> int:
         settings = load(file=options.config, tolerate=True)
         async with open_store(settings.state, clock=SystemClock()) as store:
             return await run(settings, store)
 
+    return _report(main)
+
+
+def _report(main: Callable[[], Coroutine[Any, Any, int]], name: Callable[[ToolHint], str] = str) -> int:
+    from quorate.problems import Problem
+    from quorate.surfaces.rendering import problem_text
+
     try:
         return asyncio.run(main())
     except Problem as problem:
-        print(f"quorate: {problem_text(problem)}", file=sys.stderr)
+        print(f"quorate: {problem_text(problem, name)}", file=sys.stderr)
         return FAILED

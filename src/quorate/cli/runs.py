@@ -17,7 +17,8 @@ from quorate.cli.options import (
     cluster_options,
     command,
     gate_options,
-    settings_from,
+    with_app,
+    with_store,
 )
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _resume(options: argparse.Namespace) -> int:
         await app.runs.control(options.id, "resume", Exchange(Caller(_me(), "cli"), wait_seconds=0.0))
         return _say(await app.runs.get(options.id))
 
-    return _with_app(options, run)
+    return with_app(options, run)
 
 
 def _work(options: argparse.Namespace) -> int:
@@ -160,7 +161,7 @@ def _work(options: argparse.Namespace) -> int:
             print("No run is due.")
         return max([*map(_code, worked), *([FAILED] if left else [])], default=OK)
 
-    return _with_app(options, run)
+    return with_app(options, run)
 
 
 def _need_more(left: Mapping[str, Lack]) -> Iterator[str]:
@@ -210,29 +211,6 @@ def _me() -> str:
 
 
 def _with_runs(options: argparse.Namespace, run: Callable[[RunStore], Awaitable[int]]) -> int:
-    from quorate.cli.options import with_store
     from quorate.state.runs import RunStore
 
     return with_store(options, lambda store: run(RunStore(store)))
-
-
-def _with_app(options: argparse.Namespace, run: Callable[[App], Awaitable[int]]) -> int:
-    from quorate.problems import Problem
-    from quorate.surfaces.rendering import problem_text
-
-    async def main() -> int:
-        from quorate.app import build
-        from quorate.cli.options import on_cluster
-
-        async with on_cluster(settings_from(options), options.demo) as settings:
-            app = build(settings)
-            try:
-                return await run(app)
-            finally:
-                await app.close()
-
-    try:
-        return asyncio.run(main())
-    except Problem as problem:
-        print(f"quorate: {problem_text(problem)}", file=sys.stderr)
-        return FAILED

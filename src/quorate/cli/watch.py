@@ -18,9 +18,8 @@ from quorate.cli.options import (
     actions_of,
     cluster_options,
     command,
-    on_cluster,
-    settings_from,
     toolsets_option,
+    with_app,
 )
 from quorate.hints import FINDING_LIST, ToolHint
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from quorate.app import App
+    from quorate.config import Settings
     from quorate.state.findings import Finding
     from quorate.watch.watch import Watch
 
@@ -56,29 +56,18 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace, work: Callable[[App, Watch], Awaitable[int]]) -> int:
-    from quorate.problems import Problem
-    from quorate.surfaces.rendering import problem_text
+    async def run(app: App) -> int:
+        assert app.watch is not None
+        return await work(app, app.watch)
 
-    async def main() -> int:
-        from quorate.app import build
+    def watched(settings: Settings) -> Settings:
         from quorate.config.watch import WatchSettings
 
-        for name in ("access", "approval"):
-            setattr(options, name, None)
-        settings = settings_from(options)
-        async with on_cluster(settings, options.demo) as ready:
-            app = build(ready if ready.watch is not None else replace(ready, watch=WatchSettings()))
-            try:
-                assert app.watch is not None
-                return await work(app, app.watch)
-            finally:
-                await app.close()
+        return settings if settings.watch is not None else replace(settings, watch=WatchSettings())
 
-    try:
-        return asyncio.run(main())
-    except Problem as problem:
-        print(f"quorate: {problem_text(problem, _name_command)}", file=sys.stderr)
-        return FAILED
+    for name in ("access", "approval"):
+        setattr(options, name, None)
+    return with_app(options, run, adapt=watched, name=_name_command)
 
 
 def _name_command(hint: ToolHint) -> str:
