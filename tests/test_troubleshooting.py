@@ -143,6 +143,12 @@ def paused_run(scene: Scene) -> str:
     return run("runs", *OPERATE, "work")
 
 
+def waiting_run(scene: Scene) -> str:
+    started = quorate("call", "run_evacuate", "node=pve1", "wait=0", *OPERATE, environ=scene.environ, cwd=scene.home)
+    assert "result: started" in started.stdout, started.stderr
+    return scene.run("runs", "work", "--access", "read")
+
+
 def silent_channel(scene: Scene) -> str:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -195,6 +201,7 @@ TRIED: Mapping[str, Callable[[Scene], str]] = {
     "The vmid is taken": lambda on: on.call("vm_create", "name=second", "vmid=100", *OPERATE),
     "The host key is not known": unknown_host_key,
     "A run is paused": paused_run,
+    "A run waits for a worker": waiting_run,
     "A channel does not deliver": silent_channel,
     "The console does not let you in": wrong_token,
     "Listening on the network needs a token": lambda on: on.alone("serve", "--http", "0.0.0.0:0"),

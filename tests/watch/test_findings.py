@@ -65,6 +65,7 @@ async def test_acknowledging_shows_who_and_why_and_a_worse_finding_is_open_again
     await watched.quorate.facts("finding_acknowledge", finding=row["id"], note="next week")
     facts = await watched.quorate.facts("finding_get", finding=row["id"])
     assert (facts["state"], facts["note"]) == ("acknowledged", "next week")
+    assert facts["answered_by"] == "mcp 0.1.0"
     assert facts["means"] == "These guests cannot be restored at all."
     assert facts["first_seen"] < facts["last_seen"]
     world = watched.quorate.sim.world

@@ -82,6 +82,11 @@ class StepContext:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Who calls, with which scope, approval and risk, for what outlives the call; see `Caller.as_origin`."""
 
+    @property
+    def by(self) -> str:
+        """Who calls, in a few words."""
+        return str(self.origin.get("subject") or self.origin.get("client") or "unknown")
+
 
 Perform = Callable[[StepContext], Awaitable[Performed]]
 

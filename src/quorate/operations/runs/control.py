@@ -107,13 +107,12 @@ async def run_control(pve: Cluster, run: RunRef, action: Literal["pause", "resum
     async def perform(context: StepContext) -> Performed:
         if action != "pause":
             _require_access(found, context.origin)
-        by = str(context.origin.get("subject") or context.origin.get("client") or "unknown")
         if action == "pause":
-            now = await runs.pause(found.id, by)
+            now = await runs.pause(found.id, context.by)
         elif action == "abort":
-            now = await runs.abort(found.id, by, origin=context.origin)
+            now = await runs.abort(found.id, context.by, origin=context.origin)
         else:
-            now = await runs.resume(found.id, by, wanted, context.origin["risk"], origin=context.origin)
+            now = await runs.resume(found.id, context.by, wanted, context.origin["risk"], origin=context.origin)
         return Performed(
             {"run": now.id},
             next_step=None if action == "pause" else Advice("Follow it", RUN_WAIT(run=now.id)),

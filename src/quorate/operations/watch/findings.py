@@ -21,8 +21,6 @@ from quorate.state.findings import SEVERITIES, Finding, Findings
 from quorate.state.watchers import Watchers
 
 COLUMNS = ("id", "severity", "cluster", "kind", "finding", "open_for", "state", "next")
-BY = "a call of finding_acknowledge"
-"""Who it was is in the audit trail."""
 FindingId = Annotated[str, Meta(description="id from finding_list")]
 
 
@@ -121,11 +119,11 @@ async def finding_acknowledge(
         says = f"Silence finding {found.id} until {moment(until)}: {found.seen_as.what}"
     findings = Findings(home.store)
 
-    async def perform(_: StepContext) -> Performed:
+    async def perform(context: StepContext) -> Performed:
         if until is None:
-            await findings.acknowledge(found.id, BY, note)
+            await findings.acknowledge(found.id, context.by, note)
         else:
-            await findings.silence(found.id, until, BY, note)
+            await findings.silence(found.id, until, context.by, note)
         return Performed(next_step=Advice("See its state", FINDING_GET(finding=found.id)))
 
     line = f"acknowledge {found.id}" if until is None else f"silence {found.id} until {moment(until)}"
