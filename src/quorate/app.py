@@ -171,10 +171,13 @@ class App:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _keep_resolving(self) -> None:
+        said: set[str] = set()
         while True:
             try:
-                for found in await self.pipeline.resolve_unfinished():
-                    _LOG.warning("%s", _describe(found))
+                news = {_describe(found) for found in await self.pipeline.resolve_unfinished()}
+                for text in sorted(news - said):
+                    _LOG.warning("%s", text)
+                said = news
             except Problem as problem:
                 _LOG.warning("Unfinished changes cannot be resolved now: %s", problem)
             except Exception as error:  # noqa: BLE001 (a defect of ours must not end the loop)

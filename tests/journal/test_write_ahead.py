@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from quorate.pipeline.caller import Exchange
 from quorate.state.canonical import MOST_BYTES, bounded
-from tests.rigs.mcp_session import Rig, rig
+from tests.rigs.mcp_session import Rig, rig, second_server
+from tests.rigs.several_clusters import several_clusters
 
 pytestmark = pytest.mark.anyio
 
@@ -168,6 +170,25 @@ async def test_looking_into_changes_can_be_cut_short_and_begun_again(tmp_path: P
         await asyncio.gather(looking, return_exceptions=True)
         quorate.sim.faults.remove(slow)
         assert [one.outcome for one in await pipeline.resolve_unfinished()] == ["done"] * 3
+        assert (await quorate.app.audit.verify()).unfinished == ()
+
+
+async def test_a_server_of_another_cluster_says_nothing_about_a_change_it_cannot_know_of(tmp_path: Path) -> None:
+    """On the same state: one with fewer clusters, and one whose cluster has the same name."""
+    async with several_clusters(tmp_path, "prod", "lab") as quorate:
+        await quorate.facts("guest_power", guest=107, action="start", cluster="prod")
+        (done,) = quorate.audit()
+        change = quorate.app.pipeline.journal.change()
+        await change.begin({name: done[name] for name in ("tool", "time", "cluster", "plan", "wire", "endpoints")})
+        await change.close({"outcome": "interrupted"}, final=False)
+        _, lab = quorate.app.settings.clusters
+        for clusters in ((lab,), (replace(lab, name="prod"),)):
+            async with second_server(quorate, quorate.audit_file, clusters=clusters) as other:
+                (found,) = await other.app.pipeline.resolve_unfinished()
+                assert (found.outcome, "is not configured here" in found.says[0]) == (None, True)
+        assert len((await quorate.app.audit.verify()).unfinished) == 1
+        (found,) = await quorate.app.pipeline.resolve_unfinished()
+        assert found.outcome is not None
         assert (await quorate.app.audit.verify()).unfinished == ()
 
 

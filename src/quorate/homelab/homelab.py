@@ -70,6 +70,10 @@ class Homelab:
         self.jobs = job_records(store)
 
     @property
+    def endpoints(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def api(self) -> Cluster:
         raise NotConfigured(f"The {self.name} has no Proxmox VE API")
 

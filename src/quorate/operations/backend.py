@@ -29,6 +29,10 @@ class Backend(Protocol):
     def api(self) -> Cluster:
         """The PVE API behind it. Raises NotConfigured where there is none."""
 
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The addresses of its API, which tell two clusters of the same name apart; none for hosts."""
+
     def secrets(self) -> list[str]:
         """What must not leave, as far as it is in use."""
 

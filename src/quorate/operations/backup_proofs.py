@@ -18,8 +18,7 @@ async def last_proofs(pve: Cluster) -> dict[int, tuple[float, str]]:
     found: dict[int, tuple[float, str]] = {}
     if not isinstance(store, RunStore):
         return found
-    endpoints = pve.connection.endpoints
-    for run in await store.list(kind=KIND, limit=500, shows=lambda run: run.is_of(pve.name, endpoints)):
+    for run in await store.list(kind=KIND, limit=500, shows=lambda run: run.is_of(pve.name, pve.endpoints)):
         for number, item in enumerate(run.scope[ITEMS]):
             state = run.memory.get(ITEMS, {}).get(str(number), {})
             if state.get("verdict") == PASSED and item["of"] is not None:

@@ -300,6 +300,7 @@ class ChangeRun:
     def _locate(self, *sites: Site) -> None:
         gate = sites[0].gate(self._pipeline.gate) if len(sites) == 1 else self._pipeline.gate
         self._record.cluster, self._record.access = gate.cluster, gate.access.value
+        self._record.endpoints = sites[0].backend.endpoints if len(sites) == 1 else ()
 
     async def _write(self, seconds: float) -> None:
         record, now = self._record, self._clock.time()

@@ -28,6 +28,7 @@ class Record:
     arguments: Mapping[str, Any]
     caller: Caller
     cluster: str = ""
+    endpoints: tuple[str, ...] = ()
     access: str = ""
     decision: str = "allowed"
     rule: str = ""
@@ -128,7 +129,13 @@ class Record:
     def _wire(self) -> dict[str, Any]:
         """What is needed to establish the outcome later."""
         plan = self.plan or Plan("")
-        return {"independent": plan.independent, "wire": [wire_form(call, self.cluster) for call in plan.calls]}
+        others = [step.where for step in plan.calls if isinstance(step, Action) and step.where is not None]
+        endpoints = {self.cluster: self.endpoints, **{one.name: one.endpoints for one in others}}
+        return {
+            "independent": plan.independent,
+            "wire": [wire_form(call, self.cluster) for call in plan.calls],
+            "endpoints": {name: list(where) for name, where in endpoints.items() if where},
+        }
 
     def _ended(self, seconds: float) -> dict[str, Any]:
         return {

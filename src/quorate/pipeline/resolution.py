@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorate.config.settings import HOMELAB
 from quorate.operations.registry import operation_named
 from quorate.operations.units import moment
 from quorate.pipeline.evidence import Trace, trace_of
@@ -115,7 +116,12 @@ class _Investigation:
     """The investigation of one entry."""
 
     def __init__(self, sites: Sites, journal: Journal, entry: Mapping[str, Any], look: Look, clock: Clock) -> None:
-        self._clusters = {site.name: site.cluster for site in sites}
+        known = entry.get("endpoints") or {}
+        self._clusters = {
+            site.name: site.cluster
+            for site in sites
+            if site.name not in known or not set(known[site.name]).isdisjoint(site.backend.endpoints)
+        }
         self._journal = journal
         self._entry = entry
         self._look = look
@@ -173,8 +179,6 @@ class _Investigation:
     async def _unanswered_call(self, number: str, wire: Mapping[str, Any], since: float) -> Found:
         """A call without an answer: it was not sent, or the process died before the answer arrived."""
         cluster = self._cluster(number, wire)
-        if isinstance(cluster, Found):
-            return cluster
         what = f"Step {number} ({wire.get('method')} {wire.get('path')})"
         try:
             trace = await trace_of(cluster, wire, since, self._claimed)
@@ -198,8 +202,6 @@ class _Investigation:
 
     async def _task(self, number: str, wire: Mapping[str, Any], text: str) -> Found:
         cluster = self._cluster(number, wire)
-        if isinstance(cluster, Found):
-            return Found(cluster.state, cluster.says, text)
         try:
             state = await read_state(cluster.client, Upid.parse(text))
         except NotFound:
@@ -216,6 +218,8 @@ class _Investigation:
 
     async def _action(self, number: str, wire: Mapping[str, Any], since: float) -> Found:
         """Several writes to PVE as one step, or something on a host that PVE does not know about."""
+        if wire.get("cluster") != HOMELAB:
+            self._cluster(number, wire)
         what = f"Step {number} ({wire.get('target') or wire.get('action')})"
         calls = wire.get("calls")
         if not isinstance(calls, list) or not calls or not await self._is_known_to_pve(number, wire, calls):
@@ -263,11 +267,12 @@ class _Investigation:
         matches = [facts.find(str(one.get("method")), str(one.get("path"))) for one in calls]
         return all(match is not None and "/agent/" not in match.endpoint.template for match in matches)
 
-    def _cluster(self, number: str, wire: Mapping[str, Any]) -> Cluster | Found:
+    def _cluster(self, number: str, wire: Mapping[str, Any]) -> Cluster:
+        """The cluster of a step. One that this server does not have may be that of another on the same state."""
         name = str(wire.get("cluster"))
         if name in self._clusters:
             return self._clusters[name]
-        return Found(StepState.UNKNOWN, f"Step {number}: cluster {name} is no longer configured. {LOOK}")
+        raise NobodyToAsk(f"Step {number}: the cluster {name}, at its address then, is not configured here. {LOOK}")
 
     async def _claimed(self) -> set[str]:
         """Tasks since this change began that are known to belong to a step."""

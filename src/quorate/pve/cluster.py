@@ -103,6 +103,10 @@ class Cluster:
         return self._connection
 
     @property
+    def endpoints(self) -> tuple[str, ...]:
+        return tuple(self._connection.endpoints)
+
+    @property
     def client(self) -> PveClient:
         if self._client is None:
             from quorate.pve.client import PveClient  # aiohttp is not needed to list the tools

@@ -89,7 +89,7 @@ class Runs:
 
     def _lacks(self, run: Run) -> Lack | None:
         operation = operation_named(run.tool)
-        sites = (one for one in self._pipeline.sites if run.is_of(one.name, one.cluster.connection.endpoints))
+        sites = (one for one in self._pipeline.sites if run.is_of(one.name, one.backend.endpoints))
         site = next(sites, None)
         if site is None:
             return Lack(None, run.cluster)

@@ -37,7 +37,7 @@ async def run_here(pve: Cluster, id: str) -> Run:
 
 def is_visible(run: Run, pve: Cluster, blank: Callable[[str], str]) -> bool:
     """A run for certain guests is as hidden as they are; of others, such as an evacuation, parts are blanked."""
-    return run.is_of(pve.name, pve.connection.endpoints) and blank(run.title) == run.title
+    return run.is_of(pve.name, pve.endpoints) and blank(run.title) == run.title
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | Non
     started: dict[str, Any] = {}
 
     async def perform(context: StepContext) -> Performed:
-        run = await runs_of(pve).add(_run(pve, outline, context.origin, starts, window or ""))
+        run = await runs_of(pve).add(_run(pve, outline, context, starts, window or ""))
         started.update(run=run.id, state=run.state.value, **({"starts": moment(starts)} if starts else {}))
         return Performed(
             started,
@@ -120,14 +120,14 @@ def runs_of(pve: Cluster) -> RunStore:
     return store
 
 
-def _run(pve: Cluster, outline: Outline, origin: Mapping[str, Any], starts: float, window: str) -> Run:
-    name = runs_of(pve).new_id()
+def _run(pve: Cluster, outline: Outline, context: StepContext, starts: float, window: str) -> Run:
+    name, origin = runs_of(pve).new_id(), context.origin
     now = pve.clock.time()
     run = Run(
         id=name,
         kind=outline.kind,
         cluster=pve.name,
-        endpoints=list(pve.connection.endpoints),
+        endpoints=list(pve.endpoints),
         tool=outline.tool,
         title=outline.title,
         created=now,
@@ -139,7 +139,7 @@ def _run(pve: Cluster, outline: Outline, origin: Mapping[str, Any], starts: floa
         window=window,
         state=RunState.WAITING if starts or window else RunState.RUNNING,
     )
-    run.say(now, f"Started by {origin.get('subject') or origin.get('client', 'unknown')}: {outline.title}")
+    run.say(now, f"Started by {context.by}: {outline.title}")
     return run
 
 
