@@ -35,12 +35,15 @@ class HttpReceiver:
     on_message: Callable[[Received], Awaitable[None]] | None = None
     """Called after a message is kept and before it is answered."""
     keeps: bool = True
+    readable: bool = True
     repeats: bool = False
     """A refusal contains the address and the login that it refuses, as some servers' do."""
     url: str = ""
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         if request.method == "GET":
+            if not self.readable:
+                return web.Response(status=503)
             return web.Response(text="\n".join(one.body.decode() for one in self.messages))
         received = Received(request.method, request.path, dict(request.headers), await request.read())
         if self.status == 200 and self.keeps:
@@ -76,7 +79,8 @@ class MailReceiver:
     port: int = 0
     mails: list[Message] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
-    refuses: bool = False
+    refuses: str = ""
+    """What the address of a recipient who does not exist contains."""
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """As much of SMTP as a client needs to hand over a mail."""
@@ -93,7 +97,7 @@ class MailReceiver:
             elif word == "AUTH":
                 self.logins.append(line.split()[-1])
                 await say("235 welcome")
-            elif word == "RCPT" and self.refuses:
+            elif word == "RCPT" and self.refuses and self.refuses in line:
                 await say("550 no such mailbox")
             elif word == "DATA":
                 await say("354 go ahead")

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from quorate.config import Approval
@@ -322,3 +323,99 @@ async def test_a_paused_run_stays_a_finding_however_many_have_failed_since(tmp_p
             await runs.add(Run(id=f"f{number}", title="Evacuate pve2", **failed, **usual))
         await watched.watch._observe_server()
         assert [one.seen_as.target for one in await watched.watch.findings()].count("run paused") == 1
+
+
+def texts(receiver: HttpReceiver) -> list[str]:
+    return [one.json["text"].split("\n")[0] for one in receiver.messages]
+
+
+async def test_what_comes_and_goes_is_kept_quiet_until_it_lasts(tmp_path):
+    async with http_receiver() as receiver, with_channels(tmp_path, channel("a", "slack", receiver)) as watched:
+        for _ in range(10):
+            for observations in ((TROUBLE,), ()):
+                await tell(watched, *observations)
+                await watched.quorate.clock.advance(60)
+        assert len(receiver.messages) == 4, "opened and resolved twice"
+        await tell(watched, TROUBLE)
+        (row,) = await watched.rows()
+        assert row["state"] == "silenced"
+        assert "comes and goes" in (await watched.quorate.facts("finding_get", finding=row["id"]))["note"]
+        await watched.quorate.clock.advance(3601)
+        await tell(watched, TROUBLE)
+        assert texts(receiver)[4:] == ["[critical demo] Still open: Node pve1 is offline"]
+
+
+async def test_a_silence_outlasts_a_moment_without_what_it_is_about(tmp_path):
+    async with http_receiver() as receiver, with_channels(tmp_path, channel("a", "slack", receiver)) as watched:
+        await tell(watched, TROUBLE)
+        (row,) = await watched.rows()
+        await watched.quorate.facts("finding_acknowledge", finding=row["id"], silence="8h", note="new switch tonight")
+        await tell(watched)
+        await watched.quorate.clock.advance(3 * 3600)
+        await tell(watched, TROUBLE)
+        (again,) = await watched.rows()
+        facts = await watched.quorate.facts("finding_get", finding=again["id"])
+        assert (again["id"] != row["id"], again["state"], facts["note"]) == (True, "silenced", "new switch tonight")
+        assert len(receiver.messages) == 1
+        await watched.quorate.clock.advance(5 * 3600 + 1)
+        await tell(watched, TROUBLE)
+        assert texts(receiver)[1:] == ["[critical demo] Still open: Node pve1 is offline"]
+
+
+async def test_those_who_heard_of_a_finding_hear_of_its_end_even_if_it_was_less_severe_by_then(tmp_path):
+    async with http_receiver() as pager, http_receiver() as other:
+        channels = (channel("pager", "slack", pager, severity="critical"), channel("other", "slack", other))
+        async with with_channels(tmp_path, *channels) as watched:
+            small = Observation("storage-full", "storage a", "warning", "Storage a is 86% full", "view")
+            await tell(watched, TROUBLE, small)
+            await tell(watched, msgspec.structs.replace(TROUBLE, severity="warning"), small)
+            await tell(watched)
+            assert [text.split()[-4:] for text in texts(pager)] == [["Node", "pve1", "is", "offline"]] * 2
+            assert "Resolved" in texts(pager)[1]
+            assert len(other.messages) == 4
+
+
+async def test_nobody_hears_that_something_is_resolved_before_they_hear_that_it_opened(tmp_path):
+    async with http_receiver() as receiver, with_channels(tmp_path, channel("a", "slack", receiver)) as watched:
+        receiver.status = 503
+        await tell(watched, TROUBLE)
+        await watched.quorate.clock.advance(5)
+        receiver.status = 200
+        await tell(watched)
+        assert receiver.messages == []
+        await watched.quorate.clock.advance(60)
+        await watched.watch.notify()
+        assert ["Resolved" in text for text in texts(receiver)] == [False, True]
+
+
+async def test_a_mail_that_some_recipients_have_is_not_sent_again(tmp_path):
+    async with mail_receiver() as receiver:
+        receiver.refuses = "nobody@"
+        options = {"host": "127.0.0.1", "port": str(receiver.port), "tls": "none"}
+        options |= {"sender": "quorate@home.lan", "to": "admin@home.lan, nobody@home.lan"}
+        async with with_channels(tmp_path, ChannelSettings("mail", "smtp", options, {})) as watched:
+            await tell(watched, TROUBLE)
+            for _ in range(3):
+                await watched.quorate.clock.advance(3700)
+                await tell(watched, TROUBLE)
+            (delivery,) = await watched.watch.deliveries(9)
+            assert (len(receiver.mails), delivery.state) == (1, "failed")
+            assert "refused nobody@home.lan" in delivery.error
+
+
+async def test_nothing_is_repeated_while_the_receiver_cannot_say_what_it_has(tmp_path):
+    async with http_receiver() as receiver, with_channels(tmp_path, channel("a", "ntfy", receiver)) as watched:
+
+        async def lose_the_answer(_: Any) -> None:
+            receiver.status = 504
+
+        receiver.on_message = lose_the_answer
+        await tell(watched, TROUBLE)
+        receiver.on_message, receiver.status, receiver.readable = None, 200, False
+        await watched.quorate.clock.advance(31)
+        await watched.watch.notify()
+        receiver.readable = True
+        await watched.quorate.clock.advance(200)
+        await watched.watch.notify()
+        (delivery,) = await watched.watch.deliveries(9)
+        assert (len(receiver.messages), delivery.state) == (1, "sent")

@@ -9,6 +9,7 @@ import pytest
 
 from quorate.config import Approval
 from quorate.config.rules import Policy, Rule
+from quorate.watch import watch
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import second_server, text_of
 from tests.watch.conftest import watching
@@ -199,3 +200,14 @@ async def test_a_restore_drill_is_proof_of_a_backup_that_nobody_verified(watched
     assert ended["state"] == "done", str(ended)
     await watched.cycle(2)
     assert await watched.rows(kind="backup-unproven") == []
+
+
+async def test_a_cluster_that_is_too_slow_to_be_read_is_a_finding(watched, monkeypatch):
+    await watched.cycle(2)
+    before = await watched.kinds()
+    monkeypatch.setattr(watch, "CYCLE_SECONDS", 0.0)
+    await watched.cycle(2)
+    assert await watched.kinds() == before | {"cluster-unreachable"}
+    monkeypatch.undo()
+    await watched.cycle()
+    assert await watched.kinds() & (before | {"cluster-unreachable"}) == before

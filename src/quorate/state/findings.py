@@ -21,6 +21,9 @@ from quorate.state.store import Row, Store
 SEVERITIES = ("critical", "warning", "unchecked", "info")
 """Worst first."""
 KEPT_SECONDS = 90 * 86400.0
+FLAP_SECONDS = 3600.0
+MOST_OPENINGS = 2
+"""Of the same thing within that time; if it opens again, people hear of it only if it lasts as long."""
 LONGEST_NOTE = 500
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 _ID_LENGTH = 8
@@ -119,10 +122,13 @@ class Findings:
         observations: Iterable[Observation],
         covers: Callable[[str], bool],
         known: Iterable[Finding] | None = None,
+        *,
+        may_flap: bool = True,
     ) -> Observed:
         """Bring the findings of a cluster up to date. `covers` says whether the facts of a source are known now.
 
-        `known` are its open findings, if the caller has just read them.
+        `known` are its open findings, if the caller has just read them. `may_flap`: what comes and goes, such as a
+        value around its threshold, is kept quiet after a while.
         """
         now = self._clock.time()
         current = {one.key: one for one in observations}
@@ -132,7 +138,7 @@ class Findings:
         for key, observation in current.items():
             old = open_ones.get(key)
             if old is None:
-                opened += await self._open(cluster, observation, now)
+                opened += await self._open(cluster, observation, now, may_flap=may_flap)
             elif event := _event(old, observation, now):
                 worse += await self._renew(old, observation, event, now)
             elif old.seen_as != observation:
@@ -145,10 +151,18 @@ class Findings:
                 resolved += await self._resolve(old, now)
         return Observed(opened, worse, resolved)
 
-    async def _open(self, cluster: str, observation: Observation, now: float) -> int:
+    async def _open(self, cluster: str, observation: Observation, now: float, *, may_flap: bool) -> int:
+        before = await self._read(
+            "WHERE cluster = $1 AND finding_key = $2 AND (silenced_until > $3 OR opened > $4) ORDER BY opened DESC",
+            cluster,
+            observation.key,
+            now,
+            now - FLAP_SECONDS,
+        )
+        by, at, note, until = _quiet(before, now, may_flap=may_flap)
         return await self._store.execute(
             f"INSERT INTO quorate_findings ({_COLUMNS}) "  # noqa: S608 - names of columns
-            "VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8, $8, 1, NULL, NULL, '', NULL, NULL, 'opened', 1, 0) "
+            "VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8, $8, 1, $9, $10, $11, $12, NULL, 'opened', 1, 0) "
             "ON CONFLICT DO NOTHING",
             _new_id(),
             cluster,
@@ -158,6 +172,10 @@ class Findings:
             observation.severity,
             _encode(observation),
             now,
+            by,
+            at,
+            note,
+            until,
         )
 
     async def _renew(
@@ -289,6 +307,18 @@ def _event(known: Finding, now_seen: Observation, now: float) -> str:
     if known.silenced_until is not None and known.silenced_until <= now:
         return "again"
     return ""
+
+
+def _quiet(before: list[Finding], now: float, *, may_flap: bool) -> tuple[str | None, float | None, str, float | None]:
+    """Who silenced it, when, the note and until when. A silence outlasts what it was about, if that comes back."""
+    silenced = max(
+        (one for one in before if one.is_silenced(now)), key=lambda one: one.silenced_until or 0, default=None
+    )
+    if silenced is not None:
+        return silenced.acknowledged_by, silenced.acknowledged_at, silenced.note, silenced.silenced_until
+    if may_flap and len(before) >= MOST_OPENINGS:
+        return None, None, "It comes and goes, so it is reported if it lasts for an hour", now + FLAP_SECONDS
+    return None, None, "", None
 
 
 def _finding(row: Row) -> Finding:

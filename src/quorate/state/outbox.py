@@ -21,6 +21,9 @@ RETRIES = (30.0, 120.0, 600.0, 1800.0, 3600.0)
 GIVE_UP_SECONDS = 86400.0
 LONGEST_ERROR = 300
 WAITING, SENT, FAILED = "waiting", "sent", "failed"
+_IN_ORDER = """NOT EXISTS (SELECT 1 FROM quorate_deliveries e WHERE e.channel = d.channel AND e.finding = d.finding
+    AND e.state IN ('waiting', 'sending') AND e.created < d.created AND (e.together = 0 OR e.batch <> ''))"""
+"""Nobody hears that something is resolved before an earlier attempt to say that it opened has succeeded."""
 
 
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,8 +110,9 @@ class Outbox:
         now = self._clock.time()
         await self._store.hold(self._owner)
         rows = await self._store.fetch(
-            """SELECT id, batch, together FROM quorate_deliveries
-                WHERE channel = $1 AND state = 'waiting' AND due <= $2 ORDER BY due, created, id LIMIT 1""",
+            f"""SELECT id, batch, together FROM quorate_deliveries d
+                WHERE channel = $1 AND state = 'waiting' AND due <= $2 AND {_IN_ORDER}
+                ORDER BY due, created, id LIMIT 1""",  # noqa: S608 - our own condition
             channel,
             now,
         )
@@ -120,9 +124,10 @@ class Outbox:
         if batch:  # an earlier attempt of several notices in one message: the same ones again
             where = "batch = $3"
         elif rows[0]["together"]:
-            where, values = "together = 1 AND batch = '' AND due <= $4 AND channel = $5", (first, now, channel)
+            where = f"together = 1 AND batch = '' AND due <= $4 AND channel = $5 AND {_IN_ORDER}"
+            values = (first, now, channel)
         await self._store.execute(
-            "UPDATE quorate_deliveries SET state = 'sending', owner = $1, tried = $2, attempts = attempts + 1, "  # noqa: S608
+            "UPDATE quorate_deliveries AS d SET state = 'sending', owner = $1, tried = $2, attempts = attempts + 1, "  # noqa: S608
             f"batch = $3 WHERE state = 'waiting' AND {where}",
             self._owner,
             now,
@@ -203,6 +208,15 @@ class Outbox:
             "WHERE finding = $1 AND state = 'waiting' AND together = 1 AND batch = ''",
             finding,
         )
+
+    async def has_heard(self, channel: str, finding: str) -> bool:
+        """Whether news of it was sent there, or will be."""
+        rows = await self._store.fetch(
+            "SELECT id FROM quorate_deliveries WHERE channel = $1 AND finding = $2 AND state <> 'dropped' LIMIT 1",
+            channel,
+            finding,
+        )
+        return bool(rows)
 
     async def unheard(self, finding: str) -> set[str]:
         """The channels whose message that it opened still waits to be sent with others."""

@@ -48,6 +48,10 @@ class NotDelivered(Exception):
     """The receiver refused it or could not be reached: it did not arrive."""
 
 
+class PartlyDelivered(NotDelivered):
+    """Some recipients have it: if it were sent again, they would get it twice."""
+
+
 class Uncertain(Exception):
     """It was sent, but there was no answer: it may have arrived."""
 
@@ -248,6 +252,8 @@ async def _has_arrived(
 async def _contains(session: aiohttp.ClientSession, url: str, params: Options, headers: Options, mark: str) -> bool:
     """Whether the receiver has a message with that mark. Anyone may fill a topic, so the answer is bounded."""
     async with session.get(url, params=params, headers=headers, allow_redirects=False) as answer:
+        if answer.status == 429 or answer.status >= 500:
+            raise NotDelivered(f"{urlsplit(url).hostname} answered {answer.status} to what it has received")
         return answer.status == 200 and mark.encode() in await read_body(answer, MOST_KEPT)
 
 
@@ -285,7 +291,7 @@ def _deliver(options: Options, secrets: Options, mail: EmailMessage) -> None:
                 server.login(options["user"], secrets.get("password", ""))
             sending = True
             if refused := server.send_message(mail):
-                raise NotDelivered(f"{options['host']} refused {', '.join(refused)}")
+                raise PartlyDelivered(f"{options['host']} refused {', '.join(refused)}; the others have it")
             sending = False
     except smtplib.SMTPResponseException as error:
         said = error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error

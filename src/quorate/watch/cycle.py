@@ -72,10 +72,7 @@ class ClusterWatch:
         try:
             now = await self._facts.read()
         except Problem as problem:
-            what = f"The cluster {self.name} does not answer: {problem.what}"
-            finding = Finding("critical", "cluster", what, CLUSTER_STATUS, "cluster-unreachable")
-            known = await self._findings.open(self.name)
-            return await self._observe([observed(finding, "reach")], lambda source: source == "reach", known)
+            return await self.note_unreachable(problem.what)
         self.snapshot = now
         memory = await self._load()
         known = await self._findings.open(self.name)
@@ -87,6 +84,13 @@ class ClusterWatch:
         result = await self._observe(found, lambda source: source == "reach" or now.covers(source), known)
         await self._save(memory)
         return result
+
+    async def note_unreachable(self, why: str) -> Observed:
+        """Nothing else is known now, so nothing else is resolved."""
+        what = f"The cluster {self.name} does not answer: {why}"
+        finding = Finding("critical", "cluster", what, CLUSTER_STATUS, "cluster-unreachable")
+        known = await self._findings.open(self.name)
+        return await self._observe([observed(finding, "reach")], lambda source: source == "reach", known)
 
     def _judge(self, now: Snapshot, memory: Memory, accepted: set[str]) -> Iterator[Observation]:
         yield from nodes.presence(now, memory)

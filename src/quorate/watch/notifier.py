@@ -11,7 +11,7 @@ from quorate.operations.reports.kinds import KINDS
 from quorate.problems import Problem
 from quorate.state.findings import Finding, Findings
 from quorate.state.outbox import Notice, Outbox, Parcel
-from quorate.watch.channels import Channel, NotDelivered, Uncertain
+from quorate.watch.channels import Channel, NotDelivered, PartlyDelivered, Uncertain
 from quorate.watch.message import compose
 from quorate.watch.routing import due, takes
 
@@ -45,7 +45,7 @@ class Notifier:
         spoken = [one for one in news if not _is_old_news(one, now)]
         quiet = [one for one in news if _is_old_news(one, now)]
         for channel in self._channels:
-            wanted = [one for one in spoken if takes(channel.settings, one)]
+            wanted = [one for one in spoken if await self._concerns(channel, one)]
             storm = len(wanted) > STORM
             for finding in wanted:
                 await self._put(channel, finding, now, storm=storm)
@@ -54,6 +54,13 @@ class Notifier:
                 await self._outbox.drop(finding.id)
         for finding in (*spoken, *quiet):
             await self._findings.noted(finding)
+
+    async def _concerns(self, channel: Channel, finding: Finding) -> bool:
+        """By its routing. Those who heard of something also hear of its end, even if it was less severe by then."""
+        if takes(channel.settings, finding):
+            return True
+        ended = finding.event == "resolved" and channel.settings.resolved
+        return ended and await self._outbox.has_heard(channel.name, finding.id)
 
     async def _put(self, channel: Channel, finding: Finding, now: float, *, storm: bool) -> None:
         if finding.event == "resolved" and channel.name in await self._outbox.unheard(finding.id):
@@ -101,7 +108,8 @@ class Notifier:
             await channel.send(message, unsure=parcel.unsure, since=parcel.since)
         except (NotDelivered, Uncertain) as error:
             why = str(self._sanitize(str(error)))
-            await self._outbox.failed(parcel, why, unsure=isinstance(error, Uncertain), for_good=once)
+            final = once or isinstance(error, PartlyDelivered)
+            await self._outbox.failed(parcel, why, unsure=isinstance(error, Uncertain), for_good=final)
         except Problem as problem:  # a secret that cannot be found
             why = problem.what
             await self._outbox.failed(parcel, why, for_good=once)

@@ -18,7 +18,7 @@ from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
 from quorate.state.approvals import Approvals
 from quorate.state.events import Events
-from quorate.state.findings import Finding, Findings, Observation
+from quorate.state.findings import Finding, Findings
 from quorate.state.freeze import Freeze
 from quorate.state.lease import Lease
 from quorate.state.outbox import Delivery, Notice, Outbox
@@ -167,6 +167,7 @@ class Watch:
                 await watch.run()
         except TimeoutError:
             _LOG.warning("A cycle over %s took longer than %g s", watch.name, CYCLE_SECONDS)
+            await watch.note_unreachable(f"everything could not be read within {CYCLE_SECONDS:g} s")
             return
         await self._watchers.note(
             watch.name,
@@ -185,7 +186,8 @@ class Watch:
         except TimeoutError:
             return
         looked = self._hosts.looked
-        await self._observe(HOMELAB, list(homelab.judge(looked)), lambda source: homelab.covers(looked, source))
+        found = list(homelab.judge(looked))
+        await self._findings.observe(HOMELAB, found, lambda source: homelab.covers(looked, source))
         await self._watchers.note(
             HOMELAB,
             self._clock.time(),
@@ -204,10 +206,7 @@ class Watch:
             *server.freeze(await self._freeze.state(), self.settings),
             *server.channels(await self._outbox.failing()),
         ]
-        await self._observe(SERVER, found, lambda _: True)
-
-    async def _observe(self, cluster: str, found: list[Observation], covers: Callable[[str], bool]) -> None:
-        await self._findings.observe(cluster, found, covers)
+        await self._findings.observe(SERVER, found, lambda _: True, may_flap=False)
 
     async def _forget_old(self) -> None:
         await self._findings.forget_old()
