@@ -57,6 +57,9 @@ _PUT_TOGETHER, _PUT_AFTER = (f'cat "$1"/* {into} "$2"; q=$?; rm -rf "$1"; exit $
 # The agent creates world-writable files, so they are created beforehand, or in a private folder.
 _SAFE_FILE = ("/bin/sh", "-c", "umask 077; mktemp")
 _SAFE_FOLDER = ("/bin/sh", "-c", "umask 077; mktemp -d")
+_UNKNOWN_PROCESS = re.compile(
+    r"Invalid parameter 'pid'|PID .* does not exist"
+)  # before version 9.0 of the agent, and since
 _BROKEN_OFF = "596 Broken pipe"  # PVE cannot encode the typographic quotes in the agent's error message
 _ENGLISH = {"LC_ALL": "C"}
 _SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 6: "ABRT", 9: "KILL", 11: "SEGV", 13: "PIPE", 15: "TERM"}
@@ -323,8 +326,8 @@ class AgentJob:
     async def _status(self) -> dict[str, Any]:
         try:
             status: dict[str, Any] = await self._guest.get("agent/exec-status", pid=self._pid)
-        except ServerFailed as problem:
-            if "pid" not in str(problem):
+        except (NotFound, ServerFailed) as problem:
+            if not _UNKNOWN_PROCESS.search(str(problem)):
                 raise
             raise NotFound(
                 f"The guest agent of {self._guest} has no command {self._pid}",
