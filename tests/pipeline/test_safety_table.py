@@ -655,6 +655,27 @@ async def test_what_could_run_is_not_hidden_from_the_person_who_approves(tmp_pat
         assert "hunter2hunter2" not in str(await Approvals(quorate.app.store).list())
 
 
+@tries("a command is disguised as a secret")
+async def test_what_a_command_on_a_node_reads_is_shown_to_the_person_who_approves(tmp_path: Path) -> None:
+    """`sh` alone says nothing: what it runs comes by its input, a variable or a file."""
+    script = "# harmless\nqm destroy 107 --purge\n"
+    async with house(tmp_path, approval=Approval.ASK) as built:
+        quorate = built.quorate
+        for tool, given in (
+            ("host_exec", {"command": ["sh"], "stdin": script}),
+            ("host_exec", {"command": 'sh -c "$DO"', "env": {"DO": script}}),
+            ("host_file_write", {"path": "/etc/cron.daily/tidy", "content": script}),
+        ):
+            assert "waits for" in await quorate.refusal(tool, host="pve1", wait=0, **given)
+        rows = await Approvals(quorate.app.store).list()
+        assert len(rows) == 3
+        assert all(r"# harmless\nqm destroy 107 --purge\n" in row.plan[0] for row in rows), rows
+        huge = {"host": "pve1", "path": "/srv/huge", "content": "x" * 9000}
+        assert "waits for" in await quorate.refusal("host_file_write", **huge, wait=0)
+        assert any("content=sha256:" in row.plan[0] for row in await Approvals(quorate.app.store).list())
+    assert "qm destroy" not in (tmp_path / "audit.jsonl").read_text()
+
+
 @tries("a secret that the caller chose blanks out a part of the question")
 async def test_a_secret_that_occurs_elsewhere_is_refused_before_anyone_is_asked(tmp_path: Path) -> None:
     async with asking(tmp_path) as quorate:

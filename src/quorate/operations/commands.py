@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, field
@@ -75,6 +76,13 @@ class CommandJob:
         told += f" env={','.join(command.env)}" if command.env else ""
         told += f" stdin={len(command.stdin)} bytes" if command.stdin else ""
         return f"{self.transport.description}: {self.line}{told}"
+
+    @property
+    def input(self) -> str:
+        """Its variables and standard input, for the person who approves."""
+        stdin = {"stdin": self.command.stdin.decode("utf-8", "replace")} if self.command.stdin else {}
+        given = {**self.command.env, **stdin}
+        return shown_line(" ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items()))
 
     async def perform(self, context: StepContext) -> Performed:
         """On POSIX the machine keeps the command, if it can: it then survives us. An agent always does."""

@@ -50,6 +50,7 @@ def machine_action(
     writes: bool = False,
     opens: bool = False,
     only_reads: bool = False,
+    input: str = "",
 ) -> Action:
     """A step on a machine, judged by the rules of the cluster that it belongs to, if any."""
     risk = None if only_reads else machine_risk(machine)
@@ -64,4 +65,5 @@ def machine_action(
         risk=risk,
         on_a_node=partial(is_node, machine) if uncertain else None,
         opens=opens,
+        input=input,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import json
 import unicodedata
 from typing import Any, Literal
 
@@ -20,6 +22,8 @@ from quorate.problems import BadArgument
 
 READ_AT_ONCE = 1024 * 1024
 MOST_WRITTEN = 16 * 1024 * 1024
+LONGEST_SHOWN = 8000
+"""Bytes of a file that the person who approves reads; of a longer one they see the digest."""
 COLUMNS = ("name", "type", "size", "mode", "owner", "group", "modified", "name_base64")
 
 Encoding = Literal["text", "base64"]
@@ -97,7 +101,16 @@ def write_action(
         perform,
         writes=True,
         opens=not rules.allows_write(path),
+        input=_describe(data) if machine.kind in ("node", "host") else "",
     )
+
+
+def _describe(data: bytes) -> str:
+    """For the person who approves: a text that can be read, anything else by its digest."""
+    part = _Part(data, 0, cut=False)
+    if part.is_text and len(data) <= LONGEST_SHOWN:
+        return f"content={json.dumps(part.text, ensure_ascii=False)}"
+    return f"content=sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 class _Part:

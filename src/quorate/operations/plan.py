@@ -117,6 +117,9 @@ class Action:
     Not where the operator's patterns name this very command."""
     becomes: Host | None = field(default=None, compare=False)
     """What is kept of the host afterwards, where the action sets that: rules may rest on its address and labels."""
+    input: str = ""
+    """What it gives the machine: standard input, variables, a file. The trail has only their length; the person who
+    approves a DESTROY reads them, because they may run."""
     later: bool = False
     """`needs` are examples of what a run will do, each in a change of its own: they are judged now, not recorded."""
 

@@ -183,12 +183,12 @@ class ChangeRun:
 
     def _approval_request(self, plan: Plan, risk: Risk) -> ApprovalRequest:
         """As a person will read it: what a stranger wrote into a name or a note cannot look like a line of ours."""
-        lines = tuple(one_line(self._line(call)) for call in plan.calls)
+        lines = tuple(one_line(self._line(call, risk)) for call in plan.calls)
         summary = one_line(self._sanitizer.sanitize(plan.summary))
         return ApprovalRequest(self._record.tool, risk, self._record.arguments, plan, lines, summary)
 
-    def _line(self, step: Call | Action) -> str:
-        text = step_line(step)
+    def _line(self, step: Call | Action, risk: Risk) -> str:
+        text = step_line(step, risk)
         return self._sanitizer.command(text) if runs_code(step) else str(self._sanitizer.sanitize(text))
 
     async def _obtain_consent(self, site: Site, request: ApprovalRequest, deadline: float) -> Consent:
@@ -218,7 +218,7 @@ class ChangeRun:
         texts = (
             request.plan.summary,
             *lines,
-            *map(step_line, request.plan.calls),
+            *(step_line(step, request.risk) for step in request.plan.calls),
             *(part for one in changed for part in one),
         )
         refuse_given_secrets(request.summary, texts, self._sanitizer.hides_given)

@@ -64,10 +64,10 @@ def targets_of(plan: Plan) -> list[Target]:
     return list(dict.fromkeys(call.target for call in plan.calls if call.target is not None))
 
 
-def step_line(step: Call | Action) -> str:
+def step_line(step: Call | Action, risk: Risk) -> str:
     """A step with all its parameters, in full except for free text."""
     if isinstance(step, Action):
-        return one_line(step.line)
+        return one_line(f"{step.line} {step.input if risk is Risk.DESTROY else ''}")
     params = (f"{name}={_render(name, one_line(str(value)))}" for name, value in redacted_params(step).items())
     return " ".join([step.method, step.path, *params])
 

@@ -65,7 +65,9 @@ async def host_exec(
             cluster=one.where.name if one.where else None, stdin=stdin, env=env, cwd=cwd, user="root" if sudo else None,
             password=one.sudo_password if sudo else None, timeout=timeout, keep=max_output,
         )  # fmt: skip
-        return machine_action(one, f"Run it on {label}", wanted.described, wanted.perform, opens=not wanted.named)
+        return machine_action(
+            one, f"Run it on {label}", wanted.described, wanted.perform, opens=not wanted.named, input=wanted.input
+        )
 
     login = given_login(user, key, password)
     return await plan_each(
