@@ -1,6 +1,7 @@
 """The whole PVE API: found, explained and called, with the risk read off method and path."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -497,6 +498,23 @@ async def test_secrets_that_pve_shows_are_hidden(tmp_path):
         assert shown["data"]["server"] == "10.0.0.9"
         assert "verysecrettoken" not in str(shown)
         assert "verysecrettoken" not in quorate.audit_file.read_text()
+
+
+@pytest.mark.anyio
+async def test_variables_of_a_container_are_hidden_in_both_spellings(tmp_path):
+    """`env` is of PVE 9.1; before that, people wrote raw options."""
+    async with rig(tmp_path, access=Access.READ) as quorate:
+        guest = quorate.sim.world.guests[200]
+        raw: Any = [["lxc.environment", "B=verysecrettoken"], ["lxc.x", "1"]]
+        guest.config |= {"env": "A=verysecrettoken", "lxc": raw}
+        guest.touch()
+        for part in ("config", "pending"):
+            shown = await quorate.facts("api_call", method="GET", path=f"/nodes/pve1/lxc/200/{part}")
+            assert "lxc.environment" in str(shown)
+            assert "verysecrettoken" not in str(shown)
+        shown = await quorate.facts("guest_get", guest=200, detail=True)
+        assert shown["options"]["lxc"] == [["lxc.environment", "***"], ["lxc.x", "1"]]
+        assert "verysecrettoken" not in str(shown)
 
 
 @pytest.mark.anyio

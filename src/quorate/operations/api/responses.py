@@ -27,9 +27,11 @@ _SECRETS = {
     "/access/domains": ("client-key",),
     "/nodes/{node}/subscription": ("key",),
     "/nodes/{node}/lxc": ("env",),
-    "/nodes/{node}/vzdump/extractconfig": ("env",),
+    "/nodes/{node}/vzdump/extractconfig": ("env", "lxc.environment"),
     "/access/users": ("keys",),
 }
+_RAW_VARIABLES = "lxc.environment"
+"""Among the raw options of a container, which are pairs: what `env` is in newer versions."""
 _IN_FULL = ContextVar("answers in full", default=False)
 _PASSWORD_LINE = re.compile(r"(?im)^(?P<name>\s*-?\s*(?:hashed_)?passw(?:or)?d\s*:).*$")
 
@@ -57,6 +59,8 @@ def _hide(value: Any, names: set[str]) -> Any:
         hidden = names | {"value", "pending"} if value.get("key") in names else names  # a row of pending changes
         return {key: HIDDEN if key in hidden and one else _hide(one, names) for key, one in value.items()}
     if isinstance(value, list):
+        if len(value) == 2 and str(value[0]).startswith(_RAW_VARIABLES):
+            return [value[0], HIDDEN]
         return [_hide(one, names) for one in value]
     return _PASSWORD_LINE.sub(rf"\g<name> {HIDDEN}", value) if isinstance(value, str) else value
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from quorate.hints import GUEST_CONFIGURE, GUEST_POWER, TASK_LIST, TASK_WAIT, Advice
 from quorate.inside.interfaces import bare, from_pve, is_usable
+from quorate.operations.api.responses import hide_secrets
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.start_checks import start_obstacles
 from quorate.operations.units import Quantity, duration, load_of, moment, percent, size, unused, used_of
@@ -406,5 +407,5 @@ def _sorted_out(config: dict[str, Any]) -> tuple[dict[str, str], dict[str, str],
         elif bus is not None and values.is_disk(key, str(value)):
             disks[key] = str(value)
         elif key not in _NOT_OPTIONS:
-            options[key] = value
+            options[key] = hide_secrets("/nodes/{node}/lxc", value) if isinstance(value, list) else value
     return disks, detached, networks, options
