@@ -7,12 +7,17 @@ a list of members, the text of an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from functools import cached_property
+from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 from quorate.pve.subjects import Subject
 
 BLANK = "(hidden)"
+_Tree = dict[str, "_Tree"]
+"""The letters that may follow."""
+_END = ""
+_DEEPEST = 30
+"""Letters of a word that get a branch each; names are longer, and expressions must not be nested without end."""
 _LIST = re.compile(r"(?:(?:vm|ct):)?\d+(?:\s*[,;\s]\s*(?:(?:vm|ct):)?\d+)*")
 _VZDUMP = re.compile(r"\bvzdump(?: \d+)+")
 _ITEM = re.compile(r"(?:(?:vm|ct):)?(?P<vmid>\d+)")
@@ -37,19 +42,6 @@ class HiddenWords:
     def __bool__(self) -> bool:
         return bool(self._ids)
 
-    @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        ids = "|".join(sorted(self._ids))
-        words = [
-            rf"(?:{_BEFORE})(?:{ids})(?![0-9])(?:-(?:disk|cloudinit|state)-?[\w.-]*)?",
-            rf"(?<=:)(?:{ids})(?=:)|\b(?:{ids})(?=@)|(?<=/)(?:{ids})(?=[./]|$)",  # of tasks, `100@local` too; of a path
-            rf"^(?:{ids})(?= )",  # the beginning of a line in the firewall's log
-        ]
-        if self._names:
-            names = "|".join(re.escape(name) for name in sorted(self._names, key=len, reverse=True))
-            words.append(rf"(?<![\w.-])(?:(?:{ids}) )?(?:{names})(?![\w-])|(?<![\w-])(?:{names})(?![\w-])")
-        return re.compile("|".join(words), re.I | re.M)
-
     def text(self, text: str) -> str:
         """The text without hidden members of a list, and with a blank for every other mention."""
         if not self:
@@ -58,7 +50,7 @@ class HiddenWords:
             return self._members(text)
         if "vzdump" in text:
             text = _VZDUMP.sub(lambda found: self._arguments(found[0]), text)
-        return self._pattern.sub(BLANK, text)
+        return _pattern(self._ids, self._names).sub(BLANK, text)
 
     def mentions(self, text: str) -> bool:
         return self.text(text) != text
@@ -73,3 +65,38 @@ class HiddenWords:
     def _is_hidden(self, item: str) -> bool:
         found = _ITEM.fullmatch(item)
         return found is not None and found["vmid"] in self._ids
+
+
+@lru_cache(maxsize=16)  # calls come and go, and hide the same guests
+def _pattern(ids: frozenset[str], names: frozenset[str]) -> re.Pattern[str]:
+    number = _any_of(ids)
+    words = [
+        rf"(?:{_BEFORE}){number}(?![0-9])(?:-(?:disk|cloudinit|state)-?[\w.-]*)?",
+        rf"(?<=:){number}(?=:)|\b{number}(?=@)|(?<=/){number}(?=[./]|$)",  # of tasks, `100@local` too; of a path
+        rf"^{number}(?= )",  # the beginning of a line in the firewall's log
+    ]
+    if names:
+        words.append(rf"(?:(?<![\w.-]){number} )?(?<![\w-]){_any_of(names)}(?![\w-])")
+    return re.compile("|".join(words), re.I | re.M)
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """An expression for any of the words, the longest first. As a tree, because thousands one by one take seconds."""
+    root: _Tree = {}
+    for word in (one.lower() if one.isascii() else one for one in words):
+        node = root
+        for letters in (*word[:_DEEPEST], word[_DEEPEST:]):
+            node = node.setdefault(letters, {}) if letters else node
+        node[_END] = {}
+    return _expression(root)
+
+
+def _expression(node: _Tree) -> str:
+    branches = []
+    for letters in sorted(node.keys() - {_END}, key=lambda one: (-len(one), one)):
+        text, below = letters, node[letters]
+        while len(below) == 1 and _END not in below:
+            ((further, below),) = below.items()
+            text += further
+        branches.append(re.escape(text) + (_expression(below) if below.keys() != {_END} else ""))
+    return f"(?:{'|'.join(branches)}){'?' if _END in node else ''}"
