@@ -208,6 +208,8 @@ async def test_a_node_is_not_switched_off_under_guests_that_must_not_change(tmp_
     async with ruled(tmp_path, text) as quorate:
         assert "'hands off'" in await quorate.refusal("node_power", node="pve1", action="reboot")
         assert "'hands off'" in await raw(quorate, "POST", "/nodes/pve1/status", command="shutdown")
+        disarmed = await raw(quorate, "POST", "/cluster/ha/status/disarm-ha", **{"resource-mode": "ignore"})
+        assert "'hands off'" in disarmed
         assert "'hands off'" in await quorate.refusal("guest_power", guest="router", action="reboot")
         assert writes(quorate) == []
 

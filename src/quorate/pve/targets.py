@@ -68,6 +68,8 @@ _GUEST_PATH: Final = re.compile(r"/nodes/{node}/(?:qemu|lxc)/{vmid}(?P<sub>/.*)?
 _CREATION: Final = re.compile(r"/nodes/{node}/(?P<type>qemu|lxc)")
 _WHOLE_NODE: Final = re.compile(r"/nodes/{node}/(?:start|stop|suspend|migrate)all")
 _WHOLE_CLUSTER: Final = re.compile(r"/cluster/bulk-action/guest/\w+|/nodes/{node}/storage/{storage}/prunebackups")
+_WITHOUT_HARM: Final = re.compile(r"/nodes/{node}/status|/cluster/ha/status/(?:arm|disarm)-ha")
+"""Guests are shut down cleanly, or lose the guard of HA; nothing of them is destroyed."""
 _TELLS: Final = re.compile(r"/cluster/(?:metrics/server/{id}|notifications/endpoints/\w+(?:/{name})?)")
 """These receive names, load and events of every guest."""
 _HOLDS_DISKS: Final = re.compile(r"/nodes/{node}/(?:disks|ceph/(?:pool|fs|osd))/.+")
@@ -242,8 +244,8 @@ def _implied(request: Request) -> Iterator[Reached]:
         return
     if _uses_default_storage(request):
         yield Reached(STORAGE, _DEFAULT_STORAGE, here)
-    if template == "/nodes/{node}/status":
-        yield Reached(GUESTS, node=here, level="change")  # they are shut down cleanly
+    if _WITHOUT_HARM.fullmatch(template):
+        yield Reached(GUESTS, node=here, level="change")
     elif _TELLS.fullmatch(template) and request.method != "DELETE":
         yield Reached(GUESTS, level="read")
     elif _LEASES.fullmatch(template):
