@@ -281,8 +281,11 @@ async def test_a_job_is_stopped_with_its_command(tmp_path, guest):
         assert quorate.audit()[-1]["tool"] == "guest_job"
 
 
-async def test_only_what_the_agent_has_started_can_be_stopped_through_it(tmp_path):
+@pytest.mark.parametrize("agent", ["7.2.22", "10.0.2"])
+async def test_only_what_the_agent_has_started_can_be_stopped_through_it(tmp_path, agent):
     async with inside(tmp_path) as quorate:
+        machine = quorate.sim.world.guests[VM]
+        machine.system = replace(machine.system, agent_version=agent)
         for job in ("agent:pve1:102:1", "agent:pve1:102:99999", "agent:pve1:102:x", "agent:pve1", "nonsense"):
             words = await quorate.refusal("guest_job", action="stop", job=job)
             assert "has no command" in words or "There is no job" in words
