@@ -105,6 +105,9 @@ def test_the_ticket_tells_what_the_user_may_do() -> None:
         async with talking() as api:
             login = (await api.as_nobody().post("/access/ticket", username="root@pam", password="simulated-root")).data
             assert login["clustername"] == "homelab"
+            await api.post("/access/users", userid="eve@pve", password="eve-password")
+            eve = (await api.as_nobody().post("/access/ticket", username="eve@pve", password="eve-password")).data
+            assert "clustername" not in eve
             assert set(login["cap"]) == {"access", "dc", "mapping", "nodes", "sdn", "storage", "vms"}
             assert login["cap"]["dc"].keys() == {"SDN.Allocate", "SDN.Audit", "SDN.Use", "Sys.Audit", "Sys.Modify"}
             assert login["cap"]["access"].keys() == {"Group.Allocate", "Permissions.Modify", "User.Modify"}
@@ -180,6 +183,9 @@ def test_a_second_factor_makes_a_login_two_steps() -> None:
             nobody, alice = api.as_nobody(), {"username": "alice@pve"}
             first = (await nobody.post("/access/ticket", **alice, password="alice-in-the-lab")).data
             assert first["NeedTFA"] == 1
+            assert first["CSRFPreventionToken"]
+            assert "cap" not in first
+            assert (await root.get("/access/users/alice@pve")).data["keys"] == "x"
             half = nobody.as_nobody(Cookie=f"PVEAuthCookie={quote(first['ticket'], safe='')}")
             assert (await half.get("/version")).status == 401  # half a ticket opens nothing
             second = {**alice, "tfa-challenge": first["ticket"], "password": f"recovery:{keys[0]}"}
@@ -189,6 +195,7 @@ def test_a_second_factor_makes_a_login_two_steps() -> None:
             assert (await nobody.post("/access/ticket", **wrong)).status == 401
             assert [row["userid"] for row in (await root.get("/access/tfa")).data] == ["alice@pve"]
             assert (await root.delete("/access/tfa/alice@pve/recovery")).status == 200
+            assert "keys" not in (await root.get("/access/users/alice@pve")).data
             assert (await api.as_user("alice@pve", "alice-in-the-lab")).headers["CSRFPreventionToken"]
 
     run(scenario())

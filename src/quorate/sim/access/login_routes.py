@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from quorate.sim.access.directory import ROOT, normalize_path
 from quorate.sim.access.tickets import Unauthorized
-from quorate.sim.access.user_routes import confirm
+from quorate.sim.access.user_routes import confirm, existing_user
 from quorate.sim.guests.consoles import Consoles
 from quorate.sim.http.parameters import split_list
 from quorate.sim.http.refusals import Refusal, existing, failure
@@ -99,6 +99,7 @@ def factors_of_user(call: Call) -> list[dict[str, Any]]:
 def add_factor(call: Call) -> dict[str, Any]:
     kind, params, own = call.params["type"], call.params, _of_user(call)
     _confirm_password(call)
+    existing_user(call).keys = "x"  # also if it fails from here on
     if kind in _NOT_CONFIGURED:
         raise failure(_NOT_CONFIGURED[kind])
     now = call.world.clock.now()
@@ -145,6 +146,8 @@ def change_factor(call: Call) -> None:
 def remove_factor(call: Call) -> None:
     _confirm_password(call)
     del _of_user(call)[_one(call).id]
+    if not _of_user(call):
+        existing_user(call).keys = None
 
 
 def _of_user(call: Call) -> dict[str, Factor]:
@@ -174,9 +177,13 @@ def types_of_user(call: Call) -> dict[str, Any]:
 
 @route("POST /access/vncticket", needs_quorum=False)
 def check_console_ticket(call: Call) -> None:
-    """Whether a console may be opened with this ticket."""
+    """Whether a console may be opened with this ticket; why not is for the log alone."""
     params = call.params
-    call.world.part(Consoles).check(params["vncticket"], params["path"], params.get("port", 0))
+    try:
+        call.world.part(Consoles).check(params["vncticket"], params["path"], params.get("port", 0))
+    except Refusal as error:
+        raise _failed() from error
+    _require_privileges(call, params["authid"])
 
 
 # Which privileges the web page asks for, in which part of the tree.
@@ -205,19 +212,28 @@ def log_in(call: Call) -> dict[str, Any]:
             call.authentication.log_in(userid, call.params["password"])
     except Unauthorized as error:
         raise Refusal(401, f"{error}\n") from error
-    answer: dict[str, Any] = {"username": userid, "cap": {} if needed else _capabilities(call, userid)}
-    path, privileges = call.params.get("path"), split_list(call.params.get("privs"))
-    if path and privileges:  # only whether this user has these rights, without a ticket
-        if not set(privileges) <= call.world.access.privileges(userid, normalize_path(path)).keys():
-            raise Refusal(401, "authentication failure\n")
-    elif needed:
-        answer |= {"NeedTFA": 1, "ticket": call.authentication.new_ticket(userid, _challenge(needed))}
+    answer: dict[str, Any] = {"username": userid}
+    if call.params.get("path") and call.params.get(
+        "privs"
+    ):  # only whether this user has these rights, without a ticket
+        _require_privileges(call, userid)
     else:
-        answer["ticket"] = call.authentication.new_ticket(userid)
+        answer["ticket"] = call.authentication.new_ticket(userid, _challenge(needed) if needed else "")
         answer["CSRFPreventionToken"] = call.authentication.new_csrf_token(userid)
-    if not call.world.standalone:
+    answer |= {"NeedTFA": 1} if needed else {"cap": _capabilities(call, userid)}
+    if not call.world.standalone and "Sys.Audit" in call.world.access.privileges(userid, "/"):
         answer["clustername"] = call.world.name
     return answer
+
+
+def _require_privileges(call: Call, userid: str) -> None:
+    wanted = set(split_list(call.params["privs"]))
+    if not wanted <= call.world.access.privileges(userid, normalize_path(call.params["path"])).keys():
+        raise _failed()
+
+
+def _failed() -> Refusal:
+    return Refusal(401, "authentication failure\n")
 
 
 def _challenge(needed: list[Factor]) -> str:

@@ -246,11 +246,7 @@ def _members(call: Call) -> list[dict[str, Any]]:
 
 def _totem(call: Call) -> dict[str, Any]:
     return {
-        "cluster_name": call.world.name,
-        "config_version": str(len(call.world.nodes)),
-        "interface": {"0": {"linknumber": "0"}},
-        "ip_version": "ipv4-6",
-        "link_mode": "passive",
-        "secauth": "on",
+        "cluster_name": call.world.name, "config_version": str(len(call.world.nodes)),
+        "interface": {"0": {"linknumber": "0"}}, "ip_version": "ipv4-6", "link_mode": "passive", "secauth": "on",
         "version": "2",
-    }
+    }  # fmt: skip

@@ -52,21 +52,13 @@ class Disk:
     def row(self) -> dict[str, Any]:
         """The disk in the list of its node."""
         row: dict[str, Any] = {
-            "devpath": self.devpath,
-            "size": self.size,
-            "model": self.model,
-            "serial": self.serial,
+            "devpath": self.devpath, "size": self.size, "model": self.model, "serial": self.serial,
             "vendor": "unknown" if self.kind == "nvme" else "ATA     ",
             "wwn": f"0x5000c500{self.serial.encode().hex()[:8]}",
             "by_id_link": f"/dev/disk/by-id/{'nvme' if self.kind == 'nvme' else 'ata'}-{self.model}_{self.serial}",
-            "type": self.kind,
-            "rpm": 7200 if self.kind == "hdd" else 0,
-            "gpt": int(self.gpt),
-            "health": self.health,
-            "wearout": self.wearout,
-            "osdid": -1,
-            "osdid-list": None,
-        }
+            "type": self.kind, "rpm": 7200 if self.kind == "hdd" else 0, "gpt": int(self.gpt), "health": self.health,
+            "wearout": self.wearout, "osdid": -1, "osdid-list": None,
+        }  # fmt: skip
         if self.used is not None:
             row["used"] = self.used
         return row

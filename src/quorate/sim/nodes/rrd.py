@@ -163,19 +163,11 @@ class _NodeLoad:
 def _node_sample(world: World, node: Node, time: float, load: Sample) -> Sample:
     waiting = 0.004 * status_daemon.wave(node.number + 5, time, 600.0)
     sample: Sample = {
-        "loadavg": load["cpu"] * node.cpus,
-        "maxcpu": node.cpus,
-        "cpu": load["cpu"],
-        "iowait": waiting,
-        "memtotal": node.memory,
-        "memused": load["mem"],
-        "swaptotal": node.swap,
-        "swapused": int(node.swap * 0.02),
-        "roottotal": node.disk,
-        "rootused": _grown(node.disk_used, world.clock.now() - time),
-        "netin": load["netin"],
+        "loadavg": load["cpu"] * node.cpus, "maxcpu": node.cpus, "cpu": load["cpu"], "iowait": waiting,
+        "memtotal": node.memory, "memused": load["mem"], "swaptotal": node.swap, "swapused": int(node.swap * 0.02),
+        "roottotal": node.disk, "rootused": _grown(node.disk_used, world.clock.now() - time), "netin": load["netin"],
         "netout": load["netout"],
-    }
+    }  # fmt: skip
     if world.version_at_least(9, 0):
         sample |= {"memavailable": node.memory - load["mem"], "arcsize": 0}
         sample |= {"pressurecpusome": 2.5 * load["cpu"], "pressurememorysome": 0, "pressurememoryfull": 0}
