@@ -233,3 +233,21 @@ def test_what_cannot_become_a_template(guest: str, text: str) -> None:
             assert (reply.status, reply.reason) == (500, text)
 
     run(scenario())
+
+
+def test_btrfs_forgets_of_which_snapshot_a_clone_is() -> None:
+    async def scenario() -> None:
+        async with talking() as api:
+            await api.post("/storage", storage="pool", type="btrfs", path="/mnt/pool")
+            for path, options in (
+                ("", {"vmid": 500, "scsi0": "pool:1"}),
+                ("/500/snapshot", {"snapname": "before"}),
+                ("/500/clone", {"newid": 501, "full": 0, "snapname": "before"}),
+            ):
+                made = await api.post(f"/nodes/pve1/qemu{path}", **options)
+                assert await api.finished(made) == "OK"
+            assert (await api.log(made.data)).data[-1] == {"n": 3, "t": "TASK OK"}
+            rows = (await api.get("/nodes/pve1/storage/pool/content", vmid=501)).data
+            assert [(row["volid"], row["parent"]) for row in rows] == [("pool:501/vm-501-disk-0.raw", None)]
+
+    run(scenario())

@@ -169,7 +169,7 @@ async def _link(context: TaskContext, plan: ClonePlan, drive: Drive) -> Volume:
     kind, storage_id = plan.source.kind, drive.storage
     volume = volumes.allocate(plan.world, plan.source_node, storage_id, plan.newid, kind, base.size, linked_to=base)
     plan.made.append(volume)
-    if plan.snapname is not None:
+    if plan.snapname is not None and volume.parent is not None:
         volume.parent = f"snap_{base.name}_{plan.snapname}"
     context.log(*volumes.link_log(plan.world.storages[storage_id], base, volume))
     await context.sleep(0.5)
