@@ -52,6 +52,9 @@ def test_rules_that_make_no_sense_are_refused_by_name():
             assert list(await errors(rules, dport="22")) == ["proto"]
             assert list(await errors(rules, proto="esp", dport="22")) == ["dport"]
             assert await errors(rules, macro="Nope") == {"macro": "unknown macro 'Nope'"}
+            assert await errors(rules, macro="SSH", proto="tcp", dport="23") == {
+                "dport": "parameter 'dport' already define in macro (value = '22')"
+            }
             assert list(await errors(rules, iface="eth0")) == ["iface"]
             assert await errors(rules, source="+none") == {"source": "no such ipset 'none'"}
             assert await errors(rules, dest="nowhere") == {"dest": "no such alias 'nowhere'"}

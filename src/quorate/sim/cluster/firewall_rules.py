@@ -57,6 +57,17 @@ MACROS = {
     "Whois": "Whois (nicname, RFC 3912) traffic",
 }  # fmt: skip
 
+# What those set that are one rule each; the others are of several.
+_SETTINGS = {
+    name: {"proto": proto, "dport": port}
+    for name, proto, port in re.findall(r"(\S+)=(\w+)/(\S+)", (
+        "Auth=tcp/113 BGP=tcp/179 CVS=tcp/2401 FTP=tcp/21 Finger=tcp/79 Git=tcp/9418 HKP=tcp/11371 HTTP=tcp/80"
+        " HTTPS=tcp/443 IMAP=tcp/143 IMAPS=tcp/993 LDAP=tcp/389 LDAPS=tcp/636 MDNS=udp/5353 MSSQL=tcp/1433"
+        " MySQL=tcp/3306 NNTP=tcp/119 NNTPS=tcp/563 PMG=tcp/8006 POP3=tcp/110 POP3S=tcp/995 PostgreSQL=tcp/5432"
+        " RDP=tcp/3389 Rsync=tcp/873 SMTP=tcp/25 SMTPS=tcp/465 SSH=tcp/22 SVN=tcp/3690 Submission=tcp/587"
+        " TFTP=udp/69 Telnet=tcp/23 Webcache=tcp/8080 Webmin=tcp/10000 Whois=tcp/43"
+    ))
+}  # fmt: skip
 PREFERRED_NAMES = {name.lower(): name for name in MACROS}
 """A macro may be written in any case; the rule keeps the usual one."""
 
@@ -92,6 +103,9 @@ def check_rule(rule: dict[str, Any], place: str, own: FirewallFile | None, clust
     for name in ("source", "dest"):
         _check_reference(name, rule.get(name), own, cluster)
     _check_families(rule, own, cluster)
+    for name, value in _SETTINGS.get(rule.get("macro", ""), {}).items():
+        if rule.get(name, value) != value:
+            raise bad_parameters({name: f"parameter '{name}' already define in macro (value = '{value}')"})
 
 
 def copy_rule(rule: dict[str, Any], params: Mapping[str, Any]) -> None:

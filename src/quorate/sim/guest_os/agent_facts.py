@@ -134,15 +134,9 @@ def _address(ip: str, prefix: int) -> dict[str, Any]:
 
 def _statistics(received: int, sent: int) -> dict[str, int]:
     return {
-        "rx-bytes": received,
-        "rx-packets": received // 900,
-        "rx-errs": 0,
-        "rx-dropped": 0,
-        "tx-bytes": sent,
-        "tx-packets": sent // 700,
-        "tx-errs": 0,
-        "tx-dropped": 0,
-    }
+        "rx-bytes": received, "rx-packets": received // 900, "rx-errs": 0, "rx-dropped": 0, "tx-bytes": sent,
+        "tx-packets": sent // 700, "tx-errs": 0, "tx-dropped": 0,
+    }  # fmt: skip
 
 
 FACTS: Mapping[str, Callable[[Machine], Any]] = {
