@@ -115,8 +115,8 @@ def test_a_setting_can_be_deleted_and_the_list_filtered():
             {"address": "10.0.0.1", "netmask": "8", "cidr": "10.0.0.1/8"},
         ),
         (
-            {"cidr": "10.0.0.1/8", "gateway6": "fd00::9"},
-            {"cidr6": "fd00::1/64"},
+            {"cidr": "10.0.0.1/8", "gateway6": "fd00::8"},
+            {"cidr6": "fd00::1/64", "gateway6": "fd00::9"},
             {"address6": "fd00::1", "netmask6": "64", "cidr6": "fd00::1/64", "gateway6": "fd00::9"},
         ),
     ],
