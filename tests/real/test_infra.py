@@ -12,10 +12,16 @@ import pytest
 
 from quorate.secret import Secret
 from tests.real.engine_host import IMAGE, PULLED, EngineHost, engine_host, serving
+from tests.real.homelab import HomelabLab
+from tests.real.homelab import serving as homelab_serving
+from tests.real.lab import Lab
 from tests.rigs.mcp_session import Rig, text_of
 
 pytestmark = pytest.mark.anyio
 STAY = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
+UNITS = [one for one in Path("/etc/systemd/system").glob("*.service") if one.is_file() and not one.is_symlink()]
+"""The host with the engines has the files of the machine that the tests run on."""
+UNIT = "[Unit]\nDescription=Mine\n[Service]\nExecStart=/bin/sleep {}\n[Install]\nWantedBy=multi-user.target\n"
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +99,42 @@ async def test_a_plan_that_breaks_halfway_goes_on_and_is_rolled_back_to_what_was
         await quorate.facts("workload_remove", host="box", name="old", engine="docker")
         await quorate.facts("workload_power", host="box", name="asleep", action="start", engine="docker")
         back = await quorate.facts("infra_rollback", backup=backup)
-        assert "2 pieces were read again" in back["proved"]
+        assert f"{2 + len(UNITS)} pieces were read again" in back["proved"]
         after = state_of(host)
         assert {name: one["status"] for name, one in after.items()} == {"/old": "running", "/asleep": "exited"}
         for one in (*before.values(), *after.values()):
             one.pop("status")
         assert after == before
         host.docker("rm", "--force", "old", "asleep")
+
+
+async def test_a_unit_of_systemd_is_as_it_was_after_a_rollback(lab: Lab, homelab: HomelabLab, tmp_path: Path):
+    known = homelab.hosts["desk"].known_hosts + lab.debian.known_hosts
+    toolsets = ("hosts", "map", "infra")
+    async with homelab_serving(homelab, tmp_path, "desk", known=known, toolsets=toolsets) as quorate:
+
+        async def change(**config: Any) -> None:
+            await quorate.facts("device_update", device="units", changes={"services": {"mine": config}}, backup=False)
+
+        async def state() -> str:
+            command = (
+                "systemctl is-active mine; systemctl is-enabled mine; grep -o 'sleep .*' /etc/systemd/system/mine*"
+            )
+            return str((await quorate.facts("host_exec", host="units", command=command))["stdout"])
+
+        address = {"address": lab.debian.address, "key": str(lab.key)}
+        await quorate.facts("host_register", host="units", **address, verify=False)
+        await change(unit=UNIT.format(1000))
+        await quorate.facts("infra_backup", devices=["units"], scope=["services"], name="before")
+        await change(unit=UNIT.format(2000))
+        await change(running=False, enabled=False)
+        assert await state() == "inactive\ndisabled\nsleep 2000\n"
+        await quorate.facts("infra_rollback", backup="before")
+        assert await state() == "active\nenabled\nsleep 1000\n"
+        assert (await quorate.facts("infra_rollback", backup="before"))["result"] == "nothing to do"
+        await quorate.facts(
+            "host_exec", host="units", command="systemctl disable --now mine; rm /etc/systemd/system/mine*"
+        )
 
 
 async def test_data_in_a_volume_comes_back(host, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from tests.coverage import homes
 from tests.coverage.homes import PASSWORD
 from tests.homelab.test_small_services import SYSV, put
+from tests.rigs.mcp_session import second_server
 from tests.rigs.ssh_server import HOST
 from tests.surfaces.compat.test_spellings import first_text
 
@@ -149,6 +150,19 @@ async def test_no_device_is_both_discovered_and_not_yet_discovered(tmp_path):
 # -- containers --------------------------------------------------------------------------------------------------------
 
 
+async def test_places_are_suggested_without_a_cluster_too(tmp_path):
+    async with (
+        homes.accounts(tmp_path) as home,
+        second_server(home.quorate, tmp_path / "second.jsonl", clusters=()) as alone,
+    ):
+        assert "Measure them first: discover_and_map" in await alone.refusal("suggest_deployments")
+        await home.quorate.facts("network_discover", hosts=["box"])
+        found = (await alone.facts("suggest_deployments"))["suggestions"]
+        small = found["load_balancer_candidates"]
+        assert "box" in {*(one["where"] for one in small["fits"]), *small["does_not_fit"]}
+        assert found["vm_candidates"]["fits"] == []
+
+
 @pytest.mark.thorough
 async def test_a_path_of_the_host_that_is_not_there_is_made_and_told(tmp_path):
     async with homes.docked(tmp_path) as home:
@@ -269,6 +283,36 @@ async def test_a_service_with_its_own_file_is_deployed_replaced_stopped_and_disa
         assert not (await changed(enabled=False, running=False)).is_error
         assert home.box.text("run/states/word.service.active") == "inactive\n"
         assert home.box.text("run/states/word.service.enabled") == "disabled\n"
+
+
+async def test_a_service_is_as_it_was_after_a_rollback_and_later_ones_stay(tmp_path):
+    async with with_systemd(tmp_path) as home:
+        for folder in ("run/systemd/system", "etc/systemd/system"):
+            (home.box.folder / folder).mkdir(parents=True, exist_ok=True)
+        await home.quorate.facts("network_discover", hosts=["box"])
+        device = await mapped(home, "box")
+
+        async def change(name, **config):
+            changes = {"services": {name: {"type": "systemd", **config}}}
+            given = {"device_id": device, "backup_before_change": False, "config_changes": changes}
+            assert (await home.quorate.facts("update_device_config", **given))["status"] == "success"
+
+        def state(name):
+            states = [home.box.text(f"run/states/{name}.service.{one}").strip() for one in ("active", "enabled")]
+            return [home.box.text(f"etc/systemd/system/{name}.service"), *states]
+
+        await change("word", service_file=UNIT.format(1))
+        before = {"backup_scope": "device_specific", "device_ids": [device], "backup_name": "before"}
+        await home.quorate.facts("create_infrastructure_backup", **before)
+        rollback = {"rollback_scope": "device_specific", "device_ids": [device], "backup_id": "before"}
+        await change("word", service_file=UNIT.format(2))
+        await change("word", running=False, enabled=False)
+        await change("later", service_file=UNIT.format(3))
+        done = await home.quorate.facts("rollback_infrastructure_changes", **rollback)
+        assert "proved" in done
+        assert state("word") == [UNIT.format(1), "active", "enabled"]
+        assert state("later") == [UNIT.format(3), "active", "enabled"]
+        assert "unchanged" in await home.quorate.facts("rollback_infrastructure_changes", **rollback)
 
 
 @pytest.mark.thorough

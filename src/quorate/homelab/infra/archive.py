@@ -38,6 +38,8 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
     gid: int = 0
     engine: str = ""
     running: bool = False
+    enabled: bool = False
+    """Of a unit of systemd."""
 
     @property
     def key(self) -> tuple[str, str, str]:

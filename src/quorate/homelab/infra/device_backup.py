@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from quorate.homelab.homelab import Homelab
+from quorate.homelab.infra import units
 from quorate.homelab.infra.archive import DeviceBackup, Piece
 from quorate.homelab.infra.workload_move import MOST_DATA
 from quorate.homelab.machines import Machine
@@ -48,7 +49,19 @@ for one in {paths}; do [ ! -f "$one" ] || [ -L "$one" ] || set -- "$@" "${{one#/
 [ $# -gt 0 ] || exit 0
 cd / && exec tar -cf - -- "$@"
 """
-_OF_SERVICES = '"$folder"/*/* "$folder"/*/.env'
+_UNITS = f"{units.FOLDER}/*.service"
+_OF_SERVICES = f'"$folder"/*/* "$folder"/*/.env {_UNITS}'
+_OURS = f"{units.FOLDER}/quorate"  # those belong to the schedules
+# The arguments are units.
+_STATES = """
+[ -d /run/systemd/system ] || exit 0
+for one; do
+  systemctl show --property=ActiveState --property=UnitFileState -- "$one" |
+  while IFS= read -r line; do printf '%s %s\\n' "$one" "$line"; done
+done
+"""
+# $1 is the unit, $2 enable or disable, $3 restart or stop.
+_PUT_UNIT = 'systemctl daemon-reload && systemctl --quiet "$2" -- "$1" && systemctl --quiet "$3" -- "$1"'
 _PACKAGES = """
 if command -v dpkg-query > /dev/null 2>&1; then dpkg-query -W -f '${binary:Package} ${Version}\\n'
 elif command -v rpm > /dev/null 2>&1; then rpm -qa --qf '%{NAME} %{VERSION}-%{RELEASE}\\n'
@@ -84,7 +97,7 @@ class Look:
 async def look(home: Homelab, machine: Machine, sections: Collection[str]) -> Look:
     """Everything in those sections; what cannot be read is listed with the reason."""
     cannot: dict[str, str] = {}
-    found = [*await _files(home, machine, sections)]
+    found = await _with_states(machine, await _files(home, machine, sections))
     if "packages" in sections:
         found += await _packages(machine, cannot)
     if "workloads" in sections:
@@ -114,7 +127,7 @@ async def _files(home: Homelab, machine: Machine, sections: Collection[str]) -> 
 def _asked_for(home: Homelab, section: str) -> list[str]:
     if section != "services":
         return _PATHS[section].split()
-    return [f"{home.settings.services_folder}/*/*", f"{home.settings.services_folder}/*/.env"]
+    return [f"{home.settings.services_folder}/*/*", f"{home.settings.services_folder}/*/.env", _UNITS]
 
 
 def taken_from(data: bytes, section: str, patterns: Collection[str]) -> Iterator[Taken]:
@@ -125,7 +138,7 @@ def taken_from(data: bytes, section: str, patterns: Collection[str]) -> Iterator
         for info in tar:
             path = f"/{info.name.lstrip('/')}"
             wanted = any(PurePosixPath(path).match(pattern) for pattern in patterns) and ".." not in path.split("/")
-            if not info.isreg() or not wanted:
+            if not info.isreg() or not wanted or (section == "services" and path.startswith(_OURS)):
                 continue
             if info.issparse() or info.size > len(data):
                 raise ValueError(f"{path} claims to be larger than the archive")
@@ -133,6 +146,30 @@ def taken_from(data: bytes, section: str, patterns: Collection[str]) -> Iterator
             content = opened.read() if opened else b""
             piece = Piece(section, "file", path, _sha256(content), "", info.mode & 0o7777, info.uid, info.gid)
             yield Taken(piece, content)
+
+
+def is_unit(piece: Piece) -> bool:
+    return piece.section == "services" and PurePosixPath(piece.name).match(_UNITS)
+
+
+async def _with_states(machine: Machine, found: list[Taken]) -> list[Taken]:
+    """Units also with whether they run and are enabled."""
+    names = {one.piece.name: PurePosixPath(one.piece.name).name for one in found if is_unit(one.piece)}
+    if not names:
+        return found
+    output = await machine.transport.run(machine.as_root(script(_STATES, *names.values())), seconds=SECONDS)
+    if output.exit_code != 0:
+        raise failure(output, f"Reading the state of units on {machine}")
+    told = set(output.stdout.decode("utf-8", "replace").splitlines())
+
+    def stated(one: Taken) -> Taken:
+        unit = names.get(one.piece.name)
+        if unit is None:
+            return one
+        running, enabled = f"{unit} ActiveState=active" in told, f"{unit} UnitFileState=enabled" in told
+        return Taken(msgspec.structs.replace(one.piece, running=running, enabled=enabled), one.content)
+
+    return [stated(one) for one in found]
 
 
 async def _packages(machine: Machine, cannot: dict[str, str]) -> list[Taken]:
@@ -231,6 +268,15 @@ async def put_file(machine: Machine, piece: Piece, content: bytes) -> None:
         raise failure(output, f"Writing {piece.name}")
 
 
+async def put_unit(machine: Machine, piece: Piece, content: bytes) -> None:
+    await put_file(machine, piece, content)
+    actions = ("enable" if piece.enabled else "disable", "restart" if piece.running else "stop")
+    command = script(_PUT_UNIT, PurePosixPath(piece.name).name, *actions)
+    output = await machine.transport.run(machine.as_root(command), seconds=SECONDS)
+    if output.exit_code != 0:
+        raise failure(output, f"Putting {piece.name} into effect")
+
+
 async def drop_file(machine: Machine, path: str) -> None:
     output = await machine.transport.run(machine.as_root(script(_DROP, path)))
     if output.exit_code != 0:
@@ -288,7 +334,7 @@ def differing(then: DeviceBackup, now: Look, sections: Collection[str]) -> list[
 def _was_absent(then: DeviceBackup, piece: Piece) -> bool:
     """Whether the backup proves that it did not exist."""
     if piece.kind != "workload":
-        return piece.kind == "file"
+        return piece.kind == "file" and not is_unit(piece)  # a backup of earlier times has none of them
     unsure = {"workloads", f"workloads of {piece.engine}", f"{piece.engine} {piece.name}"}
     return not unsure & then.cannot.keys()
 
@@ -304,9 +350,9 @@ def described(verb: str, piece: Piece) -> str:
 
 
 def _same(now: Piece, then: Piece) -> bool:
-    """Files compare with their owner and mode, workloads with whether they run."""
-    return (now.sha256, now.mode, now.uid, now.gid, now.running) == (
-        then.sha256, then.mode, then.uid, then.gid, then.running,
+    """Files compare with their owner and mode, workloads and units with whether they run."""
+    return (now.sha256, now.mode, now.uid, now.gid, now.running, now.enabled) == (
+        then.sha256, then.mode, then.uid, then.gid, then.running, then.enabled,
     )  # fmt: skip
 
 

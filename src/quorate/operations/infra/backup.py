@@ -252,6 +252,8 @@ async def _do(
     if piece.kind == "file":
         if verb == "drop":
             await device_backup.drop_file(place, piece.name)
+        elif device_backup.is_unit(piece):
+            await device_backup.put_unit(place, piece, reader.content(piece.member))
         else:
             await device_backup.put_file(place, piece, reader.content(piece.member))
     elif verb == "drop":

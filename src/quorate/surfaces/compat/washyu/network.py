@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.problems import BadArgument, GuestRefused
+from quorate.problems import BadArgument, GuestRefused, NotFound
 from quorate.surfaces.compat.declaration import Recipe
 from quorate.surfaces.compat.execution import ToolCall
 from quorate.surfaces.compat.washyu.answers import success
@@ -83,10 +83,20 @@ async def analyse(call: ToolCall) -> dict[str, Any]:
 
 
 async def suggest(call: ToolCall) -> dict[str, Any]:
-    suggestions = {name: await call.facts("network_suggest", kind=kind) for name, kind in KINDS.items()}
+    suggestions = {name: await _suggestion(call, kind) for name, kind in KINDS.items()}
+    if not any("looked_at" in one for one in suggestions.values()):
+        await call.facts("network_suggest")  # says what is missing
     findings = await call.rows("network_analyze", severity="warning")
     upgrades = [{key: one.get(key) for key in ("about", "finding", "evidence", "to_do")} for one in findings]
     return success(suggestions={**suggestions, "upgrade_recommendations": upgrades})
+
+
+async def _suggestion(call: ToolCall, kind: str) -> dict[str, Any]:
+    """Without a cluster there is no place for a VM, and still one for other things."""
+    try:
+        return await call.facts("network_suggest", kind=kind)
+    except NotFound as problem:
+        return {"fits": [], "why_not": problem.what}
 
 
 async def changes(call: ToolCall) -> dict[str, Any]:
