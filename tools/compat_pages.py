@@ -101,7 +101,8 @@ SET_UP = {
     ),
     "bsahane": (
         "Its own gates, `confirm` and `dry_run`, work as they do there. A model can set `confirm` itself, so it is "
-        "not an approval: destructive calls also need `--access admin` and `--approval ask`, `token` or `none`."
+        "not an approval: changes also need `--access operate`, destructive calls `--access admin` and `--approval "
+        "ask`, `token` or `none`."
     ),
     "gilby125": (
         "`PROXMOX_ALLOW_ELEVATED=true` unlocks everything but the basic reads, as it does there. If neither access nor "
@@ -111,7 +112,8 @@ SET_UP = {
     "solomonneas": (
         "Its own gates, `PROXMOX_ENABLE_DESTRUCTIVE=1` and `destructive`, work as they do there. If neither access nor "
         "approval is set, the variable implies `--access admin` and counts as the operator's approval; explicit "
-        "settings take precedence. Its live smoke test is `quorate smoke`."
+        "settings take precedence. Without the variable, its writes with `confirm` need `--access operate`. Its live "
+        "smoke test is `quorate smoke`."
     ),
     "washyu": (
         "It has no switch for changes, so choose here: `--access operate` for changes and for looking inside "
