@@ -304,6 +304,24 @@ async def test_a_name_that_is_not_there_is_told_with_the_nearest_on_other_surfac
         assert meant in await quorate.refusal("proxmox-vm-info", name=name)
 
 
+async def test_a_guest_that_is_being_started_is_not_stopped_already_and_the_other_way_round(tmp_path):
+    async with surface(tmp_path, "bsahane") as quorate:
+        guest = quorate.sim.world.guests[STOPPED]
+        task = (await quorate.facts("proxmox-start-vm", vmid=STOPPED))["upid"]
+        for tool in ("proxmox-stop-vm", "proxmox-shutdown-vm"):
+            text = await quorate.refusal(tool, vmid=STOPPED)
+            assert "qmstart is under way" in text
+            assert f"proxmox-wait-task upid={task}" in text
+        await quorate.facts("proxmox-wait-task", upid=task)
+        assert "unchanged" in await quorate.facts("proxmox-start-vm", vmid=STOPPED)
+        await quorate.facts("proxmox-shutdown-vm", vmid=STOPPED, wait=False)
+        assert "qmshutdown is under way" in await quorate.refusal("proxmox-start-vm", vmid=STOPPED)
+        await quorate.clock.advance(30)
+        assert not guest.running
+        await quorate.facts("proxmox-start-vm", vmid=STOPPED, wait=True)
+        assert guest.running
+
+
 # -- a storage that was made a moment ago ------------------------------------------------------------------------------
 
 

@@ -359,6 +359,7 @@ async def test_an_approval_works_once(tmp_path: Path) -> None:
         await approved(quorate, guest=VM)
         both = await asyncio.gather(*(quorate.call("guest_stop", guest=VM, wait=0) for _ in range(2)))
         assert [method for method, _ in writes(quorate)] == ["POST"], [text_of(one) for one in both]
+        await quorate.clock.advance(5)  # until it has stopped
         await quorate.facts("guest_power", guest=VM, action="start")
         (used,) = await Approvals(quorate.app.store).list((State.USED,))
         await still_waits(quorate, guest=VM)

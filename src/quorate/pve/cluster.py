@@ -310,6 +310,14 @@ class Guest:
         """running or stopped, from its node, because the cluster's view lags by seconds."""
         return str((await self.get(STATUS)).get("status", self.row.status))
 
+    async def running_tasks(self) -> list[dict[str, Any]] | None:
+        """None if we may not see them."""
+        try:
+            rows = await self._cluster.get(f"/nodes/{self.row.node}/tasks", vmid=self.vmid, source="active")
+        except Problem:
+            return None
+        return [row for row in rows or [] if "endtime" not in row]
+
     async def _get_from_current_node(self, sub: str, params: Mapping[str, Any]) -> Any:
         asked = self.row
         try:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_GET, GUEST_LIST, GUEST_POWER, GUEST_STOP, Advice
+from quorate.hints import GUEST_GET, GUEST_LIST, GUEST_POWER, GUEST_STOP, TASK_WAIT, Advice
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.registry import GuestRefs, Risk, operation
 from quorate.operations.start_checks import NOTHING_TO_BOOT, has_nothing_to_boot
@@ -86,6 +86,11 @@ _RULES: dict[str, _Rule] = {
     "resume": _Rule("Resume", "running", wants=("paused", "suspended", "hibernated", "io-error"), done=("running",)),
     "stop": _Rule("Stop", "stopped", wants=("running", "paused", "suspended", *_BROKEN), done=("stopped",)),
 }
+_LEAVE = {
+    "stopped": ("qmstart", "vzstart", "qmreboot", "vzreboot"),
+    "running": ("qmstop", "vzstop", "qmshutdown", "vzshutdown"),
+}
+"""Tasks that take a guest out of a state."""
 
 
 @operation(
@@ -141,9 +146,23 @@ async def plan_power(guests: list[Guest], action: str, **params: Any) -> Plan:
 
     async def one(guest: Guest) -> Call | str:
         state = await state_of(guest)
-        return power_call(guest, action, state, params) or f"{guest} is already {state}"
+        call = power_call(guest, action, state, params)
+        if call is None:
+            await _refuse_passing(guest, action, state)
+        return call or f"{guest} is already {state}"
 
     return await plan_each(f"{_RULES[action].verb} {shortlist(guests, NAMES_SHOWN)}", guests, one)
+
+
+async def _refuse_passing(guest: Guest, action: str, state: str) -> None:
+    """A guest that is about to leave the wanted state is not left alone."""
+    leaving = _LEAVE.get(_RULES[action].leads_to, ())
+    for task in await guest.running_tasks() or ():
+        if task.get("type") in leaving:
+            raise Conflict(
+                f"{guest} is {state}, but not for long: {task['type']} is under way",
+                next_step=Advice("Wait for it, then call again", TASK_WAIT(task=task["upid"])),
+            )
 
 
 async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:

@@ -189,7 +189,7 @@ async def guest_get(
         found.get("pending"),
         found.get("snapshot") if detail else None,
         # The task of a locked guest is what the caller needs to know.
-        _running_tasks(pve, found) if detail or found.row.lock else None,
+        found.running_tasks() if detail or found.row.lock else None,
         *(_from_inside(found) if detail else (None, None)),
     )
     if detail and found.row.status == "running" != was:  # it was started after the cluster's view was made
@@ -287,15 +287,6 @@ def _usage(volumes: list[dict[str, Any]]) -> dict[str, str]:
 def _with_kind(used: str, kind: str) -> str:
     value = used.value if isinstance(used, Quantity) else {}
     return Quantity(f"{used} {kind}".rstrip(), {**value, "type": kind})
-
-
-async def _running_tasks(pve: Cluster, guest: Guest) -> list[dict[str, Any]] | None:
-    """None if we may not see them."""
-    try:
-        rows = await pve.get(f"/nodes/{guest.row.node}/tasks", vmid=guest.vmid, source="active")
-    except Problem:
-        return None
-    return [row for row in rows or [] if "endtime" not in row]
 
 
 def _task_line(task: dict[str, Any]) -> str:
