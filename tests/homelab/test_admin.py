@@ -73,8 +73,8 @@ async def test_a_dry_run_has_looked_and_changed_nothing(tmp_path):
         before = box.text("etc/passwd")
         plan = await quorate.facts("host_admin_setup", host="box", dry_run=True)
         assert [step.partition(":")[0] for step in _says(plan)] == [
-            "Make the account quorate",
-            "Let its key in",
+            "Create the account quorate",
+            "Authorize its key",
             "Let it use sudo without a password",
             "Add quorate to docker, kvm",
         ]

@@ -44,7 +44,7 @@ async def test_images_that_do_not_become_healthy_give_way_to_the_former_ones(tmp
     async with shop(tmp_path) as (quorate, host):
         host.publish("app:1", "unhealthy")
         refusal = await quorate.refusal("project_update", host="box", project="shop")
-        assert "shop is not well with the new images. shop-one-1 is unhealthy" in refusal
+        assert "shop is not healthy with the new images. shop-one-1 is unhealthy" in refusal
         assert "The former images run again" in refusal
         assert "the last words" in refusal
         assert host.running() == {"one": OLD, "two": OLD}

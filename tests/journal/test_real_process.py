@@ -61,10 +61,10 @@ async def test_verify_reports_it_and_resolve_closes_it(tmp_path: Path) -> None:
         assert "unfinished" in told
         code, told = await command(environ, "audit", "--resolve")
         assert code == 0, told
-        assert "its task has ended well" in told
+        assert "its task has succeeded" in told
         code, told = await command(environ, "audit")
         assert "done" in told
-        assert "outcome established afterwards: Step 1: its task has ended well" in told
+        assert "outcome established afterwards: Step 1: its task has succeeded" in told
         code, told = await command(environ, "audit", "--verify")
         assert told.endswith("is intact: 1 entry in 3 records.\n")
         code, told = await command(environ, "audit", "--resolve")

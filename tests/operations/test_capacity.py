@@ -161,4 +161,4 @@ async def test_promises_that_are_hidden_from_us_are_not_taken_for_none(tmp_path)
         second_server(quorate, tmp_path / "bob.jsonl", token="bob@pve!monitor") as bob,
     ):
         _, nodes = await by_node(bob, disk=10)
-        assert all("what it has promised is not shown to us" in row["storage"] for row in nodes.values())
+        assert all("how much it has promised is hidden" in row["storage"] for row in nodes.values())

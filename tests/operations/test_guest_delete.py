@@ -72,7 +72,7 @@ async def test_if_the_stop_fails_nothing_is_deleted(tmp_path):
 async def test_a_guest_under_ha_is_stopped_to_the_end_and_deleted_with_purge(tmp_path):
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("guest_delete", guest=101, stop=True)
-        assert "HA manager" in text
+        assert "is under HA" in text
         assert "purge=true" in text
         facts = await quorate.facts("guest_delete", guest=101, stop=True, purge=True)
         assert facts["result"] == "done"

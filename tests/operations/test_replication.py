@@ -74,7 +74,7 @@ async def test_a_run_that_goes_on_for_long_is_handed_back_and_shown_as_running(t
         (row,) = await quorate.rows("replication_list")
         assert (row["took"], row["last"]) == ("running", "never")
         again = await quorate.refusal("replication_run", job="102-0")
-        assert "102-0 is running since" in again
+        assert "102-0 has been running since" in again
         assert "replication_list" in again
 
 

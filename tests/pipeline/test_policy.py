@@ -275,10 +275,10 @@ async def test_a_guest_cannot_be_brought_under_a_permission_first(tmp_path):
     )
     async with ruled(tmp_path, text) as quorate:
         assert "under what the rule allows" in await quorate.refusal("guest_configure", guest=104, name="test-104")
-        assert "no rule allows to destroy" in await quorate.refusal(
+        assert "no rule allows it to destroy" in await quorate.refusal(
             "pool_set", pool="scratch", add_guests=[104], move=True
         )
-        assert "no rule allows to destroy" in await quorate.refusal("guest_stop", guest=104)
+        assert "no rule allows it to destroy" in await quorate.refusal("guest_stop", guest=104)
         await quorate.facts("guest_configure", guest=104, description="fine")
         assert quorate.sim.world.guests[104].running
 
@@ -334,11 +334,11 @@ async def test_what_is_allowed_for_some_guests_is_refused_for_all_others(tmp_pat
 async def test_a_guest_outside_is_not_copied_inside(tmp_path):
     async with ruled(tmp_path, LAB_ONLY) as quorate:
         text = await quorate.refusal("guest_clone", guest=9000, vmid=9101, name="copy")
-        assert "no rule allows to look inside guest 9000" in text
+        assert "no rule allows it to look inside guest 9000" in text
     text = LAB_ONLY + '[[rules]]\nname = "templates"\nallow = "look_inside"\ntags = ["template"]\n'
     async with ruled(tmp_path, text) as quorate:
         await quorate.facts("guest_clone", guest=9000, vmid=9101, name="copy")
-        assert "no rule allows to" in await quorate.refusal("guest_clone", guest=9000, vmid=9201, name="copy")
+        assert "no rule allows it to" in await quorate.refusal("guest_clone", guest=9000, vmid=9201, name="copy")
 
 
 # -- what is not seen --------------------------------------------------------------------------------------------------

@@ -114,6 +114,6 @@ async def test_a_service_that_stops_is_found_and_resolved(tmp_path):
         containers = (host.folder / "containers").read_text()
         (host.folder / "containers").unlink()
         (down,) = [what for kind, what in await cycle(built.quorate, 1000) if kind == "service-down"]
-        assert down.startswith("Service page on host box is not well: stopped, its data is there")
+        assert down.startswith("Service page on host box is not healthy: stopped, its data is there")
         (host.folder / "containers").write_text(containers)
         assert [kind for kind, _ in await cycle(built.quorate, 1000) if kind == "service-down"] == []

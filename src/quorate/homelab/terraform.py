@@ -256,7 +256,9 @@ class Workspace:
         if code != 0:
             words = _unboxed(said) or _unboxed(out.decode("utf-8", "replace"))
             if "state lock" in words:
-                raise Conflict("Another process works on this state", why=words, next_step="Wait until it has ended")
+                raise Conflict(
+                    "Another process is working on this state", why=words, next_step="Wait until it has ended"
+                )
             raise ServerFailed(f"{Path(self.program).name} {argv[0]} failed", why=f"It said: {words}")
         return code, out, said
 

@@ -49,7 +49,7 @@ async def read_file(
         "bytes": end - start,
         "content" if as_text else "base64": shown,
         **({"note": part.remark} if as_text and part.remark else {}),
-        **({"next": f"offset={end} reads on; {size(max(file.size - end, 1))} are left"} if more else {}),
+        **({"next": f"offset={end} continues; {size(max(file.size - end, 1))} are left"} if more else {}),
     }
 
 
@@ -163,7 +163,7 @@ def content_bytes(content: str, encoding: Encoding) -> bytes:
         raise BadArgument(f"The content is not {told}", next_step="Nothing was written") from None
     if len(data) > MOST_WRITTEN:
         raise BadArgument(
-            f"The content has {size(len(data))}, and {size(MOST_WRITTEN)} is the most",
+            f"The content has {size(len(data))}; the limit is {size(MOST_WRITTEN)}",
             next_step="Write it in parts with append=true",
         )
     return data

@@ -149,7 +149,7 @@ async def _refuse_conflict(pve: Cluster, guest: Guest, step: Call | Action) -> N
         known = await storages_on(pve, guest.row.node)
         disks = data_volumes(await guest.get("config"))
         if any(one.storage in known and known[one.storage].plugintype in NEWEST_ONLY for one in disks):
-            raise _refusal("ZFS only goes back to the newest snapshot, and that would be the one of now", guest)
+            raise _refusal("ZFS can only go back to the newest snapshot, which would be the one taken now", guest)
 
 
 async def _snapshot(one: _Protected, plan: Plan) -> tuple[str, Call | Action]:

@@ -170,7 +170,7 @@ async def snapshot_update(pve: Cluster, guest: GuestRef, snapshot: str, descript
     row = existing_snapshot(found, await snapshots_of(found), snapshot)
     says = f"Describe snapshot {snapshot} of {found}"
     if str(row.get("description") or "").strip() == description.strip():
-        return Plan(says, unchanged=("It is described so already",))
+        return Plan(says, unchanged=("It already has this description",))
 
     async def described() -> bool:
         now = existing_snapshot(found, await snapshots_of(found), snapshot)
@@ -227,7 +227,7 @@ class Loss(Advice):
     what: str
 
     def __init__(self, what: str) -> None:
-        Advice.__init__(self, f"{what} is lost; take a snapshot of now first if it may be needed")
+        Advice.__init__(self, f"{what} is lost; take a snapshot first if it may be needed")
         object.__setattr__(self, "what", what)
 
     def kept_in(self, snapshot: str) -> str:
@@ -237,7 +237,7 @@ class Loss(Advice):
 def _losses(guest: Guest, state: str, age: str, *, resumes: bool, start: bool) -> list[str | Advice]:
     found: list[str | Advice] = [Loss(f"What was written in the last {age}")]
     if resumes:
-        found.append("The snapshot holds the memory: the VM runs on from that moment")
+        found.append("The snapshot holds the memory: the VM continues from that moment")
     elif state != "stopped" and not start:
         found.append(f"{guest} is {state}; it will be stopped and stay so, unless start=true")
     return found
@@ -261,7 +261,7 @@ async def _refuse_newer(pve: Cluster, guest: Guest, snapshots: list[dict[str, An
     ]
     if blocking:
         raise Conflict(
-            f"{guest} cannot go back to {row['name']}: ZFS only goes back to the newest snapshot",
+            f"{guest} cannot go back to {row['name']}: ZFS can only go back to the newest snapshot",
             why=f"Newer are {', '.join(blocking)}",
             next_step=Advice(
                 "Delete those first, or clone the guest",
@@ -284,7 +284,7 @@ async def snapshot_delete(pve: Cluster, guest: GuestRef, snapshot: str) -> Plan:
     refuse_locked(found, status)
     children = [other["name"] for other in snapshots if other.get("parent") == snapshot]
     says = f"Delete snapshot {snapshot} of {found}"
-    parent = f"come below {row['parent']}" if row.get("parent") else "become the first of their line"
+    parent = f"come below {row['parent']}" if row.get("parent") else "become roots of the tree"
     return Plan(
         says,
         (guest_call(found, "DELETE", f"snapshot/{snapshot}", says),),

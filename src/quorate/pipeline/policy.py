@@ -296,7 +296,7 @@ def _unseen(operation: Operation, rule: Rule | None, subject: Subject) -> Refuse
     return Refused(
         f"{operation.name} is refused {by}",
         why=f"It concerns a {subject.kind} that is hidden from you{because}",
-        next_step="Only the operator can change that; `quorate policy` shows the rules in force",
+        next_step="Only the operator can change that; `quorate policy` shows the rules in effect",
         facts={"rule": rule.name if rule else "nothing else is allowed"},
     )
 
@@ -304,7 +304,7 @@ def _unseen(operation: Operation, rule: Rule | None, subject: Subject) -> Refuse
 def _where(rule: Rule) -> str:
     return (
         f"Only the operator can change that: the entry {rule.name!r} of [[rules]] in the configuration; "
-        "`quorate policy` shows the rules in force"
+        "`quorate policy` shows the rules in effect"
     )
 
 
@@ -312,10 +312,10 @@ def _not_allowed(operation: Operation, level: str, rules: Sequence[Rule], subjec
     what = f"{level.replace('_', ' ')}" + ("" if subject is None else f" {subject}")
     listed = "; ".join(f"{rule.name!r} ({rule})" for rule in rules[:3])
     return Refused(
-        f"{operation.name} is refused: no rule allows to {what}",
+        f"{operation.name} is refused: no rule allows it to {what}",
         why=f"Rules list everything that is allowed: {listed}",
         next_step="Only the operator can change that, by a [[rules]] entry with allow in the configuration; "
-        "`quorate policy` shows the rules in force",
+        "`quorate policy` shows the rules in effect",
         facts={"rule": "nothing else is allowed"},
     )
 

@@ -210,7 +210,7 @@ class _Investigation:
             raise NobodyToAsk(f"Step {number}, task {text}: {problem}") from None
         found = StepState.DONE if state.outcome is TaskOutcome.OK else StepState(state.outcome)
         says = {
-            StepState.DONE: "its task has ended well",
+            StepState.DONE: "its task has succeeded",
             StepState.RUNNING: "its task is still running",
             StepState.WARNINGS: f"its task has ended with {state.exit}",
         }.get(found, f"its task failed: {state.exit} {conflict_advice(state.exit or '') or ''}".rstrip())

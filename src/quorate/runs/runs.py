@@ -129,7 +129,7 @@ class Runs:
                 for run in sorted(await self.due(), key=lambda run: run.created)[: AT_ONCE - len(self._driving)]:
                     await self._start_worker(run)
             except Problem as problem:
-                _LOG.warning("Runs cannot be carried on now: %s", problem)
+                _LOG.warning("Runs cannot be continued now: %s", problem)
             except Exception as error:  # noqa: BLE001 (a defect of ours must not end the loop)
                 _LOG.error("%s", self._pipeline.trace_of(error, {}))
             with contextlib.suppress(TimeoutError):

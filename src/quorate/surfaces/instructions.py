@@ -15,7 +15,7 @@ _APPROVAL = {
         "an approval, tell the person; once they have approved, repeat exactly the same call. A denial is final."
     ),
     Approval.TOKEN: "A destructive change needs the plan_token of its own dry run. Show the plan to the person first.",
-    Approval.NONE: "Destructive changes run unasked: be sure that the person wants them.",
+    Approval.NONE: "Destructive changes run without asking anyone: be sure that the person wants them.",
 }
 
 

@@ -64,7 +64,7 @@ class Tool:
 FIND = Tool(
     "pve_find",
     "Find operations by plain words, best first, or describe one with all its arguments; without either, name them "
-    "all. Run an operation with the tool that stands beside it.",
+    "all. Run an operation with the tool listed beside it.",
     (Risk.READ,),
     _Finding,
 )
@@ -76,7 +76,7 @@ CHANGE = Tool(
 )
 DESTROY = Tool(
     "pve_destroy",
-    "Run an operation that destroys data, cuts power, grants rights or cannot be undone, or with dry_run in its "
+    "Run an operation that destroys data, cuts power, grants privileges or cannot be undone, or with dry_run in its "
     "arguments only show the plan.",
     (Risk.DESTROY,),
 )

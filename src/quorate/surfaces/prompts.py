@@ -174,7 +174,7 @@ async def explain_task(facts: Facts, task: Annotated[str, TASK] = "") -> str:
     await facts.add(("task_list", {"limit": 15, **({"node": node} if node else {})}), ("storage_list", {}))
     return (
         f"Explain why the task {task} failed: the line of its log that decides, what it means in plain words, the "
-        "likeliest cause, and what to do before it is tried again. If the log does not tell, say what to look at next."
+        "likeliest cause, and what to do before it is tried again. If the log does not say, name what to look at next."
     )
 
 

@@ -196,7 +196,7 @@ def _initialization(left: RemainingConfig, drive: tuple[str, str] | None) -> Blo
     keys = values.decode_keys(left.text("sshkeys") or "")
     account = Block("user_account").set(username=left.text("ciuser"), keys=keys or None)
     if left.text("cipassword") is not None:
-        account.remark("a password is set; it is not told here")
+        account.remark("a password is set; it is not shown here")
     block.put(account)
     files = RemainingConfig.of("cicustom", left.text("cicustom") or "")
     block.set(**{f"{kind}_data_file_id": files.text(kind) for kind in ("user", "network", "vendor", "meta")})

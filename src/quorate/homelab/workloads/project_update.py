@@ -55,7 +55,7 @@ async def update(
     try:
         await report(60.0, 100.0, f"Starting {', '.join(newer)}")
         await _run(project, compose, "up", "--detach", *services, seconds=START_SECONDS)
-        await report(80.0, 100.0, "Waiting until it is well")
+        await report(80.0, 100.0, "Waiting until it is healthy")
         now = await _until_well(project, clock)
     except Problem as problem:
         raise await _rolled_back(project, compose, services, wanted, clock, problem) from None
@@ -92,7 +92,7 @@ async def _until_well(project: RunningProject, clock: Clock) -> RunningProject:
         if (given_up and spent >= WATCHED_SECONDS) or spent >= HEALTH_SECONDS:
             told = "; ".join(f"{one.name} is {one.health or one.state}" for one in given_up or unwell)
             log = await _log(project.engine, (given_up or unwell)[0])
-            raise TaskFailed(f"{project.name} is not well with the new images", why=told, facts={"log": log})
+            raise TaskFailed(f"{project.name} is not healthy with the new images", why=told, facts={"log": log})
         await clock.sleep(EVERY)
 
 

@@ -46,8 +46,8 @@ class Reason(enum.Enum):
     DELETES_DATA = Risk.DESTROY, "it deletes data", False
     DELETES_LOGIN = Risk.DESTROY, "it deletes a login and its secrets", False
     ENDS_TASK = Risk.DESTROY, "it ends a task halfway"
-    GRANTS = Risk.DESTROY, "it grants or takes rights"
-    JOINS_POOL = Risk.DESTROY, "pool members pass on rights"
+    GRANTS = Risk.DESTROY, "it grants or revokes privileges"
+    JOINS_POOL = Risk.DESTROY, "roles on a pool apply to its members"
     FIREWALL = Risk.DESTROY, "it opens or closes the firewall"
     NETWORKS = Risk.DESTROY, "it rewrites the networks of nodes"
     DROPS_EDITS = Risk.DESTROY, "it drops edits for good", False
@@ -78,8 +78,8 @@ class Reason(enum.Enum):
     REASSIGNS_DISK = Risk.DESTROY, "it gives a disk to another guest"
     TAKES_DEVICE = Risk.DESTROY, "it takes a device away"
     DISK_PLACE = Risk.DESTROY, "it may take the place of a disk"
-    FOREIGN_VOLUME = Risk.DESTROY, "the volume belongs to another guest, or nobody knows to whom", False
-    COPIES_VOLUME = Risk.DESTROY, "it copies the data of another guest, or of nobody known"
+    FOREIGN_VOLUME = Risk.DESTROY, "the volume belongs to another guest, or its owner is unknown", False
+    COPIES_VOLUME = Risk.DESTROY, "it copies the data of another guest, or of an unknown owner"
     NODE_DEVICE = Risk.DESTROY, "it gives the guest a device or folder of the node"
     PRIVILEGED = Risk.DESTROY, "root in the container is root on the node"
     NODE_CODE = Risk.DESTROY, "the node runs what it says"

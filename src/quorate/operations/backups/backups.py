@@ -186,7 +186,7 @@ def _downtime(guests: Sequence[Guest], mode: str) -> tuple[str, ...]:
     if not running or mode == "snapshot":
         return ()
     if mode == "suspend":
-        return (f"Running guests stand still for part of their backup: {running}",)
+        return (f"Running guests are suspended for part of their backup: {running}",)
     return (f"Running guests are shut down for their backup, and started again afterwards: {running}",)
 
 

@@ -80,7 +80,7 @@ def _without_display(config: Mapping[str, Any]) -> str | None:
         return f"Its option vga is {display}: the console is a serial line with text"
     passed = [key for key, value in config.items() if key.startswith("hostpci") and _is_graphics_card(str(value))]
     # Without an option vga, PVE leaves the emulated card out when a real one is passed through.
-    return f"Its picture goes to a graphics card of the node ({passed[0]})" if passed and not display else None
+    return f"Its display goes to a graphics card of the node ({passed[0]})" if passed and not display else None
 
 
 def _is_graphics_card(value: str) -> bool:

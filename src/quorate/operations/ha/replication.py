@@ -178,7 +178,7 @@ async def replication_run(pve: Cluster, job: JobRef) -> Plan:
     before = await _state(pve, guest, job)
     if "pid" in before:
         raise Conflict(
-            f"The job {job} is running since {moment(before['last_try'])}",
+            f"The job {job} has been running since {moment(before['last_try'])}",
             next_step=Advice("Run it again when it is done", REPLICATION_LIST),
         )
     last = int(before.get("last_try", 0))
@@ -204,7 +204,7 @@ async def replication_run(pve: Cluster, job: JobRef) -> Plan:
 def _outcome(job: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """How the last run ended. It has synced if the last sync is the last try: an error alone may be an older one."""
     if int(state.get("last_sync", 0)) < int(state.get("last_try", 0)):
-        reason = state.get("error") or "it ended without a word"
+        reason = state.get("error") or "it ended without a message"
         raise TaskFailed(f"The replication {job} failed: {reason}", next_step=Advice("See its state", REPLICATION_LIST))
     return {"took": duration(state["duration"])} if state.get("duration") is not None else {}
 

@@ -76,11 +76,11 @@ async def host_admin_setup(
     if found.standing.exists:
         there.append(f"account {account} (uid {found.standing.uid})")
     else:
-        steps.append(found.step(f"Make the account {account}", f"useradd {account}", _make_user(found)))
+        steps.append(found.step(f"Create the account {account}", f"useradd {account}", _make_user(found)))
     if found.standing.key:
         there.append("its key in authorized_keys")
     else:
-        steps.append(found.step("Let its key in", f"authorized_keys += {found.key.path}.pub", _let_key_in(found)))
+        steps.append(found.step("Authorize its key", f"authorized_keys += {found.key.path}.pub", _let_key_in(found)))
     if missing_sudo:
         rule = f"visudo -cf; install /etc/sudoers.d/{account}: {account} ALL=(ALL) NOPASSWD: ALL"
         steps.append(found.step("Let it use sudo without a password", rule, _allow_sudo(found)))
@@ -174,7 +174,7 @@ async def host_admin_remove(
     groups = tuple(name for name in made.groups if name in standing.member)
     steps = []
     if standing.key:
-        steps.append(found.step("Take its key out", f"authorized_keys -= {found.key.path}.pub", _shut_key_out(found)))
+        steps.append(found.step("Remove its key", f"authorized_keys -= {found.key.path}.pub", _shut_key_out(found)))
     if standing.sudo == "ours" or (standing.sudo in ("other", "same") and made.sudo):
         steps.append(found.step("Remove its sudo rule", f"rm /etc/sudoers.d/{account}", _forbid_sudo(found)))
     if groups and not goes:
@@ -192,7 +192,7 @@ async def host_admin_remove(
     if standing.sudo in ("other", "same") and not made.sudo:
         left.append(f"/etc/sudoers.d/{account}, which is not from Quorate")
     return Plan(
-        f"Take the administration account {account} away from {found.machine}",
+        f"Remove the administration account {account} from {found.machine}",
         tuple(steps),
         unchanged=() if steps else (f"Nothing of {account} is on {found.machine}",),
         facts={"account": account, "left": left},

@@ -123,7 +123,9 @@ async def host_remove(home: Homelab, host: HostName) -> Plan:
 
     summary = f"Forget {old} at {old.at}"
     line = f"forget {old.name}" + (f" and the records of {', '.join(services)} on it" if services else "")
-    warnings = (f"{', '.join(services)} on it keep running, and nobody here will know of them",) if services else ()
+    warnings = (
+        (f"{', '.join(services)} on it keep running, but Quorate will no longer know about them",) if services else ()
+    )
     step = Action(summary, line, perform, Target("host", old.name))
     return Plan(summary, (step,), warnings=warnings)
 

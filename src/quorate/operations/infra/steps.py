@@ -193,7 +193,7 @@ class Steps:
             if now.act != one.act:
                 raise Conflict(
                     f"{one.item.kind} {one.name} has changed since it was planned",
-                    why=f"It would be {now.act}, and {one.act} was agreed to",
+                    why=f"It would now be {now.act}, but {one.act} was approved",
                     next_step=Advice("See the differences", INFRA_PLAN),
                 )
             if one.item.kind == "guest":

@@ -64,7 +64,7 @@ def _png() -> Callable[[Picture], bytes]:
         from quorate.homelab.map_png import png
     except ImportError as error:
         raise NotConfigured(
-            "A PNG needs matplotlib, which is not installed beside Quorate",
+            "A PNG needs matplotlib, which is not installed",
             why=f"Python said: {error}",
             next_step="Use format=svg, or install it with `pip install 'quorate[charts]'`",
         ) from None

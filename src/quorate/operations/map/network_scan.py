@@ -104,7 +104,7 @@ def _rest(done: Scan) -> dict[str, Any]:
         return {}
     left = targets.as_ranges(done.unfinished)
     return {
-        "not_scanned": f"{len(done.unfinished)} addresses, for want of time or of room for connections",
+        "not_scanned": f"{len(done.unfinished)} addresses, for lack of time or connections",
         "next": f"network_scan targets={left[:20]}"
         if len(left) <= 20
         else "Scan a smaller range, or with a higher rate",

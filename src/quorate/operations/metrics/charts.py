@@ -90,7 +90,7 @@ async def illustrated(
     if not panels:
         raise BadArgument(
             f"There is nothing to draw: {', '.join(wanted)} was not recorded for {_names(subjects)}",
-            why="A stopped guest has no load, a VM does not tell how full its disk is, a storage has only disk",
+            why="A stopped guest has no load, a VM does not report how full its disk is, a storage has only disk",
             next_step="Without chart=true you see which fields there are",
         )
     span = _span(found)
@@ -122,7 +122,7 @@ def _drawing() -> Callable[..., bytes]:
         from quorate.charts import draw
     except ImportError as error:
         raise NotConfigured(
-            "Charts need matplotlib, which is not installed beside Quorate",
+            "Charts need matplotlib, which is not installed",
             why=f"Python said: {error}",
             next_step=Advice(
                 "Install it with `pip install 'quorate[charts]'` and restart Quorate; without chart=true you get the "

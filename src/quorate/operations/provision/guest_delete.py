@@ -91,7 +91,7 @@ async def _refuse_referenced(pve: Cluster, guest: Guest, status: dict[str, Any],
         return
     if (status.get("ha") or {}).get("managed"):
         raise Conflict(
-            f"{guest} is a resource of the HA manager, which would miss it",
+            f"{guest} is under HA",
             next_step="Give purge=true to take it out of HA, replication and backup jobs as well",
         )
     jobs = await replication_jobs(pve, guest)

@@ -138,7 +138,7 @@ async def creation_settings(
         settings,
         is_vm=is_vm,
         before={"unprivileged": settings.get("unprivileged", 0)},
-        way_out=f"Leave it out; when the {noun} is there, `{command} set VMID --{{option}} …` on its node does it",
+        way_out=f"Leave it out; once the {noun} exists, `{command} set VMID --{{option}} …` on its node does it",
     )
     return settings
 

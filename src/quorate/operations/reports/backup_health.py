@@ -44,7 +44,7 @@ async def backups(pve: Cluster, rows: list[Resource], days: int) -> list[Finding
     if hidden:
         what = f"Backups of {counted(len(hidden), 'guest', 'guests')} are hidden: that needs VM.Backup on /vms"
         found.append(Finding("unchecked", "backups", what, PERMISSION_AUDIT))
-    as_far = " (as far as could be looked)" if seen.trouble else ""
+    as_far = " (as far as could be checked)" if seen.trouble else ""
     visible = [row for row in guests if row not in hidden]
     return found + missing_or_old(visible, seen.newest, time_there(pve), days, as_far)
 

@@ -29,7 +29,7 @@ KINDS: Mapping[str, str] = {
     "backup-old": "A restore would lose everything since the last backup.",
     "backup-failed": "The last backup did not finish.",
     "backup-unproven": "Nobody knows whether these backups work until one is verified, or restored by a drill.",
-    "backup-odd": "The newest backup differs a lot in size from the ones before: something is missing or exploding.",
+    "backup-odd": "The newest backup differs a lot in size from the ones before: something is missing or growing fast.",
     "replication-late": "If its node fails now, the guest restarts elsewhere with old data, or not at all.",
     "task-failing": "The same task keeps failing.",
     "snapshot-old": "Old snapshots grow, slow disks down and block some changes.",

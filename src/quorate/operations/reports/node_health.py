@@ -123,6 +123,6 @@ def _ending(certificate: dict[str, Any], nodes: list[str], now: float) -> Findin
     about = ("certificate-ending", f"{certificate.get('filename')} of {nodes[0]}", tuple(nodes))
     if left <= 0:
         ended = moment(int(certificate["notafter"]))
-        return Finding("critical", "certificates", f"{where} has expired at {ended}", next_call, *about)
+        return Finding("critical", "certificates", f"{where} expired at {ended}", next_call, *about)
     what = f"{where} expires in {counted(int(left // DAY), 'day', 'days')}"
     return Finding("warning", "certificates", what, next_call, *about)

@@ -91,7 +91,7 @@ class StorageRoom:
     def __str__(self) -> str:
         promised = f", {size(self.promised)} promised" if self.promised else ""
         if self.hidden:
-            promised = ", what it has promised is not shown to us"
+            promised = ", how much it has promised is hidden"
         return f"{self.name}: {size(self.free)} of {size(self.total)} free{promised}"
 
 

@@ -208,7 +208,7 @@ class RollingUpdate:
         if ready.busy:
             since = float(state.setdefault("busy_since", now))
             if now - since > BUSY_SECONDS:
-                return Next(pause=f"{node} is busy since {duration(now - since)}: {', '.join(ready.busy)}")
+                return Next(pause=f"{node} has been busy for {duration(now - since)}: {', '.join(ready.busy)}")
             return Next(waits_for=f"tasks on {node} end: {', '.join(ready.busy)}", seconds=15.0)
         state.pop("busy_since", None)
         return None

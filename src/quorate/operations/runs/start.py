@@ -76,7 +76,7 @@ def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | Non
             started,
             begun=True,
             next_step=Advice(
-                f"A server carries it on in the background ({worker_command(outline.tool)} without one); follow it",
+                f"A server continues it in the background ({worker_command(outline.tool)} without one); follow it",
                 RUN_WAIT(run=run.id),
             ),
         )

@@ -93,7 +93,7 @@ def _makes_containers(index: Index, name: str) -> Script:
         other = index.get(name)
     raise BadArgument(
         f"{other.path} asks questions at a terminal",
-        why="Only scripts of the category ct can be run without anybody to answer",
+        why="Only scripts of the category ct can run without someone to answer",
         next_step=Advice("Run it in a shell on the node, which a person can open", HOST_SHELL_OPEN),
     )
 
@@ -103,7 +103,7 @@ async def _node(home: Homelab, ref: str) -> tuple[Machine, Cluster]:
     if found.kind != "node" or found.where is None:
         raise NotConfigured(
             f"{found} is not a node of a configured cluster",
-            why="Whether the script has made its container is asked of the cluster",
+            why="The cluster is asked whether the script has created its container",
             next_step=Advice("List the nodes", HOST_LIST),
         )
     await found.where.inventory.online_node(found.name)

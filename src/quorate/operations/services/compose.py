@@ -52,7 +52,7 @@ async def install(home: Homelab, place: Machine, template: Template, given: Mapp
     does = f"{'Change' if former.files else 'Install'} {template.title} on {place}"
     warnings = [f"{row[0]}: {row[1]} is asked for, {row[2]} is there" for row in rows if row[3] == "missing"]
     warnings += [f"{place} has no Docker: it is installed with apt-get"] if command is None else []
-    warnings += ["What was there was not installed by this server"] if former.files and old is None else []
+    warnings += ["It was not installed by this server"] if former.files and old is None else []
     work = working(home, place, template, project, chosen, former, needs_docker=command is None)
     return _plan(
         home,

@@ -68,7 +68,7 @@ def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan
     async def work(report: Report) -> dict[str, Any]:
         facts = await at.apply(saved, report)
         if wrong := await wait_until_healthy(place, template, values, home.clock, report):
-            raise TaskFailed(f"{template.title} was made, but does not become healthy", why=wrong, facts=facts)
+            raise TaskFailed(f"{template.title} was created, but does not become healthy", why=wrong, facts=facts)
         return facts
 
     perform = recorded(home, entry, work, secret)
@@ -86,10 +86,10 @@ def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan
 async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
     at = workspace(home, place, template)
     if not at.applied:
-        raise NotFound(f"{template.title} was not made on {place} from here")
+        raise NotFound(f"{template.title} was not created on {place} from here")
     if not data:
         raise BadArgument(
-            f"{template.title} was made by Terraform, which destroys things with their data",
+            f"{template.title} was created by Terraform, which destroys things with their data",
             next_step="If that is meant: data=true",
         )
     return await destroying(home, place, template)
@@ -99,7 +99,7 @@ async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
     at = workspace(home, place, template)
     if not at.applied:
         raise NotFound(
-            f"{template.title} was not made on {place} from here", next_step=Advice("See what was", SERVICE_LIST)
+            f"{template.title} was not created on {place} from here", next_step=Advice("See what was", SERVICE_LIST)
         )
     saved = await planned(home, place, template, {}, "destroy")
     ledger, where = Ledger(home.store), place_of(place)

@@ -70,7 +70,7 @@ async def terraform_refresh(
     place = await machine(home, host)
     if not workspace(home, place, template).applied:
         raise NotFound(
-            f"{template.title} was not made on {place} from here",
+            f"{template.title} was not created on {place} from here",
             next_step=Advice("Plan it first", TERRAFORM_PLAN(service=template.id)),
         )
     saved = await planned(home, place, template, {}, "refresh", seconds)

@@ -122,7 +122,7 @@ async def workload_deploy(
         },
         warnings=(
             *request.warnings(spec.mounts),
-            *(f"{path} is not there: Docker makes it, as an empty folder of root" for path in made),
+            *(f"{path} is not there: Docker creates it as an empty folder owned by root" for path in made),
             *_of_compose(old),
         ),
     )
@@ -228,7 +228,7 @@ def _id(old: Workload) -> str:
 
 def _of_compose(old: Workload | None) -> tuple[str, ...]:
     project = old.labels.get(COMPOSE) if old else None
-    return (f"It belongs to the Compose project {project}, which knows nothing of this",) if project else ()
+    return (f"It belongs to the Compose project {project}, which does not know about this",) if project else ()
 
 
 async def _ensure_same(engine: Engine, name: str, old: Workload | None) -> None:

@@ -68,7 +68,7 @@ class Authenticator:
         if not self._open_requests.take(caller or ""):
             self._metrics.rate_limited.labels("at once").inc()
             most = self._settings.caller_limit
-            response = too_many(1, f"This caller has {most} requests open, which is the most at the same time")
+            response = too_many(1, f"This caller already has {most} open requests, which is the limit")
             await response(scope, receive, send)
             return
         try:

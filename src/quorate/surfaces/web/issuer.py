@@ -80,7 +80,7 @@ def _header(text: str) -> dict[str, str]:
     if not isinstance(header.get("kid"), str) or "crit" in header:
         raise InvalidCredentials("The token does not name its key, or asks for an extension")
     if str(header.get("typ", "JWT")).lower() not in TYPES:
-        raise InvalidCredentials("This is a JWT, but no access token")
+        raise InvalidCredentials("This is a JWT, but not an access token")
     return header
 
 

@@ -109,6 +109,6 @@ async def ensure_safe(settings: HttpSettings, store: Store) -> str | None:
         )
     if not settings.tls and not settings.trusted_proxies:
         raise ConfigError(
-            f"{where} without TLS: give tls_cert and tls_key, or name the proxy that does TLS in trusted_proxies."
+            f"{where} without TLS: give tls_cert and tls_key, or name the proxy that terminates TLS in trusted_proxies."
         )
     return None

@@ -134,7 +134,7 @@ def judge(looked: Mapping[str, HostLook]) -> Iterator[Observation]:
             found = Finding("warning", "services", what, next_call, "service-down", f"{source}:unit {unit}")
             yield observed(found, source)
         for service, why in sorted((look.services or {}).items()):
-            what = f"Service {service} on host {name} is not well: {why}"
+            what = f"Service {service} on host {name} is not healthy: {why}"
             next_call = SERVICE_STATUS(host=name, service=service)
             yield observed(
                 Finding("critical", "services", what, next_call, "service-down", f"{source}:{service}"), source

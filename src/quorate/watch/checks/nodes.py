@@ -157,7 +157,7 @@ def replication(now: Snapshot) -> Iterator[Observation]:
             if not row.get("fail_count") and not row.get("error") and late < REPLICATION_SECONDS:
                 continue
             last = float(row.get("last_sync") or 0)
-            since = f"; the last good run was {duration(now.there - last)} ago" if last else "; it never ran well"
+            since = f"; the last good run was {duration(now.there - last)} ago" if last else "; it never succeeded"
             why = f": {str(row['error'])[:120]}" if row.get("error") else " is overdue"
             what = f"Replication {job} of guest {row.get('guest')} to {row.get('target')}{why}{since}"
             found = Finding("warning", "ha", what, REPLICATION_LIST, "replication-late", f"replication {job}")
