@@ -116,8 +116,7 @@ def _how_to_connect() -> None:
     command = str(Path(sys.executable).with_name("quorate"))
     _print(json.dumps({"mcpServers": {"quorate": {"command": command, "args": ["serve", "--demo"]}}}, indent=2))
     _print(
-        "For a real cluster omit --demo and set PROXMOX_URL, PROXMOX_TOKEN_ID and PROXMOX_TOKEN_SECRET in its\n"
-        "env; docs/configuration.md explains the rest."
+        "For a real cluster, `quorate init` creates a token with you, checks it and writes the client's entry."
     )
 
 

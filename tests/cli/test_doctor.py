@@ -104,6 +104,15 @@ def test_a_refused_port_is_told_from_a_silent_host(environ: dict[str, str]) -> N
     assert "8006" in one(findings, "connection")["do"]
 
 
+def test_an_address_that_no_host_can_have_is_refused_by_the_system_in_its_own_words(environ: dict[str, str]) -> None:
+    with running_sim() as sim:
+        code, findings = examined({**environ, **pointed_at(sim, PROXMOX_URL="https://255.255.255.255:8006")})
+    assert code == 1
+    says = one(findings, "connection")["says"]
+    assert says.startswith("No connection to 255.255.255.255 on port 8006: ")
+    assert "Connect call" not in says
+
+
 def test_a_server_without_tls_is_told(environ: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as plain:
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import socket
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -70,7 +71,8 @@ async def _connection(host: str, port: int, found: Findings) -> bool:
         )
         return False
     except OSError as error:
-        found.fail("connection", f"No connection to {host} on port {port}: {error.strerror or error}", do)
+        why = os.strerror(error.errno) if error.errno else str(error)  # asyncio puts the address into `strerror`
+        found.fail("connection", f"No connection to {host} on port {port}: {why}", do)
         return False
     writer.close()
     found.ok("connection", f"{host} answers on port {port}")
