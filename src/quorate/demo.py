@@ -115,9 +115,7 @@ def _how_to_connect() -> None:
     _say("Connect your own client: add this to its MCP servers")
     command = str(Path(sys.executable).with_name("quorate"))
     _print(json.dumps({"mcpServers": {"quorate": {"command": command, "args": ["serve", "--demo"]}}}, indent=2))
-    _print(
-        "For a real cluster, `quorate init` creates a token with you, checks it and writes the client's entry."
-    )
+    _print("For a real cluster, `quorate init` creates a token with you, checks it and writes the client's entry.")
 
 
 def _say(heading: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from typing import Any
 from xml.etree import ElementTree
 
@@ -96,8 +97,13 @@ async def test_the_map_has_segments_hosts_and_hypervisors_with_their_guests(tmp_
         for guest in listed:
             if guest["name"] in on:
                 assert on[guest["name"]] == guest["node"]
+        for row in rows:  # a guest below its node may be in another segment
+            assert not row["address"] or ip_address(row["address"]) in ip_network(row["segment"]), row
         only = await quorate.rows("network_map", segment="192.168.1.0/24")
         assert {row["segment"] for row in only} == {"192.168.1.0/24"}
+        lab = await quorate.rows("network_map", segment="192.168.20.0/24")
+        assert {row["name"] for row in lab} == {row["name"] for row in rows if row["segment"] == "192.168.20.0/24"}
+        assert len(lab) > 1
         assert "Available: " in await quorate.refusal("network_map", segment="10.9.9.0/24")
 
 

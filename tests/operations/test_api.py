@@ -697,6 +697,15 @@ async def test_words_find_the_endpoint_near_the_top(tmp_path, words, expected):
 
 
 @pytest.mark.anyio
+async def test_words_of_a_sentence_that_name_nothing_do_not_hide_what_the_others_find(tmp_path):
+    async with rig(tmp_path) as quorate:
+        rows = await quorate.rows("api_search", words="the firewall of a guest")
+        assert rows == await quorate.rows("api_search", words="firewall guest")
+        assert {row["path"].split("/")[3] for row in rows} == {"qemu", "lxc"}
+        assert (await quorate.facts("api_search", words="of a"))["total"] == 0
+
+
+@pytest.mark.anyio
 async def test_a_search_is_bounded_filtered_and_tells_the_risk(tmp_path):
     async with rig(tmp_path) as quorate:
         rows = await quorate.rows("api_search", words="qemu", method="DELETE", limit=3)

@@ -21,6 +21,7 @@ Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 COLUMNS = ("method", "path", "name", "risk", "privileges")
 _WORD = re.compile(r"[a-z0-9]+")
+_FILLERS = re.compile(r"a|all|an|and|by|do|for|from|how|i|in|is|my|of|on|or|the|to|what|which|with")
 # What people say, and what PVE calls it.
 _MEANS = {
     "vm": ("qemu",),
@@ -30,6 +31,7 @@ _MEANS = {
     "ct": ("lxc",),
     "backup": ("vzdump",),
     "guest": ("qemu", "lxc"),
+    "guests": ("qemu", "lxc"),
     "permission": ("acl", "permissions"),
     "permissions": ("acl",),
     "update": ("apt", "put"),
@@ -80,7 +82,8 @@ async def api_search(
 
 
 def _search(facts: Facts, words: str, method: str | None, *, limit: int, offset: int) -> Table:
-    wanted = _WORD.findall(words.lower())
+    given = _WORD.findall(words.lower())
+    wanted = [word for word in given if not _FILLERS.fullmatch(word)] or given
     if not wanted:
         raise BadArgument("There are no words to search for", next_step="Give words such as snapshot or firewall rule")
     scored = [

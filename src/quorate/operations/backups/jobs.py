@@ -246,7 +246,7 @@ def _creation(pve: Cluster, job: str, given: dict[str, Any], warnings: tuple[str
     async def exists() -> bool:
         return any(one["id"] == job for one in await read_jobs(pve))
 
-    says = f"Make backup job {job}: {_selection(params)} to {params['storage']} at {params['schedule']}"
+    says = f"Create backup job {job}: {_selection(params)} to {params['storage']} at {params['schedule']}"
     call = Call(says, "POST", JOBS, params, Target("backup job", job), settled=exists)
     kept = {"retention": "every backup is kept; keep= lets the job delete old ones"} if "remove" in params else {}
     return Plan(says, (call,), facts={"job": job, **kept}, warnings=warnings, after=lambda: _next_run(pve, job))

@@ -50,7 +50,7 @@ async def ha_rule_set(
     }
     known = (await _rules(pve)).get(rule)
     if known is None:
-        return _plan(pve, rule, f"Make the HA rule {rule}", "POST", RULES, {"rule": rule, **params})
+        return _plan(pve, rule, f"Create the HA rule {rule}", "POST", RULES, {"rule": rule, **params})
     if known["type"] != params["type"]:
         raise Conflict(
             f"The HA rule {rule} is of type {known['type']}, which cannot change",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -76,7 +77,8 @@ def _narrowed(map_: Sitemap, segment: str) -> Sitemap:
         wanted = ipaddress.ip_network(segment.strip(), strict=False)
     except ValueError:
         raise BadArgument(f"{segment!r} is not a segment", next_step=f"Available: {_networks(map_)}") from None
-    found = [one for one in map_.segments if one.network == str(wanted)]
+    whole = (replace(one, spots=[*one.spots, *one.visitors], visitors=[]) for one in map_.segments)
+    found = [one for one in whole if one.network == str(wanted)]
     if not found:
         raise NotFound(f"There is no segment {wanted} on the map", next_step=f"Available: {_networks(map_)}")
     return Sitemap(found, [], map_.silent)
@@ -87,7 +89,7 @@ def _networks(map_: Sitemap) -> str:
 
 
 def _table(map_: Sitemap, limit: int, offset: int) -> Table:
-    rows = [_row(network, on, spot) for network, on, spot in map_.everything()]
+    rows = [_row(_own_segment(map_, spot) or network, on, spot) for network, on, spot in map_.everything()]
     columns = (
         "segment", "role", "name", "device", "address", "state", "on", "system", "cores", "memory", "containers",
         "host",
@@ -107,6 +109,15 @@ def _table(map_: Sitemap, limit: int, offset: int) -> Table:
     if not rows:
         table.note = Advice("Nothing is known yet; find devices first", NETWORK_DISCOVER, NETWORK_SCAN)
     return table
+
+
+def _own_segment(map_: Sitemap, spot: Spot) -> str | None:
+    """Where the address of a guest is, if that is not the segment of its node, below which the map shows it."""
+    if not spot.address:
+        return None
+    address = ipaddress.ip_address(spot.address)
+    visited = (one.network for one in map_.segments if spot in one.visitors)
+    return next((one for one in visited if address in ipaddress.ip_network(one)), None)
 
 
 def _row(network: str, on: str, spot: Spot) -> list[Any]:
