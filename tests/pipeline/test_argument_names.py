@@ -97,6 +97,7 @@ async def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tmp
             {"name": "a", "disks": [["32G"]]},
             "cannot take this value of disks. disks[0] is a list, not a string or an object. It must be a list",
         ),
+        ("vm_create", {"name": "a", "tags": [None]}, "cannot take tags=[null]. tags[0] is null, not a string."),
         ("guest_power", {"guest": [[1]], "action": "start"}, "guest[0] is a list, not an integer or a string."),
         ("guest_power", {"guest": {}, "action": "start"}, "It must be an integer, a string or a list: vmid or name"),
     ],

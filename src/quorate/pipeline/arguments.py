@@ -226,8 +226,8 @@ def _show(name: str, value: object) -> str:
         return HIDDEN
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, (dict, list)) for one in value)):
         return ""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
+    if any(one is None or isinstance(one, bool) for one in (value if isinstance(value, list) else [value])):
+        return json.dumps(value, ensure_ascii=False)[:LONGEST_SHOWN]
     return repr(value)[:LONGEST_SHOWN]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +58,8 @@ def parse_disk(given: int | str | Mapping[str, Any], storage: str | None = None)
     import_from = parts.pop("import_from", None) or parts.pop("import-from", None)
     if wanted in (None, "0", "") and not import_from:
         raise BadArgument(
-            f"The disk {given!r} has no size", next_step='Write "32G", "local-lvm:32G" or {"size": "32G"}'
+            f"The disk {json.dumps(given, ensure_ascii=False)} has no size",
+            next_step='Write "32G", "local-lvm:32G" or {"size": "32G"}',
         )
     if "discard" in parts:
         parts["discard"] = "on" if values.is_on(parts["discard"]) else "ignore"
