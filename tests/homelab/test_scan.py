@@ -98,7 +98,7 @@ async def test_when_time_is_up_the_answer_says_what_was_not_scanned(tmp_path):
                 "network_scan", targets=["127.0.8.1-200"], ports=[first], seconds=1, rate=2000
             )
         assert facts["answered"] == 0
-        assert "for want of time" in facts["not_scanned"]
+        assert "for lack of time" in facts["not_scanned"]
         assert "127.0.8.200" in facts["next"]
 
 

@@ -134,7 +134,7 @@ async def test_drift_is_seen_and_everything_is_destroyed_in_the_end(tmp_path):
     async with house(tmp_path, homelab={"catalogue": catalogue(tmp_path)}) as built:
         quorate = built.quorate
         given = {"service": "records", "host": "nas"}
-        assert "was not made" in await quorate.refusal("terraform_refresh", **given)
+        assert "was not created" in await quorate.refusal("terraform_refresh", **given)
         await quorate.facts("service_install", **given)
         assert (await quorate.facts("terraform_refresh", **given))["drifted"] is False
         weather(tmp_path, "stormy")
@@ -186,7 +186,7 @@ async def test_a_host_and_a_guest_never_share_a_state(tmp_path):
     folder = catalogue(tmp_path)
     async with house(tmp_path, {"demo_200": {}}, homelab={"catalogue": folder}) as built:
         await built.quorate.facts("service_install", service="records", host="demo_200")
-        assert "was not made" in await built.quorate.refusal("terraform_refresh", service="records", host="demo/200")
+        assert "was not created" in await built.quorate.refusal("terraform_refresh", service="records", host="demo/200")
 
 
 async def test_a_template_that_is_wrong_is_told_in_the_words_of_the_program(tmp_path):

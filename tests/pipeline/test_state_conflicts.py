@@ -190,7 +190,7 @@ async def test_references_of_ha_and_replication_are_explained(tmp_path, vmid):
         guest = world.guests[vmid]
         world.ha[guest.sid] = HaResource(guest.sid, state="stopped")
         text = await quorate.refusal("guest_delete", guest=vmid)
-        assert "HA manager" in text
+        assert "is under HA" in text
         assert "purge=true" in text
         del world.ha[guest.sid]
         world.part(Replication).add(ReplicationJob(f"{vmid}-0", vmid, "pve1", {}))

@@ -207,7 +207,7 @@ async def test_one_token_cannot_have_more_than_so_many_requests_open(tmp_path):
             one.cancel()
         refused = await quorate.post(alice)
         assert refused.headers["retry-after"] == "1"
-        assert "3 requests open" in refused.json()["error_description"]
+        assert "3 open requests" in refused.json()["error_description"]
         assert (await quorate.post(bob)).status_code == 200
         assert (await quorate.numbers(bob))['quorate_rate_limited_total{by="at once"}'] >= 2
         for line in held:
