@@ -47,6 +47,24 @@ async def test_a_guest_that_is_not_healthy_is_rolled_back_and_keeps_its_snapshot
         assert run["report"]["kept_snapshot"] in quorate.sim.world.guests[104].snapshots
 
 
+async def test_a_check_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        machine(quorate, 104).updates = ["nginx"]
+        begun = quorate.clock.now()
+        run = await update(quorate, guest=104, check="sleep 90000", health_seconds=60)
+        assert (run["state"], len(done(quorate, "/rollback"))) == ("failed", 1)
+        assert "killed after" in run["report"]["why"]
+        assert quorate.clock.now() - begun < 600
+
+
+async def test_a_check_that_a_signal_ends_has_failed_and_is_not_repeated_forever(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        machine(quorate, 104).updates = ["nginx"]
+        run = await update(quorate, guest=104, check="kill -9 $$", health_seconds=30)
+        assert (run["state"], len(done(quorate, "/rollback"))) == ("failed", 1)
+        assert "ended by signal" in run["report"]["why"]
+
+
 async def test_a_failing_update_is_rolled_back(tmp_path: Path) -> None:
     async with rig(tmp_path) as quorate:
         run = await update(quorate, guest=104, keep="never")  # no package source answers

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -210,6 +211,8 @@ class PowerShell:
 
     def __call__(self, io: Io, args: list[str]) -> int:
         script = base64.b64decode(args[args.index("-EncodedCommand") + 1]).decode("utf-16-le")
+        if "ConvertFrom-Json" in script:  # the launcher of a command with a time limit
+            return self(io, str(json.loads(io.stdin)["arguments"]).split())
         self.scripts.append(script)
         io.say("2026-01 Cumulative Update")
         return next((code for words, code in self.codes.items() if words in script), 0)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quorate.operations.units import moment
-from quorate.state.runs import RunState
+from quorate.state.runs import Run, RunState
 from tests.rigs.mcp_session import Rig, rig
+from tests.rigs.simulated_guests import machine
+from tests.runs.control import work_and_act_when
+from tests.runs.test_rolling_update import STAYS, TWO, is_rebooting, is_shutting_down, is_updating, reboots
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +58,74 @@ async def test_a_run_waits_for_its_window_and_continues_in_the_next_one(tmp_path
                 break
         assert moves(quorate) == 5
         assert (await quorate.app.runs.get(started["run"])).state is RunState.DONE
+
+
+def is_updating_packages(run: Run) -> bool:
+    return "update" in run.current
+
+
+def is_restoring(run: Run) -> bool:
+    return "restore-0" in run.current
+
+
+async def work_until_window_closes(quorate: Rig, moment: Callable[[Run], bool], tool: str, **arguments: Any) -> Run:
+    """Its window closes at that moment."""
+    now = quorate.clock.now()
+    started = await quorate.facts(tool, **arguments, window=hours(now, now + 3600))
+
+    async def close() -> None:
+        await quorate.clock.advance(3600)
+
+    return await work_and_act_when(quorate, started["run"], moment, close)
+
+
+@pytest.mark.parametrize("moment", [is_shutting_down, is_updating, is_rebooting])
+async def test_a_window_that_closes_leaves_no_guest_shut_down(tmp_path: Path, moment: Callable[[Run], bool]) -> None:
+    async with rig(tmp_path, ssh=True) as quorate:
+        guests = quorate.sim.world.guests
+        for guest in guests.values():
+            guest.config["onboot"] = 0  # nothing but the run starts them
+        before = {vmid for vmid, guest in guests.items() if guest.running}
+        guests[STAYS].config["hostpci0"] = "0000:01:00.0"
+        run = await work_until_window_closes(quorate, moment, "run_rolling_update", **{**TWO, "nodes": ["pve3"]})
+        assert run.state is RunState.WAITING, run.reason
+        assert any(line.text.startswith("Shut down") for line in run.log)
+        assert {vmid for vmid, guest in guests.items() if guest.running} == before
+        assert quorate.sim.world.nodes["pve3"].online
+        assert reboots(quorate) == (["pve3"] if moment is is_rebooting else [])
+        await quorate.clock.advance(82_900)
+        assert await state_of(quorate, run.id) is RunState.DONE, "in the next window"
+        assert reboots(quorate) == ["pve3"]
+        assert {vmid for vmid, guest in guests.items() if guest.running} == before
+
+
+async def test_an_update_that_has_begun_is_checked_and_rolled_back_although_the_window_closes(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        machine(quorate, 104).updates = ["nginx"]
+        update = {"guest": 104, "check": "false", "health_seconds": 30}
+        run = await work_until_window_closes(quorate, is_updating_packages, "run_guest_update", **update)
+        assert (run.state, run.memory["verdict"]) == (RunState.FAILED, "failed"), run.reason
+        assert any(path.endswith("/rollback") for _, path in quorate.sim.requests)
+
+
+async def test_an_update_that_has_not_begun_waits_for_the_next_window(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        run = await work_until_window_closes(
+            quorate, lambda run: "protect" in run.current, "run_guest_update", guest=104
+        )
+        assert run.state is RunState.WAITING, run.reason
+        assert not any(path.endswith("/agent/exec") for _, path in quorate.sim.requests)
+
+
+async def test_a_copy_that_was_restored_is_removed_before_the_run_waits_for_its_next_window(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        before = set(quorate.sim.world.guests)
+        run = await work_until_window_closes(quorate, is_restoring, "run_restore_drill", guest=[102, 203])
+        assert run.state is RunState.WAITING, run.reason
+        assert set(quorate.sim.world.guests) == before
+        await quorate.clock.advance(82_900)
+        assert await state_of(quorate, run.id) in (RunState.DONE, RunState.FAILED)
+        assert set(quorate.sim.world.guests) == before
 
 
 async def test_a_window_or_time_that_makes_no_sense_is_refused(tmp_path: Path) -> None:

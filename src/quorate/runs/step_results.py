@@ -60,6 +60,8 @@ def is_repeated(run: Run, key: str, result: StepResult) -> bool:
 def line_of(pending: Pending, result: StepResult) -> str:
     if code := result.data.get("exit_code"):
         return f"{pending.says}: failed with exit code {code}"
+    if result.data.get("signal"):
+        return f"{pending.says}: {result.failure}"
     if result.is_done:
         return f"{pending.says}: {result.outcome.value}"
     return f"{pending.says}: {result.error or result.outcome.value}"

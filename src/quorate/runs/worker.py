@@ -97,7 +97,7 @@ class Worker:
         if not await self._may_start(run):
             return await self._finish_steps()
         try:
-            decided = await self._decide(kind, run)
+            decided = await self._decide(kind, run, closing=self._is_closed(run))
         except TRANSIENT as problem:
             return await self._try_later(problem)
         except Problem as problem:
@@ -116,22 +116,25 @@ class Worker:
         if frozen := await self._pipeline.journal.freeze.state():
             await self._pause(f"All changes were frozen {frozen}")
             return False
-        now = self._clock.time()
-        if run.state is RunState.ABORTING or (now >= run.starts and is_within(run.window, now)):
-            if run.state is RunState.WAITING:
-                await self._set_state(RunState.WAITING, RunState.RUNNING, "Its time has come")
+        if run.state is not RunState.WAITING:
             return True
-        await self._set_state(RunState.RUNNING, RunState.WAITING, f"Its window {run.window} is closed")
-        return False
+        if self._clock.time() < run.starts or self._is_closed(run):
+            return False
+        await self._set_state(RunState.WAITING, RunState.RUNNING, "Its time has come")
+        return True
+
+    def _is_closed(self, run: Run) -> bool:
+        """Whether only what must not wait for its next window may be done now."""
+        return run.state is not RunState.ABORTING and not is_within(run.window, self._clock.time())
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    async def _decide(self, kind: Kind, run: Run) -> Next:
+    async def _decide(self, kind: Kind, run: Run, *, closing: bool) -> Next:
         """Ask the kind, and save what it wants to remember."""
         mine = editable(run)
         caller = await self._caller(run)
         here, others = await self._view(run, caller, run.cluster), await self._views(run, caller)
-        work = Work(here, mine, others, set(self._tasks))
+        work = Work(here, mine, others, set(self._tasks), closing=closing)
         decided = await kind.next(work)
         if run.state is RunState.ABORTING and not decided.steps and not self._tasks and not decided.waits_for:
             left = await kind.left(work)
@@ -162,6 +165,9 @@ class Worker:
         return decided
 
     async def _act(self, kind: Kind, run: Run, decided: Next) -> bool:
+        if decided == Next() and not self._tasks and self._is_closed(run):
+            await self._set_state(RunState.RUNNING, RunState.WAITING, f"Its window {run.window} is closed")
+            return True
         if decided.ends is not None and not self._tasks:
             await self._end(run, decided.ends, decided.summary)
             return False

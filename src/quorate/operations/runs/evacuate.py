@@ -157,6 +157,8 @@ class Evacuation:
         if work.aborting:
             self._report(work)
             return Next()
+        if work.closing:
+            return Next()
         todo = await self._todo(work)
         failures = work.memory.get(FAILURES, {})
         room = int(work.scope["parallel"]) - len(work.busy)

@@ -191,6 +191,8 @@ class GuestUpdate:
         if work.aborting:
             work.run.report = {"output": memory["output"]} if memory.get("output") else {}
             return await start_again(work, [int(scope["vmid"])] if memory.get("stopped") else []) or Next()
+        if work.closing and not memory.get("begun"):
+            return Next()
         work.pve.inventory.forget()
         guest = await work.pve.guest(int(scope["vmid"]))
         status = await guest.get("status/current")
@@ -265,7 +267,8 @@ class GuestUpdate:
                 return Next(seconds=0.0)
             if state.get("error") and now - float(state["at"]) < CHECK_INTERVAL:
                 return Next(waits_for=f"{guest} is not healthy yet: {state['error']}", seconds=CHECK_INTERVAL)
-            return Next((_command(f"check-{number}", guest, check, f"Check {guest}"),))
+            limit = max(CHECK_INTERVAL, float(scope["health_seconds"]))  # one that hangs is not healthy
+            return Next((_command(f"check-{number}", guest, check, f"Check {guest}", timeout=limit),))
         return None
 
     def _roll_back(self, work: Work, guest: Guest, *, running: bool) -> Next:
@@ -317,12 +320,14 @@ class GuestUpdate:
         return {"kept_backup": str(work.memory["backup"])}
 
     def settle(self, run: Run, key: str, step: Pending, result: StepResult) -> None:
-        memory, code = run.memory, result.data.get("exit_code")
+        memory = run.memory
         if not result.was_sent:
             return
         what = key.partition("-")[0]
         if what in ("stop", "rollback"):
             memory["stopped"] = True  # or it may be, even if that failed: the run has to start it again
+        if what == "update":
+            memory["begun"] = True  # from here on it is not left as it is until the next window
         if what in ("update", "restart", "check") and result.lost_output:
             return  # it is run again
         if what == "protect":
@@ -335,15 +340,13 @@ class GuestUpdate:
                 memory["output"] = (str(result.data.get("stdout", "")) + str(result.data.get("stderr", "")))[
                     -KEPT_OUTPUT:
                 ]
-            if result.is_done and code == 0:
+            if not result.failure:
                 memory[f"{what}d" if what == "update" else "restarted"] = True
             else:
-                error = result.error or f"exit code {code}"
-                memory["verdict"], memory["why"] = "failed", f"{step.says}: {error}"
+                memory["verdict"], memory["why"] = "failed", f"{step.says}: {result.failure}"
         elif what == "check":
             state = memory.setdefault("checks", {}).setdefault(key.partition("-")[2], {})
-            ok = result.is_done and code == 0
-            state |= {"passed": ok, "error": "" if ok else result.error or f"exit code {code}", "at": run.changed}
+            state |= {"passed": not result.failure, "error": result.failure, "at": run.changed}
         elif what == "rollback":
             if result.is_done:
                 memory["rolled_back"] = True
@@ -372,8 +375,8 @@ class GuestUpdate:
         return found
 
 
-def _command(key: str, guest: Guest, command: str, says: str) -> Step:
-    return Step(key, "guest_exec", {"guest": guest.vmid, "command": command}, says)
+def _command(key: str, guest: Guest, command: str, says: str, **limits: float) -> Step:
+    return Step(key, "guest_exec", {"guest": guest.vmid, "command": command, **limits}, says)
 
 
 declare(GuestUpdate())

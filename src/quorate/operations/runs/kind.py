@@ -49,7 +49,19 @@ class StepResult:
     @property
     def lost_output(self) -> bool:
         """Of a command: it may have run to its end, but a server died before it could keep the result."""
-        return self.outcome is Outcome.UNKNOWN or (self.is_done and "exit_code" not in self.data)
+        return self.outcome is Outcome.UNKNOWN or (self.is_done and not {"exit_code", "signal"} & self.data.keys())
+
+    @property
+    def failure(self) -> str:
+        """Of a command: why it did not end well; empty if it did."""
+        if self.error or not self.is_done:
+            return self.error or self.outcome.value
+        if late := self.data.get("timed_out"):
+            return str(late)
+        if signal := self.data.get("signal"):
+            return f"it was ended by signal {signal}"
+        code = self.data.get("exit_code")
+        return f"exit code {code}" if code != 0 else ""
 
     @property
     def was_sent(self) -> bool:
@@ -90,6 +102,8 @@ class Work:
     """Keys of steps in progress."""
     lines: list[str] = field(default_factory=list)
     """New lines for the log."""
+    closing: bool = False
+    """Its window has closed."""
 
     @property
     def aborting(self) -> bool:
@@ -112,7 +126,7 @@ class Kind(Protocol):
     def name(self) -> str: ...
 
     async def next(self, work: Work) -> Next:
-        """While `work.aborting`, only what has to be cleaned up."""
+        """While `work.aborting`, only what has to be cleaned up; while `work.closing`, what must not wait for days."""
 
     def settle(self, run: Run, key: str, step: Pending, result: StepResult) -> None:
         """Remember what the end of a step means. It may run again, on a newer version of the run."""

@@ -331,6 +331,8 @@ class RemoteMove:
         if work.aborting or work.busy:
             return Next()
         scope, memory = work.scope, work.memory
+        if work.closing and not memory.get("migrated") and "failed" not in memory:
+            return Next()
         if "failed" in memory:
             return failed(f"{memory['failed']}; the source is as it was")
         there = work.clusters.get(str(scope["to"]))

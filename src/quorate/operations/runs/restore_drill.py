@@ -168,6 +168,8 @@ class RestoreDrill:
                 continue
             if work.aborting and "verdict" not in state:
                 state["verdict"] = "aborted"
+            if work.closing and not state.get("tried"):
+                return Next()
             found = await self._of_item(work, number, item, state)
             if found is not None:
                 return found
@@ -308,8 +310,8 @@ class RestoreDrill:
                 return
             code = result.data.get("exit_code")
             state["check"] = {"exit_code": code, "output": str(result.data.get("stdout", ""))[:2000]}
-            if not result.is_done or code != 0:
-                state["verdict"], state["why"] = "failed", f"the check failed: {result.error or f'exit code {code}'}"
+            if result.failure:
+                state["verdict"], state["why"] = "failed", f"the check failed: {result.failure}"
         elif what == "clean":
             if not result.is_done and result.was_sent:
                 state["clean_tries"] = int(state.get("clean_tries", 0)) + 1

@@ -151,7 +151,7 @@ class RollingUpdate:
     name: str = KIND
 
     async def next(self, work: Work) -> Next:
-        if work.aborting:
+        if work.aborting or work.closing:
             return await self._clean_up(work)
         states = work.memory.setdefault(NODES, {})
         for node in work.scope["order"]:
@@ -176,14 +176,17 @@ class RollingUpdate:
         return await self._bring_back(work, node, state)
 
     async def _clean_up(self, work: Work) -> Next:
-        """Of an aborted run: a node that goes down comes back, and guests that were shut down for that run again."""
+        """A node that goes down comes back, and guests that were shut down for that run again: if the run is aborted,
+        and if its window closes."""
         for node, state in work.memory.get(NODES, {}).items():
             if state.get("done") or work.busy:
                 continue
             if "rebooting_since" in state and "rebooted" not in state:
                 boot = await self._wait_for_boot(work, node, state)
-                if boot.waits_for:
+                if boot.waits_for or (work.closing and boot.pause):
                     return boot
+            if work.closing and "failed" in state:
+                return Next(pause=f"{node}: {state.pop('failed')}")
             if starting := await start_again(work, state.get("stopped", ())):
                 return starting
         return Next()
@@ -344,11 +347,10 @@ class RollingUpdate:
             return
         said = f"{result.data.get('stdout', '')}{result.data.get('stderr', '')}"
         state["output"] = said[-KEPT_OUTPUT:]
-        if result.is_done and result.data.get("exit_code") == 0:
+        if not result.failure:
             state["updated"] = "reboot" if REBOOT_MARK in said else "no reboot"
         else:
-            code = result.data.get("exit_code")
-            state["failed"] = result.error or f"apt ended with exit code {code}: {said.strip()[-500:]}"
+            state["failed"] = result.error or f"apt ended badly ({result.failure}): {said.strip()[-500:]}"
 
     def _settle_move(self, state: dict[str, Any], node: str, vmid: str, target: str) -> None:
         if target == node:
