@@ -128,6 +128,20 @@ async def test_a_copy_that_was_restored_is_removed_before_the_run_waits_for_its_
         assert set(quorate.sim.world.guests) == before
 
 
+@pytest.mark.parametrize("tool", ["run_evacuate", "run_guest_update", "run_restore_drill"])
+async def test_a_run_that_is_paused_and_resumed_before_its_time_still_waits_for_it(tmp_path: Path, tool: str) -> None:
+    async with rig(tmp_path) as quorate:
+        what = AWAY if tool == "run_evacuate" else {"guest": 104 if tool == "run_guest_update" else 102}
+        run = (await quorate.facts(tool, **what, at=moment(quorate.clock.now() + 1800)))["run"]
+        for action in ("pause", "resume"):
+            await quorate.facts("run_control", run=run, action=action)
+        sent = len([method for method, _ in quorate.sim.requests if method != "GET"])
+        assert await state_of(quorate, run) is RunState.WAITING
+        assert len([method for method, _ in quorate.sim.requests if method != "GET"]) == sent
+        await quorate.clock.advance(1801)
+        assert (await state_of(quorate, run)).has_ended
+
+
 async def test_a_window_or_time_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as quorate:
         assert "must be hours" in await quorate.refusal("run_evacuate", **AWAY, window="at night")

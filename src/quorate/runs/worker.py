@@ -118,14 +118,15 @@ class Worker:
             return False
         if run.state is not RunState.WAITING:
             return True
-        if self._clock.time() < run.starts or self._is_closed(run):
+        if self._is_closed(run):
             return False
         await self._set_state(RunState.WAITING, RunState.RUNNING, "Its time has come")
         return True
 
     def _is_closed(self, run: Run) -> bool:
-        """Whether only what must not wait for its next window may be done now."""
-        return run.state is not RunState.ABORTING and not is_within(run.window, self._clock.time())
+        """Whether only what must not wait for its time, or its next window, may be done now."""
+        now = self._clock.time()
+        return run.state is not RunState.ABORTING and (now < run.starts or not is_within(run.window, now))
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
@@ -166,7 +167,8 @@ class Worker:
 
     async def _act(self, kind: Kind, run: Run, decided: Next) -> bool:
         if decided == Next() and not self._tasks and self._is_closed(run):
-            await self._set_state(RunState.RUNNING, RunState.WAITING, f"Its window {run.window} is closed")
+            why = f"Its window {run.window} is closed" if run.window else "Its time has not come"
+            await self._set_state(RunState.RUNNING, RunState.WAITING, why)
             return True
         if decided.ends is not None and not self._tasks:
             await self._end(run, decided.ends, decided.summary)
