@@ -281,6 +281,21 @@ async def test_a_token_for_one_cluster_learns_nothing_of_another(tmp_path: Path,
 
 
 @tries("a move to another cluster shows what is there, or bypasses its rules")
+async def test_a_move_to_a_cluster_that_the_caller_does_not_know_is_not_shown(tmp_path: Path) -> None:
+    async with several_clusters(tmp_path, "prod", "lab") as inner, served(inner) as quorate:
+        name = (await inner.facts("run_remote_move", **MOVE))["run"]
+        limited = await quorate.token("prod-only", "admin", clusters=["prod"])
+        async with quorate.client(limited) as client:
+            assert (await use(client, "run_list", state="all"))["rows"] == []
+            for tool, more in (("run_get", {}), ("run_wait", {"wait": 0}), ("run_control", {"action": "pause"})):
+                assert f"There is no run '{name}'" in await refusal(client, tool, run=name, **more)
+        async with quorate.client(await quorate.token("both", "admin")) as client:
+            (row,) = (await use(client, "run_list", state="all"))["rows"]
+            assert name in row
+            assert (await use(client, "run_get", run=name, cluster="prod"))["run"] == name
+
+
+@tries("a move to another cluster shows what is there, or bypasses its rules")
 async def test_rules_of_the_other_cluster_refuse_a_move_before_anyone_is_asked(tmp_path: Path) -> None:
     for rule, said in (
         ('deny = "change"\nvmids = [104]\n', "not here"),

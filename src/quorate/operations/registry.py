@@ -213,7 +213,7 @@ def operation(
     elsewhere: Mapping[str, ToolHint] | None = None,
 ) -> Callable[[Function], Function]:
     """Declare an operation. Its first parameter is the cluster, or the homelab for a homelab toolset; a parameter
-    annotated `Report` receives progress; `other_cluster` of a change leads to the other clusters of its caller.
+    annotated `Report` receives progress; `other_cluster` leads to the other clusters of its caller.
 
     risk_of: the risk of a call where it depends on the arguments. `risk` is then the highest and `least` the lowest
         risk (READ by default); `least` decides whether the operation is listed.

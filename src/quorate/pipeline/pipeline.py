@@ -5,11 +5,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quorate.operations.argument_names import with_known_names
 from quorate.operations.backend import Backend
 from quorate.operations.registry import (
+    OTHER_CLUSTER,
     PIPELINE_ARGUMENTS,
     Illustrated,
     Operation,
@@ -191,6 +193,8 @@ class Pipeline:
             arguments.pop(name, None)
         if operation.wants_report:
             arguments["report"] = invocation.report
+        if operation.wants_other_cluster:
+            arguments[OTHER_CLUSTER] = partial(self.other_cluster, invocation=invocation)
         sites = self.permitted_sites(chosen.sites, invocation)
 
         async def ask(site: Site, wanted: Mapping[str, Any]) -> Data:

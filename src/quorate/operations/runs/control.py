@@ -12,10 +12,17 @@ from quorate.config import Access
 from quorate.hints import RUN_CONTROL, RUN_GET, RUN_WAIT, Advice
 from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, Target
 from quorate.operations.registry import NEEDED, Illustrated, Risk, Table, operation, operation_named, page
-from quorate.operations.runs.start import is_visible, run_here, runs_of, worker_command
+from quorate.operations.runs.start import (
+    OTHER_CLUSTER,
+    closed_clusters,
+    is_visible,
+    run_here,
+    runs_of,
+    worker_command,
+)
 from quorate.operations.units import duration, moment
 from quorate.problems import Refused
-from quorate.pve.cluster import Cluster
+from quorate.pve.cluster import Cluster, OtherCluster
 from quorate.pve.tasks import Report
 from quorate.state.runs import ACTIVE, ENDED, Bound, Run, RunState
 
@@ -35,13 +42,20 @@ Lines = Annotated[int, Meta(ge=0, le=1000, description="Last lines of its log")]
 )
 async def run_list(
     pve: Cluster,
+    other_cluster: OtherCluster,
     state: Literal["active", "paused", "ended", "all"] = "active",
     limit: Annotated[int, Meta(ge=1, le=200)] = 20,
 ) -> Table:
     """Runs, newest first."""
     wanted = {"active": ACTIVE, "paused": (RunState.PAUSED,), "ended": ENDED, "all": tuple(RunState)}[state]
-    blank = await pve.blanker()
-    runs = await runs_of(pve).list(wanted, cluster=pve.name, limit=limit, shows=lambda run: is_visible(run, pve, blank))
+    blank, store = await pve.blanker(), runs_of(pve)
+    moves = await store.list(wanted, cluster=pve.name, kind="remote_move", limit=1000)
+    closed = await closed_clusters(moves, other_cluster)
+
+    def shows(run: Run) -> bool:
+        return is_visible(run, pve, blank) and run.scope.get(OTHER_CLUSTER) not in closed
+
+    runs = await store.list(wanted, cluster=pve.name, limit=limit, shows=shows)
     now = [WAITS_FOR_WORKER if await runs_of(pve).lacks_worker(run) else blank(at_present(run)) for run in runs]
     rows = [
         [run.id, run.kind, run.state.value, blank(run.title), moment(run.created), does]
@@ -61,11 +75,12 @@ async def run_list(
 async def run_get(
     pve: Cluster,
     run: RunRef,
+    other_cluster: OtherCluster,
     lines: Lines = 20,
     inside: Annotated[bool, Meta(description="Also output of commands and screenshots")] = False,
 ) -> dict[str, Any] | Illustrated:
     """State, log and report of a run, with what it saw inside guests if requested."""
-    found = await run_here(pve, run)
+    found = await run_here(pve, run, other_cluster)
     facts = await _visible(pve, found, lines, await pve.blanker(), inside=inside)
     pictures = tuple(base64.b64decode(one) for one in found.memory.get("pictures", {}).values()) if inside else ()
     return Illustrated(facts, pictures) if pictures else facts
@@ -76,6 +91,7 @@ async def run_wait(
     pve: Cluster,
     run: RunRef,
     report: Report,
+    other_cluster: OtherCluster,
     wait: Annotated[float, Meta(ge=0, le=50, description="Most seconds to follow it")] = 45,
     lines: Lines = 10,
 ) -> dict[str, Any]:
@@ -83,7 +99,7 @@ async def run_wait(
     deadline = pve.clock.monotonic() + wait
     blank, seen = await pve.blanker(), 0.0
     while True:
-        found = await run_here(pve, run)
+        found = await run_here(pve, run, other_cluster)
         if found.changed > seen and found.log:
             seen = found.changed
             await report(0.0, None, blank(found.log[-1].text))
@@ -97,10 +113,12 @@ async def run_wait(
     search_words="pause resume continue stop abort cancel run",
     shown_by=("run_get", "run"),
 )
-async def run_control(pve: Cluster, run: RunRef, action: Literal["pause", "resume", "abort"]) -> Plan:
+async def run_control(
+    pve: Cluster, run: RunRef, action: Literal["pause", "resume", "abort"], other_cluster: OtherCluster
+) -> Plan:
     """Pause, resume or abort a run. Its current step is always finished; resuming may need approval."""
     runs = runs_of(pve)
-    found = await run_here(pve, run)
+    found = await run_here(pve, run, other_cluster)
     wanted = tuple(found.request) if action == "resume" else ()
     blank = await pve.blanker()
 

@@ -15,7 +15,7 @@ from quorate.operations.runs.control import RunRef
 from quorate.operations.runs.kind import FAILURES, Next, Step, StepResult, Work, declare, done, failed, remember_failure
 from quorate.operations.runs.start import At, Outline, Window, run_here, start_plan
 from quorate.problems import BadArgument, Conflict
-from quorate.pve.cluster import Cluster
+from quorate.pve.cluster import Cluster, OtherCluster
 from quorate.pve.lookup import Resource
 from quorate.state.runs import Pending, Run
 
@@ -87,10 +87,15 @@ async def run_evacuate(
     shown_by=("run_list",),
 )
 async def run_return(
-    pve: Cluster, run: RunRef, parallel: Parallel = 2, at: At | None = None, window: Window | None = None
+    pve: Cluster,
+    run: RunRef,
+    other_cluster: OtherCluster,
+    parallel: Parallel = 2,
+    at: At | None = None,
+    window: Window | None = None,
 ) -> Plan:
     """Start a run that takes the guests of an earlier evacuation back."""
-    earlier = await run_here(pve, run)
+    earlier = await run_here(pve, run, other_cluster)
     if earlier.kind != EVACUATE:
         raise BadArgument(f"The run {earlier.id} is not an evacuation", next_step=Advice("See the runs", RUN_LIST))
     if not earlier.state.has_ended:

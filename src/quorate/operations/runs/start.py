@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -15,10 +15,12 @@ from quorate.hints import RUN_WAIT, Advice
 from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, Target
 from quorate.operations.registry import NEEDED, Risk, operation_named
 from quorate.operations.units import moment, parse_moment
-from quorate.problems import BadArgument
-from quorate.pve.cluster import Cluster
+from quorate.problems import BadArgument, Problem, Refused
+from quorate.pve.cluster import Cluster, OtherCluster
 from quorate.state.runs import Bound, Run, RunState, RunStore, no_run
 
+OTHER_CLUSTER = "to"
+"""In the scope of a run: the name of another cluster that it is about."""
 MOST_DAYS = 30
 """How far ahead a run may be scheduled: what was approved should still be what is there."""
 At = Annotated[str, Meta(description="Start then: 2026-01-31 22:00 (UTC), or in 2h. Default: now")]
@@ -27,12 +29,25 @@ Window = Annotated[
 ]
 
 
-async def run_here(pve: Cluster, id: str) -> Run:
+async def run_here(pve: Cluster, id: str, other_cluster: OtherCluster) -> Run:
     """The run, if it is one of this cluster: another cluster's access level and rules do not apply to it."""
     found = await runs_of(pve).get(id)
-    if not is_visible(found, pve, await pve.blanker()):
+    if not is_visible(found, pve, await pve.blanker()) or await closed_clusters([found], other_cluster):
         raise no_run(id)
     return found
+
+
+async def closed_clusters(runs: Iterable[Run], other_cluster: OtherCluster) -> set[str]:
+    """The other clusters that these runs are about and that the caller must not know of."""
+    closed = set()
+    for name in {str(run.scope[OTHER_CLUSTER]) for run in runs if run.scope.get(OTHER_CLUSTER)}:
+        try:
+            await other_cluster(name)
+        except (BadArgument, Refused):
+            closed.add(name)
+        except Problem:  # it does not answer now
+            continue
+    return closed
 
 
 def is_visible(run: Run, pve: Cluster, blank: Callable[[str], str]) -> bool:
