@@ -233,7 +233,7 @@ async def test_a_task_for_many_guests_is_not_stopped_under_one_that_must_not_cha
 
 @pytest.mark.parametrize(
     "path",
-    ["disks/zfs/tank", "disks/lvmthin/data", "disks/lvm/pve", "disks/directory/old", "ceph/pool/rbd", "ceph/osd/3"],
+    ["disks/zfs/tank", "disks/lvmthin/data", "disks/lvm/pve", "disks/directory/old", "ceph/pool/rbd"],
 )
 async def test_what_holds_the_disks_of_protected_guests_is_not_destroyed(tmp_path, path):
     async with ruled(tmp_path, PROTECTED) as quorate:
