@@ -296,6 +296,9 @@ class AgentJob:
     async def so_far(self) -> Output:
         return Output(None)
 
+    def leave(self) -> None:
+        """The agent keeps it; it takes nothing of ours."""
+
     async def stop(self) -> None:
         """The agent is asked first, because only a process that it started may be killed."""
         for signal in ("TERM", "KILL"):

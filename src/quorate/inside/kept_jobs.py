@@ -196,6 +196,9 @@ class KeptJob:
     async def so_far(self) -> Output:
         return (self._ended or await self._look()).output
 
+    def leave(self) -> None:
+        """Its machine keeps it; it takes nothing of ours."""
+
     async def stop(self) -> None:
         if self._follower is not None:  # the caller that waited for it was interrupted
             await self._follower.stop()

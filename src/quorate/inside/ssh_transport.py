@@ -165,6 +165,9 @@ class SshJob:
         stdout, stderr = _so_far(self._process)
         return Output(None, stdout, stderr, self._process.stdout.cut, self._process.stderr.cut)
 
+    def leave(self) -> None:
+        self._process.outlast()
+
     async def stop(self) -> None:
         await self._process.stop()
 

@@ -55,6 +55,10 @@ class Job(Protocol):
         """What it has printed so far; empty with the agent, which cannot say."""
         ...
 
+    def leave(self) -> None:
+        """It continues in the background, and nobody waits for it now."""
+        ...
+
     async def stop(self) -> None:
         """Terminate it, then kill it."""
         ...

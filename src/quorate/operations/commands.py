@@ -96,6 +96,7 @@ class CommandJob:
         if output is not None:
             spent = self.home.clock.monotonic() - begun
             return Performed({**_overtime(output, spent, self.timeout), **output_facts(output)})
+        job.leave()
         by_agent = self.transport.name == "agent"
         await jobs.remember(self._record(jobs, job.handle, kept=by_agent), job)
         return await self._running(job, **({} if by_agent else {"note": DIES_WITH_US}))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 300.0
 MOST_CHANNELS = 10
 """OpenSSH's default for MaxSessions; a server that allows fewer lowers this by refusing one."""
-LASTING_SECONDS = 10.0
+LASTING_SECONDS = 5.0
 """A command that has run this long may run for much longer: others do not wait for its channel."""
 GOODBYE_SECONDS = 5.0
 

@@ -75,6 +75,10 @@ class Process:
         """Wait for its end; cancelling the wait does not stop it."""
         return await asyncio.shield(self.end)
 
+    def outlast(self) -> None:
+        """It continues in the background: others do not wait for its channel."""
+        self._channel.outlast()
+
     async def stop(self) -> None:
         """Stop it with all its children: TERM, then KILL, then close the channel."""
         with contextlib.suppress(TimeoutError):
