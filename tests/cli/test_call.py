@@ -334,6 +334,23 @@ def test_output_that_was_not_written_is_a_failure(
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fitting"),
+    [
+        (("network_map", "format=png"), "End the name in .png or .svg."),
+        (("guest_screenshot", "docker01", "--access", "operate"), "End the name in .png."),
+    ],
+)
+def test_an_image_is_not_written_under_an_ending_of_another_kind(
+    environ: dict[str, str], arguments: tuple[str, ...], fitting: str
+) -> None:
+    file = Path(environ["HOME"]) / "picture.jpg"
+    done = quorate(environ, "call", "--demo", *arguments, "--output", str(file))
+    assert done.returncode == 2
+    assert fitting in done.stderr
+    assert not file.exists()
+
+
 # -- demo and clusters -------------------------------------------------------------------------------------------------
 
 

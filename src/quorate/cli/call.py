@@ -91,6 +91,7 @@ def _help_of(surface: str | None, tool: str) -> str:
 
 def _call(options: argparse.Namespace) -> int:
     schema = _schema(options.surface or NATIVE, options.tool)
+    _require_image_name(options.output, schema)
     given, picture = parse_pairs(options.arguments, schema), _asking_for_picture(options.output, schema)
     arguments = {**picture, **given}
     if (
@@ -108,6 +109,17 @@ def _schema(surface: str, tool: str) -> Mapping[str, Any]:
     if surface == NATIVE:
         return find_native(tool).schema()
     return find_lean(tool).schema() if surface == LEAN else find_of_system(surface, tool).schema()
+
+
+def _require_image_name(output: Path | None, schema: Mapping[str, Any]) -> None:
+    """Before anything runs: a file must not claim to be what is never written."""
+    properties = schema["properties"]
+    if output is not None and output.suffix.lower() not in ("", ".png", ".svg"):
+        draws_svg = "chart" in properties or "svg" in properties.get("format", {}).get("enum", ())
+        fitting = ".png or .svg" if draws_svg else ".png"
+        raise ConfigError(
+            f"{output} cannot be written: images are not {output.suffix} files. End the name in {fitting}."
+        )
 
 
 def _asking_for_picture(output: Path | None, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +219,7 @@ def _save(pictures: Sequence[bytes], output: Path | None, tool: str) -> bool:
     if output is not None and (output.suffix.lower() == ".svg") != pictures[0].startswith(b"<"):
         made = "an SVG" if pictures[0].startswith(b"<") else "a PNG"
         print(
-            f"quorate: {tool} drew {made}; {output} was not written. Give a name that ends in {made[-3:].lower()}.",
+            f"quorate: {tool} drew {made}; {output} was not written. End the name in .{made[-3:].lower()}.",
             file=sys.stderr,
         )
         return False
