@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quorate.state.tokens import TokenGrant
 
 NOTHING = "none"
+APPROVER_ACCESS = "admin"
 DAY_SECONDS = 86400
 
 
@@ -47,7 +48,7 @@ def _create(options: argparse.Namespace) -> int:
     if options.approver and (options.toolsets or options.access != "read"):
         raise ConfigError("--approver sets access and toolsets: omit --access and --toolsets.")
     if options.approver:
-        options.access, toolsets = "admin", []
+        options.access, toolsets = APPROVER_ACCESS, []
     expires = None if options.days is None else time.time() + options.days * DAY_SECONDS
 
     async def run(store: Store) -> int:
@@ -118,13 +119,15 @@ def _toolsets(text: str | None) -> list[str] | None:
 def _describe(grant: TokenGrant) -> str:
     from quorate.operations.units import moment
 
+    is_approver = grant.access == APPROVER_ACCESS and grant.toolsets == frozenset()
+    what_for = "approver, answers approvals and calls no tools" if is_approver else grant.access
     limits = [
         f"{what} {', '.join(sorted(names)) or NOTHING}"
-        for what, names in (("toolsets", grant.toolsets), ("clusters", grant.clusters))
+        for what, names in (("toolsets", None if is_approver else grant.toolsets), ("clusters", grant.clusters))
         if names is not None
     ]
     until = f"until {moment(grant.expires)}" if grant.expires else ""
-    return ", ".join(part for part in (f"{grant.name}: {grant.access}", *limits, until) if part)
+    return ", ".join(part for part in (f"{grant.name}: {what_for}", *limits, until) if part)
 
 
 def _used(grant: TokenGrant) -> str:

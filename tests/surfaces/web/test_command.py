@@ -62,6 +62,7 @@ def test_a_token_is_shown_once_listed_without_its_secret_and_revoked():
 
 def test_an_approvers_token_can_call_no_tool():
     assert quorate("tokens", "create", "eve", "--approver").returncode == 0
+    assert "eve: approver, answers approvals and calls no tools" in quorate("tokens").stdout
     (kept,) = json.loads(quorate("tokens", "list", "--json").stdout)
     assert (kept["access"], kept["toolsets"]) == ("admin", [])
     refused = quorate("tokens", "create", "adam", "--approver", "--access", "operate")
