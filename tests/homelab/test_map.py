@@ -104,6 +104,9 @@ async def test_the_map_has_segments_hosts_and_hypervisors_with_their_guests(tmp_
         lab = await quorate.rows("network_map", segment="192.168.20.0/24")
         assert {row["name"] for row in lab} == {row["name"] for row in rows if row["segment"] == "192.168.20.0/24"}
         assert len(lab) > 1
+        for segment in facts["segments"]:
+            for row in await quorate.rows("network_map", segment=segment):
+                assert not row["address"] or ip_address(row["address"]) in ip_network(segment), row
         assert "Available: " in await quorate.refusal("network_map", segment="10.9.9.0/24")
 
 

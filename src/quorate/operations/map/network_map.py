@@ -77,11 +77,19 @@ def _narrowed(map_: Sitemap, segment: str) -> Sitemap:
         wanted = ipaddress.ip_network(segment.strip(), strict=False)
     except ValueError:
         raise BadArgument(f"{segment!r} is not a segment", next_step=f"Available: {_networks(map_)}") from None
-    whole = (replace(one, spots=[*one.spots, *one.visitors], visitors=[]) for one in map_.segments)
-    found = [one for one in whole if one.network == str(wanted)]
+    found = [
+        replace(one, spots=[_with_guests_in(one.network, spot) for spot in (*one.spots, *one.visitors)], visitors=[])
+        for one in map_.segments
+        if one.network == str(wanted)
+    ]
     if not found:
         raise NotFound(f"There is no segment {wanted} on the map", next_step=f"Available: {_networks(map_)}")
     return Sitemap(found, [], map_.silent)
+
+
+def _with_guests_in(network: str, spot: Spot) -> Spot:
+    """Without its guests that have addresses only elsewhere."""
+    return replace(spot, guests=[one for one in spot.guests if not one.addresses or one.address_in(network)])
 
 
 def _networks(map_: Sitemap) -> str:
@@ -122,8 +130,9 @@ def _own_segment(map_: Sitemap, spot: Spot) -> str | None:
 
 def _row(network: str, on: str, spot: Spot) -> list[Any]:
     memory = size(spot.memory) if spot.memory else ""
+    address = (spot.address_in(network) if network else "") or spot.address
     return [
-        network, spot.role, spot.name, spot.id, spot.address, spot.state, on, spot.system, spot.cores, memory,
+        network, spot.role, spot.name, spot.id, address, spot.state, on, spot.system, spot.cores, memory,
         spot.containers or None, spot.ref,
     ]  # fmt: skip
 
