@@ -27,7 +27,7 @@ from quorate.ssh.access import SshAccess
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.settings import Login, SshSettings
 from tests.inside.test_ssh import NASTY
-from tests.rigs.mcp_session import rig, second_server
+from tests.rigs.mcp_session import rig, second_server, text_of
 from tests.rigs.ssh_server import HOST, serving
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +65,15 @@ async def test_a_text_is_run_by_a_shell_and_its_outputs_come_apart(tmp_path, gue
         assert (facts["result"], facts["exit_code"]) == ("done", 3)
         assert (facts["stdout"], facts["stderr"]) == ("2\n", "err\n")
         assert facts["way"] == ("guest agent of vm 102 docker01" if guest == VM else "pct exec 200 on pve1 as root")
+
+
+async def test_the_text_of_an_output_ends_with_its_last_line(tmp_path):
+    async with inside(tmp_path) as quorate:
+        shown = text_of(await quorate.call("guest_exec", guest=VM, command="echo one; echo two; echo three >&2"))
+        lines = shown.split("\n")
+        assert all(line.strip() for line in lines), shown
+        assert lines[lines.index("stdout:") + 1 :][:2] == ["  one", "  two"]
+        assert "stderr: three" in lines
 
 
 @BOTH

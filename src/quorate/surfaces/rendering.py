@@ -115,7 +115,8 @@ def _cell(value: Any) -> str:
 
 def _lines(values: dict[str, Any], indent: str) -> list[str]:
     lines: list[str] = []
-    for key, value in values.items():
+    for key, given in values.items():
+        value = _without_line_end(given)
         if isinstance(value, dict) and value.keys() == {"columns", "rows"}:
             lines += [f"{indent}{key}:", *("\t".join(map(_cell, row)) for row in (value["columns"], *value["rows"]))]
         elif isinstance(value, dict):
@@ -147,7 +148,12 @@ def _list(key: str, items: list[Any], indent: str) -> list[str]:
 def _scalar(value: Any, indent: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value).replace("\n", f"\n{indent}  ")
+    return str(_without_line_end(value)).replace("\n", f"\n{indent}  ")
+
+
+def _without_line_end(value: Any) -> Any:
+    """A text that ends with its last line, not with a blank one."""
+    return value.removesuffix("\n") if isinstance(value, str) else value
 
 
 def problem_text(problem: Problem, name: Naming = str) -> str:
