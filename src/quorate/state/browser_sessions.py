@@ -42,8 +42,12 @@ class BrowserSessions:
         self._clock = store.clock
 
     async def create(self, bearer: str) -> BrowserSession:
-        await self._tidy()
+        """Where no token is needed, there is nothing to keep: the cookie is all there is, and the store does not
+        grow with everyone who asks."""
         key, name = secrets.token_bytes(32), secrets.token_hex(16)
+        if not bearer:
+            return _session(name, key, bearer)
+        await self._tidy()
         nonce = os.urandom(_NONCE_BYTES)
         sealed = nonce + AESGCM(key).encrypt(nonce, bearer.encode(), name.encode())
         now = self._clock.time()
@@ -54,6 +58,11 @@ class BrowserSessions:
             now,
         )
         return _session(name, key, bearer)
+
+    def read_open(self, cookie: str) -> BrowserSession | None:
+        """The session of a console that is open to everyone; only its forms need the key."""
+        parts = _COOKIE.fullmatch(cookie)
+        return _session(parts["id"], bytes.fromhex(parts["key"]), "") if parts else None
 
     async def find(self, cookie: str, *, in_use: bool = True) -> BrowserSession | None:
         """None for a cookie that is unknown, forged, idle for too long or too old. `in_use`: it is not idle now."""

@@ -31,6 +31,28 @@ async def test_without_any_token_the_console_on_this_machine_is_open(tmp_path):
         assert "docker01" in page.text
 
 
+async def test_asking_for_the_open_console_again_and_again_stores_nothing(tmp_path):
+    async with console(tmp_path) as quorate:
+        for _ in range(3):
+            async with browser(quorate) as person:
+                assert (await person.get("/login")).url.path == "/console"
+        rows = await quorate.rig.app.store.fetch("SELECT id FROM quorate_browser_sessions")
+        assert not rows
+
+
+async def test_a_browser_at_the_root_is_led_to_the_console_and_a_program_finds_nothing_there(tmp_path):
+    async with console(tmp_path) as quorate:
+        await quorate.token("alice", "admin")
+        async with browser(quorate) as person:
+            assert (await person.http.get("/", headers={"Accept": "text/html,*/*;q=0.8"})).url.path == "/console/login"
+            for accept in ("application/json, text/event-stream", "*/*"):
+                answer = await person.http.get("/", headers={"Accept": accept})
+                assert (answer.status_code, answer.url.path) == (404, "/")
+            assert (await person.http.post("/", headers={"Accept": "text/html"})).status_code == 404
+            foreign = await person.http.get("/", headers={"Accept": "text/html", "Host": "evil.example"})
+            assert foreign.status_code == 421
+
+
 async def test_a_session_of_the_open_console_ends_when_the_first_token_is_created(tmp_path):
     async with console(tmp_path) as quorate, browser(quorate) as person:
         assert "docker01" in (await person.get("/inventory")).text

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
 
@@ -92,6 +92,7 @@ class Console(OperatorApi):
 
     def routes(self) -> list[BaseRoute]:
         return [
+            Route("/", Root()),
             Route(f"{PATH}/static/{{name}}", self._asset),
             *self.login.routes(),
             Route(PATH, self),
@@ -135,9 +136,11 @@ class Console(OperatorApi):
 
     async def session_of(self, request: Request) -> BrowserSession | None:
         by_person = not request.url.path.startswith((f"{PATH}/events", f"{PATH}/part/"))  # not by an open page itself
-        found = await self.sessions.find(request.cookies.get(COOKIE, ""), in_use=by_person)
-        needed = await self._credentials.needed()
-        return found if found is not None and (found.bearer or not needed) else None
+        cookie = request.cookies.get(COOKIE, "")
+        found = await self.sessions.find(cookie, in_use=by_person)
+        if found is not None and found.bearer:
+            return found
+        return None if await self._credentials.needed() else self.sessions.read_open(cookie)
 
     def person(self, request: Request) -> Person:
         subject, granted = self._credentials.identify()
@@ -239,6 +242,18 @@ class Console(OperatorApi):
         other_site = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if other_site or origins - {own_origin(request.scope), self._settings.public_url}:
             raise Refused("Forms of other pages are not accepted")
+
+
+class Root:
+    """Leads a browser to the console. For programs nothing is here: MCP has its own path."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        is_browser = request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", "")
+        response: Response = PlainTextResponse("Not Found", 404)
+        if is_browser:
+            response = RedirectResponse(PATH, status_code=303, headers=HEADERS)
+        await response(scope, receive, send)
 
 
 async def _no_page(_request: Request, _person: Person) -> Response:
