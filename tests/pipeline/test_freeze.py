@@ -274,6 +274,7 @@ async def test_over_http_the_passphrase_freezes_and_lifts(tmp_path):
         assert (await quorate.get("/freeze", quorate.made["person"])).json() == {"frozen": False}
         status, told = await post(reason="a leak")
         assert (status, told["frozen"], told["reason"]) == (200, True, "a leak")
+        assert (told["since"][10], told["since"][-1]) == ("T", "Z")
         assert told["by"].startswith("the operator over HTTP, token person")
         for path in ("/healthz", "/readyz"):
             shown = (await quorate.get(path)).json()

@@ -11,20 +11,10 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.problems import BadArgument
+from quorate.quantity import Quantity as Quantity
+from quorate.quantity import moment as moment
 
 _UNITS = ("", "K", "M", "G", "T", "P")
-
-
-class Quantity(str):
-    """A text for people that carries its value for programs: bytes, seconds, a fraction, an ISO time."""
-
-    __slots__ = ("value",)
-    value: Any
-
-    def __new__(cls, text: str, value: Any) -> Quantity:
-        made = super().__new__(cls, text)
-        made.value = value
-        return made
 
 
 @lru_cache(4096)  # a list has thousands of sizes, most of them alike
@@ -90,12 +80,6 @@ def _in_two_units(seconds: float) -> str:
         if count or (unit == "s" and not parts):
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2])
-
-
-def moment(epoch: float) -> Quantity:
-    """A time in UTC, to the second."""
-    text = datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return Quantity(text, text.replace(" ", "T"))
 
 
 def iso_times(facts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

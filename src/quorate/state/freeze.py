@@ -6,13 +6,13 @@ nothing is changed.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from quorate.problems import Refused
+from quorate.quantity import moment
 from quorate.state.records import Records
 from quorate.state.store import Store
 from quorate.state.trail import AuditTrail
@@ -77,11 +77,6 @@ class Freeze:
             await trail.record(_entry("unfreeze", by, self._clock.time(), {"frozen": str(frozen)}))
             await self._records.forget(_CHANGES)
         return frozen
-
-
-def moment(epoch: float) -> str:
-    """A time in UTC, to the second."""
-    return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _entry(tool: str, by: str, now: float, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from quorate.hints import Advice
-from quorate.state.freeze import moment
+from quorate.quantity import moment
 from quorate.state.records import Records
 from quorate.state.store import Store
 

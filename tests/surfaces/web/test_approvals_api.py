@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.rigs.web_server import Web, web
 
 pytestmark = pytest.mark.anyio
 PHRASE = "correct horse battery staple"
+ISO_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
 @pytest.fixture
@@ -54,6 +56,9 @@ async def test_what_a_person_approves_is_done_once(quorate):
     assert shown["tool"] == "guest_stop"
     assert shown["caller"].startswith("http:token model (")
     assert shown["state"] == "pending"
+    assert re.fullmatch(ISO_TIME, shown["created"])
+    assert re.fullmatch(ISO_TIME, shown["expires"])
+    assert shown["answered_at"] is None
     status, told = await answer(quorate, one, reason="go on")
     assert (status, told["state"], told["reason"]) == (200, "approved", "go on")
     assert told["answered_by"].startswith("the operator over HTTP, token person (")

@@ -7,14 +7,16 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from quorate.surfaces.rendering import raw
+
 NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def reply(status: int, facts: Any, **headers: str) -> Response:
-    """`Retry_After="3"` is the header Retry-After: 3."""
+    """Sizes and times as programs read them. `Retry_After="3"` is the header Retry-After: 3."""
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(
-        msgspec.json.encode(facts, enc_hook=str),
+        msgspec.json.encode(raw(facts), enc_hook=str),
         status_code=status,
         headers=NO_STORE | given,
         media_type="application/json",

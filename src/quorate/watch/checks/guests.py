@@ -64,7 +64,7 @@ def crashing(now: Snapshot, memory: Memory) -> Iterator[Observation]:
         if row is not None and len(times) >= RESTARTS:
             what = f"{row.kind} {vmid} {row.name} restarted {len(times)} times within an hour"
             found = Finding("warning", "guests", what, TASK_LIST(guest=row.vmid), "guest-crashing", f"guest {vmid}")
-            yield observed(found, "view", restarted_at=[str(moment(one)) for one in times])
+            yield observed(found, "view", restarted_at=[moment(one).value for one in times])
 
 
 def agents(now: Snapshot) -> Iterator[Observation]:

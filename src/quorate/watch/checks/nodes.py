@@ -35,7 +35,7 @@ def presence(now: Snapshot, memory: Memory) -> Iterator[Observation]:
         if len(times) >= FLAPS:
             what = f"Node {node} left the cluster {len(times)} times within an hour"
             found = Finding("critical", "nodes", what, NODE_GET(node=node), "node-flapping", f"node {node}")
-            yield observed(found, "view", left_at=[str(moment(one)) for one in times])
+            yield observed(found, "view", left_at=[moment(one).value for one in times])
 
 
 def quorum(now: Snapshot) -> Iterator[Observation]:

@@ -24,7 +24,7 @@ def approvals(waiting: list[Approval], settings: WatchSettings) -> Iterator[Obse
             target=f"approval {one.id}",
             severity="warning",
             what=f"{one.caller} asks on {one.cluster}: {one.summary}",
-            evidence={"cluster": one.cluster, "tool": one.tool, "risk": one.risk, "expires": str(moment(one.expires))},
+            evidence={"cluster": one.cluster, "tool": one.tool, "risk": one.risk, "expires": moment(one.expires).value},
             next=Next("", text=f"Decide on the page, or with `quorate approvals show {one.id}` at a terminal"),
             link=page(settings, f"/approvals/{one.id}"),
         )
