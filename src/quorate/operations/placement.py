@@ -126,8 +126,13 @@ async def oversize_warnings(pve: Cluster, node: str, memory: int) -> list[str]:
     return [f"It would have {size(memory)} of memory, and {node} has only {size(whole)}"]
 
 
-async def pick_bridge(pve: Cluster, node: str, wanted: str | None = None) -> str:
-    """The requested bridge or vnet if the node has it, else the default one, else the node's first bridge."""
+async def pick_bridge(
+    pve: Cluster, node: str, wanted: str | None = None, *, next_step: str = "Name it with bridge="
+) -> str:
+    """The requested bridge or vnet if the node has it, else the default one, else the node's first bridge.
+
+    `next_step`: how the caller names one that cannot be seen.
+    """
     rows = await pve.get(f"/nodes/{node}/network", type="any_bridge")
     # bridges of the node first: a vnet is someone's own network, to be chosen by name
     known = [str(row["iface"]) for row in sorted(rows, key=lambda row: (row.get("type") == "vnet", str(row["iface"])))]
@@ -140,6 +145,6 @@ async def pick_bridge(pve: Cluster, node: str, wanted: str | None = None) -> str
         raise BadArgument(
             f"Node {node} shows no bridge",
             why="It has none, or these credentials lack SDN.Use or SDN.Audit on /sdn/zones/localnetwork",
-            next_step="Name the bridge, or leave the network out",
+            next_step=next_step,
         )
     return known[0]

@@ -13,7 +13,7 @@ from quorate.operations.registry import operations
 from quorate.surfaces.compat import SYSTEMS, system
 from quorate.surfaces.compat.advice import AdviceTranslator
 from tests.rigs.compat_session import refused, surface
-from tests.rigs.mcp_session import text_of
+from tests.rigs.mcp_session import second_server, text_of
 from tests.rigs.sweeps import sample
 
 pytestmark = pytest.mark.anyio
@@ -189,6 +189,24 @@ async def test_a_refusal_leads_only_to_what_helps_there(tmp_path, name, tool, gi
         text = await refused(served, tool, **given)
         assert all(one in text for one in has), text
         assert not any(one in text for one in lacks), text
+
+
+async def test_who_sees_no_bridge_is_advised_only_what_the_tool_can_do(tmp_path):
+    async with surface(tmp_path, "brynnjocelyn") as served:
+        world = served.sim.world
+        for path, role in (("/vms", "PVEVMAdmin"), ("/storage", "PVEDatastoreUser")):
+            world.access.grant(path, role, "alice@pve")
+        world.access.changed()
+        async with second_server(served, tmp_path / "theirs.jsonl", token="alice@pve!cli") as alice:
+            theirs = await refused(alice, "create_vm", node="pve1", vmid=500)
+        native = {"surfaces": ("native",)}
+        async with second_server(served, tmp_path / "ours.jsonl", token="alice@pve!cli", **native) as alice:
+            ours = await alice.refusal("vm_create", name="x", node="pve1")
+            assert not (await alice.call("vm_create", name="x", node="pve1", networks=[], dry_run=True)).is_error
+    assert "SDN.Use" in theirs
+    assert "networks" not in theirs
+    assert theirs.rstrip(".").endswith("localnetwork")
+    assert "give networks=[] for no network" in ours
 
 
 BACKUP = "some backup of a VM"

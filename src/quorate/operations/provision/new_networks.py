@@ -36,7 +36,9 @@ async def connect(pve: Cluster, node: str, cards: Sequence[Card]) -> list[Card]:
     """The cards with bridges that the node has."""
     found: dict[str | None, str] = {}
     for wanted in {card.get("bridge") for card in cards}:
-        found[wanted] = await pick_bridge(pve, node, wanted)
+        found[wanted] = await pick_bridge(
+            pve, node, wanted, next_step="Name it in networks=, or give networks=[] for no network"
+        )
     return [{**card, "bridge": found[card.get("bridge")]} for card in cards]
 
 
