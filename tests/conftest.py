@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sample_tables(items: list[pytest.Item]) -> None:
-    """Of a long table of cases `make test` takes every third, unless it is marked with `every_case`."""
+    """Of a long table of cases `make test` takes every third, unless `every_case` or `sample` says which."""
     tables: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if "[" in item.nodeid and not any(item.iter_markers("every_case")) and not any(item.iter_markers("thorough")):

@@ -132,7 +132,7 @@ def test_commands_options_tools_arguments_and_choices_are_completed(
     assert {one if one.endswith("=") else one.rpartition("=")[2] for one in done.stdout.splitlines()} == wanted
 
 
-@pytest.mark.parametrize(("line", "wanted"), sample(LINES, every=8))
+@pytest.mark.parametrize(("line", "wanted"), sample(LINES, every=24))
 def test_shells_offer_what_quorate_completes(shell: str, environ: dict[str, str], line: str, wanted: set[str]) -> None:
     assert offered(shell, environ, line) == wanted
 

@@ -283,7 +283,7 @@ async def test_an_approval_is_for_one_workload_and_not_for_another_of_its_name(t
         assert engine.changes == []
 
 
-@pytest.mark.parametrize("name", ["../images/nginx", "web/../old", "web?x=1", "-f", "web\r\nX: y", ""])
+@pytest.mark.parametrize("name", sample(["../images/nginx", "web/../old", "web?x=1", "-f", "web\r\nX: y", ""], every=3))
 @pytest.mark.parametrize(
     "tool", sample(["workload_remove", "workload_get", "workload_logs", "workload_power"], every=2)
 )

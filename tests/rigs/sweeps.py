@@ -10,8 +10,12 @@ import pytest
 
 
 def sample(cases: Iterable[Any], *, every: int) -> list[Any]:
-    """Parameters for `parametrize`: every nth case runs in `make test`, the others in `make thorough`."""
-    return [case if number % every == 0 else _thorough(case) for number, case in enumerate(cases)]
+    """Parameters for `parametrize`: every nth case runs in `make test`, the others in `make thorough`.
+
+    This takes the place of the rule for long tables in tests/conftest.py.
+    """
+    usual, thorough = pytest.mark.every_case, pytest.mark.thorough
+    return [_marked(case, thorough if number % every else usual) for number, case in enumerate(cases)]
 
 
 def sweep_size(usual: int, full: int) -> int:
@@ -19,8 +23,8 @@ def sweep_size(usual: int, full: int) -> int:
     return full if os.environ.get("FULL_WIDTH") == "1" else usual
 
 
-def _thorough(case: Any) -> Any:
+def _marked(case: Any, mark: pytest.MarkDecorator) -> Any:
     if isinstance(case, type(pytest.param())):
-        return pytest.param(*case.values, marks=(*case.marks, pytest.mark.thorough), id=case.id)
+        return pytest.param(*case.values, marks=(*case.marks, mark), id=case.id)
     values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=pytest.mark.thorough)
+    return pytest.param(*values, marks=mark)

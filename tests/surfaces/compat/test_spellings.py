@@ -194,7 +194,9 @@ async def test_a_reboot_can_be_waited_for_as_documented(tmp_path):
         assert "status" not in begun
 
 
-@pytest.mark.parametrize(("name", "one"), sample(CHANGES, every=4), ids=[f"{name}-{one.tool}" for name, one in CHANGES])
+@pytest.mark.parametrize(
+    ("name", "one"), sample(CHANGES, every=12), ids=[f"{name}-{one.tool}" for name, one in CHANGES]
+)
 async def test_every_change_knows_a_dry_run_and_then_does_nothing(tmp_path, name, one):
     async with surface(tmp_path, name, opt_ins=OPT_INS) as quorate:
         if one.prepare is not None:

@@ -99,7 +99,7 @@ def test_every_tool_is_tried():
     assert {one.tool for one in TRIES} == set(documented("washyu"))
 
 
-@pytest.mark.parametrize("tried", sample(TRIES, every=8), ids=lambda one: one.tool)
+@pytest.mark.parametrize("tried", sample(TRIES, every=24), ids=lambda one: one.tool)
 async def test_a_tool_does_what_it_promises(tmp_path, tried):
     if tried.home is None:
         async with surface(tmp_path, "washyu") as quorate:
