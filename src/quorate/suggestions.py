@@ -11,6 +11,8 @@ SIMILAR_WORDS = 0.7
 EXTRA_WORDS = 1
 """`proxmox_guest_list` may mean guest_list; `delete_all_guests_now` means nothing here."""
 MAX_TOOLS = 3
+SETTING = frozenset({"add", "change", "configure", "create", "edit", "modify", "update"})
+"""What other servers call their tools for; here one tool creates and changes: `nic_set`."""
 SHORT_NAME = 5
 """Of a shorter name, another letter makes another name."""
 
@@ -79,7 +81,8 @@ def similar_tools(name: str, known: Iterable[str]) -> list[str]:
     ranked = [(len(given) - len(_words(one)), one) for one in names if _say_the_same(given, _words(one))]
     longer = [one for one in names if len(one) != len(name) and len(name) > SHORT_NAME]  # set is not a slip of get
     slips = [one for one in longer if _edits(name.lower(), one) == 1]
-    return [one for _, one in sorted(ranked)[:MAX_TOOLS]] or slips[:MAX_TOOLS]
+    best = [one for extra, one in sorted(ranked) if extra == min(ranked)[0]]
+    return best[:MAX_TOOLS] or slips[:MAX_TOOLS]
 
 
 def _say_the_same(given: list[str], known: list[str]) -> bool:
@@ -98,6 +101,8 @@ def _similar_words(one: str, other: str) -> bool:
     """A slip is rarely in the first letter (`lock` is not `unlock`) and rarely costs more than one letter."""
     import difflib
 
+    if other == "set" and one in SETTING:
+        return True
     if one[:1] != other[:1] or (abs(len(one) - len(other)) > 1 and not other.startswith(one)):
         return False
     return difflib.SequenceMatcher(None, one, other).ratio() >= SIMILAR_WORDS

@@ -166,7 +166,9 @@ async def test_contradictions_and_gaps_are_refused_before_anything_is_sent(tmp_p
 async def test_a_schedule_that_pve_cannot_read_is_told(tmp_path):
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("backup_job_set", schedule="now and then", all=True, storage="nas")
-        assert "schedule" in text
+        assert "PVE cannot read the schedule 'now and then'. Write 02:00 for every day" in text
+        text = await quorate.refusal("backup_job_set", schedule="daily 02:00", all=True, storage="nas", dry_run=True)
+        assert "PVE cannot read the schedule" in text
         assert jobs(quorate) == {}
 
 

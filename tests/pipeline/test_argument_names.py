@@ -28,6 +28,32 @@ pytestmark = pytest.mark.anyio
         ("guest_list", {"type": "QEMU"}, "router"),
         ("api_call", {"method": "get", "path": "/version"}, "release"),
         ("firewall_get", {"guest": "docker01"}, "docker01"),
+        ("guest_list", {"sort": "memory", "limit": 1}, "of 20"),
+        ("metrics_top", {"by": "mem"}, "these_use"),
+        ("access_list", {"kind": "user"}, "alice@pve"),
+        ("disk_change", {"guest": 102, "action": "grow", "size": "+8G", "dry_run": True}, "/qemu/102/resize"),
+        (
+            "disk_change",
+            {"guest": 109, "action": "move", "disk": "scsi0", "target_storage": "nas", "dry_run": True},
+            "storage=nas",
+        ),
+        ("pool_set", {"pool": "web", "guests": [109], "dry_run": True}, "Add 109 to pool web"),
+        (
+            "acl_set",
+            {"action": "grant", "path": "/", "user": "carol@pve", "role": "PVEAuditor", "dry_run": True},
+            "Grant PVEAuditor on / to carol@pve",
+        ),
+        (
+            "firewall_rule_set",
+            {"guest": 100, "type": "in", "action": "accept", "protocol": "tcp", "port": 22, "dry_run": True},
+            "action=ACCEPT proto=tcp dport=22",
+        ),
+        ("firewall_options_set", {"guest": 100, "enabled": True, "dry_run": True}, "enable=1"),
+        (
+            "backup_job_set",
+            {"schedule": "02:00", "all": True, "storage": "nas", "retention": "last=3", "dry_run": True},
+            "keep-last=3",
+        ),
         ("firewall_rule_set", {"vmid": 100, "type": "in", "action": "DROP", "dry_run": True}, "/qemu/100/firewall"),
     ],
 )
@@ -36,6 +62,48 @@ async def test_pves_names_and_common_synonyms_are_accepted(tmp_path, tool, given
         answer = await quorate.call(tool, **given)
     assert not answer.is_error, answer.content
     assert named in text_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "named"),
+    [
+        ("guest_clone", {"guest": 9000, "tags": "app, prod"}, "tags=app;prod"),
+        ("guest_clone", {"guest": 9000, "tags": '["app", "prod"]'}, "tags=app;prod"),
+        ("guest_configure", {"guest": 108, "add_tags": "web"}, "tags=lab;web"),
+        ("vm_create", {"name": "a", "boot": "order=net0;scsi0"}, "boot=order=net0;scsi0"),
+        ("vm_create", {"name": "a", "networks": "vmbr0,tag=20"}, "net0=virtio,tag=20,bridge=vmbr0"),
+        (
+            "container_create",
+            {"template": "debian-13", "name": "a", "mounts": "tank:8G,mp=/data"},
+            "mp0=tank:8,mp=/data",
+        ),
+    ],
+)
+async def test_one_text_is_accepted_where_a_list_is_expected(tmp_path, tool, given, named):
+    async with rig(tmp_path) as quorate:
+        answer = await quorate.call(tool, **given, dry_run=True)
+    assert not answer.is_error, answer.content
+    assert named in text_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("guest_bulk", {"action": "start", "guests": ""}),  # not the same as all of them
+        ("vm_create", {"name": "a", "tags": '["web", ["x"]]'}),
+        ("workload_deploy", {"host": "h", "name": "a", "image": "nginx", "command": "nginx -t"}),
+    ],
+)
+async def test_a_text_that_is_not_clearly_a_list_is_refused(tmp_path, tool, given):
+    async with rig(tmp_path, toolsets=("all", "homelab")) as quorate:
+        assert "It must be a list" in await quorate.refusal(tool, **given, dry_run=True)
+
+
+async def test_an_option_of_pve_is_pointed_to_the_argument_that_takes_it(tmp_path):
+    async with rig(tmp_path) as quorate:
+        refusal = await quorate.refusal("vm_create", name="a", protection=True)
+        assert 'If it is an option of PVE: options={"protection": "…"}. It takes name, ' in refusal
+        await quorate.facts("vm_create", name="a", options={"protection": True}, dry_run=True)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +188,12 @@ async def test_a_missing_argument_is_named_with_all_others(tmp_path):
     assert "It takes guest, action, timeout, dry_run, wait, safely." in refusal
 
 
+async def test_actions_that_destroy_point_to_their_tools(tmp_path):
+    async with rig(tmp_path) as quorate:
+        refusal = await quorate.refusal("guest_bulk", action="delete", tag="lab")
+    assert "Another tool does that: guest_delete." in refusal
+
+
 @pytest.mark.parametrize("guest", [100, "docker01"])
 async def test_the_action_stop_points_to_the_tool_that_cuts_the_power(tmp_path, guest):
     async with rig(tmp_path) as quorate:
@@ -141,6 +215,8 @@ async def test_what_is_not_secret_is_shown_in_a_refusal(tmp_path):
     [
         ("list_vms", "Here it is guest_list type=vm"),
         ("guest_lst", "Did you mean 'guest_list'?"),
+        ("nic_add", "Did you mean 'nic_set'?"),
+        ("firewall_rule_create", "Did you mean 'firewall_rule_set'?"),
         ("show_my_snapshots", "Related tools are snapshot_list"),
         ("xyzzy", "The list of tools has them all."),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from pathlib import Path
 
@@ -151,6 +152,11 @@ async def test_without_a_watch_changes_come_from_the_tasks_and_the_answer_says_s
     await watched.quorate.facts("guest_stop", guest=104)
     facts = await watched.quorate.facts("changes_since", since="1h")
     assert any("guest 104 on pve2 (qmstop" in row[-1] for row in facts["rows"])
+    now = watched.quorate.sim.world.clock.now()
+    for minutes, days in ((-1, 0), (1, 1)):  # the last such time: today's, or yesterday's
+        then = datetime.datetime.fromtimestamp(now + 60 * minutes, datetime.UTC)
+        found = await watched.quorate.facts("changes_since", since=f"{then:%H:%M}")
+        assert found["since"] == f"{then - datetime.timedelta(days=days):%Y-%m-%dT%H:%M}:00Z"
     assert "demo was not watched: " in facts["not_watched"]
     assert "Nothing is watched" in (await watched.quorate.facts("finding_list"))["watch"]
 

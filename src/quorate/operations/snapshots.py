@@ -30,6 +30,7 @@ from quorate.pve.cluster import Cluster, Guest
 
 COLUMNS = ("snapshot", "level", "parent", "taken", "age", "ram", "description")
 LONGEST_NAME = 40
+_WITH_SNAPSHOTS = frozenset({"btrfs", "lvmthin", "rbd", "zfspool"})
 _NAME = re.compile(r"[a-z][a-z0-9_-]+", re.I)
 _RESERVED = {"vm": ("current", "pending"), "ct": ("current", "vzdump")}
 
@@ -147,10 +148,14 @@ def check_name(kind: str, name: str) -> None:
 
 
 async def _unable(guest: Guest) -> Conflict:
-    disks = ", ".join(str(one) for one in data_volumes(await guest.get("config")) if not one.is_cloudinit)
+    config, known = await asyncio.gather(guest.get("config"), storages_on(guest.cluster, guest.row.node))
+    able = {name for name, storage in known.items() if storage.plugintype in _WITH_SNAPSHOTS}
+    volumes = [one for one in data_volumes(config) if not one.is_cloudinit]
+    unable = [one for one in volumes if one.storage not in able and not one.volid.endswith(".qcow2")]
+    disks = ", ".join(map(str, unable or volumes))
     return Conflict(
         f"The storage of {guest} cannot take snapshots",
-        why=f"It has {disks}" if disks else None,
+        why=f"PVE has none for {disks}" if disks else None,
         next_step=Advice(
             "Move the disks to a storage that can (ZFS, LVM-thin, Ceph, qcow2 files), or make a backup",
             BACKUP_CREATE(guest=guest.vmid),

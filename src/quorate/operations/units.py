@@ -88,6 +88,7 @@ def iso_times(facts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 _SPAN = re.compile(r"^(?P<count>\d{1,9})\s*(?P<unit>[smhdw])$")
+_CLOCK = re.compile(r"^(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)$")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 LONGEST_SPAN = 365 * 86_400
 _LAST_MOMENT = 253_402_214_400.0  # the last day that a date can name, in any time zone
@@ -95,15 +96,20 @@ When = Annotated[str, Meta(description="2026-01-31 08:00 (UTC), or how long ago:
 
 
 def parse_moment(text: str, *, now: float, ahead: bool = False) -> float:
-    """The time that a `When` names. `ahead`: a length of time, such as 2h or in 2h, counts from now on, not back."""
+    """The time that a `When` names. `ahead`: a length of time, such as 2h or in 2h, counts from now on, not back.
+    A time of day that is not `ahead` is the last such time."""
     span = _SPAN.match(text.strip().removeprefix("in ") if ahead else text.strip())
     if span:
         length = int(span["count"]) * _SECONDS[span["unit"]]
         return now + length if ahead else max(0.0, now - length)
+    if not ahead and (clock := _CLOCK.match(text.strip())):
+        midnight = now - now % 86400
+        seconds = midnight + int(clock["hour"]) * 3600 + int(clock["minute"]) * 60
+        return seconds if seconds <= now else seconds - 86400
     try:
         given = datetime.datetime.fromisoformat(text.strip())
     except ValueError:
-        example = "2h for in two hours" if ahead else "2h for two hours ago"
+        example = "2h for in two hours" if ahead else "08:00 (UTC), or 2h for two hours ago"
         raise BadArgument(f"{text!r} is not a time", next_step=f"Write 2026-01-31 08:00, or {example}") from None
     seconds = (given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp()
     return min(max(0.0, seconds), _LAST_MOMENT)

@@ -167,6 +167,8 @@ def _refuse_unknown(operation: Declared, given: Mapping[str, Any]) -> None:
                     f"`{name}` does not apply to {operation.name}", why=why, next_step=f"Call again without `{name}`"
                 )
             hint = suggest(name, known, "")
+            if not hint and "options" in known:
+                hint = f"If it is an option of PVE: options={json.dumps({name: '…'}, ensure_ascii=False)}."
             raise WrongArguments(
                 f"{operation.name} has no argument {name!r}", next_step=f"{hint} {_takes(operation)}".strip()
             )

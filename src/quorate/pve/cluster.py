@@ -279,7 +279,7 @@ class Guest:
     """
 
     def __init__(self, cluster: Cluster, row: Resource, called: str | None = None) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self.row = row
         self._called = called
 
@@ -313,7 +313,7 @@ class Guest:
     async def running_tasks(self) -> list[dict[str, Any]] | None:
         """None if we may not see them."""
         try:
-            rows = await self._cluster.get(f"/nodes/{self.row.node}/tasks", vmid=self.vmid, source="active")
+            rows = await self.cluster.get(f"/nodes/{self.row.node}/tasks", vmid=self.vmid, source="active")
         except Problem:
             return None
         return [row for row in rows or [] if "endtime" not in row]
@@ -323,8 +323,8 @@ class Guest:
         try:
             answer = await self._get(sub, params)
         except NotFound:
-            self._cluster.inventory.forget()
-            self.row = await self._cluster.inventory.guest(self.vmid)
+            self.cluster.inventory.forget()
+            self.row = await self.cluster.inventory.guest(self.vmid)
             if (self.row.node, self.row.type) == (asked.node, asked.type):
                 raise
             answer = await self._get(sub, params)
@@ -339,7 +339,7 @@ class Guest:
                 return
             answer = await self._get_from_current_node(STATUS, {})  # the name is pending, or it has changed
         if answer.get("name", called) != called:
-            self._cluster.inventory.distrust_names()
+            self.cluster.inventory.distrust_names()
             raise Renamed(
                 f"{self.vmid} was called {called!r} and is called {answer['name']!r} now",
                 next_step="Call again, or give the vmid",
@@ -348,14 +348,14 @@ class Guest:
     async def tell_agent(self, sub: str, params: Mapping[str, Any]) -> Any:
         """A write to the agent of this VM, sent once."""
         async with self._turn("agent/"):
-            return (await self._cluster.client.request("POST", self.path(f"agent/{sub}"), params)).data
+            return (await self.cluster.client.request("POST", self.path(f"agent/{sub}"), params)).data
 
     async def _get(self, sub: str, params: Mapping[str, Any]) -> Any:
         async with self._turn(sub):
-            return await self._cluster.get(self.path(sub), **params)
+            return await self.cluster.get(self.path(sub), **params)
 
     def _turn(self, sub: str) -> AbstractAsyncContextManager[None]:
-        return self._cluster.agent_queues[self.vmid].turn() if sub.startswith("agent/") else nullcontext()
+        return self.cluster.agent_queues[self.vmid].turn() if sub.startswith("agent/") else nullcontext()
 
     def __str__(self) -> str:
         return self.label

@@ -61,7 +61,10 @@ async def acl_set(
     verb, towards = ("Grant", "to") if grants else ("Revoke", "from")
     summary = f"{verb} {', '.join(roles)} on {path} {towards} {', '.join(holders)}"
     if not open_pairs:
-        return Plan(summary, unchanged=(f"{', '.join(holders)} hold it on {path} already",))
+        return Plan(
+            summary,
+            unchanged=(f"{', '.join(holders)} {'holds' if len(holders) == 1 else 'hold'} it on {path} already",),
+        )
     who = list(dict.fromkeys(who for who, _ in open_pairs))
     wanted = [role for role in dict.fromkeys(roles) if any(role == open_role for _, open_role in open_pairs)]
     call = _call(pve, summary, path, wanted, who, grants=grants, propagate=propagate)

@@ -15,7 +15,7 @@ from quorate.operations.registry import GuestRefs, Risk, Table, operation, page
 from quorate.operations.storage.volumes import shortened
 from quorate.operations.stored_volumes import places, require
 from quorate.operations.units import moment, yes_or_no
-from quorate.problems import BadArgument, Conflict, NotFound
+from quorate.problems import BadArgument, Conflict, NotFound, ParameterRejected, PermissionMissing
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 from quorate.suggestions import similar
@@ -163,6 +163,7 @@ async def backup_job_set(
     }
     given = {key: value for key, value in params.items() if value is not None}
     await _check_places(pve, storage, node)
+    await _check_schedule(pve, schedule)
     warnings = ("Backups beyond the retention are deleted after each run",) if keep and keep != "all" else ()
     if old is None:
         new = job or f"backup-{uuid.uuid4().hex[:12]}"
@@ -178,6 +179,21 @@ def _pruning(old: dict[str, Any] | None, keep: str | None) -> dict[str, Any]:
     if keep is None:
         return {} if pruned else {"remove": 0}
     return {} if pruned or old is None else {"remove": 1}
+
+
+async def _check_schedule(pve: Cluster, schedule: str | None) -> None:
+    """Ask PVE, so that a dry run shows it, too. Where the answer is withheld, the change itself will show it."""
+    if not schedule:
+        return
+    try:
+        await pve.get("/cluster/jobs/schedule-analyze", schedule=schedule, iterations=1)
+    except ParameterRejected:
+        raise BadArgument(
+            f"PVE cannot read the schedule {schedule!r}",
+            next_step="Write 02:00 for every day, sat 03:30, mon..fri 22:00, or */6:00 for every six hours",
+        ) from None
+    except (NotFound, PermissionMissing):
+        return
 
 
 async def _selected(

@@ -19,6 +19,7 @@ RULE_KEYS = (
     "type", "action", "macro", "proto", "source", "sport", "dest", "dport", "icmp-type", "iface", "log", "comment",
     "enable",
 )  # fmt: skip
+_VERDICTS = ("ACCEPT", "DROP", "REJECT")
 
 
 def risk_of(arguments: Mapping[str, Any]) -> Risk:
@@ -69,6 +70,9 @@ async def firewall_rule_set(
     rules = await read_rules(pve, place, digest)
     if move_to is not None and move_to > len(rules) - (pos is not None):
         raise BadArgument(f"move_to={move_to} is beyond the end", next_step=f"{place.label} has {len(rules)} rules")
+    kind = type or (_at(place, rules, pos).get("type") if pos is not None else None)
+    if action and kind != "group" and action.upper() in _VERDICTS:
+        given["action"] = action.upper()
     if pos is None:
         return await _add(pve, place, rules, given, move_to or 0)
     return await _change(pve, place, rules, pos, given, move_to)

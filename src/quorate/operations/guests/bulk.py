@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_LIST, Advice
+from quorate.hints import GUEST_DELETE, GUEST_LIST, GUEST_STOP, Advice
 from quorate.operations.argument_checks import refuse_misplaced
 from quorate.operations.backups.backups import NOTES_TEMPLATE, vzdump_call
 from quorate.operations.guests.power import plan_each, plan_power
@@ -34,6 +34,7 @@ _BELONGS_TO = {"tags": ("tag", "untag"), "snapshot": ("snapshot",), "storage": (
     risk=Risk.CHANGE,
     search_words="everything several guest once mass shutdown stop start tag snapshot together lab",
     example="action=shutdown tag=lab",
+    elsewhere={"delete": GUEST_DELETE, "destroy": GUEST_DELETE, "stop": GUEST_STOP},
 )
 async def guest_bulk(
     pve: Cluster,
