@@ -3,7 +3,7 @@
 import pytest
 
 from quorate.config import Access
-from quorate.operations.registry import Table, operations
+from quorate.operations.registry import TOOLSETS, Table, operations
 from quorate.pipeline.caller import Caller, Exchange, Scope
 from quorate.problems import Problem
 from quorate.pve.lookup import GUEST_ARGUMENTS
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_with_one_cluster_no_tool_takes_a_cluster(tmp_path):
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, toolsets=tuple(TOOLSETS)) as quorate:
         tools = (await quorate.client.list_tools()).tools
         assert not any("cluster" in tool.input_schema["properties"] for tool in tools)
         assert "has no argument 'cluster'" in await quorate.refusal("guest_list", cluster="demo")
@@ -27,7 +27,7 @@ async def test_with_one_cluster_no_tool_takes_a_cluster(tmp_path):
 
 
 async def test_with_several_clusters_every_tool_takes_one_of_them(tmp_path):
-    async with several_clusters(tmp_path) as quorate:
+    async with several_clusters(tmp_path, more={"toolsets": tuple(TOOLSETS)}) as quorate:
         for tool in (await quorate.client.list_tools()).tools:
             assert tool.input_schema["properties"]["cluster"] == {"type": "string", "enum": ["prod", "lab"]}
             assert "cluster" not in tool.input_schema.get("required", [])

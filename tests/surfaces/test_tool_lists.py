@@ -93,6 +93,13 @@ async def test_toolsets_are_added_to_the_default_tools_or_replace_them(tmp_path,
     assert not unlisted & names
 
 
+async def test_all_includes_the_default_tools(tmp_path):
+    async with rig(tmp_path, toolsets=("all",)) as quorate:
+        names = {tool.name for tool in (await quorate.client.list_tools()).tools}
+    assert {name for tools in DEFAULT_TOOLS.values() for name in tools.split()} <= names
+    assert "host_list" not in names
+
+
 @pytest.mark.parametrize(
     ("toolsets", "option"),
     [

@@ -26,7 +26,10 @@ DEFAULT_TOOLS: Mapping[str, str] = {
 }
 """What a homelab needs every day, by toolset, in at most 32 kB of `tools/list`."""
 
-_GROUPS: Mapping[str, Iterable[str]] = {"all": TOOLSETS, "homelab": HOMELAB}
+_GROUPS: Mapping[str, Iterable[str]] = {
+    "all": (*TOOLSETS, *(one for one in DEFAULT_TOOLS if one not in TOOLSETS)),
+    "homelab": HOMELAB,
+}
 _DEFAULT_NAMES = frozenset(name for names in DEFAULT_TOOLS.values() for name in names.split())
 
 

@@ -149,7 +149,7 @@ def govern(sites: Sites, settings: Settings) -> None:
 
 def chosen_toolsets(settings: Settings) -> frozenset[str]:
     chosen = settings.toolsets or (toolsets.DEFAULT,)
-    if settings.watch is not None and {toolsets.DEFAULT, "all"} & set(chosen):
+    if settings.watch is not None and toolsets.DEFAULT in chosen:
         chosen = (*chosen, "watch")
     try:
         return toolsets.expand(chosen)
