@@ -228,4 +228,4 @@ async def test_a_refusal_names_no_guest_that_is_hidden_from_the_caller(tmp_path:
         for entry in quorate.audit():
             said = await veiled.refusal("change_undo", change=entry["change"])
             assert name not in said
-            assert "108" not in said
+            assert "108" not in said.replace(entry["change"], "")  # whose digits are random
