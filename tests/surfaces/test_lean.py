@@ -141,6 +141,14 @@ async def test_what_is_found_is_told_in_few_words(tmp_path):
         assert len(answer.structured_content["rows"]) <= 5
 
 
+async def test_the_words_may_be_called_a_query(tmp_path):
+    async with lean(tmp_path) as quorate:
+        assert await quorate.facts("pve_find", query="add a disk") == await quorate.facts(
+            "pve_find", words="add a disk"
+        )
+        assert "has no argument 'query'" in await quorate.refusal("pve_find", query="add", words="a disk")
+
+
 async def test_words_that_fit_nothing_are_answered_with_a_way_on(tmp_path):
     async with lean(tmp_path) as quorate:
         assert "without any" in (await quorate.facts("pve_find", words="xyzzy"))["next"]

@@ -215,6 +215,8 @@ class LeanSurface:
 
 def _decoded(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     given = dict(arguments)
+    if tool is FIND and "query" in given and "words" not in given:  # what most search tools call it
+        given["words"] = given.pop("query")
     if isinstance(text := given.get("arguments"), str):  # how some clients send an object inside an object
         with contextlib.suppress(Unreadable):
             given["arguments"] = read_json(text)
