@@ -219,6 +219,9 @@ async def test_a_workload_is_seen_stopped_started_and_removed(tmp_path):
         [row] = await quorate.rows("workload_list", host="box")
         assert (row["engine"], row["name"], row["state"], row["image"]) == ("docker", "web", "running", "nginx:1.27")
         assert (await quorate.facts("workload_logs", host="box", name="web", lines=1))["log"] == ["no such file"]
+        engine.log = [b"%d %s\n" % (number, b"x" * 1000) for number in range(1000)]
+        newest = (await quorate.facts("workload_logs", host="box", name="web", lines=1000))["log"]
+        assert [line.split()[0] for line in newest] == [str(number) for number in range(750, 1000)]
         assert (await quorate.facts("workload_power", host="box", name="web", action="stop"))["now"] == "exited"
         again = await quorate.facts("workload_power", host="box", name="web", action="stop")
         assert "already" in str(again)

@@ -27,6 +27,7 @@ case "$1 $2" in
 "image inspect") echo '[{"Id": "sha256:1", "RepoDigests": ["nginx@sha256:feed"]}]';;
 "ps --all") [ ! -e "$here/made" ] || echo c0ffee;;
 create*) cat > "$here/environment"; touch "$here/made"; echo c0ffee;;
+logs*) tail -n "$3" "$here/log";;
 rm*) rm "$here/made";;
 esac
 """
@@ -52,6 +53,9 @@ async def test_docker_is_driven_by_its_command_and_secrets_stay_off_it(tmp_path,
             volumes=["/srv/a b:/data:ro"], env={"PASSWORD": "so secret"}, command=["sh", "-c", "a; $(b) 'c'"],
         )  # fmt: skip
         assert (made["workload"]["state"], made["workload"]["digest"]) == ("running", "sha256:feed")
+        (tmp_path / "log").write_text("".join(f"{number} {'x' * 1000}\n" for number in range(1000)))
+        newest = (await quorate.facts("workload_logs", host="box", name="web", lines=1000))["log"]
+        assert [line.split()[0] for line in newest] == [str(number) for number in range(750, 1000)]
         calls = (tmp_path / "calls").read_text()
         [create] = [call.split("\n") for call in calls.split("===\n") if call.startswith("create")]
         assert create[:-1] == [

@@ -33,6 +33,7 @@ class DockerEngine:
     pull_error: str = ""
     hangs_up_on: str = ""
     """The action after which it says nothing more."""
+    log: list[bytes] = field(default_factory=lambda: [b"first\n", b"no such file\n"])
     busy: bool = False
     """Nothing can be removed."""
 
@@ -61,7 +62,7 @@ class DockerEngine:
             case ["GET", _, "containers", name, "json"]:
                 return self._about(name)
             case ["GET", _, "containers", _, "logs"]:
-                return web.Response(body=b"".join(_frame(line) for line in (b"first\n", b"no such file\n")))
+                return web.Response(body=b"".join(map(_frame, self.log[-int(request.query["tail"]) :])))
             case ["GET", _, "images", *name, "json"]:
                 return self._image("/".join(name))
             case ["GET", _, "images", *name, "get"]:

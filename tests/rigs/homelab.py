@@ -36,9 +36,9 @@ async def house(
 ) -> AsyncIterator[House]:
     """Start a server for each of `hosts` (name -> options of tests.rigs.ssh_server.Host); `options` go to the rig.
 
-    The rig's option `homelab` replaces fields of the HomelabSettings.
+    The rig's option `homelab` replaces fields of the HomelabSettings, `limits` are those of its SshSettings.
     """
-    changes = options.pop("homelab", {})
+    changes, limits = options.pop("homelab", {}), options.pop("limits", {})
     async with AsyncExitStack() as stack:
         wanted = {"nas": {}} if hosts is None else hosts
         started = {
@@ -48,6 +48,7 @@ async def house(
             Login(user="tester"),
             known_hosts=tuple(host.known_hosts for host in started.values()),
             pins=tmp_path / "pins",
+            **limits,
         )
         places = {"secrets_file": "secrets", "secrets_folder": "", "catalogue": "catalogue", "work": "work"}
         usual = {"ssh": ssh, **{name: tmp_path / place for name, place in places.items()}}

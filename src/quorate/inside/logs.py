@@ -13,8 +13,10 @@ from quorate.inside.posix_script import failure, script
 from quorate.inside.transport import Transport
 from quorate.problems import BadArgument, GuestRefused, NotFound
 
-READ_BYTES = 2 * 1024 * 1024
-"""How much of the end of a log is searched."""
+READ_BYTES = 1000 * 1024
+"""How much of the end of a log is searched: less than what a transport keeps of an output by default."""
+_HEAD = 4096
+"""More than the first line, with a path in it, needs."""
 _NO_LOG, _NO_UNIT = 20, 21
 
 # $1 unit or nothing, $2 and $3 seconds since 1970 or nothing, $4 file or nothing, $5 most lines, $6 most bytes.
@@ -57,6 +59,8 @@ class Excerpt:
     lines: list[str]
     cut: bool
     """Whether there are more lines that match, further back."""
+    unread: bool = False
+    """Whether the log reaches further back than what was searched."""
 
 
 async def read_log(
@@ -77,14 +81,21 @@ async def read_log(
     name = names.unit(names.service(unit, "posix")) if unit else ""
     file = guest_path(path, "posix") if path else ""
     count = str(_LINES_WHEN_SEARCHED if wanted else lines + 1)
-    given = (name, _whole(since), _whole(until), file, count, str(READ_BYTES))
-    output = await transport.run(script(_READ, *given), keep=READ_BYTES + 4096)
+    most = READ_BYTES
+    given = (name, _whole(since), _whole(until), file, count)
+    output = await transport.run(script(_READ, *given, str(most)), keep=most + _HEAD)
+    if output.stdout_cut:  # of what is too long for the transport, the beginning is kept; the end is wanted
+        most = max(len(output.stdout) - _HEAD, _HEAD)
+        output = await transport.run(script(_READ, *given, str(most)), keep=most + _HEAD)
     if output.exit_code == _NO_LOG or not output.stdout:
         raise _missing(path) if output.exit_code == _NO_LOG else failure(output, "Reading the log")
-    head, _, text = output.stdout.decode("utf-8", "replace").partition("\n")
-    source, _, zone = head.partition("\t")
-    found = text.splitlines()
+    head, _, body = output.stdout.partition(b"\n")
+    source, _, zone = head.decode("utf-8", "replace").partition("\t")
+    found = body.decode("utf-8", "replace").splitlines()
+    unread = len(body) >= most or (wanted is not None and len(found) >= _LINES_WHEN_SEARCHED)
     if source != "journal":
+        oldest = next((at for line in found if (at := moment_of(line, zone.strip(), now)) is not None), None)
+        unread = len(body) >= most and (since is None or oldest is None or oldest >= since)
         if unit:
             short = unit.removesuffix(".service")
             found = [line for line in found if short in line]
@@ -92,7 +103,7 @@ async def read_log(
             found = _within(found, since, until, zone.strip(), now, source)
     if wanted is not None:
         found = [line for line in found if wanted.search(line)]
-    return Excerpt(source, found[-lines:], len(found) > lines)
+    return Excerpt(source, found[-lines:], len(found) > lines, unread)
 
 
 def _whole(moment: float | None) -> str:

@@ -58,6 +58,9 @@ class DockerCli(Engine):
     async def logs(self, name: str, lines: int, since: float | None = None) -> str:
         some = () if since is None else ("--since", str(int(since)))
         output = await self._run("logs", "--tail", str(lines), *some, name, keep=LOG_BYTES)
+        while (output.stdout_cut or output.stderr_cut) and lines > 1:  # what is cut off is the end, which is the newest
+            lines //= 2
+            output = await self._run("logs", "--tail", str(lines), *some, name, keep=LOG_BYTES)
         return (output.stdout + output.stderr).decode("utf-8", "replace")
 
     async def has_image(self, image: str) -> bool:

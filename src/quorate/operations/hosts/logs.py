@@ -58,11 +58,21 @@ async def host_logs(
     if chosen.several:
         count = min(lines, SEVERAL_LINES)
 
-        async def rows(one: Machine) -> list[list[Any]]:
-            return [[line] for line in (await ask(one, count)).lines]
+        unread: list[str] = []
 
-        return await answer_each(home, host, rows, ("line",))
+        async def rows(one: Machine) -> list[list[Any]]:
+            found = await ask(one, count)
+            if found.unread and not found.cut:
+                unread.append(machine_label(one))
+            return [[line] for line in found.lines]
+
+        table = await answer_each(home, host, rows, ("line",))
+        if unread:
+            table.facts["note"] = f"Only the end of the log was searched on {', '.join(sorted(unread))}"
+        return table
     [only] = chosen.machines
     found = await ask(only, lines)
     more = {"next": "There are more lines further back; narrow them, or raise lines"} if found.cut else {}
+    if found.unread and not found.cut:
+        more = {"note": "Only the end of the log was searched; it reaches further back"}
     return {"host": machine_label(only), "from": found.source, "log": found.lines or "nothing matches", **more}
