@@ -72,6 +72,51 @@ async def test_an_ansible_inventory_gives_hosts_groups_and_never_a_password(tmp_
         assert steps(shown) == ["Register host tank at 10.9.0.20:2200"]
 
 
+async def test_an_inventory_is_read_as_ansible_reads_it(tmp_path):
+    text = (
+        "[web]  # the front\nweb[1:5:2].lan\nshop.lan:5309 ansible_user=x ansible_ssh_common_args='-J bastion'\n"
+        "[site:children] ; all of it\nweb\n"
+    )
+    async with house(tmp_path, register=False) as built:
+        shown = await built.quorate.facts("host_import", source="ansible", text=text, dry_run=True)
+        assert steps(shown) == [
+            "Register host shop.lan at shop.lan:5309", *(f"Register host web{n}.lan at web{n}.lan" for n in (1, 3, 5)),
+        ]  # fmt: skip
+        assert all('"labels":["site","web"]' in one["call"] for one in shown["steps"])
+        assert "ansible_ssh_common_args is left out" in shown["missing"]["shop.lan"]
+
+
+async def test_what_ansible_has_encrypted_is_neither_a_host_nor_quoted(tmp_path):
+    secret = "      $ANSIBLE_VAULT;1.1;AES256\n      61626364\n"
+    text = (
+        "all:\n  hosts:\n    tank: {ansible_host: 10.9.0.20}\n"
+        f"  vars:\n    ansible_become_password:  !vault |\n{secret}"
+    )
+    async with house(tmp_path, register=False) as built:
+        shown = await built.quorate.facts("host_import", source="ansible", text=text, dry_run=True)
+        assert steps(shown) == ["Register host tank at 10.9.0.20"]
+        assert "sudo_password is not imported" in shown["missing"]["tank"]
+        for broken in (text.replace("{ansible_host", "{{ansible_host"), '{"web": ["61626364"]}'):
+            refusal = await built.quorate.refusal("host_import", source="ansible", text=broken, dry_run=True)
+            assert "not a valid YAML inventory" in refusal
+            assert "61626364" not in refusal
+
+
+async def test_other_names_and_other_ways_of_an_ssh_configuration_are_said(tmp_path):
+    text = (
+        "Host door door.lan\n  HostName 10.9.0.1\nHost inner\n  HostName 10.9.0.5\n  ProxyJump ssh://me@door.lan:22\n"
+        "Host tunnel\n  HostName 10.9.0.6\n  ProxyCommand cloudflared access ssh --hostname %h\n"
+    )
+    async with house(tmp_path, register=False) as built:
+        shown = await built.quorate.facts("host_import", source="ssh_config", text=text, dry_run=True)
+        assert steps(shown) == [
+            "Register host door at 10.9.0.1", "Register host inner at 10.9.0.5", "Register host tunnel at 10.9.0.6",
+        ]  # fmt: skip
+        assert shown["warnings"] == ["door.lan is left out: it is another name of door"]
+        assert '"jump":"door"' in shown["steps"][1]["call"]
+        assert "ProxyCommand is left out" in shown["missing"]["tunnel"]
+
+
 async def test_the_guests_of_a_cluster_are_offered_with_what_they_lack(tmp_path):
     async with house(tmp_path) as built:
         shown = await built.quorate.facts("host_import", source="cluster", dry_run=True)
@@ -93,6 +138,7 @@ async def test_what_was_found_nowhere_is_said(tmp_path):
 
 async def test_the_servers_own_files_are_read_and_everything_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     async with house(tmp_path, register=False) as built:
         refusal = await built.quorate.refusal("host_import", source="ssh_config")
         assert "~/.ssh/config cannot be read on this server. No such file or directory. " in refusal
@@ -114,6 +160,9 @@ async def test_the_servers_own_files_are_read_and_everything_missing_is_said(tmp
         assert "jump host" not in whole["missing"]["inner"]  # it comes along, and first
         assert "it has no key or password" in whole["missing"]["bastion"]
         assert steps(whole)[0] == "Register host bastion at 10.9.0.1"
+        (tmp_path / "person/.ssh/id_ed25519").touch()
+        whole = await built.quorate.facts("host_import", source="ssh_config", dry_run=True)
+        assert "no key or password" not in whole["missing"]["bastion"]  # as ssh, Quorate tries that one
 
 
 async def test_guests_without_an_address_are_named_with_the_reason(tmp_path):

@@ -22,6 +22,8 @@ CONNECT_SECONDS = 15.0
 KEEPALIVE_SECONDS = 5.0
 KEEPALIVES_MISSED = 3
 LONGEST_KEY = 64 * 1024
+USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk", "id_ed448", "id_dsa")
+"""In ~/.ssh, as asyncssh looks for them."""
 
 
 async def connect(
@@ -93,6 +95,12 @@ async def connect(
             why=str(error),
             next_step="Check the user, the password and the address",
         ) from None
+
+
+def has_usual_keys() -> bool:
+    """Whether a login without a key or password of its own has anything to try here."""
+    folder = Path("~/.ssh").expanduser()
+    return bool(os.environ.get("SSH_AUTH_SOCK")) or any((folder / name).is_file() for name in USUAL_KEYS)
 
 
 def _login(target: SshTarget) -> dict[str, Any]:

@@ -10,15 +10,22 @@ from typing import Any
 
 from quorate.documents import Unreadable, read_yaml
 from quorate.homelab.imports.candidate import Candidate
-from quorate.problems import BadArgument
+from quorate.problems import BadArgument, Problem
+from quorate.ssh.settings import split_port
 
 MOST = 1000
-_RANGE = re.compile(r"\[(?P<first>\w+):(?P<last>\w+)\]")
+_RANGE = re.compile(r"\[(?P<first>\w+):(?P<last>\w+)(?::(?P<step>[1-9]\d{0,3}))?\]")
+_SECTION = re.compile(r"\[(?P<group>[^:\]\s]+)(?::(?P<kind>\w+))?\]\s*(?:[#;].*)?")
+_YAML_KEY = re.compile(r"^\s*[\w.-]+:\s*(?:#.*)?$|^\s*\{", re.MULTILINE)
+"""What a YAML or JSON inventory has, and none in INI."""
+_TAG = re.compile(r"(?<=\s)!(?:vault|unsafe)(?=\s)")
+"""Marks text that only Ansible can decrypt or takes as it is."""
 _ADDRESS = ("ansible_host", "ansible_ssh_host")
 _USER = ("ansible_user", "ansible_ssh_user")
 _PORT = ("ansible_port", "ansible_ssh_port")
 _PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password")
 _SUDO = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
+_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
 _NOT_LABELS = ("all", "ungrouped")
 
 
@@ -30,6 +37,9 @@ class _Inventory:
     variables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, name: str, group: str, variables: Mapping[str, Any]) -> None:
+        name, port = _split_port(name)
+        if port is not None:
+            variables = {"ansible_port": port, **variables}
         self.hosts.setdefault(name, {}).update(variables)
         self.groups.setdefault(group, set()).add(name)
         if len(self.hosts) > MOST:
@@ -73,13 +83,21 @@ def _candidate(inventory: _Inventory, name: str) -> Candidate:
             )
     if variables.get("ansible_connection") in ("local", "docker", "winrm"):
         found.missing.append(f"It is reached by {variables['ansible_connection']}, not by SSH")
-    if found.user is None and variables.get("ansible_ssh_common_args"):
-        found.missing.append("ansible_ssh_common_args is left out: set jump if it goes through another host")
+    for argument in _ARGUMENTS:
+        if variables.get(argument):
+            found.missing.append(f"{argument} is left out: set jump if it goes through another host")
     return found
 
 
 def _first(variables: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((variables[name] for name in names if variables.get(name) is not None), None)
+
+
+def _split_port(name: str) -> tuple[str, int | None]:
+    try:
+        return split_port(name)
+    except Problem:
+        return name, None  # it is refused as a name
 
 
 def _text(value: Any) -> str | None:
@@ -92,15 +110,19 @@ def _text(value: Any) -> str | None:
 def _from_yaml(text: str) -> _Inventory | None:
     """None if it is not a YAML inventory."""
     try:
-        value = read_yaml(text)
+        value = read_yaml(_TAG.sub("", text))
     except Unreadable:
-        return None
+        value = None
     if not isinstance(value, dict) or not any(isinstance(one, dict) for one in value.values()):
+        if _YAML_KEY.search(text):  # the error would quote the text, and what is secret in it
+            raise BadArgument(
+                "The inventory is not a valid YAML inventory", next_step="Check it with ansible-inventory --list"
+            )
         return None
     found = _Inventory()
     for group, body in value.items():
         _fill(found, str(group), body)
-    return found if found.hosts else None
+    return found
 
 
 def _fill(found: _Inventory, group: str, body: Any) -> None:
@@ -126,9 +148,8 @@ def _from_ini(text: str) -> _Inventory:
         line = raw.strip()
         if not line or line[0] in "#;":
             continue
-        if line.startswith("[") and line.endswith("]"):
-            group, _, kind = line[1:-1].partition(":")
-            kind = kind or "hosts"
+        if section := _SECTION.fullmatch(line):
+            group, kind = section["group"], section["kind"] or "hosts"
         elif kind == "vars":
             name, _, value = line.partition("=")
             found.variables.setdefault(group, {})[name.strip()] = value.strip().strip("'\"")
@@ -150,16 +171,16 @@ def _words(line: str) -> list[str]:
 
 
 def _expanded(pattern: str) -> Iterator[str]:
-    """web[01:03] is web01, web02, web03."""
+    """web[01:03] is web01, web02, web03; web[1:5:2] is web1, web3, web5."""
     match = _RANGE.search(pattern)
     if match is None:
         yield pattern
         return
-    first, last = match["first"], match["last"]
+    first, last, step = match["first"], match["last"], int(match["step"] or 1)
     if first.isdecimal() and last.isdecimal() and int(last) - int(first) < MOST:
-        parts = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+        parts = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1, step)]
     elif len(first) == len(last) == 1 and first <= last:
-        parts = [chr(code) for code in range(ord(first), ord(last) + 1)]
+        parts = [chr(code) for code in range(ord(first), ord(last) + 1, step)]
     else:
         parts = []
     for part in parts:

@@ -9,15 +9,24 @@ from fnmatch import fnmatchcase
 from quorate.homelab.imports.candidate import Candidate
 
 _LINE = re.compile(r"^\s*(?P<key>[A-Za-z]+)(?:\s+|\s*=\s*)(?P<value>.+?)\s*$")
-_USED = ("hostname", "user", "port", "identityfile", "proxyjump")
+_USED = ("hostname", "user", "port", "identityfile", "proxyjump", "proxycommand")
 
 
 def read_ssh_config(text: str) -> tuple[list[Candidate], list[str]]:
     """Each host that is written out, with the options of every pattern that fits it, and what was not understood."""
     blocks, remarks = _blocks(text)
     names = [name for patterns, _ in blocks for name in patterns if not re.search(r"[*?!]", name)]
-    found = [_candidate(name, blocks) for name in dict.fromkeys(names)]
-    return found, remarks
+    found: dict[tuple[object, ...], Candidate] = {}
+    aliases: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        one = _candidate(name, blocks)
+        first = found.setdefault((one.address, one.port, one.user, one.key, one.jump), one)
+        if first is not one:
+            aliases[name] = first.name
+            remarks.append(f"{name} is left out: it is another name of {first.name}")
+    for one in found.values():
+        one.jump = aliases.get(one.jump or "", one.jump)
+    return list(found.values()), remarks
 
 
 def _blocks(text: str) -> tuple[list[tuple[list[str], dict[str, str]]], list[str]]:
@@ -71,7 +80,15 @@ def _candidate(name: str, blocks: list[tuple[list[str], dict[str, str]]]) -> Can
             found.key = key.replace("%d", "~")
     if (jump := options.get("proxyjump", "none")) != "none":
         hops = jump.split(",")
-        found.jump = hops[-1].rpartition("@")[2].partition(":")[0]
+        found.jump = _host_of(hops[-1])
         if len(hops) > 1:
             found.missing.append(f"It goes through {jump}: the jump hosts need jump hosts of their own")
+    elif options.get("proxycommand", "none") != "none":
+        found.missing.append("ProxyCommand is left out: set jump if it goes through another host")
     return found
+
+
+def _host_of(hop: str) -> str:
+    """Of `user@host:port`, `host` or `ssh://user@[address]:port`."""
+    place = hop.strip().removeprefix("ssh://").rpartition("@")[2]
+    return place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0]

@@ -26,6 +26,7 @@ from quorate.problems import AgentSilent, BadArgument, Conflict, NotConfigured, 
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import NO_AGENT
 from quorate.pve.tasks import gather_bounded
+from quorate.ssh.connection import has_usual_keys
 from quorate.ssh.target import SSH_PORT
 
 ASKED_AT_ONCE = 8
@@ -75,7 +76,7 @@ async def host_import(
     if not actions and not unchanged:
         raise Conflict(f"None of the {len(wanted)} hosts can be registered", why="; ".join(failures[:MOST_REASONS]))
     return Plan(
-        f"Register {len(actions)} hosts from {source}",
+        f"Register {len(actions)} host{'' if len(actions) == 1 else 's'} from {source}",
         tuple(actions),
         unchanged=tuple(unchanged),
         failures=tuple(failures),
@@ -124,7 +125,8 @@ async def _missing(home: Homelab, one: Candidate, host: Host, named: set[str]) -
     usual = home.settings.ssh.nodes
     if host.key and not await asyncio.to_thread(_exists, host.key):
         found.append(f"there is no key {host.key} on this server")
-    if not host.key and not usual.key and usual.password is None and NO_LOGIN not in one.missing:
+    keyless = not host.key and not usual.key and usual.password is None and NO_LOGIN not in one.missing
+    if keyless and not await asyncio.to_thread(has_usual_keys):
         found.append("it has no key or password: set one with host_update")
     if host.jump and host.jump not in named:
         found.append(f"its jump host {host.jump} is not registered")
