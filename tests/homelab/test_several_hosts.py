@@ -136,6 +136,48 @@ async def test_files_are_written_to_and_read_from_several_hosts(tmp_path):
         assert "does not exist" in refusal
 
 
+async def test_of_long_files_and_folders_on_several_hosts_a_part_is_shown_and_that_is_said(tmp_path):
+    (tmp_path / "long.txt").write_text("x" * 9000)
+    (tmp_path / "many").mkdir()
+    for number in range(120):
+        (tmp_path / f"many/{number:03}").touch()
+    async with house(tmp_path, THREE) as built:
+        several = await built.quorate.facts("host_file", host=["pi", "nas"], path=str(tmp_path / "long.txt"))
+        assert list(several["content"].items()) == [("host nas", "x" * 4096), ("host pi", "x" * 4096)]
+        assert several["notes"]["host pi"].startswith("offset=4096 continues")
+        folder = await built.quorate.facts("host_file", host=["pi", "nas"], path=str(tmp_path / "many"))
+        assert len(folder["rows"]) == 200
+        assert folder["notes"]["host nas"] == "100 of 120 entries are shown"
+        shown = await built.quorate.facts("host_file_write", host="all", path="/x", content="", dry_run=True)
+        assert [one["step"] for one in shown["steps"]] == [f"Write 0 bytes to /x on host {name}" for name in THREE]
+
+
+async def test_commands_that_end_with_an_error_come_first(tmp_path):
+    async with house(tmp_path, THREE) as built:
+        (tmp_path / "once").mkdir()
+        ended = hosts_of(await built.quorate.facts("host_exec", host="all", command=f"rmdir {tmp_path}/once"))
+        assert [row["exit_code"] for row in ended] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("most", [1024 * 1024, 64 * 1024])
+async def test_the_newest_lines_of_a_long_log_are_read_and_what_was_not_searched_is_said(tmp_path, most):
+    log = tmp_path / "long.log"
+    lines = [f"2026-01-01 10:00:00 line {number:06}" for number in range(100_000)]
+    log.write_text("\n".join(lines) + "\n")
+    async with house(tmp_path, THREE, limits={"max_output": most}) as built:
+        newest = await built.quorate.facts("host_logs", host="nas", path=str(log), lines=2)
+        assert newest["log"] == lines[-2:]
+        for host in ("nas", ["nas", "pi"]):
+            none = await built.quorate.facts("host_logs", host=host, path=str(log), pattern="line 000001")
+            assert "Only the end of the log was searched" in none["note"]
+        found = await built.quorate.facts("host_logs", host="nas", path=str(log), pattern="line 099999")
+        assert found["log"] == lines[-1:]
+        later = await built.quorate.facts(
+            "host_logs", host="nas", path=str(log), pattern="nothing", since="2026-01-03 11:00+00:00"
+        )
+        assert "note" not in later
+
+
 async def test_logs_of_files_are_found_by_time_and_pattern(tmp_path):
     log = tmp_path / "app.log"
     log.write_text(

@@ -115,6 +115,11 @@ async def test_a_host_that_is_registered_under_the_name_of_a_guest_is_set_back_a
         [snapshot] = snapshots(quorate)
         assert f"The upgrade of host k3s-server failed; it was set back to the snapshot {snapshot}" in refusal
         assert len(rollbacks(quorate)) == 1
+        both = await quorate.facts("host_upgrade", host=["nas", "k3s-server"], rollback=True, dry_run=True)
+        assert "run_guest_update" in both["warnings"][0]
+        assert both["warnings"][1].startswith("There is no way back on host nas")
+        alone = await quorate.facts("host_upgrade", host="nas", rollback=True, dry_run=True)
+        assert alone["warnings"] == ["There is no way back on host nas: only guests of a cluster get a snapshot"]
         refusal = await quorate.refusal("host_upgrade", host="nas")
         assert "The upgrade of host nas failed" in refusal
         assert len(snapshots(quorate)) == 1

@@ -15,7 +15,7 @@ from quorate.inside import files, names, posix_files
 from quorate.inside.entries import Entry
 from quorate.inside.paths import guest_path
 from quorate.inside.transport import Transport
-from quorate.operations.machine import machine_action
+from quorate.operations.machine import machine_action, machine_label
 from quorate.operations.plan import Action, Performed, StepContext
 from quorate.operations.units import moment, size
 from quorate.problems import BadArgument
@@ -96,7 +96,7 @@ def write_action(
     rights = "".join(f" {name}={value}" for name, value in (("mode", mode), ("owner", owner)) if value)
     return machine_action(
         machine,
-        f"{verb} {len(data)} bytes to {path}",
+        f"{verb} {len(data)} bytes to {path} on {machine_label(machine)}",
         f"{into.description}: {verb.lower()} {len(data)} bytes to {path}{rights}",
         perform,
         writes=True,

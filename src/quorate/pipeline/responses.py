@@ -91,11 +91,15 @@ def outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
 
 
 def _table(plan: Plan, steps: list[Step]) -> dict[str, Any]:
-    """One row for each target: those that could not be acted on, those that failed, then the rest."""
+    """One row for each target: those that could not be acted on, those that failed, then the rest.
+
+    A command that ran and ended with an error counts as one that failed.
+    """
     columns = ["host", "state", *plan.columns, "why"]
     rows = [[target, "not tried", *("" for _ in plan.columns), why] for target, why in map(_failure, plan.failures)]
-    for step in sorted(steps, key=lambda one: one.problem is None):
-        facts = step.as_dict()
+    described = [(step, step.as_dict()) for step in steps]
+    described.sort(key=lambda one: (one[0].problem is None, one[1].get("exit_code", 0) == 0))
+    for step, facts in described:
         told = [facts.get(name, "") for name in plan.columns]
         rows.append([str(step.call.target), str(step.state), *told, facts.get("why", facts.get("note", ""))])
     filled = [index for index in range(len(columns)) if any(row[index] not in ("", None) for row in rows)]

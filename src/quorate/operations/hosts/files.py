@@ -29,6 +29,8 @@ from quorate.operations.registry import Risk, Table, operation, page
 
 SEVERAL_BYTES = 4096
 """Of each file, where several hosts are asked for it."""
+SEVERAL_ENTRIES = 100
+"""Of each folder, likewise."""
 
 
 @operation(
@@ -49,19 +51,27 @@ async def host_file(
     if not chosen.several:
         return await _one(_as(chosen.machines[0], sudo), path, offset, limit)
     contents: dict[str, str] = {}
+    remarks: dict[str, str] = {}
 
     async def ask(one: Machine) -> list[list[Any]]:
         into = _as(one, sudo).transport
         entry = await files.look_at(into, guest_path(path, into.system))
         if entry.type == "folder":
-            return [entry_row(each) for each in (await list_folder(into, path))[0]]
+            entries, cut = await list_folder(into, path)
+            shown = entries[offset : offset + SEVERAL_ENTRIES]
+            if cut or len(shown) < len(entries) - offset:
+                remarks[machine_label(one)] = f"{len(shown)} of {len(entries)} entries are shown"
+            return [entry_row(each) for each in shown]
         told = await read_file(into, path, offset=offset, limit=min(limit, SEVERAL_BYTES))
         contents[machine_label(one)] = told.get("content") or told.get("base64", "")
+        if remark := told.get("next") or ("it is base64" if told.get("base64") else ""):
+            remarks[machine_label(one)] = remark
         return [entry_row(entry)]
 
     table = await answer_each(home, host, ask, COLUMNS)
-    if contents:
-        table.facts["content"] = contents
+    for name, found in (("content", contents), ("notes", remarks)):
+        if found:
+            table.facts[name] = dict(sorted(found.items()))
     return table
 
 

@@ -55,7 +55,6 @@ async def plan_each(
     columns: tuple[str, ...],
     *,
     login: Login = Login(),  # noqa: B008 - it is frozen
-    warnings: tuple[str | Advice, ...] = (),
 ) -> Plan:
     """One step for each host, side by side. `summary` ends where the hosts are named: "Restart nginx on"."""
     chosen = await select(home, host, login)
@@ -63,8 +62,8 @@ async def plan_each(
         [only] = chosen.machines
         facts = {"host": machine_label(only), "way": only.transport.description}
         action = await prepare(only)
-        return Plan(f"{summary} {machine_label(only)}", (action,), facts=facts, warnings=warnings)
-    return await _plan_for_all(chosen, summary, prepare, columns, warnings)
+        return Plan(f"{summary} {machine_label(only)}", (action,), facts=facts)
+    return await _plan_for_all(chosen, summary, prepare, columns)
 
 
 async def _plan_for_all(
@@ -72,7 +71,6 @@ async def _plan_for_all(
     summary: str,
     prepare: Callable[[Machine], Awaitable[Action]],
     columns: tuple[str, ...],
-    warnings: tuple[str | Advice, ...],
 ) -> Plan:
     async def ready(one: Machine) -> Action:
         await is_node(one)  # whether it answers at all; what it says is remembered for the judgment of the plan
@@ -94,7 +92,6 @@ async def _plan_for_all(
         failures=tuple(f"{name}: {problem}" for name, problem in failures.items()),
         independent=True,
         columns=columns,
-        warnings=warnings,
     )
 
 

@@ -49,6 +49,8 @@ async def host_upgrade(
 ) -> Plan:
     """Apply the pending updates of hosts. dry_run=true shows which packages would change."""
 
+    without_way_back: list[str] = []
+
     async def prepare(one: Machine) -> Action:
         found = await pending(one.transport, machine_label(one))
         label = machine_label(one)
@@ -60,6 +62,8 @@ async def host_upgrade(
         )  # fmt: skip
         whole = await _with_guest(home, one) if snapshot else one
         safeguard = await _safeguard(whole, snapshot, rollback)
+        if rollback and safeguard is None:
+            without_way_back.append(label)
         wanted = replace(wanted, line=f"{found.manager} upgrade", back=safeguard.arguments if safeguard else {})
         step = _Upgrade(home, one, found, wanted, safeguard)
         says = f"Upgrade {label}: {_summary(found)}"
@@ -70,14 +74,13 @@ async def host_upgrade(
         "A guest is set back only if it fails while this call waits. A run does it in any case, and checks its health",
         RUN_GUEST_UPDATE,
     )
-    return await plan_each(
-        home,
-        host,
-        "Upgrade",
-        prepare,
-        ("upgraded", "left", "reboot", "snapshot", "job"),
-        warnings=(within,) if rollback else (),
-    )
+    plan = await plan_each(home, host, "Upgrade", prepare, ("upgraded", "left", "reboot", "snapshot", "job"))
+    warnings: list[str | Advice] = [within] if len(plan.calls) > len(without_way_back) else []
+    if without_way_back:
+        named = ", ".join(sorted(without_way_back))
+        why = "only guests of a cluster get a snapshot" if snapshot else "snapshot=false was given"
+        warnings.append(f"There is no way back on {named}: {why}")
+    return replace(plan, warnings=tuple(warnings)) if rollback else plan
 
 
 def _summary(found: Pending) -> str:
@@ -147,7 +150,8 @@ class _Upgrade:
     @property
     def line(self) -> str:
         first = f"snapshot {self.safeguard.guest.vmid}; " if self.safeguard else ""
-        return f"{first}{self.command.described} ({', '.join(self.before.lines[:NAMES_SHOWN])})"
+        packages = f" ({', '.join(self.before.lines[:NAMES_SHOWN])})" if self.before.lines else ""
+        return f"{first}{self.command.described}{packages}"
 
     async def perform(self, context: StepContext) -> Performed:
         clock = self.home.clock
