@@ -17,6 +17,9 @@ CONFIG = {
     "ports": ["6380:6379"],
     "environment": {"MODE": "calm"},
     "command": "redis-server --save ''",
+    "type": "container",
+    "profiles": ["default"],
+    "config": {},
 }
 
 

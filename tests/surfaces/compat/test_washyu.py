@@ -1,6 +1,7 @@
 """washyu's 49 tools."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -211,6 +212,24 @@ async def test_the_password_of_a_call_is_good_for_that_call_alone(tmp_path):
         assert PASSWORD not in (home.folder / "state.sqlite").read_bytes().decode("latin-1")
 
 
+async def test_a_device_that_lets_no_account_in_says_how_it_could(tmp_path):
+    service = {"name": "cache", "type": "docker", "target_device_id": 1, "config": {"image": "redis:7"}}
+    async with homes.accounts(tmp_path) as home:
+        assert home.box is not None
+        await home.quorate.facts("host_remove", host="box")
+        login = {"username": "root", "key_path": str(home.box.key_file), "port": home.box.port}
+        await home.quorate.facts("discover_and_map", hostname=HOST, **login)
+        calls: dict[str, dict[str, Any]] = {
+            "deploy_infrastructure": {"deployment_plan": {"services": [service]}},
+            "deploy_vm": {"device_id": 1, "platform": "docker", "vm_name": "cache"},
+        }
+        for tool, given in calls.items():
+            text = await home.quorate.refusal(tool, **given)
+            assert "did not let mcp_admin in" in text
+            assert "setup_mcp_admin" in text
+            assert "register_server" in text
+
+
 async def test_servers_are_known_by_number_as_well_as_by_name(tmp_path):
     async with homes.registered(tmp_path) as home:
         quorate = home.quorate
@@ -342,6 +361,8 @@ async def test_what_cannot_be_done_is_said_before_anything_is_done(tmp_path):
     async with homes.docked(tmp_path) as home:
         quorate = home.quorate
         on = {"device_id": 1, "platform": "docker", "vm_name": "x"}
+        for own in ({"type": "virtual-machine"}, {"profiles": ["wide"]}, {"config": {"security.privileged": "true"}}):
+            assert f"{next(iter(own))} cannot be set" in await quorate.refusal("deploy_vm", **on, vm_config=own)
         assert "privileged cannot be set" in await quorate.refusal("deploy_vm", **on, vm_config={"privileged": True})
         assert "There is no device 9" in await quorate.refusal("list_vms", device_id=9)
         assert "Choose another name" in await quorate.refusal("deploy_vm", **{**on, "vm_name": "web"})

@@ -9,6 +9,12 @@ from quorate.problems import BadArgument, Problem
 from quorate.surfaces.compat.declaration import Tool
 from quorate.surfaces.compat.execution import ChangeResult
 
+ACCOUNT = "mcp_admin"
+NO_ACCOUNT = (
+    "Create that account with setup_mcp_admin, or keep another login with register_server: "
+    f"devices are logged in to as {ACCOUNT}, or as their server is registered."
+)
+
 
 def success(**facts: Any) -> dict[str, Any]:
     return {"status": "success", **facts}
@@ -30,8 +36,10 @@ def change_answer(done: ChangeResult, **about: Any) -> dict[str, Any]:
 
 def error(_: Tool, problem: Problem) -> dict[str, Any]:
     """`details` is what was done before it failed."""
-    steps = problem.facts.get("steps")
-    return {"status": "error", "message": str(problem), **({"details": steps} if steps else {})}
+    steps, message = problem.facts.get("steps"), str(problem)
+    if f"did not let {ACCOUNT} in" in message:  # an infrastructure plan says so as the reason of its own problem
+        message += f" {NO_ACCOUNT}"
+    return {"status": "error", "message": message, **({"details": steps} if steps else {})}
 
 
 def as_object(value: Any, name: str) -> Mapping[str, Any]:

@@ -9,9 +9,8 @@ from typing import Any
 from quorate.problems import BadArgument, NotFound
 from quorate.surfaces.compat.declaration import Recipe
 from quorate.surfaces.compat.execution import ToolCall
-from quorate.surfaces.compat.washyu.answers import change_answer, success
+from quorate.surfaces.compat.washyu.answers import ACCOUNT, change_answer, success
 from quorate.surfaces.compat.washyu.machines import (
-    ACCOUNT,
     PATIENCE,
     host_address,
     host_of_call,

@@ -11,8 +11,8 @@ from quorate.homelab.machines import Login, logging_in_by
 from quorate.problems import NotFound, Problem
 from quorate.secret import Secret
 from quorate.surfaces.compat.execution import ToolCall
+from quorate.surfaces.compat.washyu.answers import ACCOUNT
 
-ACCOUNT = "mcp_admin"
 SSH_PORT = 22
 PATIENCE = 600.0
 """Seconds. It has no tool that follows work in the background, so calls follow it to the end."""

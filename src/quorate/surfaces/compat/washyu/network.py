@@ -8,8 +8,8 @@ from typing import Any
 from quorate.problems import BadArgument, GuestRefused, NotFound
 from quorate.surfaces.compat.declaration import Recipe
 from quorate.surfaces.compat.execution import ToolCall
-from quorate.surfaces.compat.washyu.answers import success
-from quorate.surfaces.compat.washyu.machines import ACCOUNT, host_address, lend_login
+from quorate.surfaces.compat.washyu.answers import ACCOUNT, success
+from quorate.surfaces.compat.washyu.machines import host_address, lend_login
 
 MOST_TARGETS = 200
 TARGET = {"hostname": str, "username": str, "password": str, "key_path": str, "port": int}

@@ -30,6 +30,12 @@ CONFIG = {
     "labels": "labels",
 }
 """Keys of vm_config -> our own names."""
+USUAL: dict[str, tuple[Any, ...]] = {
+    "type": (None, "", "container"),
+    "profiles": (None, [], ["default"]),
+    "config": (None, {}),
+}
+"""Keys of LXD's own requests -> what every container is created with anyway."""
 
 
 async def deploy(call: ToolCall) -> dict[str, Any]:
@@ -42,7 +48,8 @@ async def deploy(call: ToolCall) -> dict[str, Any]:
 
 
 def workload(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration of theirs as arguments of workload_deploy."""
+    """A configuration of theirs as arguments of workload_deploy. What says the usual needs no word of ours."""
+    config = {name: value for name, value in config.items() if name not in USUAL or value not in USUAL[name]}
     if unknown := [name for name in config if name not in CONFIG]:
         raise BadArgument(
             f"{', '.join(unknown)} cannot be set on a container here",
