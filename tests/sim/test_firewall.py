@@ -55,6 +55,10 @@ def test_rules_that_make_no_sense_are_refused_by_name():
             assert await errors(rules, macro="SSH", proto="tcp", dport="23") == {
                 "dport": "parameter 'dport' already define in macro (value = '22')"
             }
+            for proto, other in (("tcp", "udp"), ("udp", "tcp")):
+                assert await errors(rules, macro="DNS", proto=proto) == {
+                    "proto": f"parameter 'proto' already define in macro (value = '{other}')"
+                }
             assert list(await errors(rules, iface="eth0")) == ["iface"]
             assert await errors(rules, source="+none") == {"source": "no such ipset 'none'"}
             assert await errors(rules, dest="nowhere") == {"dest": "no such alias 'nowhere'"}

@@ -222,6 +222,14 @@ def test_the_asynchronous_way_gives_a_task_or_waits_for_it() -> None:
         ({"memory": "512", "skiplock": "1"}, {"skiplock": "Only root may use this option."}),
         ({"ide2": "local:iso/nope.iso,media=cdrom"}, "volume 'local:iso/nope.iso' does not exist"),
         ({"scsi1": "local:8"}, {"storage": "storage 'local' does not support vm images"}),
+        ({"virtio1": "none,media=cdrom"}, {"virtio1": "unable to parse drive options"}),
+        ({"ide2": "none,media=cdrom,format=raw"}, {"ide2": "unable to parse drive options"}),
+        ({"scsi1": "local-lvm:1,mbps=1,mbps_rd=1"}, {"scsi1": "unable to parse drive options"}),
+        ({"scsi1": "local-lvm:1,mbps_max=1"}, {"scsi1": "unable to parse drive options"}),
+        ({"hotplug": "disk,fan"}, {"hotplug": "invalid format - invalid hotplug feature 'fan'\n"}),
+        ({"watchdog": "ib700,action=bark"},
+         {"watchdog": "invalid format - format error\nwatchdog.action: value 'bark' does not have a value in the"
+          " enumeration 'reset, shutdown, poweroff, pause, debug, none'\n"}),
     ],
 )  # fmt: skip
 def test_changes_of_a_vm_that_are_refused(given: dict[str, str], refused: Any) -> None:

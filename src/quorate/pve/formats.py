@@ -22,7 +22,6 @@ PropertyCheck = Callable[[Mapping[str, str]], str | None]
 _WORDING: Final = {
     "pve-realm": "value does not look like a valid realm",
     "pve-userid": "value '$value' does not look like a valid user name",
-    "pve-hotplug-features": "unable to parse hotplug option",
 }
 
 _CONTENT_TYPES: Final = "images|rootdir|vztmpl|iso|backup|snippets|import|none"
@@ -119,6 +118,10 @@ _PROPERTIES: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
             for key in ("version", "serial", "manufacturer", "product", "sku", "family")
         },
         "base64": _OPTIONAL_FLAG,
+    },
+    "pve-qm-watchdog": {
+        "model": {"default_key": 1, "optional": 1, "enum": ["i6300esb", "ib700"]},
+        "action": {"optional": 1, "enum": ["reset", "shutdown", "poweroff", "pause", "debug", "none"]},
     },
     "pve-qm-hostpci": {
         "host": {"default_key": 1, "optional": 1, "pattern": rf"{_PCI}(?:;{_PCI})*"},
@@ -232,6 +235,7 @@ class FormatBook:
             "pve-fw-sport-spec": lambda text: firewall_formats.port_problem(text, icmp_too=False),
             "pve-fw-protocol-spec": firewall_formats.protocol_problem,
             "pve-fw-icmp-type-spec": firewall_formats.icmp_type_problem,
+            "pve-hotplug-features": _hotplug_problem,
             "pve-poolid": self._pool_id(),
             "pve-sdn-subnet-id": self._subnet_id(),
             "pve-vlan-id-or-range": _vlan_problem,
@@ -358,6 +362,13 @@ class FormatBook:
             return None if accepts(text) or volume is None else volume(text)
 
         return check
+
+
+def _hotplug_problem(text: str) -> str | None:
+    """Nothing, the usual, or a list of what may be plugged in while the VM runs."""
+    known = ("network", "disk", "cpu", "memory", "usb", "cloudinit")
+    wrong = () if text in ("0", "1") else [feature for feature in split_list(text) if feature not in known]
+    return f"invalid hotplug feature '{wrong[0]}'\n" if wrong else None
 
 
 def _is_pem(label: str, *, several: bool = False) -> Callable[[str], bool]:

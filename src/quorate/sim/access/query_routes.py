@@ -30,17 +30,13 @@ def _realm_row(realm: Realm) -> dict[str, Any]:
 def permissions(call: Call) -> dict[str, dict[str, int]]:
     access = call.world.access
     who = call.params.get("userid", call.authid)
-    if who != call.authid and not _is_own_token(call, who):
+    if who != call.authid and not who.startswith(f"{call.authid}!"):
         call.require("/access", "Sys.Audit")
     unknown = who.partition("!")[0] not in access.users or ("!" in who and access.token(who) is None)
     path = call.params.get("path")
     if path is None:
         return {} if unknown else access.effective_permissions(who)
     return {path: {} if unknown else as_numbers(access.privileges(who, normalize_path(path)))}
-
-
-def _is_own_token(call: Call, who: str) -> bool:
-    return who.startswith(f"{call.authid}!")
 
 
 @route("GET /access/users")

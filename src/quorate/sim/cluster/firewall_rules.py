@@ -57,15 +57,19 @@ MACROS = {
     "Whois": "Whois (nicname, RFC 3912) traffic",
 }  # fmt: skip
 
-# What those set that are one rule each; the others are of several.
+# What the rules of a macro set: protocol and ports. Those of the others depend on the family of the addresses.
 _SETTINGS = {
-    name: {"proto": proto, "dport": port}
-    for name, proto, port in re.findall(r"(\S+)=(\w+)/(\S+)", (
-        "Auth=tcp/113 BGP=tcp/179 CVS=tcp/2401 FTP=tcp/21 Finger=tcp/79 Git=tcp/9418 HKP=tcp/11371 HTTP=tcp/80"
-        " HTTPS=tcp/443 IMAP=tcp/143 IMAPS=tcp/993 LDAP=tcp/389 LDAPS=tcp/636 MDNS=udp/5353 MSSQL=tcp/1433"
-        " MySQL=tcp/3306 NNTP=tcp/119 NNTPS=tcp/563 PMG=tcp/8006 POP3=tcp/110 POP3S=tcp/995 PostgreSQL=tcp/5432"
-        " RDP=tcp/3389 Rsync=tcp/873 SMTP=tcp/25 SMTPS=tcp/465 SSH=tcp/22 SVN=tcp/3690 Submission=tcp/587"
-        " TFTP=udp/69 Telnet=tcp/23 Webcache=tcp/8080 Webmin=tcp/10000 Whois=tcp/43"
+    name: [dict(zip(("proto", "dport"), rule.split("/"), strict=False)) for rule in rules.split("+")]
+    for name, rules in re.findall(r"(\S+)=(\S+)", (
+        "Amanda=udp/10080+tcp/10080 Auth=tcp/113 BGP=tcp/179 Citrix=tcp/1494+udp/1604+tcp/2598 CVS=tcp/2401"
+        " DAAP=tcp/3689+udp/3689 DNS=udp/53+tcp/53 FTP=tcp/21 Finger=tcp/79 GRE=47 Git=tcp/9418 HKP=tcp/11371"
+        " HTTP=tcp/80 HTTPS=tcp/443 IMAP=tcp/143 IMAPS=tcp/993 IRC=tcp/6667 L2TP=udp/1701 LDAP=tcp/389 LDAPS=tcp/636"
+        " MDNS=udp/5353 MSSQL=tcp/1433 Mail=tcp/25+tcp/465+tcp/587 Munin=tcp/4949 MySQL=tcp/3306 NNTP=tcp/119"
+        " NNTPS=tcp/563 NTP=udp/123 OSPF=89 OpenVPN=udp/1194 PMG=tcp/8006 POP3=tcp/110 POP3S=tcp/995"
+        " PPtP=47+tcp/1723 PostgreSQL=tcp/5432 RDP=tcp/3389 Rsync=tcp/873 SMTP=tcp/25 SMTPS=tcp/465"
+        " SNMP=udp/161:162+tcp/161 SPICEproxy=tcp/3128 SSH=tcp/22 SVN=tcp/3690 Squid=tcp/3128 Submission=tcp/587"
+        " Syslog=udp/514+tcp/514 TFTP=udp/69 Telnet=tcp/23 VNC=tcp/5900:5999 Web=tcp/80+tcp/443 Webcache=tcp/8080"
+        " Webmin=tcp/10000 Whois=tcp/43"
     ))
 }  # fmt: skip
 PREFERRED_NAMES = {name.lower(): name for name in MACROS}
@@ -102,8 +106,10 @@ def check_rule(rule: dict[str, Any], place: str, own: FirewallFile | None, clust
     _check_ports(rule)
     for name in ("source", "dest"):
         _check_reference(name, rule.get(name), own, cluster)
-    _check_families(rule, own, cluster)
-    for name, value in _SETTINGS.get(rule.get("macro", ""), {}).items():
+    if len(_families(rule, own, cluster)) > 1:
+        raise failure("detected mixed ipv4/ipv6 addresses in rule")
+    fixed = [setting for part in _SETTINGS.get(rule.get("macro", ""), ()) for setting in part.items()]
+    for name, value in fixed:
         if rule.get(name, value) != value:
             raise bad_parameters({name: f"parameter '{name}' already define in macro (value = '{value}')"})
 
@@ -207,11 +213,6 @@ def _address_of(text: str, own: FirewallFile | None, cluster: FirewallFile) -> s
         if file is not None and name in file.aliases:
             return str(file.aliases[name]["cidr"])
     return text
-
-
-def _check_families(rule: dict[str, Any], own: FirewallFile | None, cluster: FirewallFile) -> None:
-    if len(_families(rule, own, cluster)) > 1:
-        raise failure("detected mixed ipv4/ipv6 addresses in rule")
 
 
 def _without_scope(name: str) -> str:

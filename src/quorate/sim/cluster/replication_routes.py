@@ -98,7 +98,7 @@ class Replication:
 
     def run_soon(self, job: ReplicationJob) -> None:
         """The next look of the runner, not the schedule, decides when."""
-        job.next_sync = _next_minute(self._world.clock.now())
+        job.next_sync = float(int(self._world.clock.now() // _RUNNER_PERIOD + 1) * _RUNNER_PERIOD)
 
     def schedule_now(self, job: ReplicationJob) -> None:
         """The last try is forgotten, which makes the job due; its last outcome stays."""
@@ -206,10 +206,6 @@ def next_run(schedule: str, after: float) -> float:
     """The next time of a schedule; one that names no time to come waits for ever."""
     upcoming = parse_calendar_event(schedule).next_after(after)
     return math.inf if upcoming is None else float(upcoming)
-
-
-def _next_minute(now: float) -> float:
-    return float(int(now // _RUNNER_PERIOD + 1) * _RUNNER_PERIOD)
 
 
 _OPTIONS = ("comment", "disable", "rate", "remove_job", "schedule", "source")

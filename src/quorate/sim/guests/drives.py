@@ -140,7 +140,6 @@ def new_uuid(world: World, *salt: object) -> str:
 _DRIVE_KEY = re.compile(r"(ide|scsi|virtio|sata|efidisk|tpmstate|rootfs|mp)(\d*)")
 _BUSES = ("ide", "scsi", "virtio", "sata", "efidisk", "tpmstate", "rootfs", "mp")
 _UNUSED_KEY = re.compile(r"unused\d+")
-_CLOUDINIT = re.compile(r"vm-\d+-cloudinit(\.\w+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ class Drive:
 
     @property
     def is_cloudinit(self) -> bool:
-        return _CLOUDINIT.fullmatch(self.volid.rpartition("/")[2].rpartition(":")[2]) is not None
+        return CLOUDINIT_VOLUME.fullmatch(self.volid.partition(":")[2]) is not None
 
     @property
     def is_bind_mount(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from quorate.sim.cluster.option_routes import Datacenter, shown_option
 from quorate.sim.guests import drives
-from quorate.sim.guests.guest import Guest, Kind, Value
+from quorate.sim.guests.guest import Kind, Value
 from quorate.sim.guests.options import is_cloudinit_option
 from quorate.sim.http.parameters import split_list
 from quorate.sim.http.refusals import bad_parameters, existing, failure, forbidden
@@ -204,7 +204,8 @@ class GuestRights:
         policy = access.get("user-allow", "free")
         listed = split_list(str(access.get("user-allow-list", "")))
         if policy == "existing":
-            listed += [own for guest in self.call.world.guests.values() for own in _tags(guest)]
+            of_guests = (str(guest.config.get("tags", "")) for guest in self.call.world.guests.values())
+            listed += split_list(",".join(of_guests))
         return policy == "free" or (policy != "none" and tag in listed)
 
 
@@ -214,6 +215,8 @@ def check_drive_parameters(call: Call, settings: Mapping[str, Value]) -> None:
         if not drives.is_drive("qemu", key):
             continue
         drive = drives.parse(call.world, "qemu", key, str(settings[key]))
+        if _is_contradictory(key, drive):
+            raise bad_parameters({key: "unable to parse drive options"})
         new_disk = drives.new_disk(drive["file"])
         if "import-from" in drive and (new_disk is None or new_disk[1] != 0):
             raise bad_parameters(
@@ -224,6 +227,16 @@ def check_drive_parameters(call: Call, settings: Mapping[str, Value]) -> None:
             content, _ = volumes.content_of(call.world, drive["file"])
             if content == "iso" and drive.get("media") != "cdrom":
                 raise bad_parameters({key: "explicit 'media=cdrom' is required for iso images"})
+
+
+def _is_contradictory(key: str, drive: Mapping[str, str]) -> bool:
+    """A limit for all and for one direction, a burst without a limit, or a CD-ROM with options of a disk."""
+    if any(kind in drive and f"{kind}_{way}" in drive for kind in ("mbps", "iops") for way in ("rd", "wr")):
+        return True
+    if any(f"mbps{way}_max" in drive and f"mbps{way}" not in drive for way in ("", "_rd", "_wr")):
+        return True
+    of_disk = key.startswith("virtio") or not {"snapshot", "trans", "format"}.isdisjoint(drive)
+    return drive.get("media") == "cdrom" and of_disk
 
 
 def _check_import_of_special_disk(key: str, drive: Mapping[str, str]) -> None:
@@ -324,10 +337,6 @@ def check_volume_access(call: Call, vmid: int | None, volid: str, *, content: st
         call.require(f"/vms/{owner}", "VM.Config.Disk")
     else:
         raise failure(f"missing privileges to access {volid}")
-
-
-def _tags(guest: Guest) -> list[str]:
-    return split_list(str(guest.config.get("tags", "")))
 
 
 def _numbered(key: str, *stems: str) -> bool:

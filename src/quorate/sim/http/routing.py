@@ -168,7 +168,7 @@ def route(*specs: str, needs_quorum: bool | None = None, reads_body: bool = Fals
     """
 
     def register(handler: Handler) -> Handler:
-        for spec in (each for given in specs for each in _spelled_out(given)):
+        for spec in dict.fromkeys(given.replace("{kind}", kind) for given in specs for kind in ("qemu", "lxc")):
             method, _, template = spec.partition(" ")
             if (method, template) in _routes:
                 raise ValueError(f"{spec} is already implemented")
@@ -177,10 +177,6 @@ def route(*specs: str, needs_quorum: bool | None = None, reads_body: bool = Fals
         return handler
 
     return register
-
-
-def _spelled_out(spec: str) -> list[str]:
-    return [spec.replace("{kind}", kind) for kind in ("qemu", "lxc")] if "{kind}" in spec else [spec]
 
 
 @cache
