@@ -77,6 +77,9 @@ def test_zones_and_vnets_follow_the_rules_of_their_type():
             assert (await api.get(f"{ZONES}/nope")).reason == "sdn 'nope' does not exist"
             dns = await api.post(ZONES, zone="named", type="simple", dns="none")
             assert "dns: none don't exist" in dns.body["message"]
+            alone = await api.post(ZONES, zone="tunnel", type="vxlan")
+            assert "peers: must have exactly one of peers / fabric defined" in alone.body["message"]
+            assert (await api.post(ZONES, zone="tunnel", type="vxlan", peers="10.0.0.1")).status == 200
 
     run(scenario())
 

@@ -112,6 +112,8 @@ class Sdn:
 
     def check_zone(self, options: Section) -> None:
         """What a zone names has to be there."""
+        if options["type"] == "vxlan" and bool(options.get("peers")) == bool(options.get("fabric")):
+            raise bad_parameters(dict.fromkeys(("fabric", "peers"), "must have exactly one of peers / fabric defined"))
         for name in ("dns", "reversedns"):
             if options.get(name) and options[name] not in self.dns.sections:
                 raise bad_parameters({name: f"{options[name]} don't exist"})
