@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from tests.real import homelab_images, images, needs
@@ -26,6 +27,8 @@ IMAGES = "REAL_LAB_IMAGES"
 HOSTS = "REAL_LAB_HOSTS"
 """And this to the folder with the systems of the homelab's hosts."""
 
+STARTING_SECONDS = 60.0
+"""How long a laboratory may take to move into its control group."""
 _HERE = Path(__file__).parent
 _GUESTS = ("agent", "commands", "connections", "facts", "files", "guest_update", "hostile", "lab", "refusals",
            "restore_drill", "services")  # fmt: skip
@@ -91,7 +94,7 @@ def _keep(options: list[str]) -> int:
     _GROUPS.mkdir()
     _run(f"mount -t cgroup2 none {_GROUPS}")
     for old in _GROUPS.glob(f"{_PREFIX}*"):
-        if _is_empty(old):  # others belong to laboratories that are open
+        if _is_empty(old) and time.time() - old.stat().st_mtime > STARTING_SECONDS:  # others belong to open ones
             _remove(old)
     own = _GROUPS / f"{_PREFIX}{secrets.token_hex(4)}"
     own.mkdir()
