@@ -292,6 +292,16 @@ async def test_a_job_belongs_to_the_caller_who_started_it(tmp_path):
         assert (await run(alice, "host_job", action="stop", job=job))["signal"] == "TERM"
 
 
+async def test_a_command_that_ends_just_when_nobody_waits_any_longer_is_not_lost(tmp_path):
+    async with house(tmp_path) as built:
+        for number in range(12):
+            command = f"sleep 0.0{number}; echo {number}"
+            answer = await built.quorate.facts("host_exec", host="nas", command=command, wait=0)
+            if job := answer.get("job"):
+                answer = await built.quorate.facts("host_job", action="poll", job=job, seconds=10)
+            assert (answer["exit_code"], answer["stdout"]) == (0, f"{number}\n")
+
+
 @pytest.mark.thorough
 async def test_what_a_command_left_on_its_machine_goes_an_hour_after_its_end(tmp_path):
     async with house(tmp_path) as built:

@@ -175,7 +175,10 @@ class KeptJob:
             output = await follower.wait(max(0.0, seconds - waited))
         if output is None:
             await follower.stop()
-            return None
+            with contextlib.suppress(Problem):
+                output = await follower.wait(0)
+            if output is None or not _is_complete(output):
+                return None  # otherwise it has ended meanwhile, and its machine no longer has it
         if output.exit_code == _CANNOT:
             raise CannotKeep
         if not output.stdout.startswith(_STARTED):  # it could not begin, because of too long an argument say
@@ -248,6 +251,13 @@ class KeptJob:
         if state != b"running":
             self._ended = report
         return report
+
+
+def _is_complete(output: Output) -> bool:
+    """Whether the follower could report everything before it was stopped."""
+    text = output.stdout.removeprefix(_STARTED)
+    found = _HEAD.match(text)
+    return found is not None and len(text) - found.end() == int(found[4]) + int(found[5])
 
 
 def new_id() -> str:
