@@ -178,7 +178,7 @@ class KeptJob:
             with contextlib.suppress(Problem):
                 output = await follower.wait(0)
             if output is None or not _is_complete(output):
-                return None  # otherwise it has ended meanwhile, and its machine no longer has it
+                return None  # otherwise it has ended since then, and its machine no longer has it
         if output.exit_code == _CANNOT:
             raise CannotKeep
         if not output.stdout.startswith(_STARTED):  # it could not begin, because of too long an argument say
