@@ -6,10 +6,13 @@ import argparse
 import contextlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorate.cli import name_candidates
 from quorate.cli.options import OK, command
+
+if TYPE_CHECKING:
+    from quorate.operations.registry import Operation
 
 SAFE = re.compile(r"[\w.@:/,+-]+(=[\w.@:/,+-]*)?", re.ASCII)
 """Names are untrusted and end up on a command line: only characters that no shell interprets are offered."""
@@ -171,15 +174,15 @@ def _arguments(given: list[str], current: str) -> Mapping[str, str | None]:
     if not equals:
         used = {one.partition("=")[0] for one in given[1:]}
         return {f"{name}=": part.get("description") for name, part in properties.items() if name not in used}
-    return dict.fromkeys(f"{key}={value}" for value in _values(key, properties.get(key, {})))
+    return dict.fromkeys(f"{key}={value}" for value in _values(operation, key, properties.get(key, {})))
 
 
-def _values(key: str, part: Mapping[str, Any]) -> Iterable[str]:
+def _values(operation: Operation, key: str, part: Mapping[str, Any]) -> Iterable[str]:
     if "enum" in part:
         return [str(one) for one in part["enum"]]
     if part.get("type") == "boolean":
         return ("true", "false")
-    return name_candidates.names(*name_candidates.kinds_of(key, part))
+    return name_candidates.names(*name_candidates.kinds_of(operation, key))
 
 
 def _option_values(option: argparse.Action, current: str) -> Iterable[str]:

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quorate.config import Settings
+    from quorate.operations.registry import Operation
 
 CLUSTER_SECONDS = 1.5
-LIKE_HOST = ("host", "node", "guest")
-"""Tools that take a host accept all of these."""
 
 
-def kinds_of(key: str, part: Mapping[str, Any]) -> tuple[str, ...]:
-    """The kinds of object that an argument names, by its name and its description in the schema."""
-    says = str(part.get("description", ""))
-    if says.startswith(("Registered host, node, guest", "Host, list of hosts")):
-        return LIKE_HOST
-    if part.get("type") == "string" and "registered host" in says.lower():
-        return ("host",)
-    if says.startswith("vmid or name"):
-        return ("guest",)
-    return tuple(kind for kind in ("node", "storage") if key in (kind, f"{kind}s") or key.endswith(f"_{kind}"))
+def kinds_of(operation: Operation, argument: str) -> tuple[str, ...]:
+    """The kinds of object that an argument names: as its type says, else by its name."""
+    kinds = (kind for kind in ("node", "storage") if argument in (kind, f"{kind}s") or argument.endswith(f"_{kind}"))
+    return operation.names_in(argument) or tuple(kinds)
 
 
 def names(*kinds: str) -> list[str]:

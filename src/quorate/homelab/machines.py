@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -66,6 +66,8 @@ class Machine:
     """The owner of its connections."""
     may_be_node: bool = False
     """True if a cluster that could have it as a node does not answer."""
+    ref: str = field(default="", compare=False)
+    """How the caller named it; leads to it again."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -115,10 +117,13 @@ def logging_in_by(login: Login) -> Iterator[None]:
 
 async def machine(home: Homelab, ref: str, login: Login = Login()) -> Machine:  # noqa: B008 - it is frozen
     """The machine that `ref` names: a registered host, `cluster/guest`, a node, a guest, or `user@address:port`."""
-    login = _call_login.get() if login == Login() else login
     ref = ref.strip()
     if not ref:
         raise BadArgument("The host is empty", next_step=Advice("See which hosts exist", HOST_LIST))
+    return replace(await _find(home, ref, _call_login.get() if login == Login() else login), ref=ref)
+
+
+async def _find(home: Homelab, ref: str, login: Login) -> Machine:
     if host := await home.hosts.find(ref):
         return await registered(home, host, login)
     user, _, place = ref.rpartition("@")

@@ -125,6 +125,9 @@ class Workspace:
         finally:
             new.unlink(missing_ok=True)
 
+    def has(self, digest: str) -> bool:
+        return self._file(digest).exists()
+
     async def saved(self, digest: str, seconds: float = 60.0) -> SavedPlan:
         """The saved plan. Raises a Problem if it is missing or was changed."""
         file = self._file(digest)

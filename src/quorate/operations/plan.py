@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from quorate.hints import Advice
 from quorate.homelab.host import Host
@@ -17,6 +18,8 @@ from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.schema import Facts
 from quorate.pve.tasks import Report
 from quorate.pve.wire import address, encode, pairs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ class Plan:
     """Targets that cannot be acted on, and why. The others are, but the call as a whole has not succeeded."""
     independent: bool = False
     """The calls do not build on each other: run them side by side, and continue when one fails."""
+    sequences: tuple[int, ...] = ()
+    """Of an independent plan, how many calls each target has: those run in order. By default every call is alone."""
     first: int = 0
     """How many calls come before the others, in order and even if those are independent: snapshots."""
     columns: tuple[str, ...] = ()
@@ -152,6 +157,12 @@ class Plan:
     """Which of the calls that is. What was done before it stays done, and the other plan does not repeat it."""
     risk: Risk | None = None
     """Where the plan has a higher risk than its operation, and no call of the API shows it."""
+
+    def lanes(self, steps: Sequence[T]) -> list[Sequence[T]]:
+        """The steps of an independent plan after the first ones, by target: each lane runs in order."""
+        rest = steps[self.first :]
+        ends = list(itertools.accumulate(self.sequences or (1,) * len(rest)))
+        return [rest[begin:end] for begin, end in zip((0, *ends), ends, strict=False)]
 
     @property
     def api_calls(self) -> list[Call]:

@@ -61,8 +61,12 @@ HOMELAB = {
 """Toolsets of the homelab around the clusters. Their operations get the homelab where the others get the cluster."""
 EVERY = {**TOOLSETS, **HOMELAB}
 
-GuestRef = Annotated[int | str, Meta(description="vmid or name")]
-GuestRefs = Annotated[int | str | list[int | str], Meta(description="vmid or name, or a list")]
+NAMES = "names"
+"""In the extra of a type: the kinds of object that its values name, for shells that complete them."""
+GuestRef = Annotated[int | str, Meta(description="vmid or name", extra={NAMES: ("guest",)})]
+GuestRefs = Annotated[
+    int | str | list[int | str], Meta(description="vmid or name, or a list", extra={NAMES: ("guest",)})
+]
 
 
 Spans = Literal["all", "any", "one"]
@@ -156,12 +160,23 @@ class Operation:
     def schema(self) -> dict[str, Any]:
         return schema_of(self.arguments)
 
+    def names_in(self, argument: str) -> tuple[str, ...]:
+        """The kinds of object that an argument names, as its type declares them."""
+        return _named(self._parameters[argument][1]) if argument in self._parameters else ()
+
     @cached_property
     def _parameters(self) -> dict[str, tuple[Any, ...]]:
         """Name -> name, type and default, if any; without the cluster, which comes first."""
         hints = typing.get_type_hints(self.function, include_extras=True)
         given = list(inspect.signature(self.function).parameters.values())[1:]
         return {one.name: (one.name, hints[one.name], *_default(one)) for one in given}
+
+
+def _named(annotation: Any) -> tuple[str, ...]:
+    for one in getattr(annotation, "__metadata__", ()):
+        if isinstance(one, Meta) and one.extra and NAMES in one.extra:
+            return tuple(one.extra[NAMES])
+    return next(filter(None, map(_named, typing.get_args(annotation))), ())
 
 
 def _default(parameter: inspect.Parameter) -> tuple[Any, ...]:

@@ -34,23 +34,24 @@ UPLOAD_SHARE = 0.9  # of the progress of an upload; the rest is PVE's copying
 async def apply(
     backend: Backend, plan: Plan, steps: list[Step], log: StepLog, *, wait: float, report: Report | None
 ) -> None:
-    """Run the plan's calls: in parallel if they are independent, otherwise in order until one is not done.
+    """Run the plan's calls: lanes in parallel if they are independent, otherwise in order until one is not done.
 
     Results go into `steps` as they arrive, so they are known even if this is interrupted.
     """
     progress = _Progress(len(steps), report)
     deadline = backend.clock.monotonic() + wait
     try:
-        alone = plan.first if plan.independent else len(steps)
-        for number, step in enumerate(steps[:alone]):
-            await _run(backend, step, log, deadline, progress.part(number))
-            if not step.state.is_done:
-                return
-        side_by_side = [
-            partial(_run, backend, step, log, deadline, progress.part(number))
-            for number, step in enumerate(steps[alone:], alone)
-        ]
-        await gather_bounded(CALLS_AT_ONCE, side_by_side)
+
+        async def run_in_order(part: Sequence[tuple[int, Step]]) -> bool:
+            for number, step in part:
+                await _run(backend, step, log, deadline, progress.part(number))
+                if not step.state.is_done:
+                    return False
+            return True
+
+        numbered = list(enumerate(steps))
+        if await run_in_order(numbered[: plan.first] if plan.independent else numbered) and plan.independent:
+            await gather_bounded(CALLS_AT_ONCE, [partial(run_in_order, lane) for lane in plan.lanes(numbered)])
     finally:
         for where, part in plan.parts():
             (where or backend).forget(_guests_of(part))

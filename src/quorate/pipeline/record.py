@@ -133,6 +133,7 @@ class Record:
         endpoints = {self.cluster: self.endpoints, **{one.name: one.endpoints for one in others}}
         return {
             "independent": plan.independent,
+            **({"sequences": list(plan.sequences)} if plan.sequences else {}),
             "wire": [wire_form(call, self.cluster) for call in plan.calls],
             "endpoints": {name: list(where) for name, where in endpoints.items() if where},
         }

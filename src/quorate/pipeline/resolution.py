@@ -6,8 +6,10 @@ Sends only reads. The finding closes the entry; what cannot be asked now is trie
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from quorate.config.settings import HOMELAB
@@ -137,16 +139,20 @@ class _Investigation:
         if not isinstance(wire, list):
             return []
         numbered = [(str(number), one) for number, one in enumerate(wire, 1)]
-        if self._entry.get("independent"):
-            return list(
-                await gather_bounded(
-                    ASKED_AT_ONCE, [self._asking(number, one, self._begun) for number, one in numbered]
-                )
-            )
-        return await self._in_order(numbered, self._begun)
+        if not self._entry.get("independent"):
+            return await self._in_order(numbered, self._begun)
+        lanes = [partial(self._in_order, lane, self._begun) for lane in self._lanes(numbered)]
+        found = await gather_bounded(ASKED_AT_ONCE, lanes)
+        return [one for lane in found for one in lane]
 
-    def _asking(self, number: str, wire: Any, since: float) -> Callable[[], Any]:
-        return lambda: self._step(number, wire, since)
+    def _lanes(self, numbered: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
+        """The steps that ran in order, by target; those before them, and all of a plan without sequences, alone."""
+        sizes = [int(one) for one in self._entry.get("sequences", ())]
+        left = iter(numbered)
+        return [
+            *([one] for one in itertools.islice(left, len(numbered) - sum(sizes))),
+            *(list(itertools.islice(left, size)) for size in sizes),
+        ]
 
     async def _in_order(self, numbered: list[tuple[str, Any]], since: float) -> list[Found]:
         """A step was started only if the one before it was answered and done."""

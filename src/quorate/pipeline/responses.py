@@ -69,12 +69,14 @@ def nothing_to_do(plan: Plan) -> dict[str, Any]:
 
 def outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
     if all(step.state.is_done for step in steps[: plan.first]):  # the plan's facts name the snapshots
-        steps = steps[plan.first :]
-    result = overall(steps) if not plan.failures else _part(steps, len(plan.failures))
+        steps, plan = steps[plan.first :], replace(plan, first=0)
+    lanes = [*([step] for step in steps[: plan.first]), *plan.lanes(steps)] if plan.columns else []
+    counted = [_decisive(lane) for lane in lanes] or steps
+    result = overall(counted) if not plan.failures else _part(counted, len(plan.failures))
     described = [step.as_dict() for step in steps]
     body: dict[str, Any]
     if plan.columns:
-        body = {"hosts": _table(plan, steps)}
+        body = {"hosts": _table(plan, lanes)}
         plan = replace(plan, failures=())
     elif len(described) == 1:
         body = {key: value for key, value in described[0].items() if key not in ("step", "state")}
@@ -90,14 +92,21 @@ def outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
     }
 
 
-def _table(plan: Plan, steps: list[Step]) -> dict[str, Any]:
+def _decisive(lane: Sequence[Step]) -> Step:
+    """The step that decides how a target fared: the first that is not done, else the last."""
+    return next((step for step in lane if not step.state.is_done), lane[-1])
+
+
+def _table(plan: Plan, lanes: list[Sequence[Step]]) -> dict[str, Any]:
     """One row for each target: those that could not be acted on, those that failed, then the rest.
 
     A command that ran and ended with an error counts as one that failed.
     """
     columns = ["host", "state", *plan.columns, "why"]
     rows = [[target, "not tried", *("" for _ in plan.columns), why] for target, why in map(_failure, plan.failures)]
-    described = [(step, step.as_dict()) for step in steps]
+    described = [
+        (_decisive(lane), {name: value for step in lane for name, value in step.as_dict().items()}) for lane in lanes
+    ]
     described.sort(key=lambda one: (one[0].problem is None, one[1].get("exit_code", 0) == 0))
     for step, facts in described:
         told = [facts.get(name, "") for name in plan.columns]

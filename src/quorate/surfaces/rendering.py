@@ -110,6 +110,10 @@ def _footer(table: Table) -> str:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        value = ", ".join(f"{key}: {_cell(one)}" for key, one in value.items())
+    elif isinstance(value, list):
+        value = "; ".join(map(_cell, value))
     return "" if value is None else str(value).replace("\t", " ").replace("\n", " ")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -26,11 +26,12 @@ from quorate.homelab.admin.account import (
 from quorate.homelab.admin.keys import AdminKey, admin_key
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
-from quorate.homelab.machines import Login, Machine, logged_in_as, machine, registered
-from quorate.operations.hosts.parameters import HostRef, Key, Password, Port, User, given_login
+from quorate.homelab.machines import Machine, logged_in_as, registered
+from quorate.operations.hosts.parameters import HostRefs, Key, Password, Port, User, given_login
+from quorate.operations.hosts.several import describe_each, plan_each
 from quorate.operations.machine import machine_action
 from quorate.operations.plan import Action, Performed, Plan, StepContext
-from quorate.operations.registry import Risk, operation
+from quorate.operations.registry import Risk, Table, operation
 from quorate.problems import Conflict, NotFound, Problem
 
 Account = Annotated[str, Meta(description="Name of the administration account")]
@@ -48,7 +49,7 @@ USUAL_ACCOUNT = "quorate"
 )
 async def host_admin_setup(
     home: Homelab,
-    host: HostRef,
+    host: HostRefs,
     account: Account = USUAL_ACCOUNT,
     groups: Groups | None = None,
     sudo: Annotated[bool, Meta(description="Root's privileges without a password")] = True,
@@ -59,9 +60,20 @@ async def host_admin_setup(
     password: Password | None = None,
     port: Port | None = None,
 ) -> Plan:
-    """Create an administration account on a host, with its own key, a verified sudo rule and groups. What exists
+    """Create an administration account on hosts, with its own key, a verified sudo rule and groups. What exists
     stays; an account that Quorate did not create is changed only with adopt."""
-    found = await _find(home, host, account, given_login(user, key, password, port), groups)
+    login = given_login(user, key, password, port)
+
+    async def prepare(one: Machine) -> Plan:
+        found = await _find(home, one, account, groups)
+        return await _setup(home, found, sudo=sudo, register=register, adopt=adopt)
+
+    does = f"Set up the administration account {account} on"
+    return await plan_each(home, host, does, prepare, ("verified", "registered"), login=login)
+
+
+async def _setup(home: Homelab, found: Found, *, sudo: bool, register: bool, adopt: bool) -> Plan:
+    account, host = found.account, found.machine.ref
     kept = await (home.hosts.get(host) if register else home.hosts.find(host))
     if not adopt:
         _require_ours(found)
@@ -108,7 +120,7 @@ async def host_admin_setup(
     search_words="check administration account works sudo key login docker kvm usable",
     example="host=nas",
 )
-async def host_admin_verify(home: Homelab, host: HostRef, account: Account = USUAL_ACCOUNT) -> dict[str, Any]:
+async def host_admin_verify(home: Homelab, host: HostRefs, account: Account = USUAL_ACCOUNT) -> dict[str, Any] | Table:
     """Log in as the administration account with its key: sudo, groups, and whether docker, lxd, libvirt and kvm can
     be used."""
     key = admin_key(home.settings, checked_account(account))
@@ -116,8 +128,11 @@ async def host_admin_verify(home: Homelab, host: HostRef, account: Account = USU
         raise NotFound(
             f"There is no key for an account {account} yet", next_step=Advice("Create both", HOST_ADMIN_SETUP)
         )
-    where = await machine(home, host)
-    return {"host": str(where), **await try_account(logged_in_as(where, account, key.path))}
+
+    async def describe(one: Machine) -> dict[str, Any]:
+        return {"host": str(one), **await try_account(logged_in_as(one, account, key.path))}
+
+    return await describe_each(home, host, describe)
 
 
 @operation(
@@ -127,21 +142,26 @@ async def host_admin_verify(home: Homelab, host: HostRef, account: Account = USU
     example="host=nas groups=docker",
 )
 async def host_admin_groups(
-    home: Homelab, host: HostRef, groups: Groups | None = None, account: Account = USUAL_ACCOUNT
+    home: Homelab, host: HostRefs, groups: Groups | None = None, account: Account = USUAL_ACCOUNT
 ) -> Plan:
     """Add the administration account to the groups of what is installed: docker, lxd, libvirt, kvm, incus-admin."""
-    found = await _find(home, host, account, Login(), groups)
-    if not found.standing.exists:
-        raise NotFound(
-            f"There is no account {account} on {found.machine}", next_step=Advice("Create it", HOST_ADMIN_SETUP)
+
+    async def prepare(one: Machine) -> Plan:
+        found = await _find(home, one, account, groups)
+        if not found.standing.exists:
+            raise NotFound(
+                f"There is no account {account} on {found.machine}", next_step=Advice("Create it", HOST_ADMIN_SETUP)
+            )
+        _require_ours(found)
+        there = [name for name in found.standing.groups if name in found.standing.member]
+        return Plan(
+            f"Add {account} on {found.machine} to groups",
+            tuple(_join(found)),
+            unchanged=tuple(f"It is already in {name}" for name in there),
+            facts={"account": account},
         )
-    _require_ours(found)
-    return Plan(
-        f"Add {account} on {found.machine} to groups",
-        tuple(_join(found)),
-        unchanged=tuple(f"It is in {name} already" for name in found.standing.groups if name in found.standing.member),
-        facts={"account": account},
-    )
+
+    return await plan_each(home, host, f"Add {account} to groups on", prepare, ("joined",))
 
 
 @operation(
@@ -152,7 +172,7 @@ async def host_admin_groups(
 )
 async def host_admin_remove(
     home: Homelab,
-    host: HostRef,
+    host: HostRefs,
     account: Account = USUAL_ACCOUNT,
     user: User | None = None,
     key: Key | None = None,
@@ -162,8 +182,16 @@ async def host_admin_remove(
     """Remove what host_admin_setup created: key, sudo rule, groups, and the account itself if it created that. Home
     directories are never deleted."""
     login = given_login(user, key, password, port)
-    found = await _find(home, host, account, login, [], former=user is None)
-    standing, made = found.standing, found.made
+
+    async def prepare(one: Machine) -> Plan:
+        return await _removal(home, await _find(home, one, account, [], former=user is None))
+
+    does = f"Remove the administration account {account} from"
+    return await plan_each(home, host, does, prepare, ("registered",), login=login)
+
+
+async def _removal(home: Homelab, found: Found) -> Plan:
+    standing, made, account = found.standing, found.made, found.account
     _require_ours(found)
     if found.machine.target is not None and found.machine.target.user == account:
         raise Conflict(
@@ -181,7 +209,7 @@ async def host_admin_remove(
         steps.append(found.step(f"Take it out of {', '.join(groups)}", f"groups -= {groups}", _leave(found, groups)))
     if goes:
         steps.append(found.step(f"Remove the account {account}", f"userdel {account}", _remove_user(found)))
-    kept = await home.hosts.find(host)
+    kept = await home.hosts.find(found.machine.ref)
     if kept is not None and kept.user == account and made.former is not None:
         steps.append(found.step(f"Log in to {kept} as before", f"host_update {kept.name}", _restore(home, found, kept)))
     left = [f"the private key {found.key.path}, which other hosts may use"] if found.key.line else []
@@ -233,15 +261,14 @@ class Found:
 
 
 async def _find(
-    home: Homelab, host: str, account: str, login: Login, groups: list[str] | None, *, former: bool = False
+    home: Homelab, where: Machine, account: str, groups: list[str] | None, *, former: bool = False
 ) -> Found:
     """`former`: where the host is logged in to as the account itself, by the login that it had before."""
     checked_account(account)
-    where = await machine(home, host, login)
     ledger = Ledger(home.store, where, account)
     made = await ledger.read()
     if former and made.former is not None and where.target is not None and where.target.user == account:
-        where = await _as_before(home, host, made.former)
+        where = replace(await _as_before(home, where.ref, made.former), ref=where.ref)
     key = admin_key(home.settings, account)
     logged_in_as(where, account, key.path)  # refuses what SSH does not reach
     wanted = USUAL_GROUPS if groups is None else checked_groups(groups)
@@ -313,9 +340,10 @@ def _join(found: Found) -> list[Action]:
     if not missing:
         return []
 
-    async def do() -> None:
+    async def do() -> dict[str, Any]:
         await found.ledger.note(groups=tuple(dict.fromkeys((*found.made.groups, *missing))))
         await setup.join(found.machine, found.account, missing)
+        return {"joined": list(missing)}
 
     line = f"usermod -aG {','.join(missing)} {found.account}"
     return [found.step(f"Add {found.account} to {', '.join(missing)}", line, do)]

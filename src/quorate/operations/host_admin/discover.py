@@ -7,15 +7,21 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import machine
-from quorate.operations.hosts.parameters import HostRef, Key, Password, Port, User, given_login
+from quorate.homelab.machines import Machine
+from quorate.homelab.selection import select
+from quorate.operations.hosts.parameters import HostRefs, Key, Password, Port, User, given_login
+from quorate.operations.hosts.several import describe_each
 from quorate.operations.machine import machine_label
-from quorate.operations.registry import Risk, operation
+from quorate.operations.registry import Risk, Table, operation
 
 Section = Literal[
     "hardware", "system", "cpu", "memory", "disks", "filesystems", "network", "usb", "pci", "gpus", "containers", "vms",
     "ports", "services", "uptime", "users", "time",
 ]  # fmt: skip
+
+SEVERAL: tuple[Section, ...] = ("system", "hardware", "cpu", "memory", "disks", "uptime")
+SPARE_SECONDS = 5.0
+"""For the login."""
 
 
 @operation(
@@ -29,7 +35,7 @@ Section = Literal[
 )
 async def host_discover(
     home: Homelab,
-    host: HostRef,
+    host: HostRefs,
     sections: Annotated[list[Section], Meta(description="Default: all")] | None = None,
     detail: Annotated[bool, Meta(description="Everything, with exact numbers")] = False,
     sudo: Annotated[bool, Meta(description="As root: shows who owns ports and containers")] = False,
@@ -38,11 +44,20 @@ async def host_discover(
     password: Password | None = None,
     port: Port | None = None,
     seconds: Annotated[float, Meta(ge=5, le=50, description="Longest time it may take")] = 30,
-) -> dict[str, Any]:
-    """Find out hardware, system, disks, network, containers, ports and services of a host, node or guest."""
+) -> dict[str, Any] | Table:
+    """Find out hardware, system, disks, network, containers, ports and services of hosts, nodes or guests. Of several
+    hosts, only system, hardware, processor, memory, disks and uptime unless sections are chosen."""
     from quorate.operations.host_admin.summary import summary
 
-    found = await machine(home, host, given_login(user, key, password, port))
-    facts = await found.collect_facts(seconds=seconds, sections=sections, sudo=sudo)
-    told = facts.to_builtins() if detail else summary(facts)
-    return {"host": machine_label(found), "way": found.transport.description, **told}
+    login = given_login(user, key, password, port)
+    chosen = sections or (SEVERAL if (await select(home, host, login)).several else None)
+
+    async def describe(one: Machine) -> dict[str, Any]:
+        facts = await one.collect_facts(seconds=seconds, sections=chosen, sudo=sudo)
+        shown = facts.to_builtins() if detail else summary(facts)
+        return {"host": machine_label(one), "way": one.transport.description, **shown}
+
+    longest = seconds + SPARE_SECONDS
+    return await describe_each(
+        home, host, describe, (*(chosen or ()), "not_known"), login=login, seconds=longest, host_seconds=longest
+    )

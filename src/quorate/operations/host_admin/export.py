@@ -10,7 +10,8 @@ from msgspec import Meta
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
 from quorate.homelab.registry import jumps
-from quorate.operations.hosts.parameters import HostName
+from quorate.homelab.selection import select_records
+from quorate.operations.hosts.parameters import HostNames
 from quorate.operations.inside.ansible import Inventory, Value, as_ini, as_json, as_yaml, refuse_templates
 from quorate.operations.registry import Risk, operation
 from quorate.problems import BadArgument, Problem
@@ -27,7 +28,7 @@ _WAY = re.compile(r"[A-Za-z0-9._@:,%+\[\]-]+")
 )
 async def host_export(
     home: Homelab,
-    hosts: Annotated[list[HostName], Meta(description="Default: all that are active")] | None = None,
+    hosts: Annotated[HostNames, Meta(description="Default: all that are active")] | None = None,
     label: str | None = None,
     format: Literal["ini", "yaml", "json"] = "yaml",
 ) -> dict[str, Any]:
@@ -49,9 +50,12 @@ async def host_export(
     }
 
 
-async def _chosen(home: Homelab, names: list[str] | None, label: str | None) -> list[Host]:
-    if names is not None:
-        return [await home.hosts.get(name) for name in dict.fromkeys(names)]
+async def _chosen(home: Homelab, given: str | list[str] | None, label: str | None) -> list[Host]:
+    if given is not None:
+        chosen = await select_records(home, given)
+        if chosen.failures:
+            raise next(iter(chosen.failures.values()))
+        return list(chosen.hosts)
     return [one for one in await home.hosts.all() if one.active and (label is None or label in one.labels)]
 
 

@@ -9,13 +9,16 @@ from msgspec import Meta
 
 from quorate.hints import HOST_VERIFY, Advice
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.host import checked
+from quorate.homelab.host import Host, checked
+from quorate.homelab.selection import SECONDS, select_records, within_time
 from quorate.homelab.verification import verification
-from quorate.operations.hosts.parameters import HostName, Key, Port, Reference
+from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
 from quorate.operations.hosts.registry import TOLD_AS, Labels, check_references, keeping
+from quorate.operations.hosts.several import join_answers, join_plans
 from quorate.operations.plan import Performed, Plan, StepContext
-from quorate.operations.registry import Risk, operation
-from quorate.problems import BadArgument
+from quorate.operations.registry import Risk, Table, operation
+from quorate.problems import BadArgument, Problem
+from quorate.pve.tasks import Report
 
 
 @operation(
@@ -26,20 +29,22 @@ from quorate.problems import BadArgument
 )
 async def host_update(
     home: Homelab,
-    host: HostName,
+    host: HostNames,
     address: str | None = None,
     port: Port | None = None,
     user: str | None = None,
     key: Key | None = None,
     password: Reference | None = None,
     sudo_password: Reference | None = None,
-    jump: str | None = None,
+    jump: HostName | None = None,
     labels: Labels | None = None,
     display_name: str | None = None,
     active: Annotated[bool, Meta(description="False keeps it, but does not use it")] | None = None,
 ) -> Plan:
-    """Change the record of a registered host. What is not given stays; an empty string clears a field."""
-    old = await home.hosts.get(host)
+    """Change the records of registered hosts. What is not given stays; an empty string clears a field."""
+    chosen = await select_records(home, host, inactive=True)
+    if address and chosen.several:
+        raise BadArgument("Several hosts cannot have the same address", next_step="Give one host, or leave address out")
     given = {
         "address": address, "port": port, "user": user, "key": key, "password": password,
         "sudo_password": sudo_password, "jump": jump, "labels": None if labels is None else tuple(labels),
@@ -48,17 +53,25 @@ async def host_update(
     changes = {name: _cleared(name, value) for name, value in given.items() if value is not None}
     if not changes:
         raise BadArgument("Nothing to change was given", next_step="Give at least one of the fields")
+    if not chosen.several:
+        return await _update(home, chosen.hosts[0], changes)
+    plans = await within_time(chosen.hosts, lambda old: _update(home, old, changes))
+    named = zip(map(str, chosen.hosts), plans, strict=True)
+    return join_plans(f"Update {', '.join(changes)} of", named, chosen.failures, ("changed",))
+
+
+async def _update(home: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
     new = checked(msgspec.structs.replace(old, **changes))
     if new == old:
         return Plan(f"Update {old}", unchanged=(f"{old} is already like that",))
     await check_references(home, new)
 
     async def perform(_: StepContext) -> Performed:
-        await home.hosts.change(host, old, **changes)
+        await home.hosts.change(old.name, old, **changes)
         differing = [name for name in changes if getattr(old, name) != getattr(new, name)]
         return Performed(
             {"changed": {TOLD_AS.get(name, name): [getattr(old, name), getattr(new, name)] for name in differing}},
-            next_step=None if old.digest == new.digest else Advice("Try the login", HOST_VERIFY(host=host)),
+            next_step=None if old.digest == new.digest else Advice("Try the login", HOST_VERIFY(host=old.name)),
         )
 
     return await keeping(home, f"Update {old}: {', '.join(changes)}", new, perform)
@@ -69,9 +82,19 @@ async def host_update(
     search_words="test login can still log in ssh works reachable check credentials verify connection",
     example="host=nas",
 )
-async def host_verify(home: Homelab, host: HostName) -> dict[str, Any]:
-    """Log in to a registered host and note whether it works: connection, host key, login, sudo."""
-    return {"host": host, **await verification(home, await home.hosts.get(host))}
+async def host_verify(home: Homelab, host: HostNames, report: Report) -> dict[str, Any] | Table:
+    """Log in to registered hosts and note whether it works: connection, host key, login, sudo."""
+    chosen = await select_records(home, host)
+    if not chosen.several:
+        [only] = chosen.hosts
+        return {"host": only.name, **await verification(home, only)}
+    found = await within_time(chosen.hosts, lambda one: verification(home, one), host_seconds=SECONDS, report=report)
+    named = zip(map(str, chosen.hosts), found, strict=True)
+    return join_answers(sorted(named, key=lambda pair: _works(pair[1])), chosen.failures)
+
+
+def _works(answer: dict[str, Any] | Table | Problem) -> bool:
+    return isinstance(answer, dict) and bool(answer["verified"])
 
 
 def _cleared(name: str, value: Any) -> Any:

@@ -8,10 +8,11 @@ from msgspec import Meta
 
 from quorate.hints import HOST_REGISTER, Advice
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import machine
+from quorate.homelab.machines import Machine
 from quorate.homelab.shells import INVITED_SECONDS
 from quorate.inside.ssh_transport import SshTransport
-from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import plan_each
 from quorate.operations.machine import machine_action
 from quorate.operations.plan import Performed, Plan, StepContext
 from quorate.operations.registry import Risk, operation
@@ -31,23 +32,32 @@ LOGIN_SHELL = ("/bin/sh", "-l")
 )
 async def host_shell_open(
     home: Homelab,
-    host: HostRef,
+    host: HostRefs,
     command: Annotated[list[str], Meta(description="Run this instead of a shell, such as ['htop']")] | None = None,
 ) -> Plan:
-    """Create a link to a terminal on a host. Give it to the person, who opens it in a browser. It works once, within
+    """Create a link to a terminal on each host. Give it to the person, who opens it in a browser. It works once, within
     five minutes. You cannot use it."""
     home.shells.require_page()
     if home.shells.needs_passphrase():
         await Passphrase(home.store).ensure_set()
-    found = await machine(home, host)
+    given = tuple(command or ())
+    if objection := home.command_rules.objection(given or LOGIN_SHELL):
+        raise objection
+
+    async def prepare(found: Machine) -> Plan:
+        return _invitation(home, found, given)
+
+    return await plan_each(
+        home, host, "Invite the person to terminals on", prepare, ("link", "terminal", "valid_seconds")
+    )
+
+
+def _invitation(home: Homelab, found: Machine, given: tuple[str, ...]) -> Plan:
     if not isinstance(found.transport, SshTransport):
         raise NotConfigured(
             f"{found} is reached by {found.transport.description}, which has no terminal",
             next_step=Advice("Register it by the address of its SSH server", HOST_REGISTER),
         )
-    given = tuple(command or ())
-    if objection := home.command_rules.objection(given or LOGIN_SHELL):
-        raise objection
     opens = not home.command_rules.allows(given or LOGIN_SHELL)
     place = found.transport.place
     argv = given or (LOGIN_SHELL if place.enter else ())

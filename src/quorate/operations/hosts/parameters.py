@@ -7,14 +7,18 @@ from typing import Annotated
 from msgspec import Meta
 
 from quorate.homelab.machines import Login
+from quorate.operations.registry import NAMES
 from quorate.secret import Secret
 
-HostRef = Annotated[str, Meta(description="Registered host, node, guest (CLUSTER/web01), or user@address:port")]
-HostRefs = Annotated[
-    str | list[str],
-    Meta(description="Host, list of hosts, label, or all"),
+_MACHINES = {NAMES: ("host", "node", "guest")}
+HostRef = Annotated[
+    str, Meta(description="Registered host, node, guest (CLUSTER/web01), or user@address:port", extra=_MACHINES)
 ]
-HostName = Annotated[str, Meta(description="Name of a registered host")]
+HostRefs = Annotated[str | list[str], Meta(description="One host or several, a label, or all", extra=_MACHINES)]
+HostNames = Annotated[
+    str | list[str], Meta(description="One registered host or several, a label, or all", extra={NAMES: ("host",)})
+]
+HostName = Annotated[str, Meta(extra={NAMES: ("host",)})]
 User = Annotated[str, Meta(description="Instead of the registered one")]
 Key = Annotated[str, Meta(description="Path of a private key on the server")]
 Password = Annotated[str, Meta(description="For this call only; kept nowhere")]

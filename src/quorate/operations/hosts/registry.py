@@ -13,9 +13,11 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, checked
 from quorate.homelab.registry import jumps
 from quorate.homelab.secret_scope import new_pairs, question_about
+from quorate.homelab.selection import select_records, within_time
 from quorate.homelab.services.installations import Ledger
 from quorate.homelab.verification import verification
-from quorate.operations.hosts.parameters import HostName, Key, Port, Reference
+from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
+from quorate.operations.hosts.several import join_plans
 from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import moment
@@ -33,19 +35,24 @@ Labels = Annotated[list[str], Meta(description="Such as role=nas")]
 )
 async def host_list(
     home: Homelab,
-    host: HostName | None = None,
+    host: HostNames | None = None,
     label: str | None = None,
     clusters: Annotated[bool, Meta(description="Also nodes and guests of the clusters")] = True,
     inactive: bool = False,
     limit: Annotated[int, Meta(ge=1, le=500)] = 100,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table | dict[str, Any]:
-    """Hosts that commands can be sent to: registered ones, nodes and guests. With `host`, its whole record."""
-    if host is not None:
-        return _as_dict(await home.hosts.get(host))
-    kept = [one for one in await home.hosts.all() if (inactive or one.active) and (not label or label in one.labels)]
+    """Hosts that commands can be sent to: registered ones, nodes and guests. With one `host`, its whole record."""
+    if host is None:
+        everyone = await home.hosts.all()
+        kept = [one for one in everyone if (inactive or one.active) and (not label or label in one.labels)]
+    else:
+        chosen = await select_records(home, host, inactive=inactive)
+        if not chosen.several:
+            return _as_dict(chosen.hosts[0])
+        kept, clusters = [one for one in chosen.hosts if not label or label in one.labels], False
     rows = [["host", one.name, one.at, one.user or "", ", ".join(one.labels), _verified(one)] for one in kept]
-    silent = {}
+    silent = {} if host is None else {name: str(problem) for name, problem in chosen.failures.items()}
     for cluster in home.clusters if clusters and not label else ():
         try:
             rows += [
@@ -76,7 +83,7 @@ async def host_register(
     key: Key | None = None,
     password: Reference | None = None,
     sudo_password: Reference | None = None,
-    jump: Annotated[str, Meta(description="Registered host to go through")] | None = None,
+    jump: Annotated[HostName, Meta(description="Registered host to go through")] | None = None,
     labels: Labels | None = None,
     display_name: str | None = None,
     verify: Annotated[bool, Meta(description="Log in once it is registered")] = True,
@@ -102,9 +109,18 @@ async def host_register(
     search_words="forget unregister remove host server from the list",
     example="host=nas",
 )
-async def host_remove(home: Homelab, host: HostName) -> Plan:
-    """Forget a registered host. The machine itself is not touched."""
-    old = await home.hosts.get(host)
+async def host_remove(home: Homelab, host: HostNames) -> Plan:
+    """Forget registered hosts. The machines themselves are not touched."""
+    chosen = await select_records(home, host, inactive=True)
+    if not chosen.several:
+        return await _removal(home, chosen.hosts[0])
+    plans = await within_time(chosen.hosts, lambda old: _removal(home, old))
+    named = zip(map(str, chosen.hosts), plans, strict=True)
+    return join_plans("Forget", named, chosen.failures, ("records_forgotten",))
+
+
+async def _removal(home: Homelab, old: Host) -> Plan:
+    host = old.name
     if any(one.jump == host for one in await home.hosts.everyone()):
         users = [one.name for one in await home.hosts.all() if one.jump == host]
         raise Conflict(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from quorate.hints import HOST_REGISTER, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Login, Machine, is_node
-from quorate.homelab.selection import SECONDS, Selection, ask_each, select
+from quorate.homelab.selection import HOST_SECONDS, SECONDS, Selection, ask_each, select
 from quorate.operations.machine import machine_label
-from quorate.operations.plan import Action, Plan
-from quorate.operations.registry import Table, page
+from quorate.operations.plan import Action, Call, Performed, Plan, StepContext
+from quorate.operations.registry import Risk, Table, page
 from quorate.problems import Conflict, HostNotFound, Problem
 from quorate.pve.tasks import Report
 
@@ -19,80 +20,193 @@ WHY_NOT = "why_not"
 MOST_REASONS = 10
 
 Rows = list[list[Any]]
+Facts = dict[str, Any]
+Answer = TypeVar("Answer", Facts, Table, Facts | Table)
+T = TypeVar("T")
+
+
+# -- reads -------------------------------------------------------------------------------------------------------------
 
 
 async def answer_each(
     home: Homelab,
     host: str | list[str],
-    ask: Callable[[Machine], Awaitable[Rows]],
+    ask: Callable[[Machine], Awaitable[Rows | Table]],
     columns: Sequence[str],
     *,
     seconds: float = SECONDS,
     report: Report | None = None,
 ) -> Table:
-    """The rows of each host, each of them after the host's name; hosts that did not answer come first."""
-    chosen = await select(home, host)
-    answers = await ask_each(chosen.machines, ask, seconds=seconds, report=report)
-    rows: Rows = []
-    silent = dict(chosen.failures)
-    for one, answer in zip(chosen.machines, answers, strict=True):
-        if isinstance(answer, Problem):
-            silent[machine_label(one)] = answer
+    """A table even for one host: the rows of each, after its name; hosts that did not answer come first."""
+
+    async def table(one: Machine) -> Table:
+        answer = await ask(one)
+        return answer if isinstance(answer, Table) else Table(tuple(columns), answer, len(answer))
+
+    return await _ask_all(await select(home, host), table, columns, seconds=seconds, report=report)
+
+
+async def describe_each(
+    home: Homelab,
+    host: str | list[str],
+    describe: Callable[[Machine], Awaitable[Answer]],
+    columns: Sequence[str] = (),
+    *,
+    login: Login = Login(),  # noqa: B008 - it is frozen
+    seconds: float = SECONDS,
+    host_seconds: float = HOST_SECONDS,
+    report: Report | None = None,
+) -> Answer | Table:
+    """The answer of a single host as it is; of several, a table with a row for each, or with their rows."""
+    chosen = await select(home, host, login)
+    if not chosen.several:
+        return await describe(chosen.machines[0])
+    return await _ask_all(chosen, describe, columns, seconds=seconds, host_seconds=host_seconds, report=report)
+
+
+async def _ask_all(
+    chosen: Selection, ask: Callable[[Machine], Awaitable[Answer]], columns: Sequence[str], **limits: Any
+) -> Table:
+    answers = await ask_each(chosen.machines, ask, **limits)
+    return join_answers(zip(map(machine_label, chosen.machines), answers, strict=True), chosen.failures, columns)
+
+
+def join_answers(
+    answers: Iterable[tuple[str, Facts | Table | Problem]],
+    failures: Mapping[str, Problem],
+    columns: Sequence[str] = (),
+) -> Table:
+    """One table: hosts that did not answer, then a row for each answer or its rows, after the host's name."""
+    answered: list[tuple[str, Facts | Table]]
+    answered, failures = _apart(answers, failures)
+    found: list[tuple[str, Facts]] = []
+    beside: list[tuple[str, Mapping[str, Any]]] = []
+    for label, answer in answered:
+        if isinstance(answer, Table):
+            found += [(label, dict(zip(answer.columns, row, strict=True))) for row in answer.rows]
+            beside.append((label, answer.facts))
         else:
-            rows += [[machine_label(one), *row, ""] for row in answer]
-    failed: Rows = [[name, *("" for _ in columns), str(problem)] for name, problem in silent.items()]
-    count = max(1, len(failed) + len(rows))
-    table = page(("host", *columns, WHY_NOT), [*failed, *rows], limit=count, offset=0)
-    table.facts = {"hosts": len(chosen.machines) + len(chosen.failures), "failed": len(failed)}
+            found.append((label, answer))
+            beside.append((label, {}))
+    given = columns or dict.fromkeys(name for _, row in found for name in row)
+    names = [name for name in given if name not in ("host", WHY_NOT)]
+    rows: Rows = [[label, *("" for _ in names), str(problem)] for label, problem in failures.items()]
+    rows += [[label, *(row.get(name, "") for name in (*names, WHY_NOT))] for label, row in found]
+    table = page(("host", *names, WHY_NOT), rows, limit=max(1, len(rows)), offset=0)
+    table.facts = {"hosts": len(beside) + len(failures), "failed": len(failures), **_by_host(beside)}
     return table
+
+
+def _apart(
+    answers: Iterable[tuple[str, T | Problem]], failures: Mapping[str, Problem]
+) -> tuple[list[tuple[str, T]], dict[str, Problem]]:
+    """The answers, and why the other hosts have none."""
+    answered: list[tuple[str, T]] = []
+    failed = dict(failures)
+    for label, answer in answers:
+        if isinstance(answer, Problem):
+            failed[label] = answer
+        else:
+            answered.append((label, answer))
+    return answered, failed
+
+
+def _by_host(facts: Sequence[tuple[str, Mapping[str, Any]]]) -> Facts:
+    """A fact that all hosts share as it is, others by host."""
+    joined: Facts = {}
+    for name in dict.fromkeys(name for _, one in facts for name in one if name != "host"):
+        values = {label: one[name] for label, one in facts if name in one}
+        first = next(iter(values.values()))
+        shared = len(values) == len(facts) and all(value == first for value in values.values())
+        joined[name] = first if shared else values
+    return joined
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
 
 
 async def plan_each(
     home: Homelab,
     host: str | list[str],
     summary: str,
-    prepare: Callable[[Machine], Awaitable[Action]],
+    prepare: Callable[[Machine], Awaitable[Action | Plan]],
     columns: tuple[str, ...],
     *,
     login: Login = Login(),  # noqa: B008 - it is frozen
+    seconds: float = SECONDS,
 ) -> Plan:
-    """One step for each host, side by side. `summary` ends where the hosts are named: "Restart nginx on"."""
+    """The steps of each host, hosts side by side. `summary` ends where the hosts are named: "Restart nginx on"."""
     chosen = await select(home, host, login)
     if not chosen.several:
         [only] = chosen.machines
+        prepared = await prepare(only)
+        if isinstance(prepared, Plan):
+            return prepared
         facts = {"host": machine_label(only), "way": only.transport.description}
-        action = await prepare(only)
-        return Plan(f"{summary} {machine_label(only)}", (action,), facts=facts)
-    return await _plan_for_all(chosen, summary, prepare, columns)
+        return Plan(f"{summary} {machine_label(only)}", (prepared,), facts=facts)
 
-
-async def _plan_for_all(
-    chosen: Selection,
-    summary: str,
-    prepare: Callable[[Machine], Awaitable[Action]],
-    columns: tuple[str, ...],
-) -> Plan:
-    async def ready(one: Machine) -> Action:
+    async def ready(one: Machine) -> Action | Plan:
         await is_node(one)  # whether it answers at all; what it says is remembered for the judgment of the plan
         return await prepare(one)
 
-    answers = await ask_each(chosen.machines, ready, host_seconds=SECONDS)
-    failures = dict(chosen.failures)
-    actions = []
-    for one, answer in zip(chosen.machines, answers, strict=True):
-        if isinstance(answer, Problem):
-            failures[machine_label(one)] = answer
-        else:
-            actions.append(answer)
-    if not actions:
+    answers = await ask_each(chosen.machines, ready, seconds=seconds, host_seconds=seconds)
+    plans = [Plan(one.says, (one,)) if isinstance(one, Action) else one for one in answers]
+    return join_plans(summary, zip(map(machine_label, chosen.machines), plans, strict=True), chosen.failures, columns)
+
+
+def join_plans(
+    summary: str,
+    answers: Iterable[tuple[str, Plan | Problem]],
+    failures: Mapping[str, Problem],
+    columns: tuple[str, ...],
+) -> Plan:
+    """One plan for all hosts, each with the steps of its own plan in order."""
+    plans, failures = _apart(answers, failures)
+    if not plans:
         raise _none_usable(summary, failures)
+    steps = [_steps(label, plan) for label, plan in plans]
+    following = plans[0][1].next_step
     return Plan(
-        f"{summary} {len(actions)} host{'' if len(actions) == 1 else 's'}",
-        tuple(actions),
+        f"{summary} {len(plans)} host{'' if len(plans) == 1 else 's'}",
+        tuple(step for part in steps for step in part),
+        unchanged=tuple(f"{label}: {one}" for label, plan in plans for one in plan.unchanged),
         failures=tuple(f"{name}: {problem}" for name, problem in failures.items()),
         independent=True,
+        sequences=tuple(len(part) for part in steps if part),
         columns=columns,
+        next_step=following if all(plan.next_step == following for _, plan in plans) else None,
+        facts=_by_host([(label, plan.facts) for label, plan in plans]),
+        warnings=_warnings(plans),
+        risk=Risk.DESTROY if any(plan.risk is Risk.DESTROY for _, plan in plans) else None,
     )
+
+
+def _steps(label: str, plan: Plan) -> list[Call | Action]:
+    """Each names its host, and the last one reads what the plan would read in the end."""
+    steps = [step if label in step.says else replace(step, says=f"{label}: {step.says}") for step in plan.calls]
+    if steps and plan.after is not None:
+        last = steps[-1]
+        assert isinstance(last, Action)
+        steps[-1] = replace(last, perform=_then(last, plan.after))
+    return steps
+
+
+def _then(step: Action, after: Callable[[], Awaitable[Mapping[str, Any]]]) -> Callable[..., Awaitable[Performed]]:
+    async def perform(context: StepContext) -> Performed:
+        performed = await step.perform(context)
+        return performed if performed.running else replace(performed, facts={**performed.facts, **await after()})
+
+    return perform
+
+
+def _warnings(plans: Sequence[tuple[str, Plan]]) -> tuple[str | Advice, ...]:
+    """Each once, with the hosts that it is about unless it is about all of them."""
+    advice: list[str | Advice] = []
+    for _, plan in plans:
+        advice += [one for one in plan.warnings if isinstance(one, Advice) and one not in advice]
+    shared = by_reason((label, one) for label, plan in plans for one in plan.warnings if isinstance(one, str))
+    texts = (text if len(labels) == len(plans) else f"{', '.join(labels)}: {text}" for text, labels in shared.items())
+    return (*texts, *advice)
 
 
 def by_reason(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

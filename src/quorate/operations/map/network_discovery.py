@@ -12,6 +12,8 @@ from quorate.homelab.devices.device import Device
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.devices.survey import Look, look_at_all
 from quorate.homelab.homelab import Homelab
+from quorate.homelab.selection import expand_all
+from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.map.network_scan import Seconds, Targets, scanned
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.problems import BadArgument, Problem
@@ -32,7 +34,7 @@ SCAN_SHARE = 0.4
 async def network_discover(
     home: Homelab,
     report: Report,
-    hosts: Annotated[list[str], Meta(max_length=1000, description="Only these; as host_exec names them")] | None = None,
+    hosts: Annotated[HostRefs, Meta(description="Only these: one or several, a label, or all")] | None = None,
     labels: Annotated[list[str], Meta(description="Only registered hosts with all of these")] | None = None,
     scan: Annotated[Targets, Meta(description="Scan these ranges first, and try what answers SSH, too")] | None = None,
     concurrency: Annotated[int, Meta(ge=1, le=64)] = AT_ONCE,
@@ -48,7 +50,7 @@ async def network_discover(
         raise BadArgument(
             "hosts and labels do not go together", next_step="Give the names, or what they have in common"
         )
-    refs = [*hosts] if hosts else await _registered(home, labels or [])
+    refs = (await expand_all(home, hosts))[0] if hosts else await _registered(home, labels or [])
     if not hosts and not labels:
         refs += [ref for ref, row in rows.items() if row.status in ("running", "online") and not row.template]
     if scan:

@@ -10,16 +10,18 @@ from msgspec import Meta
 from quorate.hints import ANSIBLE_CHECK, ANSIBLE_RUN, SERVICE_INSTALL, Advice
 from quorate.homelab.ansible import checked_tags, play, require_ansible
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine
 from quorate.homelab.secret_scope import question_about
+from quorate.homelab.selection import select
 from quorate.homelab.services.health import wait_until_healthy
 from quorate.homelab.services.installations import Installed, Ledger, address_of, place_of
 from quorate.homelab.services.settings import ChosenSettings, choose
 from quorate.homelab.services.template import VERSION, Ansible, Template
-from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import describe_each, plan_each
 from quorate.operations.machine import machine_action
 from quorate.operations.plan import Plan
-from quorate.operations.registry import Risk, operation
+from quorate.operations.registry import Risk, Table, operation
 from quorate.operations.services.parameters import (
     ServiceName,
     ServiceSettings,
@@ -130,6 +132,8 @@ def _ansible(template: Template) -> Ansible:
     return template.ansible
 
 
+SPARE_SECONDS = 5.0
+"""For the message of a playbook that takes too long."""
 Tags = Annotated[list[str], Meta(description="Only tasks with one of these tags")]
 
 
@@ -141,16 +145,23 @@ Tags = Annotated[list[str], Meta(description="Only tasks with one of these tags"
 async def ansible_check(
     home: Homelab,
     service: ServiceName,
-    host: HostRef,
+    host: HostRefs,
     report: Report,
     tags: Tags | None = None,
     extra_vars: ServiceSettings | None = None,
     seconds: Annotated[float, Meta(ge=5, le=600, description="Longest time")] = 50,
-) -> dict[str, Any]:
-    """Try the playbook of a service on a host in check mode: what it would change, with a diff. Changes nothing."""
+) -> dict[str, Any] | Table:
+    """Try the playbook of a service on hosts in check mode: what it would change, with a diff. Changes nothing."""
     template = template_of(home, service)
-    place = await machine(home, host)
-    return await check(home, place, template, extra_vars or {}, tags or (), seconds, report)
+    several = (await select(home, host)).several
+
+    async def describe(place: Machine) -> dict[str, Any]:
+        own = None if several else report  # tasks of one host, or hosts
+        return await check(home, place, template, extra_vars or {}, tags or (), seconds, own)
+
+    columns = ("would_change", "counts", "diff")
+    longest = seconds + SPARE_SECONDS
+    return await describe_each(home, host, describe, columns, seconds=longest, host_seconds=longest, report=report)
 
 
 @operation(
@@ -161,10 +172,14 @@ async def ansible_check(
 async def ansible_run(
     home: Homelab,
     service: ServiceName,
-    host: HostRef,
+    host: HostRefs,
     tags: Tags | None = None,
     extra_vars: ServiceSettings | None = None,
 ) -> Plan:
-    """Run the playbook of a service on a host, or those of its tasks that have a tag."""
+    """Run the playbook of a service on hosts, or those of its tasks that have a tag."""
     template = template_of(home, service)
-    return await install(home, await machine(home, host), template, extra_vars or {}, tags or ())
+
+    async def prepare(place: Machine) -> Plan:
+        return await install(home, place, template, extra_vars or {}, tags or ())
+
+    return await plan_each(home, host, f"Run the playbook of {template.title} on", prepare, ("changed", "health"))

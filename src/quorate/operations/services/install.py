@@ -8,16 +8,20 @@ from msgspec import Meta
 
 from quorate.hints import SERVICE_INSTALL, Advice
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine
+from quorate.homelab.selection import SECONDS
 from quorate.homelab.services.installations import Ledger, place_of
 from quorate.homelab.services.template import Method, Template
-from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import plan_each
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, operation
 from quorate.operations.services import ansible, compose, terraform
 from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
 from quorate.operations.services.placement import GuestPlace, placed
 from quorate.problems import BadArgument, NotFound
+
+INSTALLED = ("health", "version", "changed", "done", "made_up")
 
 
 @operation(
@@ -30,7 +34,7 @@ from quorate.problems import BadArgument, NotFound
 async def service_install(
     home: Homelab,
     service: ServiceName,
-    host: HostRef | None = None,
+    host: HostRefs | None = None,
     settings: ServiceSettings | None = None,
     method: Annotated[Method, Meta(description="Where the service has several")] | None = None,
     docker: Annotated[bool, Meta(description="Install Docker if there is none (Debian, Ubuntu)")] = False,
@@ -40,7 +44,7 @@ async def service_install(
     ]
     | None = None,
 ) -> Plan:
-    """Install a service on a host, or change its settings; done when it is healthy. Can create the guest for it."""
+    """Install a service on hosts, or change its settings; done when it is healthy. Can create the guest for it."""
     template = template_of(home, service)
     how = template.method(method)
     given = settings or {}
@@ -49,12 +53,16 @@ async def service_install(
     if place is not None:
         return await placed(home, template, how, given, place)
     assert host is not None
-    there = await machine(home, host)
-    if how == "compose":
-        return await compose.install(home, there, template, given, docker=docker)
-    if how == "ansible":
-        return await ansible.install(home, there, template, given)
-    return await terraform.install(home, there, template, given)
+
+    async def prepare(there: Machine) -> Plan:
+        if how == "compose":
+            return await compose.install(home, there, template, given, docker=docker)
+        if how == "ansible":
+            return await ansible.install(home, there, template, given)
+        return await terraform.install(home, there, template, given)
+
+    seconds = terraform.PLAN_SECONDS if how == "terraform" else SECONDS
+    return await plan_each(home, host, f"Install {template.title} on", prepare, INSTALLED, seconds=seconds)
 
 
 @operation(
@@ -67,25 +75,31 @@ async def service_install(
 async def service_upgrade(
     home: Homelab,
     service: ServiceName,
-    host: HostRef,
+    host: HostRefs,
     to: Annotated[str, Meta(description="Version; default: that of the catalogue")] | None = None,
 ) -> Plan:
     """Upgrade a service to another version. If it stays unhealthy, the previous version is restored (Compose)."""
     template = template_of(home, service)
-    there = await machine(home, host)
-    how = await _method(home, there, template)
     if to is not None and not template.version:
         raise BadArgument(f"{template.title} has no version to choose", next_step="Leave `to` out")
-    if how == "compose":
-        return await compose.upgrade(home, there, template, to)
-    if await Ledger(home.store).find(place_of(there), template.id) is None:
-        raise NotFound(
-            f"{template.title} was not installed on {there} from here", next_step=Advice("Install it", SERVICE_INSTALL)
-        )
-    given: dict[str, Any] = {"version": to or template.version} if to or template.version else {}
-    if how == "ansible":
-        return await ansible.install(home, there, template, given)
-    return await terraform.install(home, there, template, given)
+
+    async def prepare(there: Machine) -> Plan:
+        how = await _method(home, there, template)
+        if how == "compose":
+            return await compose.upgrade(home, there, template, to)
+        if await Ledger(home.store).find(place_of(there), template.id) is None:
+            raise NotFound(
+                f"{template.title} was not installed on {there} from here",
+                next_step=Advice("Install it", SERVICE_INSTALL),
+            )
+        given: dict[str, Any] = {"version": to or template.version} if to or template.version else {}
+        if how == "ansible":
+            return await ansible.install(home, there, template, given)
+        return await terraform.install(home, there, template, given)
+
+    return await plan_each(
+        home, host, f"Upgrade {template.title} on", prepare, INSTALLED, seconds=terraform.PLAN_SECONDS
+    )
 
 
 @operation(
@@ -97,18 +111,23 @@ async def service_upgrade(
 async def service_uninstall(
     home: Homelab,
     service: ServiceName,
-    host: HostRef,
+    host: HostRefs,
     data: Annotated[bool, Meta(description="Delete its data and settings, too")] = False,
 ) -> Plan:
-    """Uninstall a service from a host. Its data stays unless requested otherwise."""
+    """Uninstall a service from hosts. Its data stays unless requested otherwise."""
     template = template_of(home, service)
-    there = await machine(home, host)
-    how = await _method(home, there, template)
-    if how == "compose":
-        return await compose.uninstall(home, there, template, data=data)
-    if how == "ansible":
-        return await ansible.uninstall(home, there, template, data=data)
-    return await terraform.uninstall(home, there, template, data=data)
+
+    async def prepare(there: Machine) -> Plan:
+        how = await _method(home, there, template)
+        if how == "compose":
+            return await compose.uninstall(home, there, template, data=data)
+        if how == "ansible":
+            return await ansible.uninstall(home, there, template, data=data)
+        return await terraform.uninstall(home, there, template, data=data)
+
+    return await plan_each(
+        home, host, f"Remove {template.title} from", prepare, ("removed", "data"), seconds=terraform.PLAN_SECONDS
+    )
 
 
 async def _method(home: Homelab, place: Machine, template: Template) -> Method:

@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from quorate.hints import ANSIBLE_CHECK, TERRAFORM_REFRESH, Advice
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine
+from quorate.homelab.selection import select
 from quorate.homelab.services.catalogue import catalogue
 from quorate.homelab.services.compose import compose_of
 from quorate.homelab.services.health import find_health_problem
@@ -21,7 +22,8 @@ from quorate.homelab.services.settings import require_known
 from quorate.homelab.services.template import Template
 from quorate.homelab.workloads.deployments import Deployment
 from quorate.inside.posix_script import script
-from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import answer_each
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.services import compose
 from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
@@ -29,6 +31,8 @@ from quorate.problems import Problem
 from quorate.pve.tasks import gather_bounded
 
 SHOWN = 20
+IN_SHORT = ("service", "method", "kept", "state", "health", "version", "catalogue_has", "drift", "underway", "why_not")
+"""What is shown of a service on several hosts."""
 ASKED_AT_ONCE = 4
 REACHED_SECONDS = 20.0
 UNFINISHED = ("installing", "upgrading")
@@ -106,36 +110,44 @@ async def service_info(home: Homelab, service: ServiceName) -> dict[str, Any]:
     example="service=gitea host=docker01",
 )
 async def service_check(
-    home: Homelab, service: ServiceName, host: HostRef, settings: ServiceSettings | None = None
-) -> dict[str, Any]:
-    """Whether a host has what a service needs: ports, memory, disk, architecture, Compose. Changes nothing."""
+    home: Homelab, service: ServiceName, host: HostRefs, settings: ServiceSettings | None = None
+) -> dict[str, Any] | Table:
+    """Whether hosts have what a service needs: ports, memory, disk, architecture, Compose. Changes nothing."""
     from quorate.homelab.services.requirements import (
         check_requirements,
         collect_requirements,
     )  # many parsers, for those who need them
 
     one = template_of(home, service)
-    place = await machine(home, host)
     require_known(one, settings or {})
     given = {name: str(value) for name, value in (settings or {}).items()}
-    old = await Ledger(home.store).find(place_of(place), one.id)
-    facts = await collect_requirements(place)
-    own = old.settings if old and old.state == "installed" else {}
-    rows = check_requirements(one, {**own, **given}, facts, home.settings.services_folder, own)
-    if one.compose:
-        try:
-            command = await compose_of(place)
-            rows.append(["Compose", "any", " ".join(command or ()), "ok" if command else "missing"])
-        except Problem as problem:
-            rows.append(["Compose", "any", str(problem), "not known"])
-    verdicts = {row[3] for row in rows}
-    return {
-        "service": one.id,
-        "host": str(place),
-        "fits": "no" if "missing" in verdicts else "not sure" if "not known" in verdicts else "yes",
-        "checks": {"columns": ["what", "needed", "found", "verdict"], "rows": rows},
-        **({"not_known": facts.not_known} if facts.not_known else {}),
-    }
+
+    async def check(place: Machine) -> tuple[dict[str, Any], list[list[str]]]:
+        old = await Ledger(home.store).find(place_of(place), one.id)
+        facts = await collect_requirements(place)
+        own = old.settings if old and old.state == "installed" else {}
+        rows = check_requirements(one, {**own, **given}, facts, home.settings.services_folder, own)
+        if one.compose:
+            try:
+                command = await compose_of(place)
+                rows.append(["Compose", "any", " ".join(command or ()), "ok" if command else "missing"])
+            except Problem as problem:
+                rows.append(["Compose", "any", str(problem), "not known"])
+        verdicts = {row[3] for row in rows}
+        fits = "no" if "missing" in verdicts else "not sure" if "not known" in verdicts else "yes"
+        not_known = {"not_known": facts.not_known} if facts.not_known else {}
+        return {"service": one.id, "host": str(place), "fits": fits, **not_known}, rows
+
+    async def of_several(place: Machine) -> list[list[Any]]:
+        answer, rows = await check(place)
+        lacking = {row[0]: f"{row[1]} needed, found {row[2]}" for row in rows if row[3] != "ok"}
+        return [[answer["fits"], lacking]]
+
+    chosen = await select(home, host)
+    if chosen.several:
+        return await answer_each(home, host, of_several, ("fits", "lacking"))
+    answer, rows = await check(chosen.machines[0])
+    return answer | {"checks": {"columns": ["what", "needed", "found", "verdict"], "rows": rows}}
 
 
 @operation(
@@ -143,29 +155,43 @@ async def service_check(
     search_words="is the service healthy running version drift what is installed on host compose project",
     example="host=docker01",
 )
-async def service_status(home: Homelab, host: HostRef, service: ServiceName | None = None) -> dict[str, Any]:
-    """Services on a host: what runs, health, version, and what differs from what was installed."""
-    place = await machine(home, host)
+async def service_status(home: Homelab, host: HostRefs, service: ServiceName | None = None) -> dict[str, Any] | Table:
+    """Services on hosts: what runs, health, version, and what differs from what was installed."""
     ledger = Ledger(home.store)
-    if service is not None:
-        one = template_of(home, service)
+    template = template_of(home, service) if service is not None else None
+
+    async def one_service(place: Machine, template: Template) -> dict[str, Any]:
         await _require_reached(place)
-        return await _status(home, place, one, await ledger.find(place_of(place), one.id))
+        return await _status(home, place, template, await ledger.find(place_of(place), template.id))
+
+    async def of_several(place: Machine) -> Table:
+        found = [await one_service(place, template)] if template else (await services_on(home, place))[0]
+        rows = [[one.get(name, "") for name in IN_SHORT] for one in found]
+        return Table(IN_SHORT, rows, len(rows))
+
+    chosen = await select(home, host)
+    if chosen.several:
+        return await answer_each(home, host, of_several, IN_SHORT)
+    [place] = chosen.machines
+    if template:
+        return await one_service(place, template)
+    found, more = await services_on(home, place)
+    return {"host": str(place), "services": found or "none", **({"more": more} if more else {})}
+
+
+async def services_on(home: Homelab, place: Machine) -> tuple[list[dict[str, Any]], int]:
+    """The status of those that were installed there, and how many are left out."""
     where = place_of(place)
     known = catalogue(home.settings.catalogue).services
-    found = [entry for entry in await ledger.everything() if entry.host == where]
+    entries = [entry for entry in await Ledger(home.store).everything() if entry.host == where]
 
-    async def told_of(entry: Installed) -> dict[str, Any]:
+    async def describe(entry: Installed) -> dict[str, Any]:
         if template := known.get(entry.service):
             return await _status(home, place, template, entry)
         return {"service": entry.service, "kept": entry.state, "state": GONE}
 
-    told = await gather_bounded(ASKED_AT_ONCE, [partial(told_of, entry) for entry in found[:SHOWN]])
-    return {
-        "host": str(place),
-        "services": told or "none",
-        **({"more": len(found) - SHOWN} if len(found) > SHOWN else {}),
-    }
+    found = await gather_bounded(ASKED_AT_ONCE, [partial(describe, entry) for entry in entries[:SHOWN]])
+    return list(found), max(0, len(entries) - SHOWN)
 
 
 async def _require_reached(place: Machine) -> None:

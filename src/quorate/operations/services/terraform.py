@@ -42,7 +42,7 @@ async def planned(
             why="Planning already hands it to providers, before a person can agree to where it goes",
             next_step="Give it by env: or file:",
         )
-    return await at.plan(template, chosen.values, _host(home, place), kind, seconds)
+    return await at.plan(template, chosen.values, _host(home, place, at), kind, seconds)
 
 
 async def install(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any]) -> Plan:
@@ -122,11 +122,11 @@ def _counted(saved: SavedPlan) -> str:
     return ", ".join(f"{count} to {name}" for name, count in saved.counts.items()) or "outputs only"
 
 
-def _host(home: Homelab, place: Machine) -> dict[str, str]:
-    """Variables that a template may declare; those that it does not are passed over."""
+def _host(home: Homelab, place: Machine, at: Workspace) -> dict[str, str]:
+    """Variables that a template may declare; those that it does not are ignored."""
     found = {"host_name": place.name}
     if place.target is not None:
-        folder = private_folder(home.settings.work)
+        folder = private_folder(at.folder)
         write_private(folder / "known_hosts", trusted_keys(ssh_of(place, home.ssh)))
         found |= {
             "host_address": place.target.host,

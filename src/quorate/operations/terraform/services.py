@@ -8,13 +8,16 @@ from msgspec import Meta
 
 from quorate.hints import TERRAFORM_APPLY, TERRAFORM_PLAN, Advice
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import machine
-from quorate.operations.hosts.parameters import HostRef
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.installations import place_of
+from quorate.homelab.terraform import Workspace
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import describe_each, plan_each
 from quorate.operations.plan import Plan
-from quorate.operations.registry import Risk, operation
+from quorate.operations.registry import Risk, Table, operation
 from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
-from quorate.operations.services.terraform import applying, destroying, planned, workspace
-from quorate.problems import NotFound
+from quorate.operations.services.terraform import PLAN_SECONDS, applying, destroying, planned, workspace
+from quorate.problems import BadArgument, NotFound
 
 Longest = Annotated[float, Meta(ge=5, le=600, description="Longest time; the first one fetches providers")]
 
@@ -27,16 +30,25 @@ Longest = Annotated[float, Meta(ge=5, le=600, description="Longest time; the fir
 async def terraform_plan(
     home: Homelab,
     service: ServiceName,
-    host: HostRef,
+    host: HostRefs,
     settings: ServiceSettings | None = None,
     seconds: Longest = 50,
-) -> dict[str, Any]:
+) -> dict[str, Any] | Table:
     """Plan a Terraform service and keep the plan: what would be created, changed, destroyed. Nothing is applied."""
     template = template_of(home, service)
-    place = await machine(home, host)
-    saved = await planned(home, place, template, settings or {}, seconds=seconds)
-    step = Advice("Apply exactly this plan", TERRAFORM_APPLY(service=template.id, host=host, plan=saved.hash))
-    return {**saved.as_dict(), "next": "Nothing to do" if saved.empty else step}
+
+    async def describe(place: Machine) -> dict[str, Any]:
+        saved = await planned(home, place, template, settings or {}, seconds=seconds)
+        apply = TERRAFORM_APPLY(service=template.id, host=place_of(place), plan=saved.hash)
+        step = Advice("Apply exactly this plan", apply)
+        return {**saved.as_dict(), "next": "Nothing to do" if saved.empty else step}
+
+    found = await describe_each(
+        home, host, describe, ("plan", "counts", "drift", "outputs_changed"), seconds=seconds, host_seconds=seconds
+    )
+    if isinstance(found, Table):
+        found.facts["next"] = Advice("Apply exactly these plans", TERRAFORM_APPLY(service=template.id))
+    return found
 
 
 @operation(
@@ -48,13 +60,31 @@ async def terraform_plan(
 async def terraform_apply(
     home: Homelab,
     service: ServiceName,
-    host: HostRef,
-    plan: Annotated[str, Meta(description="As terraform_plan named it")],
+    host: HostRefs,
+    plan: Annotated[str | list[str], Meta(description="As terraform_plan named it; of several hosts, each its own")],
 ) -> Plan:
     """Apply exactly the plan that terraform_plan has shown. DESTROY if it destroys or replaces anything."""
     template = template_of(home, service)
-    place = await machine(home, host)
-    return applying(home, place, template, await workspace(home, place, template).saved(plan))
+    plans = [plan] if isinstance(plan, str) else plan
+
+    async def prepare(place: Machine) -> Plan:
+        at = workspace(home, place, template)
+        return applying(home, place, template, await at.saved(_own(at, place, plans)))
+
+    return await plan_each(home, host, f"Apply the plan for {template.title} on", prepare, ("done",))
+
+
+def _own(at: Workspace, place: Machine, plans: list[str]) -> str:
+    """The one that was made for this host."""
+    if len(plans) == 1:
+        return plans[0]
+    own = [one for one in plans if at.has(one)]
+    if len(own) != 1:
+        raise BadArgument(
+            f"{len(own) or 'None'} of the plans {'are' if own else 'is'} for {place}",
+            next_step=Advice("Give one plan for each host", TERRAFORM_PLAN(host=place_of(place))),
+        )
+    return own[0]
 
 
 @operation(
@@ -63,25 +93,29 @@ async def terraform_apply(
     example="service=registry host=nas",
 )
 async def terraform_refresh(
-    home: Homelab, service: ServiceName, host: HostRef, seconds: Longest = 50
-) -> dict[str, Any]:
+    home: Homelab, service: ServiceName, host: HostRefs, seconds: Longest = 50
+) -> dict[str, Any] | Table:
     """Drift: what differs from what Terraform created. Changes nothing."""
     template = template_of(home, service)
-    place = await machine(home, host)
-    if not workspace(home, place, template).applied:
-        raise NotFound(
-            f"{template.title} was not created on {place} from here",
-            next_step=Advice("Plan it first", TERRAFORM_PLAN(service=template.id)),
-        )
-    saved = await planned(home, place, template, {}, "refresh", seconds)
-    told = saved.as_dict()
-    return {
-        "service": template.id,
-        "host": str(place),
-        "drifted": bool(saved.drift or saved.outputs),
-        "drift": told.get("drift", []),
-        **({"outputs_changed": told["outputs_changed"]} if saved.outputs else {}),
-    }
+
+    async def describe(place: Machine) -> dict[str, Any]:
+        if not workspace(home, place, template).applied:
+            raise NotFound(
+                f"{template.title} was not created on {place} from here",
+                next_step=Advice("Plan it first", TERRAFORM_PLAN(service=template.id)),
+            )
+        saved = await planned(home, place, template, {}, "refresh", seconds)
+        found = saved.as_dict()
+        return {
+            "service": template.id,
+            "host": str(place),
+            "drifted": bool(saved.drift or saved.outputs),
+            "drift": found.get("drift", []),
+            **({"outputs_changed": found["outputs_changed"]} if saved.outputs else {}),
+        }
+
+    columns = ("drifted", "drift", "outputs_changed")
+    return await describe_each(home, host, describe, columns, seconds=seconds, host_seconds=seconds)
 
 
 @operation(
@@ -89,6 +123,11 @@ async def terraform_refresh(
     search_words="terraform opentofu destroy everything it made tear down",
     example="service=registry host=nas",
 )
-async def terraform_destroy(home: Homelab, service: ServiceName, host: HostRef) -> Plan:
-    """Destroy everything that Terraform made for a service on a host, with its data."""
-    return await destroying(home, await machine(home, host), template_of(home, service))
+async def terraform_destroy(home: Homelab, service: ServiceName, host: HostRefs) -> Plan:
+    """Destroy everything that Terraform made for a service on hosts, with its data."""
+    template = template_of(home, service)
+
+    async def prepare(place: Machine) -> Plan:
+        return await destroying(home, place, template)
+
+    return await plan_each(home, host, f"Destroy {template.title} on", prepare, ("destroyed",), seconds=PLAN_SECONDS)

@@ -11,16 +11,17 @@ from quorate.command_rules import CommandRules
 from quorate.command_secrets import without_secrets
 from quorate.hints import WORKLOAD_GET, Advice
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine
 from quorate.homelab.services.installations import place_of
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.deployments import Deployment
 from quorate.homelab.workloads.docker_shapes import shown_command
 from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.engines import the_engine, with_workload
-from quorate.homelab.workloads.model import Power, Pull, Restart, Spec, Workload
+from quorate.homelab.workloads.model import EngineName, Power, Pull, Restart, Spec, Workload
 from quorate.inside.posix_script import script
-from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import plan_each
 from quorate.operations.machine import machine_action
 from quorate.operations.plan import Performed, Plan, StepContext
 from quorate.operations.registry import Risk, operation
@@ -50,7 +51,7 @@ def _deploy_risk(arguments: Mapping[str, Any]) -> Risk:
 )
 async def workload_deploy(
     home: Homelab,
-    host: HostRef,
+    host: HostRefs,
     name: Name,
     image: Annotated[str, Meta(description="nginx:1.27; for LXD and Incus an alias there, or images:debian/12")],
     engine: EngineChoice | None = None,
@@ -68,9 +69,7 @@ async def workload_deploy(
         bool, Meta(description="Replace one of that name (needs access admin); what is in no volume is lost")
     ] = False,
 ) -> Plan:
-    """Run a container on a host: pull the image, start it, check that it stays up. If not, everything is restored."""
-    place = await machine(home, host)
-    found = await the_engine(place, home.clock, engine)
+    """Run a container on hosts: pull the image, start it, check that it stays up. If not, everything is restored."""
     spec = Spec(
         request.name(name),
         request.image(image),
@@ -85,9 +84,21 @@ async def workload_deploy(
         request.labels(labels or {}),
         pull,
     )
+    named = require_workload_allowed(home.command_rules, spec)
+
+    async def prepare(place: Machine) -> Plan:
+        return await _deployment(home, place, spec, engine, replace=replace, named=named)
+
+    return await plan_each(home, host, f"Deploy {image} as {name} on", prepare, ("replaced", "engine_warns"))
+
+
+async def _deployment(
+    home: Homelab, place: Machine, spec: Spec, engine: EngineName | None, *, replace: bool, named: bool
+) -> Plan:
+    name, image = spec.name, spec.image
+    found = await the_engine(place, home.clock, engine)
     if objection := found.objection(spec):
         raise BadArgument(f"{found.name} cannot do that", why=objection)
-    named = require_workload_allowed(home.command_rules, spec)
     old = await found.find(name)
     if old is not None and not replace:
         raise Conflict(
@@ -104,7 +115,8 @@ async def workload_deploy(
             lambda tell: found.deploy(spec, tell, replace=replace), context.wait, context.report, home.ssh.pool
         )
         if done is None:
-            return Performed(running=True, next_step=Advice("See its progress", WORKLOAD_GET(host=host, name=name)))
+            shown = WORKLOAD_GET(host=place_of(place), name=name)
+            return Performed(running=True, next_step=Advice("See its progress", shown))
         replaced = {"replaced": done.replaced.image} if done.replaced else {}
         warned = {"engine_warns": list(done.warnings)} if done.warnings else {}
         return Performed({"workload": described(done.workload), **replaced, **warned})
@@ -144,22 +156,25 @@ async def _paths_to_make(place: Machine, spec: Spec) -> list[str]:
     example="host=docker01 name=whoami action=restart",
 )
 async def workload_power(
-    home: Homelab, host: HostRef, name: Name, action: Power, engine: EngineChoice | None = None
+    home: Homelab, host: HostRefs, name: Name, action: Power, engine: EngineChoice | None = None
 ) -> Plan:
     """Start, stop or restart a workload."""
-    place = await machine(home, host)
-    found, old = await with_workload(place, home.clock, name, engine)
-    does = f"{action.capitalize()} {old} on {place}"
-    if action != "restart" and old.running == (action == "start") and old.state not in ("paused", "restarting"):
-        return Plan(does, unchanged=(f"{old} is {old.state} already",))
 
-    async def perform(_: StepContext) -> Performed:
-        await _ensure_same(found, name, old)
-        await found.power(name, action)
-        now = await found.get(name)
-        return Performed({"before": old.state, "now": now.state, **({"health": now.health} if now.health else {})})
+    async def prepare(place: Machine) -> Plan:
+        found, old = await with_workload(place, home.clock, name, engine)
+        does = f"{action.capitalize()} {old} on {place}"
+        if action != "restart" and old.running == (action == "start") and old.state not in ("paused", "restarting"):
+            return Plan(does, unchanged=(f"{old} is already {old.state}",))
 
-    return Plan(does, (machine_action(place, does, f"{found.name} {action} {name} {_id(old)}", perform),))
+        async def perform(_: StepContext) -> Performed:
+            await _ensure_same(found, name, old)
+            await found.power(name, action)
+            now = await found.get(name)
+            return Performed({"before": old.state, "now": now.state, **({"health": now.health} if now.health else {})})
+
+        return Plan(does, (machine_action(place, does, f"{found.name} {action} {name} {_id(old)}", perform),))
+
+    return await plan_each(home, host, f"{action.capitalize()} {name} on", prepare, ("before", "now", "health"))
 
 
 @operation(
@@ -170,29 +185,31 @@ async def workload_power(
 )
 async def workload_remove(
     home: Homelab,
-    host: HostRef,
+    host: HostRefs,
     name: Name,
     volumes: Annotated[bool, Meta(description="Also its anonymous volumes")] = False,
     engine: EngineChoice | None = None,
 ) -> Plan:
     """Stop and remove a workload with all that is in no volume. Named volumes and paths of the host stay."""
-    place = await machine(home, host)
-    found, old = await with_workload(place, home.clock, name, engine)
 
-    async def perform(_: StepContext) -> Performed:
-        await _ensure_same(found, name, old)
-        await found.remove(name, volumes=volumes)
-        if await found.find(name) is not None:
-            raise Conflict(
-                f"{old} is still there", next_step=Advice("See its state", WORKLOAD_GET(host=host, name=name))
-            )
-        return Performed({"removed": name})
+    async def prepare(place: Machine) -> Plan:
+        found, old = await with_workload(place, home.clock, name, engine)
 
-    does = f"Remove {old} ({old.state}, {old.image}) from {place}"
-    line = f"{found.name} remove {name} {_id(old)}" + (" with its volumes" if volumes else "")
-    volumes_told = {"volumes": [str(one) for one in old.mounts]} if old.mounts else {}
-    action = machine_action(place, does, line, perform)
-    return Plan(does, (action,), facts={"host": place.name, **volumes_told}, warnings=_of_compose(old))
+        async def perform(_: StepContext) -> Performed:
+            await _ensure_same(found, name, old)
+            await found.remove(name, volumes=volumes)
+            if await found.find(name) is not None:
+                shown = WORKLOAD_GET(host=place_of(place), name=name)
+                raise Conflict(f"{old} is still there", next_step=Advice("See its state", shown))
+            return Performed({"removed": name})
+
+        does = f"Remove {old} ({old.state}, {old.image}) from {place}"
+        line = f"{found.name} remove {name} {_id(old)}" + (" with its volumes" if volumes else "")
+        mounted = {"volumes": [str(one) for one in old.mounts]} if old.mounts else {}
+        action = machine_action(place, does, line, perform)
+        return Plan(does, (action,), facts={"host": place.name, **mounted}, warnings=_of_compose(old))
+
+    return await plan_each(home, host, f"Remove {name} from", prepare, ("removed",))
 
 
 def require_workload_allowed(rules: CommandRules, spec: Spec) -> bool:

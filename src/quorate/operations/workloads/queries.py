@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from quorate.command_secrets import without_secrets
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine
+from quorate.homelab.selection import select
 from quorate.homelab.services.installations import place_of
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.deployments import Deployment
 from quorate.homelab.workloads.docker_shapes import shown_command
+from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.engines import survey, with_workload
 from quorate.homelab.workloads.model import EngineName, Workload
-from quorate.operations.hosts.parameters import HostRef
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import answer_each, describe_each
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import When, moment, parse_moment, size
 from quorate.problems import NotFound, Problem
@@ -28,6 +33,10 @@ EngineChoice = Annotated[EngineName, Meta(description="Needed only where the hos
 COLUMNS = ("engine", "name", "state", "status", "image", "ports", "project")
 COMPOSE = "com.docker.compose.project"
 LABELS_SHOWN = 40
+IN_SHORT = ("engine", "state", "health", "status", "image", "digest", "ports", "restarts", "started", "deployment")
+"""What is shown of a workload on several hosts."""
+LOG = ("name", "state", "line")
+SEVERAL_LINES = 20
 
 
 @operation(
@@ -37,30 +46,33 @@ LABELS_SHOWN = 40
 )
 async def workload_list(
     home: Homelab,
-    host: HostRef,
+    host: HostRefs,
     engine: EngineChoice | None = None,
     limit: Annotated[int, Meta(ge=1, le=500)] = 100,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
-    """Containers of a host, running or not: Docker, Podman, LXD, Incus."""
-    there, silent = await survey(await machine(home, host), home.clock, engine)
-    rows = [
-        [
-            one.engine,
-            one.name,
-            one.state,
-            one.status,
-            one.image,
-            ", ".join(map(str, one.ports)),
-            one.labels.get(COMPOSE, ""),
+    """Containers of hosts, running or not: Docker, Podman, LXD, Incus."""
+
+    async def describe(place: Machine) -> Table:
+        there, silent = await survey(place, home.clock, engine)
+        rows = [
+            [
+                one.engine,
+                one.name,
+                one.state,
+                one.status,
+                one.image,
+                ", ".join(map(str, one.ports)),
+                one.labels.get(COMPOSE, ""),
+            ]
+            for each in there
+            for one in await each.list()
         ]
-        for each in there
-        for one in await each.list()
-    ]
-    table = page(COLUMNS, rows, limit=limit, offset=offset)
-    table.facts = {"host": host, "engines": {one.name: one.how for one in there}}
-    table.facts |= {"no_answer": silent} if silent else {}
-    return table
+        about = {"host": place_of(place), "engines": {one.name: one.how for one in there}}
+        return Table(COLUMNS, rows, len(rows), facts=about | ({"no_answer": silent} if silent else {}))
+
+    found = await describe_each(home, host, describe)
+    return replace(page(found.columns, found.rows, limit=limit, offset=offset), facts=found.facts)
 
 
 @operation(
@@ -68,18 +80,23 @@ async def workload_list(
     search_words="container on host status health ports mounts limits restarts image digest inspect docker",
     example="host=docker01 name=whoami",
 )
-async def workload_get(home: Homelab, host: HostRef, name: Name, engine: EngineChoice | None = None) -> dict[str, Any]:
+async def workload_get(
+    home: Homelab, host: HostRefs, name: Name, engine: EngineChoice | None = None
+) -> dict[str, Any] | Table:
     """One workload: state, health, ports, volumes, limits, restarts, image and its digest."""
-    place = await machine(home, host)
-    deployment = await Deployment(home.store, place_of(place), name).state()
-    beside = {"deployment": deployment} if deployment else {}
-    try:
-        _, found = await with_workload(place, home.clock, name, engine)
-    except NotFound:
-        if not deployment:
-            raise
-        return {"host": place.name, "name": name, "state": "not there", **beside}
-    return {"host": place.name, **described(found), **beside}
+
+    async def describe(place: Machine) -> dict[str, Any]:
+        deployment = await Deployment(home.store, place_of(place), name).state()
+        beside = {"deployment": deployment} if deployment else {}
+        try:
+            _, found = await with_workload(place, home.clock, name, engine)
+        except NotFound:
+            if not deployment:
+                raise
+            return {"host": place.name, "name": name, "state": "not there", **beside}
+        return {"host": place.name, **described(found), **beside}
+
+    return await describe_each(home, host, describe, IN_SHORT)
 
 
 @operation(
@@ -89,43 +106,68 @@ async def workload_get(home: Homelab, host: HostRef, name: Name, engine: EngineC
 )
 async def workload_logs(
     home: Homelab,
-    host: HostRef,
+    host: HostRefs,
     name: Annotated[str | list[str], Meta(description="Workload, list of them, or Compose project")],
-    lines: Annotated[int, Meta(ge=1, le=1000, description="Last ones of each")] = 50,
+    lines: Annotated[int, Meta(ge=1, le=1000, description="Last ones of each; of several hosts 20")] = 50,
     since: When | None = None,
     engine: EngineChoice | None = None,
 ) -> dict[str, Any] | Table:
     """The last lines that workloads have printed; of LXD and Incus, the console."""
-    place = await machine(home, host)
     begin = None if since is None else parse_moment(since, now=home.clock.time())
-    names = [request.name(one) for one in ([name] if isinstance(name, str) else name)]  # they become parts of paths
-    if isinstance(name, str) and (members := await _members(place, home, name, engine)):
-        names = members
-    elif isinstance(name, str):
-        found, one = await with_workload(place, home.clock, name, engine)
-        told = (await found.logs(name, lines, begin)).splitlines()[-lines:]
-        about = {"host": place.name, "name": name, "engine": found.name, "state": one.state}
-        return about | ({"log": told} if told else {"note": "It has printed nothing"})
-    rows: list[list[Any]] = []
-    silent: dict[str, str] = {}
-    for each in dict.fromkeys(names):
-        try:
-            found, one = await with_workload(place, home.clock, each, engine)
-            rows += [[each, one.state, line] for line in (await found.logs(each, lines, begin)).splitlines()[-lines:]]
-        except Problem as problem:
-            silent[each] = str(problem)
-    table = page(("name", "state", "line"), rows, limit=len(rows) or 1, offset=0)
-    table.facts = {"host": place.name, **({"no_answer": silent} if silent else {})}
-    return table
+    given = [request.name(one) for one in ([name] if isinstance(name, str) else name)]  # they become parts of paths
+    asked = _LogQuery(home, given, isinstance(name, str), engine, begin)
+    chosen = await select(home, host)
+    if chosen.several:
+        return await answer_each(home, host, partial(asked.table, lines=min(lines, SEVERAL_LINES)), LOG)
+    return await asked.answer(chosen.machines[0], lines)
 
 
-async def _members(place: Machine, home: Homelab, name: str, engine: EngineName | None) -> list[str]:
-    """The workloads of a Compose project; none if a workload has that name, or no project."""
-    there, _ = await survey(place, home.clock, engine)
-    everything = [one for each in there for one in await each.list()]
-    if any(one.name == name for one in everything):
-        return []
-    return [one.name for one in everything if one.labels.get(COMPOSE) == name]
+@dataclass(frozen=True, slots=True)
+class _LogQuery:
+    home: Homelab
+    names: list[str]
+    may_be_project: bool
+    engine: EngineName | None
+    begin: float | None
+
+    async def answer(self, place: Machine, lines: int) -> dict[str, Any] | Table:
+        """Of a single workload its lines, of a list or a project a table."""
+        names = await self._members(place)
+        if names != self.names or not self.may_be_project:
+            return await self.table(place, lines)
+        engine, one, printed = await self._read(place, names[0], lines)
+        about = {"host": place.name, "name": names[0], "engine": engine.name, "state": one.state}
+        return about | ({"log": printed} if printed else {"note": "It has printed nothing"})
+
+    async def table(self, place: Machine, lines: int) -> Table:
+        """Raises a Problem if none of them can be read."""
+        rows: list[list[Any]] = []
+        silent: dict[str, Problem] = {}
+        for name in dict.fromkeys(await self._members(place)):
+            try:
+                _, one, printed = await self._read(place, name, lines)
+                rows += [[name, one.state, line] for line in printed]
+            except Problem as problem:
+                silent[name] = problem
+        if silent and not rows:
+            raise next(iter(silent.values()))
+        no_answer = {"no_answer": {name: str(one) for name, one in silent.items()}} if silent else {}
+        return Table(LOG, rows, len(rows), facts={"host": place.name, **no_answer})
+
+    async def _read(self, place: Machine, name: str, lines: int) -> tuple[Engine, Workload, list[str]]:
+        engine, one = await with_workload(place, self.home.clock, name, self.engine)
+        return engine, one, (await engine.logs(name, lines, self.begin)).splitlines()[-lines:]
+
+    async def _members(self, place: Machine) -> list[str]:
+        """The workloads of a Compose project where the name is that of a project; else those that are named."""
+        if not self.may_be_project:
+            return self.names
+        there, _ = await survey(place, self.home.clock, self.engine)
+        everything = [one for each in there for one in await each.list()]
+        [name] = self.names
+        if any(one.name == name for one in everything):
+            return self.names
+        return [one.name for one in everything if one.labels.get(COMPOSE) == name] or self.names
 
 
 def _time(text: str) -> str:

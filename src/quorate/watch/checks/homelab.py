@@ -11,10 +11,10 @@ from typing import Any
 from quorate.hints import HOST_SERVICE, HOST_VERIFY, SERVICE_STATUS, ToolHint
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
-from quorate.homelab.machines import registered
+from quorate.homelab.machines import machine, registered
 from quorate.homelab.services.installations import Ledger
 from quorate.operations.reports.findings import Finding, Severity
-from quorate.operations.services.queries import service_status
+from quorate.operations.services.queries import services_on
 from quorate.problems import Problem
 from quorate.pve.tasks import gather_bounded
 from quorate.state.findings import Observation
@@ -90,20 +90,24 @@ class HostFacts:
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 await self._facts(look, host)
-                look.services = _broken(await service_status(self.home, name)) if has_services else {}
+                look.services = await self._broken_services(name) if has_services else {}
             look.problem = ""
         except TimeoutError:
             look.problem = "it did not answer in time"
         except Problem as problem:
             look.problem = problem.what
 
+    async def _broken_services(self, name: str) -> dict[str, str]:
+        found, _ = await services_on(self.home, await machine(self.home, name))
+        return _broken(found)
+
     async def _facts(self, look: HostLook, host: Host | None) -> None:
         """Its disks, and the units that have failed. What it does not say now stays as it was."""
         if host is None:
             look.disks = []
             return
-        machine = await registered(self.home, host)
-        facts = await machine.collect_facts(sections=("filesystems", "services"), seconds=LOOK_SECONDS - 5)
+        one = await registered(self.home, host)
+        facts = await one.collect_facts(sections=("filesystems", "services"), seconds=LOOK_SECONDS - 5)
         if facts.filesystems is not None:
             look.disks = [(one.mount, round(100 * one.share)) for one in facts.filesystems if one.share is not None]
         if facts.services is not None:
@@ -150,10 +154,9 @@ def covers(looked: Mapping[str, HostLook], source: str) -> bool:
     return look.reached is True and not look.problem and look.disks is not None
 
 
-def _broken(status: Mapping[str, Any]) -> dict[str, str]:
-    told = status.get("services")
+def _broken(services: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     found = {}
-    for one in told if isinstance(told, list) else ():
+    for one in services:
         if one.get("kept") != "installed":
             continue
         health, state = str(one.get("health", "ok")), str(one.get("state", "running"))

@@ -1,0 +1,80 @@
+"""Newer images for a Compose project, with the former ones as the way back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from quorate.hints import WORKLOAD_LIST, Advice
+from quorate.homelab.homelab import Homelab
+from quorate.homelab.machines import Machine
+from quorate.homelab.services.installations import place_of
+from quorate.homelab.workloads.cleanup import engine_on, project_on
+from quorate.homelab.workloads.deployments import Deployment
+from quorate.homelab.workloads.project_update import compose_command, require_files, update
+from quorate.operations.hosts.parameters import HostRefs
+from quorate.operations.hosts.several import plan_each
+from quorate.operations.machine import machine_action, machine_label
+from quorate.operations.plan import Performed, Plan, StepContext
+from quorate.operations.registry import Risk, operation
+from quorate.problems import BadArgument, Conflict
+from quorate.pve.tasks import Report
+
+
+@operation(
+    risk=Risk.CHANGE,
+    idempotent=False,
+    shown_by=("workload_list", "host"),
+    search_words="update images of compose project pull newer container images docker stack upgrade recreate rollback",
+    example="host=docker01 project=web dry_run=true",
+)
+async def project_update(
+    home: Homelab,
+    host: HostRefs,
+    project: Annotated[str, Meta(description="Compose project, as workload_list shows it")],
+    services: Annotated[list[str], Meta(description="Only these")] | None = None,
+) -> Plan:
+    """Pull the images of a Compose project and restart what changed. If it does not become healthy, the former images
+    run again."""
+
+    async def prepare(place: Machine) -> Plan:
+        return await _project_plan(home, place, project, tuple(services or ()))
+
+    return await plan_each(
+        home, host, f"Update the images of {project} on", prepare, ("updated", "restarted", "health")
+    )
+
+
+async def _project_plan(home: Homelab, place: Machine, project: str, wanted: tuple[str, ...]) -> Plan:
+    engine = await engine_on(place)
+    found = await project_on(engine, project)
+    if unknown := [one for one in wanted if one not in {part.service for part in found.parts}]:
+        known = ", ".join(sorted({part.service for part in found.parts}))
+        raise BadArgument(f"{project} has no service {', '.join(unknown)}", next_step=f"Those there: {known}")
+    await require_files(found)
+    compose = await compose_command(engine)
+
+    async def perform(context: StepContext) -> Performed:
+        async def work(report: Report) -> dict[str, Any]:
+            now = await project_on(engine, project)
+            if {part.id for part in now.parts} != {part.id for part in found.parts}:
+                raise Conflict(f"{project} has changed since it was planned", next_step="Nothing was done; look again")
+            return await update(now, compose, wanted, home.clock, report)
+
+        done = await Deployment(home.store, place_of(place), f"project {project}").followed(
+            work, context.wait, context.report, home.ssh.pool
+        )
+        if done is None:
+            return Performed(running=True, next_step=Advice("See its containers", WORKLOAD_LIST(host=place_of(place))))
+        return Performed(done)
+
+    does = f"Update the images of {project} on {place}"
+    line = f"{found.command_line(compose, 'pull', *wanted)} && {found.command_line(compose, 'up', '--detach', *wanted)}"
+    images = sorted({f"{part.image} ({part.image_id.removeprefix('sha256:')[:12]})" for part in found.parts})
+    return Plan(
+        does,
+        (machine_action(place, does, line, perform),),
+        facts={"host": machine_label(place), "images": images},
+        warnings=("If it fails, the former images run again, but what the new ones did to data stays",),
+    )
