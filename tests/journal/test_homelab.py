@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from quorate.config.settings import HomelabSettings
+from quorate.operations.units import moment
 from quorate.ssh.settings import Login, SshSettings
 from tests.journal.kills import Scene, chosen, run_and_kill, scene
 from tests.journal.truth import resolved_on
@@ -134,3 +135,21 @@ async def test_a_server_of_a_homelab_that_is_killed_leaves_the_truth_behind(tmp_
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_server_may_be_killed_at_any_moment_of_a_homelab_change(tmp_path: Path, kind: str) -> None:
     await kill_everywhere(tmp_path, kind, lambda moments: chosen(moments, MOMENTS, kind))
+
+
+async def test_of_several_hosts_each_is_resolved_by_its_own_steps(tmp_path: Path) -> None:
+    """The first host was at its second step, the second one at its first: its second step was never tried."""
+    async with scene(tmp_path, toolsets=("homelab",), homelab=HomelabSettings()) as stage:
+        dying = stage.server()
+        wire: list[dict[str, Any]] = [
+            {"cluster": "homelab", "action": line, "target": f"host {host}", "calls": []}
+            for host in ("one", "two")
+            for line in ("useradd quorate", "visudo -cf")
+        ]
+        begun = {"time": moment(stage.time.time()), "cluster": "homelab", "tool": "host_admin_setup", "wire": wire}
+        change = dying.pipeline.journal.change()
+        await change.begin({**begun, "independent": True, "sequences": [2, 2]})
+        await change.answered({"step": "1", "state": "done", "time": begun["time"]})
+        await dying.close()
+        (entry,) = await resolved_on(stage)
+        assert [step["state"] for step in entry["steps"]] == ["done", "unknown", "unknown", "not tried"]

@@ -23,7 +23,14 @@ from quorate.pipeline.execution import apply, confirm_identity
 from quorate.pipeline.invocation import Invocation, Result
 from quorate.pipeline.losses import losses
 from quorate.pipeline.preflight import check_plan
-from quorate.pipeline.question import briefing, refuse_given_secrets, refuse_unreadable, runs_code, step_line
+from quorate.pipeline.question import (
+    briefing,
+    refuse_given_secrets,
+    refuse_unreadable,
+    runs_code,
+    step_line,
+    targets_of,
+)
 from quorate.pipeline.record import JournaledSteps, Record
 from quorate.pipeline.routing import route
 from quorate.pipeline.sanitization import clean, one_line
@@ -183,7 +190,11 @@ class ChangeRun:
 
     def _approval_request(self, plan: Plan, risk: Risk) -> ApprovalRequest:
         """As a person will read it: what a stranger wrote into a name or a note cannot look like a line of ours."""
-        lines = tuple(one_line(self._line(call, risk)) for call in plan.calls)
+        several = len(targets_of(plan)) > 1
+        lines = tuple(
+            one_line(f"{call.target}: {line}" if several and isinstance(call, Action) else line)
+            for call, line in ((call, self._line(call, risk)) for call in plan.calls)
+        )
         summary = one_line(self._sanitizer.sanitize(plan.summary))
         return ApprovalRequest(self._record.tool, risk, self._record.arguments, plan, lines, summary)
 
