@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from quorate.config.settings import HomelabSettings
-from quorate.operations.units import moment
+from quorate.operations import units
 from quorate.ssh.settings import Login, SshSettings
 from tests.journal.kills import Scene, chosen, run_and_kill, scene
 from tests.journal.truth import resolved_on
@@ -146,7 +146,12 @@ async def test_of_several_hosts_each_is_resolved_by_its_own_steps(tmp_path: Path
             for host in ("one", "two")
             for line in ("useradd quorate", "visudo -cf")
         ]
-        begun = {"time": moment(stage.time.time()), "cluster": "homelab", "tool": "host_admin_setup", "wire": wire}
+        begun = {
+            "time": units.moment(stage.time.time()),
+            "cluster": "homelab",
+            "tool": "host_admin_setup",
+            "wire": wire,
+        }
         change = dying.pipeline.journal.change()
         await change.begin({**begun, "independent": True, "sequences": [2, 2]})
         await change.answered({"step": "1", "state": "done", "time": begun["time"]})

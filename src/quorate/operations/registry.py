@@ -162,7 +162,7 @@ class Operation:
 
     def names_in(self, argument: str) -> tuple[str, ...]:
         """The kinds of object that an argument names, as its type declares them."""
-        return _named(self._parameters[argument][1]) if argument in self._parameters else ()
+        return _kinds_in(self._parameters[argument][1]) if argument in self._parameters else ()
 
     @cached_property
     def _parameters(self) -> dict[str, tuple[Any, ...]]:
@@ -172,11 +172,11 @@ class Operation:
         return {one.name: (one.name, hints[one.name], *_default(one)) for one in given}
 
 
-def _named(annotation: Any) -> tuple[str, ...]:
+def _kinds_in(annotation: Any) -> tuple[str, ...]:
     for one in getattr(annotation, "__metadata__", ()):
         if isinstance(one, Meta) and one.extra and NAMES in one.extra:
             return tuple(one.extra[NAMES])
-    return next(filter(None, map(_named, typing.get_args(annotation))), ())
+    return next(filter(None, map(_kinds_in, typing.get_args(annotation))), ())
 
 
 def _default(parameter: inspect.Parameter) -> tuple[Any, ...]:
