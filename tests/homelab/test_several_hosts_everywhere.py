@@ -11,7 +11,8 @@ import pytest
 from mcp.types import ElicitResult
 
 from quorate.config import Approval
-from quorate.operations.registry import HOMELAB, operations
+from quorate.operations.hosts.several import join_answers
+from quorate.operations.registry import HOMELAB, Table, operations
 from quorate.ssh.settings import Login, SshSettings
 from tests.homelab.test_services_terraform import catalogue
 from tests.homelab.test_services_terraform import pytestmark as with_terraform
@@ -277,3 +278,10 @@ async def test_a_step_that_fails_stops_its_host_and_no_other(tmp_path):
         assert "not tried" in states
         assert (await quorate.facts("host_list", host="two"))["user"] == "root"
         assert (await quorate.facts("host_list", host="one"))["user"] == "quorate"
+
+
+def test_an_answer_about_many_hosts_is_bounded_and_says_what_is_left_out():
+    answers = [(f"host h{number}", Table(("line",), [["x"]] * 10, 10)) for number in range(150)]
+    table = join_answers(answers, {})
+    assert (len(table.rows), table.facts["hosts"], table.facts["not_shown"]) == (1000, 150, 500)
+    assert "fewer hosts" in table.facts["next"]

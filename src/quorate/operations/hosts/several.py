@@ -18,6 +18,7 @@ from quorate.pve.tasks import Report
 
 WHY_NOT = "why_not"
 MOST_REASONS = 10
+MOST_ROWS = 1000
 
 Rows = list[list[Any]]
 Facts = dict[str, Any]
@@ -92,8 +93,10 @@ def join_answers(
     names = [name for name in given if name not in ("host", WHY_NOT)]
     rows: Rows = [[label, *("" for _ in names), str(problem)] for label, problem in failures.items()]
     rows += [[label, *(row.get(name, "") for name in (*names, WHY_NOT))] for label, row in found]
-    table = page(("host", *names, WHY_NOT), rows, limit=max(1, len(rows)), offset=0)
+    table = page(("host", *names, WHY_NOT), rows[:MOST_ROWS], limit=MOST_ROWS, offset=0)
     table.facts = {"hosts": len(beside) + len(failures), "failed": len(failures), **_by_host(beside)}
+    if len(rows) > MOST_ROWS:
+        table.facts |= {"not_shown": len(rows) - MOST_ROWS, "next": "Name fewer hosts, or ask for less of each"}
     return table
 
 

@@ -37,6 +37,7 @@ IN_SHORT = ("engine", "state", "health", "status", "image", "digest", "ports", "
 """What is shown of a workload on several hosts."""
 LOG = ("name", "state", "line")
 SEVERAL_LINES = 20
+LONGEST_LINE = 2000
 
 
 @operation(
@@ -156,7 +157,8 @@ class _LogQuery:
 
     async def _read(self, place: Machine, name: str, lines: int) -> tuple[Engine, Workload, list[str]]:
         engine, one = await with_workload(place, self.home.clock, name, self.engine)
-        return engine, one, (await engine.logs(name, lines, self.begin)).splitlines()[-lines:]
+        printed = (await engine.logs(name, lines, self.begin)).splitlines()[-lines:]
+        return engine, one, [line[:LONGEST_LINE] for line in printed]
 
     async def _members(self, place: Machine) -> list[str]:
         """The workloads of a Compose project where the name is that of a project; else those that are named."""
