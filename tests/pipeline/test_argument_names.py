@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.rigs.argument_refusals import refusal_of
 from tests.rigs.mcp_session import rig, text_of
 
 pytestmark = pytest.mark.anyio
@@ -94,9 +95,8 @@ async def test_one_text_is_accepted_where_a_list_is_expected(tmp_path, tool, giv
         ("workload_deploy", {"host": "h", "name": "a", "image": "nginx", "command": "nginx -t"}),
     ],
 )
-async def test_a_text_that_is_not_clearly_a_list_is_refused(tmp_path, tool, given):
-    async with rig(tmp_path, toolsets=("all", "homelab")) as quorate:
-        assert "It must be a list" in await quorate.refusal(tool, **given, dry_run=True)
+def test_a_text_that_is_not_clearly_a_list_is_refused(tool, given):
+    assert "It must be a list" in refusal_of(tool, {**given, "dry_run": True})
 
 
 async def test_an_option_of_pve_is_pointed_to_the_argument_that_takes_it(tmp_path):
@@ -114,9 +114,8 @@ async def test_an_option_of_pve_is_pointed_to_the_argument_that_takes_it(tmp_pat
         ("firewall_get", {"scope": "node", "guest": 100}),
     ],
 )
-async def test_a_synonym_that_is_unclear_is_refused_with_the_valid_arguments(tmp_path, tool, given: dict[str, Any]):
-    async with rig(tmp_path) as quorate:
-        refusal = await quorate.refusal(tool, **given)
+def test_a_synonym_that_is_unclear_is_refused_with_the_valid_arguments(tool, given: dict[str, Any]):
+    refusal = refusal_of(tool, given)
     assert "has no argument" in refusal
     assert "It takes" in refusal
 
@@ -130,10 +129,8 @@ async def test_a_synonym_that_is_unclear_is_refused_with_the_valid_arguments(tmp
         ("guest_configure", {"guest": 100, "ballon": 0}, "Did you mean 'balloon'?"),
     ],
 )
-async def test_a_slip_gets_a_suggestion_and_the_valid_arguments(tmp_path, tool, given, suggested):
-    async with rig(tmp_path) as quorate:
-        refusal = await quorate.refusal(tool, **given)
-    assert f"{suggested} It takes " in refusal
+def test_a_slip_gets_a_suggestion_and_the_valid_arguments(tool, given, suggested):
+    assert f"{suggested} It takes " in refusal_of(tool, given)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +142,8 @@ async def test_a_slip_gets_a_suggestion_and_the_valid_arguments(tmp_path, tool, 
         ("snapshot_rollback", {"guest": 100, "snapshot": "before", "force": True}),
     ],
 )
-async def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tmp_path, tool, given):
-    async with rig(tmp_path) as quorate:
-        refusal = await quorate.refusal(tool, **given)
+def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tool, given):
+    refusal = refusal_of(tool, given)
     assert "Did you mean" not in refusal
     assert "It takes " in refusal
 
@@ -170,28 +166,23 @@ async def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tmp
         ("guest_power", {"guest": {}, "action": "start"}, "It must be an integer, a string or a list: vmid or name"),
     ],
 )
-async def test_a_wrong_value_is_refused_with_what_is_valid_in_plain_words(tmp_path, tool, given, refused):
-    async with rig(tmp_path) as quorate:
-        assert refused in await quorate.refusal(tool, **given)
+def test_a_wrong_value_is_refused_with_what_is_valid_in_plain_words(tool, given, refused):
+    assert refused in refusal_of(tool, given)
 
 
-async def test_a_wrong_value_inside_a_list_is_located(tmp_path):
-    async with rig(tmp_path) as quorate:
-        refusal = await quorate.refusal("guest_power", guest=[100, {"vmid": 101}], action="start")
+def test_a_wrong_value_inside_a_list_is_located():
+    refusal = refusal_of("guest_power", {"guest": [100, {"vmid": 101}], "action": "start"})
     assert "guest[1] is an object, not an integer or a string." in refusal
 
 
-async def test_a_missing_argument_is_named_with_all_others(tmp_path):
-    async with rig(tmp_path) as quorate:
-        refusal = await quorate.refusal("guest_power", guest=100)
+def test_a_missing_argument_is_named_with_all_others():
+    refusal = refusal_of("guest_power", {"guest": 100})
     assert "needs the argument 'action'" in refusal
     assert "It takes guest, action, timeout, dry_run, wait, safely." in refusal
 
 
-async def test_actions_that_destroy_point_to_their_tools(tmp_path):
-    async with rig(tmp_path) as quorate:
-        refusal = await quorate.refusal("guest_bulk", action="delete", tag="lab")
-    assert "Another tool does that: guest_delete." in refusal
+def test_actions_that_destroy_point_to_their_tools():
+    assert "Another tool does that: guest_delete." in refusal_of("guest_bulk", {"action": "delete", "tag": "lab"})
 
 
 @pytest.mark.parametrize("guest", [100, "docker01"])

@@ -6,6 +6,7 @@ import pytest
 
 from quorate.config import Access, ClusterSettings
 from quorate.pve.connection import Connection, Limits, Password, Secret, Token, Trust
+from tests.rigs.argument_refusals import refusal_of
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio
@@ -20,29 +21,24 @@ async def test_an_unknown_argument_is_refused_with_the_nearest_one(tmp_path):
         assert "Did you mean 'node'?" in text
 
 
-async def test_a_wrong_type_is_refused_with_what_is_wanted(tmp_path):
-    async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("guest_list", limit="many")
-        assert "limit='many'" in text
-        assert "integer, at least 1 and at most 200" in text
+def test_a_wrong_type_is_refused_with_what_is_wanted():
+    text = refusal_of("guest_list", {"limit": "many"})
+    assert "limit='many'" in text
+    assert "integer, at least 1 and at most 200" in text
 
 
-async def test_a_number_out_of_range_is_refused_with_the_range(tmp_path):
-    async with rig(tmp_path) as quorate:
-        assert "at most 200" in await quorate.refusal("guest_list", limit=5000)
+def test_a_number_out_of_range_is_refused_with_the_range():
+    assert "at most 200" in refusal_of("guest_list", {"limit": 5000})
 
 
-async def test_a_missing_argument_is_named(tmp_path):
-    async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("guest_power", guest=100)
-        assert "needs the argument 'action'" in text
-        assert "shutdown" in text
+def test_a_missing_argument_is_named():
+    text = refusal_of("guest_power", {"guest": 100})
+    assert "needs the argument 'action'" in text
+    assert "shutdown" in text
 
 
-async def test_a_misspelt_choice_gets_the_valid_ones(tmp_path):
-    async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("guest_power", guest=100, action="strat")
-        assert "Did you mean 'start'?" in text
+def test_a_misspelt_choice_gets_the_valid_ones():
+    assert "Did you mean 'start'?" in refusal_of("guest_power", {"guest": 100, "action": "strat"})
 
 
 async def test_an_unknown_tool_gets_the_nearest_one(tmp_path):

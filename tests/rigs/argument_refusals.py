@@ -1,0 +1,21 @@
+"""What a caller reads whose arguments do not fit, without a server: they are judged before anything is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from quorate.operations.argument_names import with_known_names
+from quorate.operations.registry import operation_named
+from quorate.pipeline.arguments import decode
+from quorate.problems import Problem
+
+
+def refusal_of(tool: str, given: Mapping[str, Any]) -> str:
+    operation = operation_named(tool)
+    assert operation is not None
+    with pytest.raises(Problem) as refused:
+        decode(operation, with_known_names(operation, given))
+    return str(refused.value)
