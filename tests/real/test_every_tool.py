@@ -25,8 +25,10 @@ NO_INIT = dict.fromkeys(("pi", "bare"), "this machine runs neither systemd nor O
 NO_NAPPING = NO_INIT | dict.fromkeys(("nas", "desk", "web"), "There is no service 'napping'")
 NO_LOG = dict.fromkeys(("nas", "desk", "pi", "web", "bare"), "This machine keeps no journal and no system log")
 NO_ENGINE = dict.fromkeys(ALIVE, "has no container engine")
-NO_COMPOSE = dict.fromkeys(ALIVE, "There is no Compose on host") | NO_SUDO
-NO_ACCOUNT = dict.fromkeys(ALIVE, "There is no account quorate on host") | NO_SUDO
+REFUSED_BY_SUDO = {"web": "sudo does not allow the command"}
+"""Where nothing is possible on any host, each reason is one sentence."""
+NO_COMPOSE = dict.fromkeys(ALIVE, "There is no Compose on host") | REFUSED_BY_SUDO
+NO_ACCOUNT = dict.fromkeys(ALIVE, "There is no account quorate on host") | REFUSED_BY_SUDO
 CANNOT_ADMINISTER = NO_SUDO | {"bare": "has no program to create accounts", "units": "has no sudo"}
 UNTOUCHED = {"dead": ""}
 """For what needs no connection."""
