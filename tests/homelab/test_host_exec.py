@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import tomllib
 from dataclasses import replace
@@ -300,6 +301,39 @@ async def test_a_command_that_ends_just_when_nobody_waits_any_longer_is_not_lost
             if job := answer.get("job"):
                 answer = await built.quorate.facts("host_job", action="poll", job=job, seconds=10)
             assert (answer["exit_code"], answer["stdout"]) == (0, f"{number}\n")
+
+
+@pytest.mark.parametrize("read", ["before", "after"])
+async def test_a_command_that_ends_while_its_supervisor_is_looked_at_is_not_lost(tmp_path, read):
+    """The call looks once, then a poll does: it reads the state just before the end, or the call just after it."""
+    looked, environment = slow_look(tmp_path, read, number=2 if read == "before" else 1)
+    async with house(tmp_path, {"nas": {"environment": environment}}) as built, asyncio.timeout(30):
+        command = f"until [ -e {looked} ]; do sleep 0.01; done; echo done; exit 3"
+        answer = await built.quorate.facts("host_exec", host="nas", command=command, wait=0)
+        ended = await built.quorate.facts("host_job", action="poll", job=answer["job"], seconds=50)
+        assert (ended["state"], ended["exit_code"], ended["stdout"]) == ("ended", 3, "done\n")
+
+
+def slow_look(folder: Path, read: str, *, number: int) -> tuple[Path, dict[str, str]]:
+    """A machine where this look at another process takes until that has ended, and one at the own process long.
+
+    Returns the file that appears once the look has begun, and the environment.
+    """
+    cat, looked, program = shutil.which("cat"), folder / f"look{number}", folder / "programs" / "cat"
+    steps = [f"state=$({cat} $1)", f": > {looked}; while kill -0 $other; do sleep 0.01; done"]
+    program.parent.mkdir()
+    program.write_text(f"""#!/bin/sh
+exec 2>/dev/null; other=${{1#/proc/}}; other=${{other%/stat}}
+case $1 in
+/proc/$PPID/stat) sleep 0.3;;
+/proc/*/stat)
+  count=$(($({cat} {folder}/count || echo 0) + 1)); echo $count > {folder}/count
+  if [ $count = {number} ]; then {"; ".join(steps if read == "before" else reversed(steps))}; echo "$state"; exit; fi;;
+esac
+exec {cat} "$@"
+""")
+    program.chmod(0o755)
+    return looked, {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
 
 
 @pytest.mark.thorough

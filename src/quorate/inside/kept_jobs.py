@@ -34,14 +34,15 @@ _HEAD = re.compile(rb"@quorate-job@ (running|ended|lost) (-?\d+) (\d+) (\d+) (\d
 
 _PLACES = '/run /dev/shm "$HOME" /var/tmp /tmp'
 # $1 folder, $2 time limit or nothing, $3 bytes to keep of each output; then the command. File descriptor 9 is open for
-# writing as long as this runs, so that a follower sees the end of it at once. dd passes on what it reads immediately.
+# writing as long as this runs, so that a follower sees the end of it at once. Its only line says that this process is
+# on record: anyone who looked earlier would take it for lost. dd passes on what it reads immediately.
 _SUPERVISE = (
     KILL_TREE
     + """
 q_d=$1; q_limit=$2; q_keep=$3; shift 3; trap "" HUP; umask 077
 exec 9> "$q_d/follow"
 set -- "$(cat /proc/$$/stat 2>/dev/null)" "$@"; q_born=${1##*") "}; shift
-echo "$$ $(q_nth 20 $q_born)" > "$q_d/supervisor"
+echo "$$ $(q_nth 20 $q_born)" > "$q_d/supervisor"; echo >&9
 q_drain() { q_n=0
 while [ "$q_n" -lt "$q_keep" ]; do dd bs=65536 count=16 2>/dev/null >> "$q_d/$1"
 q_m=$(($(wc -c < "$q_d/$1"))); [ "$q_m" -gt "$q_n" ] || break; q_n=$q_m; done
@@ -62,14 +63,16 @@ echo "$q_code" > "$q_d/code.new"; mv "$q_d/code.new" "$q_d/code"
 )
 _NTH = 'q_nth() { shift "$1"; echo "$1"; }; '
 # Prints what is known. $q_d is the folder, $q_keep how much of each output to show. A supervisor is not alive as a
-# zombie, which is what remains where the first process of a container does not look after orphans.
+# zombie, which is what remains where the first process of a container does not look after orphans. Before it ends it
+# writes the exit code, so only one that is dead and has written none is lost.
 _REPORT = """
 q_size() { if [ -e "$q_d/$1" ]; then echo $(($(wc -c < "$q_d/$1"))); else echo 0; fi; }
 q_alive() { read -r q_s q_b < "$q_d/supervisor" || return 1; kill -0 "$q_s" 2>/dev/null || return 1
 [ -n "$q_b" ] || return 0; q_x=$(cat "/proc/$q_s/stat" 2>/dev/null); q_x=${q_x##*") "}
 case $q_x in Z*) return 1;; esac; [ "$(q_nth 20 $q_x)" = "$q_b" ]; }
 q_report() { q_state=running; q_code=-1; q_cut1=0; q_cut2=0; q_p=0
-if [ -e "$q_d/code" ]; then q_state=ended; read -r q_code < "$q_d/code"; elif ! q_alive; then q_state=lost; fi
+[ -e "$q_d/code" ] || q_alive || q_state=lost
+[ ! -e "$q_d/code" ] || { q_state=ended; read -r q_code < "$q_d/code"; }
 [ ! -e "$q_d/pid" ] || read -r q_p < "$q_d/pid"
 q_n1=$(q_size 1); q_n2=$(q_size 2); q_max=$q_keep
 [ "$q_n1" -le "$q_max" ] || { q_n1=$q_max; q_cut1=1; }; [ "$q_n2" -le "$q_max" ] || { q_n2=$q_max; q_cut2=1; }
@@ -100,15 +103,17 @@ q_scope=
 if [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ] && systemd-run -q --scope --collect true >/dev/null 2>&1; then
 q_scope="systemd-run -q --scope --collect --unit=quorate-job-$q_id"; fi
 ( $q_scope setsid /bin/sh -c "$q_super" quorate "$q_d" "$q_limit" "$q_keep" "$@" </dev/null >/dev/null 2>&1 & )
-exec 8< "$q_d/follow"; echo @quorate-job@; read -r q_x <&8; q_report
+exec 8< "$q_d/follow"; read -r q_x <&8; echo @quorate-job@; read -r q_x <&8; q_report
 [ ! -e "$q_d/code" ] || rm -rf "$q_d"
 """
-# $1 id, $2 bytes to show, $3 "wait" or nothing
+# $1 id, $2 bytes to show, $3 "wait" or nothing. To open a pipe for reading waits for a writer, and the supervisor may
+# just have ended: file descriptor 7 is one until it is open.
 _FOLLOW = f"""{_NTH}{_REPORT}
 q_keep=$2; q_d=
 for q_at in {_PLACES}; do [ ! -O "$q_at/.quorate-job-$1" ] || q_d=$q_at/.quorate-job-$1; done
 [ -n "$q_d" ] || exit {_GONE}
-if [ "$3" = wait ] && [ ! -e "$q_d/code" ] && q_alive; then read -r q_x < "$q_d/follow"; fi
+if [ "$3" = wait ] && [ ! -e "$q_d/code" ] && q_alive; then
+exec 7<> "$q_d/follow"; exec 8< "$q_d/follow"; exec 7>&-; read -r q_x <&8; fi
 q_report
 """
 
