@@ -11,7 +11,6 @@ import base64
 import hashlib
 import hmac
 import smtplib
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.message import EmailMessage
@@ -23,7 +22,7 @@ import msgspec
 
 from quorate.config.watch import ChannelSettings
 from quorate.http_body import ACCEPTED, BodyRefused, read_body
-from quorate.http_client import aiohttp, public_connector
+from quorate.http_client import aiohttp, public_connector, public_context
 from quorate.pipeline.redaction import Redactor
 from quorate.secret import Secret
 from quorate.watch.message import Message
@@ -304,7 +303,7 @@ def _deliver(options: Options, secrets: Options, mail: EmailMessage) -> None:
 
 
 def _connection(host: str, port: int, tls: str) -> smtplib.SMTP:
-    context = ssl.create_default_context()
+    context = public_context()
     if tls == "tls":
         return smtplib.SMTP_SSL(host, port, timeout=SECONDS, context=context)
     server = smtplib.SMTP(host, port, timeout=SECONDS)

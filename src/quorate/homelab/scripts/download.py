@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import ssl
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,13 +62,13 @@ async def fetch_script(base: str, path: str) -> Fetched:
 
 async def fetch(address: str, most: int, *, seconds: float = SECONDS) -> bytes:
     """The content of an address, bounded in time and size. Redirects are not followed."""
-    from quorate.http_client import aiohttp  # not needed to list the tools
+    from quorate.http_client import aiohttp, public_context  # not needed to list the tools
 
     limit = aiohttp.ClientTimeout(total=seconds)
     try:
         async with (
             aiohttp.ClientSession(timeout=limit, trust_env=True, headers=ACCEPTED, auto_decompress=False) as session,
-            session.get(address, allow_redirects=False, ssl=ssl.create_default_context()) as answer,
+            session.get(address, allow_redirects=False, ssl=public_context()) as answer,
         ):
             if answer.status == 404:
                 raise NotFound(f"{address} does not exist", next_step="Update the index: `quorate scripts refresh`")
