@@ -7,8 +7,9 @@ DEMO_READY := $(VENV)/.demo-ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Tests also wait, for programs and for time to pass, so there are more workers than cores.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(max(2, (os.cpu_count() or 2) * 2))')
-# Without the bytecode cache every worker compiles all tests again.
+# Without the bytecode cache every worker compiles everything again. pytest compiles the tests itself (tests/conftest.py).
 unexport PYTHONDONTWRITEBYTECODE
+COMPILE = $(BIN)/python -m compileall -qq -j 0 -x /test_ src tests || true
 
 .PHONY: setup demo test thorough conformance load real real/bench browser check bench docs mcpb lock clean
 
@@ -35,12 +36,14 @@ demo: $(DEMO_READY)
 	@$(BIN)/quorate demo
 
 test: setup
+	@$(COMPILE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # What takes minutes: every tool under every fault, searches for leaked secrets, fifty thousand random calls after which
 # nothing may be lost (`python -m tests.oracle SEED` repeats some), and what `make test` only samples. FULL_WIDTH=1: hours.
 # SHARE=2/4 takes every fourth of these tests, from the second.
 thorough: setup
+	@$(COMPILE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m thorough
 
 # With real machines (OpenSSH, LXC, QEMU) in namespaces of their own; needs root and Debian, else it skips and says why.

@@ -1,12 +1,15 @@
 """What all tests share."""
 
+import contextlib
 import gc
+import importlib
 import itertools
 import os
 import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,6 +40,28 @@ def _use_memory() -> None:
 
 
 _use_memory()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let each of several workers import another part of the tests first.
+
+    To rewrite the asserts of all tests takes seconds. This way the workers of a fresh clone share that, and each finds
+    in the bytecode cache what the others have rewritten.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    asked = [session.config.invocation_params.dir / argument.partition("::")[0] for argument in session.config.args]
+    files = sorted({file for path in asked for file in ([path] if path.is_file() else path.rglob("test_*.py"))})
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for file in files[len(files) * number // count : len(files) * (number + 1) // count]:
+        _import(file.relative_to(session.config.rootpath))
+
+
+def _import(file: Path) -> None:
+    with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection tries again and reports it
+        importlib.import_module(".".join(file.with_suffix("").parts))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,6 +100,13 @@ def _take_share(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Thousands of tests and what they import stay to the end: no search for garbage need look at them again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """At the end pytest looks for garbage several times more."""
     gc.collect()
     gc.freeze()
 
