@@ -368,7 +368,6 @@ def test_a_person_sets_lists_and_removes_secrets_at_a_terminal(tmp_path, environ
     assert "no secret 'nas'" in quorate(environ, "remove", "nas").stderr
 
 
-@pytest.mark.usefixtures("_real_cost")
 def test_the_passphrase_is_changed_at_a_terminal(tmp_path, environ):
     Vault(tmp_path / "vault", PASSPHRASE).put("nas", Secret("canary"))
     with terminal("secrets", "passphrase", environ=environ) as screen:

@@ -23,6 +23,7 @@ from quorate.sim.clock import ManualClock
 from quorate.sim.simulator import SimulatedCluster
 from quorate.state.entries import fold
 from quorate.surfaces.server import Server
+from tests.rigs.certificates import shared_identity
 from tests.rigs.in_memory_wire import Handler, Wire
 
 _TURNS = 1000
@@ -135,7 +136,7 @@ async def rig(
     With `in_memory`, requests reach the cluster without sockets and TLS, for sweeps of many calls.
     """
     clock = ManualClock()
-    async with SimulatedCluster(clock=clock, **{"auth_delay": 0.0, **simulator}) as sim:
+    async with SimulatedCluster(clock=clock, **{"auth_delay": 0.0, "identity": shared_identity, **simulator}) as sim:
         target = cluster or simulated_cluster(sim)
         if limits:
             target = replace(target, connection=replace(target.connection, limits=limits))

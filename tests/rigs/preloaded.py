@@ -6,8 +6,11 @@ import quorate.doctor
 import quorate.surfaces.server
 import quorate.surfaces.stdio
 import quorate.surfaces.web.server  # noqa: F401
+from quorate.homelab import vault
 from quorate.operations.registry import operations
 from quorate.sim.http.routing import all_routes
+from quorate.state import passphrase
 
 operations()
 all_routes()
+passphrase.COST = vault.LEAST_COST = 2**4  # as in tests/conftest.py

@@ -18,11 +18,12 @@ from typing import Any
 from quorate.app import simulated_cluster
 from quorate.pve.client import PveClient
 from quorate.sim.simulator import SimulatedCluster
+from tests.rigs.certificates import shared_identity
 
 
 @contextmanager
 def running_sim(**simulator: Any) -> Iterator[SimulatedCluster]:
-    sim = SimulatedCluster(**{"auth_delay": 0.0, **simulator})
+    sim = SimulatedCluster(**{"auth_delay": 0.0, "identity": shared_identity, **simulator})
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

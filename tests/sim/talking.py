@@ -16,6 +16,7 @@ from yarl import URL
 
 from quorate.sim.clock import ManualClock
 from quorate.sim.simulator import SimulatedCluster
+from tests.rigs.certificates import shared_identity
 
 T = TypeVar("T")
 
@@ -113,6 +114,7 @@ async def talking(**options: Any) -> AsyncIterator[Api]:
     """A cluster on a manual clock without the delay of refused logins, and a client with full rights."""
     options.setdefault("clock", ManualClock())
     options.setdefault("auth_delay", 0)
+    options.setdefault("identity", shared_identity)
     async with SimulatedCluster(**options) as cluster, speaking_to(cluster) as api:
         yield api
 

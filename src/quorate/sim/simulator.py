@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,7 @@ from quorate.sim.cluster.resources import rows_of
 from quorate.sim.demo_world import build_demo_world, build_scaled_world
 from quorate.sim.faults import Faults
 from quorate.sim.guests import remote_migration
-from quorate.sim.http.certificates import create_identity
+from quorate.sim.http.certificates import ServerIdentity, create_identity
 from quorate.sim.http.listener import Listener
 from quorate.sim.http.routing import all_routes
 from quorate.sim.http.server import Front
@@ -45,7 +45,8 @@ class SimulatedCluster:
     """A PVE cluster over real HTTPS on loopback, for the time of an `async with`.
 
     Without `nodes` and `guests` it is the demo homelab; with either it is a cluster of that size; `build` makes a
-    world of your own. Every endpoint stands for one node's address, and all of them serve the same cluster.
+    world of your own. Every endpoint stands for one node's address, and all of them serve the same cluster. `identity`
+    puts the certificates for its nodes into a folder.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SimulatedCluster:
         version: str = "9.1.8",
         build: Callable[[World], None] | None = None,
         ssh: bool = False,
+        identity: Callable[[Path, Iterable[str]], ServerIdentity] = create_identity,
     ) -> None:
         if not _VERSION.fullmatch(version):
             raise ValueError(f"'{version}' is not a version of PVE that can be simulated: 8.x or 9.x, such as 9.1.8")
@@ -93,6 +95,7 @@ class SimulatedCluster:
         self._directory: Path | None = None
         self._listeners: list[Listener] = []
         self._with_ssh = ssh
+        self._identity = identity
         self._ssh: SshFront | None = None
 
     @property
@@ -165,7 +168,7 @@ class SimulatedCluster:
 
     async def _start(self) -> None:
         assert self._directory is not None
-        identity = create_identity(self._directory, self.world.nodes)
+        identity = self._identity(self._directory, self.world.nodes)
         self.fingerprint = identity.fingerprint
         for node in self.world.nodes.values():
             node.fingerprint = identity.fingerprint

@@ -86,7 +86,7 @@ def test_a_token_that_makes_no_sense_is_not_made(arguments, says):
 
 async def test_a_running_server_honours_tokens_made_and_revoked_beside_it():
     token = (await asyncio.to_thread(quorate, "tokens", "create", "alice")).stdout.strip()
-    async with serving("--http", "127.0.0.1:0") as (_, url), httpx2.AsyncClient(timeout=30) as http:
+    async with serving("--http", "127.0.0.1:0") as (_, url), httpx2.AsyncClient(timeout=30, verify=False) as http:
         assert (await http.post(url, json={})).status_code == 401
         http.headers["Authorization"] = f"Bearer {token}"
         async with Client(streamable_http_client(url, http_client=http)) as client:
@@ -99,7 +99,7 @@ async def test_a_running_server_honours_tokens_made_and_revoked_beside_it():
 
 async def test_sigterm_ends_the_server_in_order():
     async with serving("--http", "127.0.0.1:0") as (server, url):
-        async with httpx2.AsyncClient(timeout=30) as http:
+        async with httpx2.AsyncClient(timeout=30, verify=False) as http:
             assert (await http.get(url.replace("/mcp", "/readyz"))).status_code == 200
         os.kill(server.pid, signal.SIGTERM)
         assert await asyncio.to_thread(server.wait) == 0
