@@ -126,7 +126,7 @@ async def test_a_node_has_one_name(tmp_path: Path) -> None:
 async def test_no_tool_sends_a_request_to_a_machine_that_is_no_node(tmp_path: Path) -> None:
     """By an argument of any tool that takes a node, a guest's path or a task."""
     task = "UPID:{}:0000C530:001C9BEC:677E934A:qmstart:100:root@pam:"
-    async with rig(tmp_path, approval=Approval.NONE) as quorate:
+    async with rig(tmp_path, approval=Approval.NONE, in_memory=True) as quorate:
         await furnish(quorate)
         image = tmp_path / "tiny.iso"
         image.write_bytes(b"x")

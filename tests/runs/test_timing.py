@@ -11,6 +11,7 @@ import pytest
 
 from quorate.operations.units import moment
 from quorate.state.runs import Run, RunState
+from tests.rigs.manual_clock import jump
 from tests.rigs.mcp_session import Rig, rig
 from tests.rigs.simulated_guests import machine
 from tests.runs.control import work_and_act_when
@@ -53,7 +54,7 @@ async def test_a_run_waits_for_its_window_and_continues_in_the_next_one(tmp_path
         assert run["window"] == window
         assert any("is closed" in line for line in run["log"])
         for _ in range(5):
-            await quorate.clock.advance(86_400 - (quorate.clock.now() - opens) % 86_400)
+            await jump(quorate.clock, 86_400 - (quorate.clock.now() - opens) % 86_400)
             if await state_of(quorate, started["run"]) is RunState.DONE:
                 break
         assert moves(quorate) == 5
@@ -93,7 +94,7 @@ async def test_a_window_that_closes_leaves_no_guest_shut_down(tmp_path: Path, mo
         assert {vmid for vmid, guest in guests.items() if guest.running} == before
         assert quorate.sim.world.nodes["pve3"].online
         assert reboots(quorate) == (["pve3"] if moment is is_rebooting else [])
-        await quorate.clock.advance(82_900)
+        await jump(quorate.clock, 82_900)
         assert await state_of(quorate, run.id) is RunState.DONE, "in the next window"
         assert reboots(quorate) == ["pve3"]
         assert {vmid for vmid, guest in guests.items() if guest.running} == before
@@ -123,7 +124,7 @@ async def test_a_copy_that_was_restored_is_removed_before_the_run_waits_for_its_
         run = await work_until_window_closes(quorate, is_restoring, "run_restore_drill", guest=[102, 203])
         assert run.state is RunState.WAITING, run.reason
         assert set(quorate.sim.world.guests) == before
-        await quorate.clock.advance(82_900)
+        await jump(quorate.clock, 82_900)
         assert await state_of(quorate, run.id) in (RunState.DONE, RunState.FAILED)
         assert set(quorate.sim.world.guests) == before
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from dataclasses import replace
 
-from quorate.sim.clock import ManualClock
 from quorate.sim.cluster.ceph_routes import Ceph
 from quorate.sim.cluster.firewall import Firewalls
 from quorate.sim.cluster.replication_routes import Replication, ReplicationJob
@@ -74,10 +73,3 @@ def back_up(world: World, when: float, grow: float = 1.0) -> None:
 
 def _stamp(when: float) -> str:
     return datetime.datetime.fromtimestamp(when, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-async def jump(clock: ManualClock, seconds: float) -> None:
-    """Let time pass at once: whatever is due runs once, however long it took."""
-    clock._now += seconds
-    await clock.advance(0)
-    await clock.advance(0)

@@ -21,6 +21,7 @@ from quorate.state.findings import Next, Observation
 from quorate.state.runs import Run, RunState, RunStore
 from quorate.state.store import StateUnavailable
 from quorate.watch.watch import Watch
+from tests.rigs.manual_clock import jump
 from tests.rigs.receivers import HttpReceiver, http_receiver, mail_receiver
 from tests.watch.conftest import Watched, watching
 
@@ -308,7 +309,7 @@ async def test_a_paused_run_and_a_failed_one_notify_until_a_person_has_seen_to_t
             "[warning quorate] Run bbbbbb on demo failed: Evacuate pve2",
         ]
         await runs.resume("aaaaaa", "tester")
-        await watched.quorate.clock.advance(90_000)
+        await jump(watched.quorate.clock, 90_000)
         await watched.watch._observe_server()
         assert await watched.kinds() == set()
 

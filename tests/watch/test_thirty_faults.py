@@ -21,8 +21,9 @@ from quorate.sim.simulator import SimulatedCluster
 from quorate.sim.storage.storages import Volume
 from quorate.sim.world import HaResource, World
 from tests.operations.test_health import certificate_until
+from tests.rigs.manual_clock import jump
 from tests.watch.conftest import Watched, watching
-from tests.watch.healthy import DAY, jump, make_healthy
+from tests.watch.healthy import DAY, make_healthy
 
 pytestmark = pytest.mark.anyio
 
