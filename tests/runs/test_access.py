@@ -212,7 +212,10 @@ async def test_a_run_shows_what_it_saw_inside_to_those_who_may_look_inside(tmp_p
 @tries("a run shows what is inside guests, or which guests are hidden")
 async def test_a_run_for_a_hidden_guest_is_as_hidden_as_the_guest(tmp_path: Path) -> None:
     rule = policy('[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [102]\n')
-    async with rig(tmp_path) as quorate, second_server(quorate, tmp_path / "b.jsonl", policy=rule) as veiled:
+    async with (
+        rig(tmp_path, in_memory=True) as quorate,
+        second_server(quorate, tmp_path / "b.jsonl", policy=rule) as veiled,
+    ):
         name = (await quorate.facts("run_restore_drill", guest=102))["run"]
         attempts: list[tuple[str, dict[str, Any]]] = [
             ("run_get", {}),
@@ -231,7 +234,10 @@ async def test_a_run_for_a_hidden_guest_is_as_hidden_as_the_guest(tmp_path: Path
 @tries("a run shows what is inside guests, or which guests are hidden")
 async def test_hidden_runs_take_no_room_in_a_list(tmp_path: Path) -> None:
     rule = policy('[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [102]\n')
-    async with rig(tmp_path) as quorate, second_server(quorate, tmp_path / "b.jsonl", policy=rule) as veiled:
+    async with (
+        rig(tmp_path, in_memory=True) as quorate,
+        second_server(quorate, tmp_path / "b.jsonl", policy=rule) as veiled,
+    ):
         visible = [(await quorate.facts("run_evacuate", node="pve3", stopped=stopped))["run"] for stopped in (0, 1)]
         for _ in range(3):
             await quorate.clock.advance(1)

@@ -31,7 +31,7 @@ def homes(quorate: Rig, *vmids: int) -> list[str]:
 
 
 async def test_every_running_guest_leaves_the_node_and_keeps_running(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         run = await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True)
         assert run["state"] == "done", run
         world = quorate.sim.world
@@ -45,7 +45,7 @@ async def test_every_running_guest_leaves_the_node_and_keeps_running(tmp_path: P
 
 
 async def test_a_dry_run_shows_where_each_guest_would_go_and_what_cannot_move(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         plan = await quorate.facts("run_evacuate", node="pve3", dry_run=True)
         assert any("ct 204 grafana to pve" in line for line in plan["moves"])
         (line,) = [line for line in plan["cannot_move"] if line.startswith("vm 105 k3s-agent")]
@@ -62,7 +62,7 @@ async def would_move(quorate: Rig, node: str, **arguments: Any) -> tuple[dict[in
 
 
 async def test_devices_linked_clones_and_snapshots_that_keep_a_guest_are_reported_beforehand(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         quorate.sim.world.guests[104].config["hostpci0"] = "0000:01:00"
         await quorate.facts("vm_create", name="base", vmid=900, node="pve2", storage="tank", disks=["1G"])
         await quorate.facts("guest_template", guest=900)
@@ -75,7 +75,7 @@ async def test_devices_linked_clones_and_snapshots_that_keep_a_guest_are_reporte
 
 
 async def test_memory_and_the_reach_of_storages_decide_where_a_guest_goes(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         world = quorate.sim.world
         moves, stuck = await would_move(quorate, "pve2")
         assert (moves[103], stuck.get(103)) == ("pve1", None), "pve3 has no tank"
@@ -89,7 +89,7 @@ async def test_memory_and_the_reach_of_storages_decide_where_a_guest_goes(tmp_pa
 
 
 async def test_ha_and_affinity_rules_decide_where_a_guest_goes(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         for guest in (200, 204, 205):
             await quorate.facts("ha_set", guest=guest, state="started")
         free, _ = await would_move(quorate, "pve3")
@@ -105,7 +105,7 @@ async def test_ha_and_affinity_rules_decide_where_a_guest_goes(tmp_path: Path) -
 
 
 async def test_guests_return_where_they_came_from(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         away = await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True)
         back = await finished(quorate, "run_return", run=away["run"])
         assert back["state"] == "done", back
@@ -113,7 +113,7 @@ async def test_guests_return_where_they_came_from(tmp_path: Path) -> None:
 
 
 async def test_a_guest_that_arrives_later_is_not_moved_without_asking(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_evacuate", node="pve3", with_local_disks=True)
         await quorate.facts("guest_migrate", guest=201, node="pve3")
         await quorate.app.runs.work()
@@ -128,7 +128,7 @@ async def test_a_guest_that_arrives_later_is_not_moved_without_asking(tmp_path: 
 
 
 async def test_a_frozen_run_pauses_and_continues_when_it_is_resumed(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_evacuate", node="pve3", with_local_disks=True)
         freeze = quorate.app.pipeline.journal.freeze
         await freeze.set("the operator", "smoke", quorate.app.audit)
@@ -143,7 +143,7 @@ async def test_a_frozen_run_pauses_and_continues_when_it_is_resumed(tmp_path: Pa
 
 
 async def test_a_limit_that_no_later_attempt_could_meet_pauses_the_run(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_evacuate", node="pve3", with_local_disks=True)
         app = quorate.app
         app.adopt(replace(app.settings, policy=Policy(limits=Limits(guests_per_call=0))))
@@ -157,7 +157,7 @@ async def test_a_limit_that_no_later_attempt_could_meet_pauses_the_run(tmp_path:
 
 
 async def test_a_run_waits_until_a_limit_lets_its_steps_pass(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_evacuate", node="pve3", with_local_disks=True, parallel=4)
         app = quorate.app
         app.adopt(replace(app.settings, policy=Policy(limits=Limits(concurrent_changes=1))))
@@ -170,7 +170,7 @@ async def test_a_run_waits_until_a_limit_lets_its_steps_pass(tmp_path: Path) -> 
 
 
 async def test_an_abort_is_not_held_up_by_a_step_that_was_about_to_ask(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_evacuate", node="pve3", with_local_disks=True, parallel=1)
         await quorate.facts("guest_migrate", guest=201, node="pve3")
         arrived = await quorate.facts("guest_get", guest=201)
@@ -183,7 +183,7 @@ async def test_an_abort_is_not_held_up_by_a_step_that_was_about_to_ask(tmp_path:
 
 
 async def test_an_aborted_run_says_what_is_left(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_evacuate", node="pve3", with_local_disks=True)
         await quorate.facts("run_control", run=started["run"], action="abort")
         await quorate.app.runs.work()
@@ -194,7 +194,7 @@ async def test_an_aborted_run_says_what_is_left(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_is_aborted_on_the_way_says_what_it_has_moved(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_evacuate", node="pve3", with_local_disks=True, parallel=4)
         run = await work_and_abort_when(quorate, started["run"], lambda run: len(run.current) == 4)
         assert run.reason.endswith("; 1 thing is left")
@@ -203,7 +203,7 @@ async def test_a_run_that_is_aborted_on_the_way_says_what_it_has_moved(tmp_path:
 
 
 async def test_a_run_waits_for_its_time_and_its_window(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         soon = moment(quorate.clock.now() + 1800)
         started = await quorate.facts(
             "run_evacuate", node="pve3", with_local_disks=True, at=soon, window="Mon-Sun 00:00-24:00"
@@ -216,7 +216,7 @@ async def test_a_run_waits_for_its_time_and_its_window(tmp_path: Path) -> None:
 
 
 async def test_a_failed_migration_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         quorate.sim.faults.add("task-fails:vzmigrate:storage 'nas' is not online;count=1")
         run = await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True)
         assert run["state"] == "failed"
@@ -227,7 +227,7 @@ async def test_a_failed_migration_is_reported_and_the_others_go_on(tmp_path: Pat
 
 
 async def test_an_approval_covers_the_whole_run(tmp_path: Path) -> None:
-    async with rig(tmp_path, approval=Approval.ASK, approve_changes=True) as quorate:
+    async with rig(tmp_path, in_memory=True, approval=Approval.ASK, approve_changes=True) as quorate:
         waiting = await quorate.refusal("run_evacuate", node="pve3", with_local_disks=True, wait=0)
         assert "quorate approvals approve" in waiting
         (asked,) = await quorate.app.pipeline.approver.approvals.list()
@@ -240,7 +240,7 @@ async def test_an_approval_covers_the_whole_run(tmp_path: Path) -> None:
 
 async def test_what_was_approved_as_a_change_does_not_become_a_destruction_on_the_way(tmp_path: Path) -> None:
     """A container under HA is stopped by force in the end. Nobody had agreed to that."""
-    async with rig(tmp_path, approval=Approval.ASK) as quorate:
+    async with rig(tmp_path, in_memory=True, approval=Approval.ASK) as quorate:
         soon = moment(quorate.clock.now() + 1800)
         started = await quorate.facts("run_evacuate", node="pve3", to=["pve1"], at=soon)
         await quorate.facts("ha_set", guest=204, state="started")
@@ -266,7 +266,10 @@ async def test_what_was_approved_as_a_change_does_not_become_a_destruction_on_th
 
 async def test_a_run_tells_nobody_of_a_guest_that_is_hidden_from_them(tmp_path: Path) -> None:
     rule = policy('[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [204]\n')
-    async with rig(tmp_path) as quorate, second_server(quorate, tmp_path / "b.jsonl", policy=rule) as veiled:
+    async with (
+        rig(tmp_path, in_memory=True) as quorate,
+        second_server(quorate, tmp_path / "b.jsonl", policy=rule) as veiled,
+    ):
         run = (await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True))["run"]
         for tool, arguments in (
             ("run_get", {"run": run, "lines": 1000}),
@@ -280,13 +283,13 @@ async def test_a_run_tells_nobody_of_a_guest_that_is_hidden_from_them(tmp_path: 
 
 
 async def test_a_run_is_not_put_off_forever(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         later = moment(quorate.clock.now() + 40 * 86_400)
         assert "more than 30 days ahead" in await quorate.refusal("run_evacuate", node="pve3", at=later)
 
 
 async def test_a_run_starts_in_two_hours(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         assert "2h for in two hours" in await quorate.refusal("run_evacuate", node="pve3", at="yesterday")
         started = await quorate.facts("run_evacuate", node="pve3", at="2h")
         run = await quorate.app.runs.get(started["run"])
@@ -294,7 +297,7 @@ async def test_a_run_starts_in_two_hours(tmp_path: Path) -> None:
 
 
 async def test_another_guest_under_the_same_id_is_not_moved(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         soon = moment(quorate.clock.now() + 1800)
         started = await quorate.facts("run_evacuate", node="pve3", to=["pve1"], at=soon)
         quorate.sim.world.guests[204].config["hostname"] = "somebody-else"

@@ -26,7 +26,7 @@ def done(quorate: Rig, ending: str) -> list[str]:
 
 
 async def test_a_healthy_guest_is_updated_and_its_snapshot_removed(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         machine(quorate, 104).updates = ["libc6", "openssl"]
         run = await update(quorate, guest=104, check="true", services=["ssh"])
         assert run["state"] == "done", run
@@ -37,7 +37,7 @@ async def test_a_healthy_guest_is_updated_and_its_snapshot_removed(tmp_path: Pat
 
 
 async def test_a_guest_that_is_not_healthy_is_rolled_back_and_keeps_its_snapshot(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         machine(quorate, 104).updates = ["nginx"]
         run = await update(quorate, guest=104, check="false", health_seconds=30)
         assert run["state"] == "failed"
@@ -48,7 +48,7 @@ async def test_a_guest_that_is_not_healthy_is_rolled_back_and_keeps_its_snapshot
 
 
 async def test_a_check_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         machine(quorate, 104).updates = ["nginx"]
         begun = quorate.clock.now()
         run = await update(quorate, guest=104, check="sleep 90000", health_seconds=60)
@@ -58,7 +58,7 @@ async def test_a_check_that_never_ends_is_not_waited_for(tmp_path: Path) -> None
 
 
 async def test_a_check_that_a_signal_ends_has_failed_and_is_not_repeated_forever(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         machine(quorate, 104).updates = ["nginx"]
         run = await update(quorate, guest=104, check="kill -9 $$", health_seconds=30)
         assert (run["state"], len(done(quorate, "/rollback"))) == ("failed", 1)
@@ -66,7 +66,7 @@ async def test_a_check_that_a_signal_ends_has_failed_and_is_not_repeated_forever
 
 
 async def test_a_failing_update_is_rolled_back(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         run = await update(quorate, guest=104, keep="never")  # no package source answers
         assert run["state"] == "failed"
         assert "exit code 100" in run["report"]["why"]
@@ -79,7 +79,7 @@ async def test_a_failing_update_is_rolled_back(tmp_path: Path) -> None:
 
 
 async def test_a_guest_without_snapshots_is_backed_up_and_restored(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         quorate.sim.world.storages["local-lvm"].type = "lvm"
         machine(quorate, 104).updates = []
         run = await update(quorate, guest=104, check="false", health_seconds=0, backup_storage="nas")
@@ -90,7 +90,7 @@ async def test_a_guest_without_snapshots_is_backed_up_and_restored(tmp_path: Pat
 
 
 async def test_a_snapshot_that_cannot_be_taken_changes_nothing(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         quorate.sim.faults.add("task-fails:qmsnapshot:out of space")
         run = await update(quorate, guest=104, check="true")
         assert run["state"] == "failed"
@@ -99,7 +99,7 @@ async def test_a_snapshot_that_cannot_be_taken_changes_nothing(tmp_path: Path) -
 
 
 async def test_aborting_keeps_the_snapshot_and_says_so(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_guest_update", guest=104)
         await quorate.facts("run_control", run=started["run"], action="pause")
         await quorate.app.runs.work()
@@ -118,7 +118,7 @@ async def test_a_guest_that_an_aborted_run_has_stopped_is_started_again(
     tmp_path: Path, storage: str, step: str
 ) -> None:
     """Going back to a snapshot without memory stops the guest, and so does restoring its backup."""
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         quorate.sim.world.storages["local-lvm"].type = storage
         started = await quorate.facts(
             "run_guest_update", guest=104, check="false", health_seconds=0, backup_storage="nas"
@@ -131,7 +131,7 @@ async def test_a_guest_that_an_aborted_run_has_stopped_is_started_again(
 
 
 async def test_an_aborted_run_says_that_a_guest_cannot_be_started(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_guest_update", guest=104, check="false", health_seconds=0)
         quorate.sim.faults.add("task-fails:qmstart:no memory")
         run = await work_and_abort_when(quorate, started["run"], lambda run: "rollback" in run.current)
@@ -143,7 +143,7 @@ async def test_an_aborted_run_says_that_a_guest_cannot_be_started(tmp_path: Path
 
 
 async def test_a_run_whose_guest_is_gone_can_be_aborted(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_guest_update", guest=104)
         await quorate.facts("guest_delete", guest=104, stop=True)
         await quorate.facts("run_control", run=started["run"], action="abort")

@@ -74,7 +74,10 @@ async def updatable(tmp_path: Path, *programs: str) -> AsyncIterator[Updated]:
     for name in ("bash", "cut", "nc", "sed", "uname", "xargs", "wget"):
         if place := shutil.which(name):
             (folder / name).symlink_to(place)
-    async with serving(tmp_path / "guest", environment={"PATH": path}) as host, rig(tmp_path) as quorate:
+    async with (
+        serving(tmp_path / "guest", environment={"PATH": path}) as host,
+        rig(tmp_path, in_memory=True) as quorate,
+    ):
         assert quorate.app.cluster is not None
         login = Login(f"127.0.0.1:{host.port}", user="root", key=host.key_file)
         access = SshSettings(single_guests={GUEST: login}, known_hosts=(host.known_hosts,), pins=host.pins)
@@ -219,7 +222,7 @@ class PowerShell:
 
 
 async def test_windows_is_updated_by_its_own_update_service_and_rolled_back(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         world = quorate.sim.world
         world.guests[WINDOWS_GUEST].system = WINDOWS
         shell = machine(quorate, WINDOWS_GUEST).own_commands["powershell.exe"] = PowerShell()

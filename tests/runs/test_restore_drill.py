@@ -37,7 +37,7 @@ async def drill(quorate: Rig, **arguments: Any) -> dict[str, Any]:
 
 
 async def test_a_good_backup_is_proved_and_removed(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         run = await drill(quorate, guest=102, check="true")
         assert run["state"] == "done", run
         (row,) = run["report"]["backups"].values()
@@ -53,7 +53,7 @@ async def test_a_good_backup_is_proved_and_removed(tmp_path: Path) -> None:
 
 
 async def test_a_corrupt_an_unbootable_and_a_good_backup_are_told_apart(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         volume(quorate, GOOD).damaged = True
         empty = volume(quorate, OTHER)
         archive = open_archive(quorate.sim.world, empty)
@@ -69,7 +69,7 @@ async def test_a_corrupt_an_unbootable_and_a_good_backup_are_told_apart(tmp_path
 
 
 async def test_the_copy_of_a_protected_guest_is_removed_and_the_guest_stays_protected(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         assert quorate.sim.world.guests[109].config["protection"] == 1
         run = await drill(quorate, guest=109)
         assert run["state"] == "done", run
@@ -77,13 +77,13 @@ async def test_the_copy_of_a_protected_guest_is_removed_and_the_guest_stays_prot
 
 
 async def test_a_failing_check_fails_the_backup(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         run = await drill(quorate, backups=[GOOD], check="false")
         assert "the check failed" in run["report"]["backups"][GOOD]["why"]
 
 
 async def test_an_aborted_drill_removes_what_it_has_restored(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         before = set(quorate.sim.world.guests)
         started = await quorate.facts("run_restore_drill", guest=102)
         run = await work_and_abort_when(quorate, started["run"], lambda run: "start-0" in run.current)
@@ -92,7 +92,7 @@ async def test_an_aborted_drill_removes_what_it_has_restored(tmp_path: Path) -> 
 
 
 async def test_a_guest_of_someone_else_with_the_planned_id_is_left_alone(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         started = await quorate.facts("run_restore_drill", guest=102)
         run = await quorate.app.runs.get(started["run"])
         vmid = run.scope["items"][0]["vmid"]

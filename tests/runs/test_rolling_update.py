@@ -41,7 +41,7 @@ def homes(quorate: Rig) -> dict[int, tuple[str, bool]]:
 
 
 async def test_nodes_are_updated_rebooted_and_get_their_guests_back(tmp_path: Path) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         before = homes(quorate)
         run = await update(quorate, **TWO)
         assert run.state is RunState.DONE, run.reason
@@ -63,7 +63,7 @@ async def test_a_node_is_rebooted_only_if_that_is_required(tmp_path: Path) -> No
 
 
 async def test_a_node_is_not_rebooted_after_a_failed_migration(tmp_path: Path) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         quorate.sim.faults.add("task-fails:qmigrate:no space left on device;count=1")
         run = await update(quorate, **TWO)
         assert run.state is RunState.PAUSED
@@ -76,7 +76,7 @@ async def test_a_node_is_not_rebooted_after_a_failed_migration(tmp_path: Path) -
 
 @pytest.mark.thorough
 async def test_a_node_that_does_not_come_back_stops_the_run(tmp_path: Path) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         world = quorate.sim.world
         started = await quorate.facts("run_rolling_update", **TWO)
         original = quorate.app.runs.store.change_ours
@@ -97,7 +97,7 @@ async def test_a_node_that_does_not_come_back_stops_the_run(tmp_path: Path) -> N
 
 
 async def test_a_failing_apt_stops_the_run_and_keeps_its_output(tmp_path: Path) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         shells = quorate.sim.world.part(NodeShells)
         shells.of(quorate.sim.world.nodes["pve2"]).updates = None
         run = await update(quorate, **TWO)
@@ -123,7 +123,7 @@ def is_shutting_down(run: Run) -> bool:
 async def test_an_aborted_run_starts_what_it_has_shut_down_and_waits_for_a_node_that_reboots(
     tmp_path: Path, moment: Callable[[Run], bool]
 ) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         guests = quorate.sim.world.guests
         for guest in guests.values():
             guest.config["onboot"] = 0  # nothing but the run starts them
@@ -140,7 +140,7 @@ async def test_an_aborted_run_starts_what_it_has_shut_down_and_waits_for_a_node_
 
 
 async def test_an_aborted_run_says_which_guests_it_could_not_start(tmp_path: Path) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         quorate.sim.faults.add("task-fails:qmstart:no memory")
         quorate.sim.world.guests[STAYS].config["hostpci0"] = "0000:01:00.0"
         started = await quorate.facts("run_rolling_update", **{**TWO, "nodes": ["pve3"]})
@@ -193,7 +193,7 @@ TROUBLE: dict[Callable[[Rig], None], str] = {
 async def test_trouble_in_the_cluster_stops_the_run_before_it_touches_a_node(
     tmp_path: Path, trouble: Callable[[Rig], None]
 ) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         await quorate.facts("replication_set", guest=REPLICATED, target="pve2", schedule="*/15")
         before = homes(quorate)
         started = await quorate.facts("run_rolling_update", **TWO)
@@ -208,7 +208,7 @@ async def test_trouble_in_the_cluster_stops_the_run_before_it_touches_a_node(
 
 
 async def test_two_nodes_alone_keep_no_quorum_but_with_a_qdevice_they_do(tmp_path: Path) -> None:
-    async with rig(tmp_path, ssh=True, nodes=2, guests=2) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True, nodes=2, guests=2) as quorate:
         arguments = {"with_local_disks": True, "shutdown_rest": True}
         refusal = await quorate.refusal("run_rolling_update", **arguments)
         assert "without pve1 only 1 of 2 votes are left" in refusal
@@ -219,7 +219,7 @@ async def test_two_nodes_alone_keep_no_quorum_but_with_a_qdevice_they_do(tmp_pat
 
 
 async def test_a_node_is_not_touched_while_a_backup_runs_on_it(tmp_path: Path) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         started = await quorate.facts("run_rolling_update", **{**TWO, "nodes": ["pve2"]})
         guest = next(vmid for vmid, one in quorate.sim.world.guests.items() if one.node == "pve2" and one.running)
         assert (await quorate.facts("backup_create", guest=guest, wait=0))["result"] == "running"
@@ -236,7 +236,7 @@ async def test_the_next_node_waits_until_the_last_one_is_back_and_ceph_and_repli
     tmp_path: Path,
 ) -> None:
     """Both suffer from every reboot. The run neither stops for that nor takes the next node down."""
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         quorate.sim.world.part(Ceph).health = "HEALTH_OK"
         await quorate.facts("replication_set", guest=REPLICATED, target="pve2", schedule="*/1")
         run = await update(quorate, **TWO)
@@ -251,7 +251,7 @@ async def test_the_next_node_waits_until_the_last_one_is_back_and_ceph_and_repli
 
 
 async def test_the_dry_run_shows_the_whole_order(tmp_path: Path) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         arguments = {"with_local_disks": True, "shutdown_rest": True, "dry_run": True}
         plan = await quorate.facts("run_rolling_update", **arguments)
         assert [line.partition(": evacuate")[0] for line in plan["steps"]] == ["1. pve1", "2. pve2", "3. pve3"]
@@ -261,7 +261,7 @@ async def test_the_dry_run_shows_the_whole_order(tmp_path: Path) -> None:
 
 
 async def test_guests_that_cannot_move_are_named_and_refused_unless_they_may_be_shut_down(tmp_path: Path) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         said = (await quorate.refusal("run_rolling_update", dry_run=True)).splitlines()
         count = int(said[0].split()[0])
         assert said[0] == f"{count} guests cannot be moved:"

@@ -38,7 +38,7 @@ async def state_of(quorate: Rig, run: str) -> RunState:
 
 @pytest.mark.thorough
 async def test_a_run_waits_for_its_window_and_continues_in_the_next_one(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         opens = quorate.clock.now() + 3600
         window = hours(opens, opens + 60)
         started = await quorate.facts("run_evacuate", **AWAY, window=window)
@@ -82,7 +82,7 @@ async def work_until_window_closes(quorate: Rig, moment: Callable[[Run], bool], 
 
 @pytest.mark.parametrize("moment", [is_shutting_down, is_updating, is_rebooting])
 async def test_a_window_that_closes_leaves_no_guest_shut_down(tmp_path: Path, moment: Callable[[Run], bool]) -> None:
-    async with rig(tmp_path, ssh=True) as quorate:
+    async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         guests = quorate.sim.world.guests
         for guest in guests.values():
             guest.config["onboot"] = 0  # nothing but the run starts them
@@ -101,7 +101,7 @@ async def test_a_window_that_closes_leaves_no_guest_shut_down(tmp_path: Path, mo
 
 
 async def test_an_update_that_has_begun_is_checked_and_rolled_back_although_the_window_closes(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         machine(quorate, 104).updates = ["nginx"]
         update = {"guest": 104, "check": "false", "health_seconds": 30}
         run = await work_until_window_closes(quorate, is_updating_packages, "run_guest_update", **update)
@@ -110,7 +110,7 @@ async def test_an_update_that_has_begun_is_checked_and_rolled_back_although_the_
 
 
 async def test_an_update_that_has_not_begun_waits_for_the_next_window(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         run = await work_until_window_closes(
             quorate, lambda run: "protect" in run.current, "run_guest_update", guest=104
         )
@@ -119,7 +119,7 @@ async def test_an_update_that_has_not_begun_waits_for_the_next_window(tmp_path: 
 
 
 async def test_a_copy_that_was_restored_is_removed_before_the_run_waits_for_its_next_window(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         before = set(quorate.sim.world.guests)
         run = await work_until_window_closes(quorate, is_restoring, "run_restore_drill", guest=[102, 203])
         assert run.state is RunState.WAITING, run.reason
@@ -131,7 +131,7 @@ async def test_a_copy_that_was_restored_is_removed_before_the_run_waits_for_its_
 
 @pytest.mark.parametrize("tool", ["run_evacuate", "run_guest_update", "run_restore_drill"])
 async def test_a_run_that_is_paused_and_resumed_before_its_time_still_waits_for_it(tmp_path: Path, tool: str) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         what = AWAY if tool == "run_evacuate" else {"guest": 104 if tool == "run_guest_update" else 102}
         run = (await quorate.facts(tool, **what, at=moment(quorate.clock.now() + 1800)))["run"]
         for action in ("pause", "resume"):
@@ -144,7 +144,7 @@ async def test_a_run_that_is_paused_and_resumed_before_its_time_still_waits_for_
 
 
 async def test_a_window_or_time_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         assert "must be hours" in await quorate.refusal("run_evacuate", **AWAY, window="at night")
         past = moment(quorate.clock.now() - 60)
         assert "has passed" in await quorate.refusal("run_evacuate", **AWAY, at=past)
@@ -152,7 +152,7 @@ async def test_a_window_or_time_that_makes_no_sense_is_refused(tmp_path: Path) -
 
 
 async def test_a_dry_run_says_when_it_would_begin(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         soon = moment(quorate.clock.now() + 1800)
         plan = await quorate.facts("run_evacuate", **AWAY, at=soon, window="22:00-05:00", dry_run=True)
         assert plan["starts"] == f"from {soon}, only 22:00-05:00"
@@ -160,7 +160,7 @@ async def test_a_dry_run_says_when_it_would_begin(tmp_path: Path) -> None:
 
 
 async def test_a_freeze_in_the_middle_pauses_every_run_after_the_step_in_progress(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         runs = [(await quorate.facts("run_evacuate", **AWAY))["run"]]
         runs.append((await quorate.facts("run_guest_update", guest=104))["run"])
         store, freeze = quorate.app.runs.store, quorate.app.pipeline.journal.freeze

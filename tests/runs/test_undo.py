@@ -31,7 +31,7 @@ def last_change(quorate: Rig) -> str:
 
 
 async def test_a_change_of_options_is_undone_and_redone(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         before = await config_of(quorate, 108)
         changed = await quorate.facts("guest_configure", guest=108, cores=4, description="new", unset=["tags"])
         after = await config_of(quorate, 108)
@@ -44,7 +44,7 @@ async def test_a_change_of_options_is_undone_and_redone(tmp_path: Path) -> None:
 
 
 async def test_what_changed_again_since_then_is_refused(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         await quorate.facts("guest_configure", guest=108, cores=4)
         change = last_change(quorate)
         await quorate.facts("guest_configure", guest=108, cores=2)
@@ -62,14 +62,14 @@ async def test_what_changed_again_since_then_is_refused(tmp_path: Path) -> None:
 async def test_what_cannot_be_undone_exactly_is_refused_in_advance(
     tmp_path: Path, tool: str, arguments: dict[str, Any], why: str
 ) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         assert "change" not in await quorate.facts(tool, **arguments)
         text = await quorate.refusal("change_undo", change=last_change(quorate))
         assert why in text
 
 
 async def test_an_unknown_change_is_refused(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         said = await quorate.refusal("change_undo", change="nothing")
         assert "There is no change" in said
         assert "has its id as `change`" in said
@@ -205,7 +205,7 @@ def test_the_random_changes_use_every_tool_that_changes_a_configuration() -> Non
 
 
 async def test_a_secret_that_was_replaced_is_not_kept_in_the_audit_trail(tmp_path: Path) -> None:
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         place = "/cluster/metrics/server/flux"
         where = {"server": "192.0.2.7", "port": 8086, "influxdbproto": "https", "bucket": "b", "organization": "o"}
         await quorate.facts(
@@ -221,7 +221,10 @@ async def test_a_secret_that_was_replaced_is_not_kept_in_the_audit_trail(tmp_pat
 
 async def test_a_refusal_names_no_guest_that_is_hidden_from_the_caller(tmp_path: Path) -> None:
     rule = policy('[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [108]\n')
-    async with rig(tmp_path) as quorate, second_server(quorate, quorate.audit_file, policy=rule) as veiled:
+    async with (
+        rig(tmp_path, in_memory=True) as quorate,
+        second_server(quorate, quorate.audit_file, policy=rule) as veiled,
+    ):
         name = str(quorate.sim.world.guests[108].config["name"])
         await quorate.facts("guest_configure", guest=108, cores=4)
         await quorate.facts("snapshot_create", guest=108, snapshot="once")
