@@ -75,9 +75,10 @@ async def test_a_host_that_does_not_let_us_in_is_told_apart_and_is_not_away(tmp_
         assert not [one for one in await changes(built) if one[1] == "state"]
 
 
-@pytest.mark.parametrize("dead", [4, pytest.param(30, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("dead", [2, pytest.param(30, marks=pytest.mark.thorough)])
 async def test_a_farm_of_which_a_third_is_dead_is_discovered_with_partial_results(tmp_path, dead):
-    alive, machines = 70 * dead // 30, 7
+    alive = 70 * dead // 30
+    machines = min(alive, 7)
     paper = paper_machines(tmp_path, *(f"m{number}" for number in range(machines)))
     async with house(tmp_path, {name: one.options for name, one in paper.items()}, register=False) as built:
         doors = [(host.port, str(host.key_file)) for host in built.hosts.values()]

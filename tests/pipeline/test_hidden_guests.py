@@ -38,7 +38,7 @@ names = ["{NAME}"]
 @asynccontextmanager
 async def canary(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig]]:
     """A server without rules, and one from which the guest is hidden, on the same cluster."""
-    async with rig(tmp_path) as free:
+    async with rig(tmp_path, in_memory=True) as free:
         builder = Builder(free.sim.world)
         builder.guest("qemu", VMID, NAME, NODE, cores=1, memory=512, disk=4, storage="local-lvm", tags="canary-tag")
         config = free.sim.world.guests[VMID].config
@@ -58,7 +58,7 @@ async def canary(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig]]:
         dropped, *_ = await free.rows("backup_list", guest=VMID)
         await free.facts("volume_delete", volume=dropped["backup"])  # a task about 7771@nas
         await furnish(free)
-        async with second_server(free, tmp_path / "b.jsonl", policy=policy(RULE)) as veiled:
+        async with second_server(free, tmp_path / "b.jsonl", in_memory=True, policy=policy(RULE)) as veiled:
             yield free, veiled
 
 

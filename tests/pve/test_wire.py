@@ -151,7 +151,7 @@ def agree(sends: Sends, endpoint: Endpoint, params: Given) -> None:
 
 
 @given(call=calls())
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_judges_see_what_pve_reads(sends: Sends, call: tuple[Endpoint, dict[str, Any]]) -> None:
     agree(sends, *call)
 

@@ -153,14 +153,18 @@ async def rig(
         )
         app = build(settings, clock=DrivenTime(clock))
         if in_memory:
-            assert app.cluster is not None
-            handler = _driven(sim.front.for_node(sim.world.nodes[sim.node]), clock)
-            app.cluster.client._session = Wire(handler)  # type: ignore[assignment]
+            _leave_out_sockets(app, sim, clock)
         try:
             async with Client(app.server(), mode=mode, elicitation_callback=elicitation) as client:
                 yield Rig(sim, app, client, audit_file)
         finally:
             await app.close()
+
+
+def _leave_out_sockets(app: App, sim: SimulatedCluster, clock: ManualClock) -> None:
+    assert app.cluster is not None
+    handler = _driven(sim.front.for_node(sim.world.nodes[sim.node]), clock)
+    app.cluster.client._session = Wire(handler)  # type: ignore[assignment]
 
 
 def _driven(handler: Handler, clock: ManualClock) -> Handler:
@@ -188,7 +192,7 @@ def pointed_at(sim: SimulatedCluster, **changes: Any) -> ClusterSettings:
 
 @asynccontextmanager
 async def second_server(
-    quorate: Rig, audit_file: Path, *, token: str | None = None, **changes: Any
+    quorate: Rig, audit_file: Path, *, token: str | None = None, in_memory: bool = False, **changes: Any
 ) -> AsyncIterator[Rig]:
     """Start another server on the same simulated cluster, with an API token such as alice@pve!cli if given."""
     target = simulated_cluster(quorate.sim)
@@ -199,6 +203,8 @@ async def second_server(
     usual = {"clusters": (target,), "access": Access.ADMIN, "audit_file": audit_file}
     settings = replace(quorate.app.settings, **{**usual, **changes})
     app = build(settings, clock=DrivenTime(quorate.clock))
+    if in_memory:
+        _leave_out_sockets(app, quorate.sim, quorate.clock)
     try:
         async with Client(app.server()) as client:
             yield Rig(quorate.sim, app, client, audit_file)

@@ -17,6 +17,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.types import ElicitResult
 
 from quorate.config import load
+from quorate.sim.clock import RealClock
 from quorate.sim.simulator import SimulatedCluster
 from quorate.surfaces.handshake_cache import HandshakeCache, Questions
 from tests.rigs.mcp_session import text_of
@@ -64,7 +65,7 @@ ERAS = {"legacy": LEGACY + CALLS, "modern": MODERN}
 
 @pytest.fixture(scope="module")
 def sim() -> Iterator[SimulatedCluster]:
-    with running_sim() as cluster:
+    with running_sim(clock=RealClock(20)) as cluster:
         yield cluster
 
 

@@ -199,8 +199,8 @@ async def test_who_sees_no_bridge_is_advised_only_what_the_tool_can_do(tmp_path)
         world.access.changed()
         async with second_server(served, tmp_path / "theirs.jsonl", token="alice@pve!cli") as alice:
             theirs = await refused(alice, "create_vm", node="pve1", vmid=500)
-        native = {"surfaces": ("native",)}
-        async with second_server(served, tmp_path / "ours.jsonl", token="alice@pve!cli", **native) as alice:
+        ours_file = tmp_path / "ours.jsonl"
+        async with second_server(served, ours_file, token="alice@pve!cli", surfaces=("native",)) as alice:
             ours = await alice.refusal("vm_create", name="x", node="pve1")
             assert not (await alice.call("vm_create", name="x", node="pve1", networks=[], dry_run=True)).is_error
     assert "SDN.Use" in theirs
