@@ -84,14 +84,14 @@ class App:
     def server(self, **options: Any) -> Server:
         from quorate.surfaces.server import Server  # the MCP SDK is the largest import; `call` does without it
 
-        return Server(self.pipeline.variant(adapt=self._with_all_toolsets), self.surfaces(), **options)
+        return Server(replace(self.pipeline, adapt=self._with_all_toolsets), self.surfaces(), **options)
 
     def core(self, http: HttpSettings, local_login: LocalLogin | None = None) -> Core:
         """What the HTTP server is made of."""
         from quorate.surfaces.web.application import Core
 
         clusters = [site.cluster for site in self.pipeline.sites]
-        pipeline = self.pipeline.variant(adapt=self._with_all_toolsets)
+        pipeline = replace(self.pipeline, adapt=self._with_all_toolsets)
         return Core(http, self.store, clusters, self.server, self.audit, pipeline, self.shells, local_login)
 
     def surfaces(self) -> list[Surface]:
@@ -112,7 +112,7 @@ class App:
         if name == "lean":
             from quorate.surfaces.lean import LeanSurface
 
-            return LeanSurface(self.pipeline.variant(adapt=self._with_all_toolsets))
+            return LeanSurface(replace(self.pipeline, adapt=self._with_all_toolsets))
         from quorate.surfaces.compat import system
         from quorate.surfaces.compat.surface import CompatSurface
 
@@ -149,7 +149,7 @@ class App:
             opt_in = opt_in_of(self.settings, system)
             return ApprovalSettings(Approval.NONE, opted_in=opt_in) if opt_in else approval_settings_of(self.settings)
 
-        return self.pipeline.variant(adapt=adapt, approver=replace(self.pipeline.approver, settings=approval_settings))
+        return replace(self.pipeline, adapt=adapt, approver=replace(self.pipeline.approver, settings=approval_settings))
 
     def _with_all_toolsets(self, gate: Gate) -> Gate:
         """The default tools save a client's tokens. Where more cost none, all are on unless the operator chose."""

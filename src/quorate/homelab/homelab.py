@@ -6,7 +6,7 @@ import asyncio
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorate.command_rules import CommandRules
 from quorate.config.settings import HOMELAB, HomelabSettings
@@ -14,7 +14,7 @@ from quorate.homelab.address_index import AddressIndex
 from quorate.homelab.host import Host, unregistered
 from quorate.homelab.network.probe import AT_ONCE
 from quorate.homelab.registry import Hosts, jumps
-from quorate.homelab.secrets import Secrets, call_secrets
+from quorate.homelab.secrets import Secrets
 from quorate.homelab.shells import Shells
 from quorate.inside.jobs import JobRecord
 from quorate.problems import NotConfigured, PermissionMissing, Problem
@@ -25,6 +25,9 @@ from quorate.pve.targets import HOST, Reached
 from quorate.ssh.access import SshAccess
 from quorate.state.records import Records
 from quorate.state.store import Store
+
+if TYPE_CHECKING:
+    from quorate.homelab.machines import Login  # which is made of this class
 
 JOBS = "job"
 """The kind of record of commands that their machines keep, of hosts and of guests."""
@@ -61,6 +64,8 @@ class Homelab:
         self.address_index = AddressIndex(self.clock)
         self.guarded: tuple[Cluster, ...] = ()
         """Clusters, unfiltered, whose nodes and guests must not be reached as if they were plain hosts."""
+        self.login: Login | None = None
+        """The caller's credentials, in the view of a call that brings them to an operation that takes none."""
         self.secret_store = Secrets(settings)
         self.shells = Shells(self.clock, needs_passphrase)
         self.probes = asyncio.Semaphore(AT_ONCE)
@@ -81,15 +86,16 @@ class Homelab:
         await self.ssh.close()
 
     def secrets(self) -> list[str]:
-        return [*self.ssh.secrets(), *self.secret_store.revealed, *call_secrets()]
+        return [*self.ssh.secrets(), *self.secret_store.revealed]
 
-    async def visible_view(self, hides: Hides | None, neighbors: Neighbors) -> Homelab:
+    async def visible_view(self, hides: Hides | None, neighbors: Neighbors, login: Login | None = None) -> Homelab:
         """The same homelab without hidden hosts, among the clusters that the caller sees."""
         visible, guarded = await neighbors()
         view = copy.copy(self)
         view.clusters = tuple(visible)
         view.hosts = self.hosts.behind(hides)
         view.guarded = tuple(guarded)
+        view.login = login
         return view
 
     async def blanker(self) -> Callable[[str], str]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Collection, Iterable, Iterator
-from contextvars import ContextVar
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from quorate.homelab.admin.keys import key_of
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, is_ip, require_address, unregistered
 from quorate.homelab.registry import jumps
-from quorate.homelab.secrets import hidden_in_this_call
 from quorate.inside.facts.model import SECTIONS, Facts
 from quorate.inside.node_addresses import ssh_of_node
 from quorate.inside.ssh_transport import SshTransport, not_started
@@ -98,29 +95,12 @@ class Machine:
         )
 
 
-_call_login: ContextVar[Login] = ContextVar("login of one call", default=Login())  # noqa: B039 - it is frozen
-
-
-@contextlib.contextmanager
-def logging_in_by(login: Login) -> Iterator[None]:
-    """Use this login in the context, unless the call itself brings one.
-
-    For callers that bring a login to operations that take none; it does not outlive the call.
-    """
-    token = _call_login.set(login)
-    try:
-        with hidden_in_this_call(login.password):
-            yield
-    finally:
-        _call_login.reset(token)
-
-
 async def machine(home: Homelab, ref: str, login: Login = Login()) -> Machine:  # noqa: B008 - it is frozen
     """The machine that `ref` names: a registered host, `cluster/guest`, a node, a guest, or `user@address:port`."""
     ref = ref.strip()
     if not ref:
         raise BadArgument("The host is empty", next_step=Advice("See which hosts exist", HOST_LIST))
-    return replace(await _find(home, ref, _call_login.get() if login == Login() else login), ref=ref)
+    return replace(await _find(home, ref, (home.login or login) if login == Login() else login), ref=ref)
 
 
 async def _find(home: Homelab, ref: str, login: Login) -> Machine:

@@ -7,11 +7,8 @@ other variables, files or keyring entries of this server.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
-from collections.abc import Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +21,6 @@ KINDS = ("env:NAME", "file:PATH", "keyring:NAME", "vault:NAME")
 SECONDS = 30.0
 """How long a keyring may wait to be unlocked."""
 _VARIABLE = re.compile(r"(?:HOMELAB|SSH|QUORATE_HOST)_[A-Z0-9_]+")
-
-
-_call_secrets: ContextVar[tuple[str, ...]] = ContextVar("secrets of one call", default=())
-
-
-@contextlib.contextmanager
-def hidden_in_this_call(secret: Secret | None) -> Iterator[None]:
-    """Redact a secret that the caller brought from this call's results."""
-    token = _call_secrets.set((*_call_secrets.get(), *([secret.reveal()] if secret else [])))
-    try:
-        yield
-    finally:
-        _call_secrets.reset(token)
-
-
-def call_secrets() -> tuple[str, ...]:
-    return _call_secrets.get()
 
 
 class Secrets:

@@ -15,7 +15,6 @@ import msgspec
 from quorate.command_rules import CommandRules
 from quorate.hints import GUEST_JOB, HOST_JOB, Advice
 from quorate.inside.transport import Job
-from quorate.ownership import current_owner
 from quorate.problems import NotFound, Problem, Refused
 from quorate.pve.clock import Clock
 from quorate.ssh.access import SshAccess
@@ -98,9 +97,14 @@ class JobKeeper(Protocol):
 
 
 class JobRegistry:
-    """The jobs of one cluster or the homelab: a bounded number, ended ones for a while. A caller sees its own."""
+    """The jobs of one cluster or the homelab: a bounded number, ended ones for a while. A caller sees its own.
 
-    def __init__(self, keeper: JobKeeper) -> None:
+    `owner` is the subject of the caller's credentials; empty for the operator at this machine, who sees all.
+    """
+
+    def __init__(self, keeper: JobKeeper, owner: str) -> None:
+        self.keeper = keeper
+        self._owner = owner
         self._site = keeper.name
         self._clock = keeper.clock
         self._here: dict[str, BackgroundJob] = keeper.background  # shared by every view of it, filtered or not
@@ -120,7 +124,7 @@ class JobRegistry:
             )
 
     def new(self, handle: str, **fields: Any) -> JobRecord:
-        return JobRecord(handle, self._site, begun=self._clock.time(), owner=current_owner(), **fields)
+        return JobRecord(handle, self._site, begun=self._clock.time(), owner=self._owner, **fields)
 
     async def remember(self, record: JobRecord, job: Job) -> None:
         self._here[record.handle] = BackgroundJob(record, job)
@@ -139,10 +143,10 @@ class JobRegistry:
 
     async def is_taken(self, handle: str) -> bool:
         """Whether it belongs to someone else."""
-        return any(one.record.handle == handle and not _is_own(one.record) for one in await self._everything())
+        return any(one.record.handle == handle and not self._is_own(one.record) for one in await self._everything())
 
     async def listed(self) -> list[BackgroundJob]:
-        return [one for one in await self._everything() if _is_own(one.record)]
+        return [one for one in await self._everything() if self._is_own(one.record)]
 
     async def note_end(self, known: BackgroundJob) -> None:
         if known.record.ended is not None:
@@ -167,9 +171,8 @@ class JobRegistry:
         now = self._clock.time()
         return now - one.ended > KEPT_SECONDS if one.ended is not None else now - one.begun > ABANDONED_SECONDS
 
-
-def _is_own(record: JobRecord) -> bool:
-    return current_owner() in ("", record.owner)
+    def _is_own(self, record: JobRecord) -> bool:
+        return self._owner in ("", record.owner)
 
 
 def parse_agent_handle(handle: str) -> tuple[str, int, int]:

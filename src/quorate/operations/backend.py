@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quorate.command_rules import CommandRules
 from quorate.problems import Problem
@@ -11,6 +11,9 @@ from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Neighbors
 from quorate.pve.subjects import Hides, Subject
 from quorate.pve.targets import Reached
+
+if TYPE_CHECKING:
+    from quorate.homelab.machines import Login
 
 
 class Backend(Protocol):
@@ -36,8 +39,11 @@ class Backend(Protocol):
     def secrets(self) -> list[str]:
         """What must not leave, as far as it is in use."""
 
-    async def visible_view(self, hides: Hides | None, neighbors: Neighbors) -> Backend:
-        """The same without what is hidden from a caller. `neighbors` are the clusters as that caller sees them."""
+    async def visible_view(self, hides: Hides | None, neighbors: Neighbors, login: Login | None = None) -> Backend:
+        """The same without what is hidden from a caller. `neighbors` are the clusters as that caller sees them.
+
+        `login` are the caller's credentials for hosts, if the call brings any.
+        """
 
     async def visibility(self) -> str:
         """How much of it this view shows, in words."""

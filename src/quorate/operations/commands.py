@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from quorate.command_secrets import shown_line, without_secrets
 from quorate.hints import SNAPSHOT_ROLLBACK, Advice
-from quorate.inside.jobs import BackgroundJob, JobKeeper, JobRecord, JobRegistry, no_job
+from quorate.inside.jobs import BackgroundJob, JobRecord, JobRegistry, no_job
 from quorate.inside.kept_jobs import CannotKeep, KeptJob, id_of, new_id
 from quorate.inside.transport import Command, Job, Output, Transport
 from quorate.inside.windows_launch import shell_command
@@ -44,23 +44,58 @@ Noun = Literal["guest", "host"]
 
 
 @dataclass(frozen=True, slots=True)
+class CommandTarget:
+    """The machine that a command is for."""
+
+    transport: Transport
+    label: str
+    """`vm 102 docker01`, `host nas`"""
+    ref: str
+    """How to find it again."""
+    noun: Noun
+    """What callers call it; guest_job or host_job follows the command."""
+    cluster: str | None = None
+    """The name of the cluster that a machine of the homelab belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """A command as the caller wants it."""
+
+    command: str | list[str]
+    stdin: str | None = None
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    user: str | None = None
+    password: Secret | None = None
+    timeout: float | None = None
+    keep: int = SHOWN
+    """Bytes of its output."""
+
+    def argv(self, system: str) -> tuple[str, ...]:
+        if isinstance(self.command, list):
+            return tuple(self.command)
+        if not self.command.strip():
+            raise BadArgument("The command is empty")
+        return shell_command(self.command) if system == "windows" else ("/bin/sh", "-c", self.command)
+
+    def judged_argv(self, system: str) -> tuple[str, ...]:
+        """What the operator's patterns are held against."""
+        if isinstance(self.command, list):
+            return tuple(self.command)
+        return ("powershell", self.command) if system == "windows" else ("sh", "-c", self.command)
+
+
+@dataclass(frozen=True, slots=True)
 class CommandJob:
     """A command that may be run, on one machine."""
 
-    home: JobKeeper
+    jobs: JobRegistry
     """Where to find it if it continues in the background."""
-    transport: Transport
+    target: CommandTarget
     command: Command
     line: str
     """As it is shown and recorded: without the secrets that people put into commands."""
-    label: str
-    """The machine: `vm 102 docker01`, `host nas`"""
-    ref: str
-    """How to find it again."""
-    cluster: str | None
-    """The name of the cluster that the machine belongs to, where `home` is none itself."""
-    noun: Noun
-    """What callers call it; guest_job or host_job follows the command."""
     timeout: float | None
     keep: int
     named: bool
@@ -75,7 +110,7 @@ class CommandJob:
         told = "".join(f" {name}={value}" for name, value in given if value)
         told += f" env={','.join(command.env)}" if command.env else ""
         told += f" stdin={len(command.stdin)} bytes" if command.stdin else ""
-        return f"{self.transport.description}: {self.line}{told}"
+        return f"{self.target.transport.description}: {self.line}{told}"
 
     @property
     def input(self) -> str:
@@ -86,33 +121,33 @@ class CommandJob:
 
     async def perform(self, context: StepContext) -> Performed:
         """On POSIX the machine keeps the command, if it can: it then survives us. An agent always does."""
-        jobs = JobRegistry(self.home)
-        if self.transport.name != "agent":
+        transport, clock = self.target.transport, self.jobs.keeper.clock
+        if transport.name != "agent":
             with contextlib.suppress(CannotKeep):
-                return await self._keep(jobs, context)
-        begun = self.home.clock.monotonic()
-        job = await self.transport.start(self.command, limit=self.timeout, keep=self.keep)
+                return await self._keep(context)
+        begun = clock.monotonic()
+        job = await transport.start(self.command, limit=self.timeout, keep=self.keep)
         output = await self._awaited(job, job.wait(context.wait))
         if output is not None:
-            spent = self.home.clock.monotonic() - begun
+            spent = clock.monotonic() - begun
             return Performed({**_overtime(output, spent, self.timeout), **output_facts(output)})
         job.leave()
-        by_agent = self.transport.name == "agent"
-        await jobs.remember(self._record(jobs, job.handle, kept=by_agent), job)
+        by_agent = transport.name == "agent"
+        await self.jobs.remember(self._record(job.handle, kept=by_agent), job)
         return await self._running(job, **({} if by_agent else {"note": DIES_WITH_US}))
 
-    async def _keep(self, jobs: JobRegistry, context: StepContext) -> Performed:
-        job = KeptJob(self.transport, new_id(), self.command, self.keep)
-        await jobs.remember(self._record(jobs, job.handle, kept=True), job)  # first: we may die while it runs
+    async def _keep(self, context: StepContext) -> Performed:
+        job = KeptJob(self.target.transport, new_id(), self.command, self.keep)
+        await self.jobs.remember(self._record(job.handle, kept=True), job)  # first: we may die while it runs
         try:
             output = await self._awaited(job, job.begin(self.command, self.timeout, context.wait))
         except (CannotKeep, Problem) as problem:
             if not isinstance(problem, OutcomeUnknown):
-                await jobs.forget(job.handle)
+                await self.jobs.forget(job.handle)
             raise
         if output is None:
             return await self._running(job)
-        await jobs.forget(job.handle)
+        await self.jobs.forget(job.handle)
         late = {"timed_out": f"It was killed after {duration(self.timeout or 0)}, its time limit"} if job.late else {}
         return Performed({**late, **output_facts(output)})
 
@@ -120,17 +155,17 @@ class CommandJob:
         try:
             return await waiting
         except asyncio.CancelledError:  # the caller has gone: nobody would see the result
-            self.home.ssh.pool.in_background(job.stop())
+            self.jobs.keeper.ssh.pool.in_background(job.stop())
             raise
 
-    def _record(self, jobs: JobRegistry, handle: str, *, kept: bool) -> JobRecord:
-        return jobs.new(
+    def _record(self, handle: str, *, kept: bool) -> JobRecord:
+        return self.jobs.new(
             handle,
-            machine=self.label,
+            machine=self.target.label,
             line=without_secrets(self.line)[:LONGEST_KEPT],
-            transport=self.transport.description,
-            ref=self.ref,
-            cluster=self.cluster,
+            transport=self.target.transport.description,
+            ref=self.target.ref,
+            cluster=self.target.cluster,
             user=self.command.user,
             keep=self.keep,
             kept=kept,
@@ -141,53 +176,24 @@ class CommandJob:
         return Performed(
             {"job": job.handle, **output_facts(await job.so_far(), ended=False), **note},
             running=True,
-            next_step=f"{self.noun}_job action=poll job={job.handle} seconds=30 waits for its end, action=stop ends it",
+            next_step=f"{self.target.noun}_job action=poll job={job.handle} seconds=30 waits for its end, "
+            "action=stop ends it",
         )
 
 
-async def command_job(
-    home: JobKeeper,
-    transport: Transport,
-    command: str | list[str],
-    *,
-    label: str,
-    ref: str,
-    noun: Noun,
-    cluster: str | None = None,
-    stdin: str | None = None,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    user: str | None = None,
-    password: Secret | None = None,
-    timeout: float | None = None,
-    keep: int = SHOWN,
-) -> CommandJob:
+async def command_job(jobs: JobRegistry, target: CommandTarget, request: CommandRequest) -> CommandJob:
     """The requested command, if the operator's patterns allow it and there is room for it."""
-    argv = _argv(command, transport)
+    rules, system, command = jobs.keeper.command_rules, target.transport.system, request.command
+    argv, judged = request.argv(system), request.judged_argv(system)
     text = command if isinstance(command, str) else None
-    judged = _judged_argv(command, transport)
-    if objection := home.command_rules.objection(judged, text, env=env or (), cwd=cwd):
+    if objection := rules.objection(judged, text, env=request.env or (), cwd=request.cwd):
         raise objection
-    await JobRegistry(home).ensure_room()
-    wanted = Command(argv, (stdin or "").encode(), env or {}, cwd or None, user or None, password)
+    await jobs.ensure_room()
+    stdin = (request.stdin or "").encode()
+    wanted = Command(argv, stdin, request.env or {}, request.cwd or None, request.user or None, request.password)
     line = shown_line(command if isinstance(command, str) else shlex.join(command))
-    named = home.command_rules.allows(judged, text, cwd=cwd)
-    return CommandJob(home, transport, wanted, line, label, ref, cluster, noun, timeout, keep, named)
-
-
-def _argv(command: str | list[str], transport: Transport) -> tuple[str, ...]:
-    if isinstance(command, list):
-        return tuple(command)
-    if not command.strip():
-        raise BadArgument("The command is empty")
-    return shell_command(command) if transport.system == "windows" else ("/bin/sh", "-c", command)
-
-
-def _judged_argv(command: str | list[str], transport: Transport) -> tuple[str, ...]:
-    """What the operator's patterns are held against."""
-    if isinstance(command, list):
-        return tuple(command)
-    return ("powershell", command) if transport.system == "windows" else ("sh", "-c", command)
+    named = rules.allows(judged, text, cwd=request.cwd)
+    return CommandJob(jobs, target, wanted, line, request.timeout, request.keep, named)
 
 
 def _overtime(output: Output, spent: float, timeout: float | None) -> dict[str, Any]:
@@ -231,18 +237,18 @@ def _text(name: str, data: bytes, cut: bool) -> dict[str, Any]:
 
 
 async def polled(
-    home: JobKeeper, noun: Noun, handle: str, known: BackgroundJob | None, job: Job, seconds: float
+    jobs: JobRegistry, noun: Noun, handle: str, known: BackgroundJob | None, job: Job, seconds: float
 ) -> dict[str, Any]:
-    async with losing(home, known):
+    async with losing(jobs, known):
         output = await job.wait(seconds)
     if output is None:
         shown = output_facts(await job.so_far(), ended=False)
-        return {"job": handle, "state": "running", **about(home, noun, known), **shown}
+        return {"job": handle, "state": "running", **about(jobs, noun, known), **shown}
     if known is not None:
-        await JobRegistry(home).note_end(known)
+        await jobs.note_end(known)
     lost = output.exit_code is None and output.signal is None
     state = {"state": "lost", "why": LOST} if lost else {"state": "ended"}
-    facts = {"job": handle, **state, **about(home, noun, known), **output_facts(output, ended=not lost)}
+    facts = {"job": handle, **state, **about(jobs, noun, known), **output_facts(output, ended=not lost)}
     if known is not None and known.record.back and output.exit_code != 0:
         how = (
             "How it ended is not known: look first, then leave it or set it back"
@@ -253,13 +259,13 @@ async def polled(
     return facts
 
 
-def stopping(home: JobKeeper, known: BackgroundJob | None, job: Job) -> Perform:
+def stopping(jobs: JobRegistry, known: BackgroundJob | None, job: Job) -> Perform:
     async def perform(context: StepContext) -> Performed:
-        async with losing(home, known):
+        async with losing(jobs, known):
             await job.stop()
             output = await job.wait(min(context.wait, 1.0))
         if known is not None:
-            await JobRegistry(home).note_end(known)
+            await jobs.note_end(known)
         return Performed(
             output_facts(output) if output is not None else {"note": "It was asked to stop and is still running"}
         )
@@ -267,8 +273,8 @@ def stopping(home: JobKeeper, known: BackgroundJob | None, job: Job) -> Perform:
     return perform
 
 
-def jobs_table(home: JobKeeper, noun: Noun, known: list[BackgroundJob]) -> Table:
-    now = home.clock.time()
+def jobs_table(jobs: JobRegistry, noun: Noun, known: list[BackgroundJob]) -> Table:
+    now = jobs.keeper.clock.time()
     rows = [
         [
             one.record.handle,
@@ -285,12 +291,12 @@ def jobs_table(home: JobKeeper, noun: Noun, known: list[BackgroundJob]) -> Table
     return page(columns, rows, limit=len(rows) or 1, offset=0)
 
 
-def about(home: JobKeeper, noun: Noun, known: BackgroundJob | None) -> Mapping[str, Any]:
+def about(jobs: JobRegistry, noun: Noun, known: BackgroundJob | None) -> Mapping[str, Any]:
     if known is None:
         return {}
     one = known.record
     snapshot = {"snapshot": one.back["snapshot"]} if one.back else {}
-    return {noun: one.machine, "command": one.line, "age": duration(home.clock.time() - one.begun), **snapshot}
+    return {noun: one.machine, "command": one.line, "age": duration(jobs.keeper.clock.time() - one.begun), **snapshot}
 
 
 def job_on(transport: Transport, known: BackgroundJob, password: Secret | None = None) -> Job:
@@ -304,11 +310,11 @@ def job_on(transport: Transport, known: BackgroundJob, password: Secret | None =
 
 
 @contextlib.asynccontextmanager
-async def losing(home: JobKeeper, known: BackgroundJob | None) -> AsyncIterator[None]:
+async def losing(jobs: JobRegistry, known: BackgroundJob | None) -> AsyncIterator[None]:
     """A command that has been forgotten does not block others."""
     try:
         yield
     except (NotFound, OutcomeUnknown):
         if known is not None and (known.job is None or not known.job.over):  # else its output can still be polled
-            await JobRegistry(home).forget(known.record.handle)
+            await jobs.forget(known.record.handle)
         raise

@@ -6,7 +6,9 @@ from functools import partial
 from typing import Any
 
 from quorate.homelab.machines import Machine, is_node
+from quorate.homelab.services.installations import place_of
 from quorate.inside.transport_selection import select_transport
+from quorate.operations.commands import CommandTarget
 from quorate.operations.inside.parameters import needs_of, target_of
 from quorate.operations.plan import Action, Call, Target
 from quorate.operations.registry import Risk
@@ -23,6 +25,11 @@ async def guest_machine(pve: Cluster, ref: int | str, way: str | None = None) ->
 def machine_label(machine: Machine) -> str:
     """As answers name it: `host nas`, `node pve1`, `vm 102 docker01`."""
     return machine.guest.label if machine.guest is not None else str(machine)
+
+
+def command_target(machine: Machine) -> CommandTarget:
+    cluster = machine.where.name if machine.where else None
+    return CommandTarget(machine.transport, machine_label(machine), place_of(machine), "host", cluster)
 
 
 def machine_target(machine: Machine) -> Target:

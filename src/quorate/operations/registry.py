@@ -12,7 +12,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NewType
 
 import msgspec
 from msgspec import Meta
@@ -138,17 +138,19 @@ class Operation:
 
     @cached_property
     def arguments(self) -> type[msgspec.Struct]:
-        fields = [field for field in self._parameters.values() if field[1] != Report and field[0] != OTHER_CLUSTER]
+        fields = [field for name, field in self._parameters.items() if name not in self.supplied]
         common = [one for one in CHANGE_ARGUMENTS if self.changes and one[0] not in self.inapplicable]
         return msgspec.defstruct(self.name, [*fields, *common], kw_only=True)
 
     @cached_property
-    def wants_report(self) -> bool:
-        return any(field[1] == Report for field in self._parameters.values())
+    def supplied(self) -> Mapping[str, Any]:
+        """The parameters that the pipeline fills: name -> a key of `SUPPLIED`."""
+        kinds = {name: name if name == OTHER_CLUSTER else field[1] for name, field in self._parameters.items()}
+        return {name: kind for name, kind in kinds.items() if kind in [*SUPPLIED]}  # not every type is hashable
 
     @property
     def wants_other_cluster(self) -> bool:
-        return OTHER_CLUSTER in self._parameters
+        return OTHER_CLUSTER in self.supplied
 
     @property
     def inapplicable(self) -> Mapping[str, str]:
@@ -210,7 +212,13 @@ _BESIDE_GUESTS = frozenset(
 """Toolsets that change no disk or option of a guest, so that their tools do not offer `safely`."""
 PIPELINE_ARGUMENTS = frozenset(name for name, *_ in CHANGE_ARGUMENTS)
 OTHER_CLUSTER = "other_cluster"
-"""A parameter that the pipeline fills: see `quorate.pve.cluster.OtherCluster`."""
+"""The name of a parameter that the pipeline fills: see `quorate.pve.cluster.OtherCluster`."""
+Owner = NewType("Owner", str)
+"""The type of a parameter that the pipeline fills: to whom what the call starts belongs."""
+InFull = NewType("InFull", bool)
+"""The type of a parameter that the pipeline fills: whether a program reads the answer, so that it is not shortened."""
+SUPPLIED: Final[Mapping[Any, Any]] = {OTHER_CLUSTER: None, Report: None, Owner: "", InFull: False}
+"""What the pipeline fills, each with its value where nobody calls."""
 
 
 def operation(
@@ -228,7 +236,8 @@ def operation(
     elsewhere: Mapping[str, ToolHint] | None = None,
 ) -> Callable[[Function], Function]:
     """Declare an operation. Its first parameter is the cluster, or the homelab for a homelab toolset; a parameter
-    annotated `Report` receives progress; `other_cluster` leads to the other clusters of its caller.
+    annotated `Report` receives progress, `Owner` the caller's subject; `other_cluster` leads to the caller's other
+    clusters.
 
     risk_of: the risk of a call where it depends on the arguments. `risk` is then the highest and `least` the lowest
         risk (READ by default); `least` decides whether the operation is listed.

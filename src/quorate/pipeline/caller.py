@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorate.config import Access
 from quorate.pve.tasks import Report
+
+if TYPE_CHECKING:
+    from quorate.homelab.machines import Login
+    from quorate.pipeline.approval import Approver  # which is made of these classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +108,14 @@ class Exchange:
     """Called when the call starts to wait for an operator's approval."""
     change: str | None = None
     """The id of its entry in the journal, where the caller has to find that again."""
+    approver: Approver | None = None
+    """Who decides about this call, if not the pipeline's approver."""
+    login: Login | None = None
+    """The caller's credentials for hosts, for operations that take none."""
+    in_full: bool = False
+    """Whether a program reads the answer: a raw API answer is then returned whole."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What to redact from this call alone."""
+        return (self.login.password.reveal(),) if self.login and self.login.password else ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quorate.config import Access
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, in_wire_form
-from quorate.operations.registry import OTHER_CLUSTER, Risk
+from quorate.operations.registry import Risk
 from quorate.operations.undoable import can_be_undone, observe_all, replaced
 from quorate.pipeline import responses
 from quorate.pipeline.approval import ApprovalPending, Consent
@@ -57,7 +57,7 @@ class ChangeRun:
         self._pipeline = pipeline
         self._call = invocation
         self._journal = pipeline.journal
-        self._approver = pipeline.approver
+        self._approver = invocation.approver
         self._clock = pipeline.clock
         self._sanitizer = invocation.sanitizer
         self._entry = pipeline.journal.change(invocation.exchange.change)
@@ -107,8 +107,7 @@ class ChangeRun:
             site.cluster.inventory.distrust_names()  # a name that a second guest got a moment ago destroys neither
         view = await self._pipeline.visible_view(site, call)
         self._blank = await view.blanker()  # the operation's own refusals pass through it, too
-        if operation.wants_other_cluster:
-            arguments[OTHER_CLUSTER] = self._other_cluster
+        arguments |= call.supplied(self._other_cluster)
         plan: Plan = await call.run(view, arguments)
         try:
             plan = await in_wire_form(site.backend, plan)

@@ -9,7 +9,7 @@ from typing import Any
 from quorate.config.rules import Rule
 from quorate.operations.argument_names import with_known_names
 from quorate.operations.plan import Plan, in_wire_form
-from quorate.operations.registry import OTHER_CLUSTER, PIPELINE_ARGUMENTS, Risk
+from quorate.operations.registry import PIPELINE_ARGUMENTS, Risk
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.authorization import authorize, reach_of
 from quorate.pipeline.caller import Caller, Exchange
@@ -109,8 +109,7 @@ async def _explain_change(pipeline: Pipeline, site: Site, call: Invocation, chos
     arguments = decode(call.operation, chosen.arguments)
     for name in PIPELINE_ARGUMENTS:
         arguments.pop(name, None)
-    if call.operation.wants_other_cluster:
-        arguments[OTHER_CLUSTER] = partial(pipeline.other_cluster, invocation=call)
+    arguments |= call.supplied(partial(pipeline.other_cluster, invocation=call))
     plan: Plan = await call.run(await pipeline.visible_view(site, call), arguments)
     release(site.backend, plan)
     plan = await in_wire_form(site.backend, plan)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorate.operations.backend import Backend
-from quorate.operations.registry import Operation, Risk, Table
+from quorate.operations.registry import OTHER_CLUSTER, InFull, Operation, Owner, Risk, Table
+from quorate.pipeline.approval import Approver
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.sanitization import Sanitizer
 from quorate.problems import Problem
+from quorate.pve.cluster import OtherCluster
 from quorate.pve.tasks import Report
 from quorate.state.outcomes import Outcome
 
@@ -30,17 +32,27 @@ class Invocation:
     """The arguments as they came."""
     exchange: Exchange
     sanitizer: Sanitizer
-    takes_token: bool = False
-    """Whether the operator chose plan tokens; then `plan_token` is an argument of the pipeline."""
+    approver: Approver
+    """If it takes plan tokens, `plan_token` is an argument of the pipeline."""
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        return without_token(self.given) if self.takes_token else self.given
+        return without_token(self.given) if self.approver.takes_tokens else self.given
 
     @property
     def plan_token(self) -> str | None:
-        token = self.given.get(PLAN_TOKEN) if self.takes_token else None
+        token = self.given.get(PLAN_TOKEN) if self.approver.takes_tokens else None
         return str(token) if token else None
+
+    def supplied(self, other_cluster: OtherCluster) -> dict[str, Any]:
+        """The parameters of the operation that are not the caller's arguments."""
+        values = {
+            Report: self.report,
+            Owner: self.caller.subject,
+            InFull: self.exchange.in_full,
+            OTHER_CLUSTER: other_cluster,
+        }
+        return {name: values[kind] for name, kind in self.operation.supplied.items()}
 
     async def run(self, backend: Backend, arguments: Mapping[str, Any]) -> Any:
         """What the operation answers or plans there. A problem comes with what the backend knows about its cause."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quorate.operations.argument_names import with_known_names
 from quorate.operations.backend import Backend
 from quorate.operations.registry import (
-    OTHER_CLUSTER,
     PIPELINE_ARGUMENTS,
     Illustrated,
     Operation,
@@ -21,7 +21,6 @@ from quorate.operations.registry import (
     operations,
 )
 from quorate.operations.toolsets import chosen_operations
-from quorate.ownership import acting_for
 from quorate.pipeline.approval import Approver
 from quorate.pipeline.arguments import decode, refuse_oversized
 from quorate.pipeline.caller import Caller, Exchange
@@ -47,32 +46,20 @@ def _unchanged(gate: Gate) -> Gate:
     return gate
 
 
+@dataclass(frozen=True, eq=False)
 class Pipeline:
-    def __init__(
-        self,
-        sites: Sites,
-        journal: Journal,
-        approver: Approver,
-        *,
-        wait_seconds: float = 45.0,
-        adapt: Callable[[Gate], Gate] = _unchanged,
-    ) -> None:
-        self.sites = sites
-        self.journal = journal
-        self.approver = approver
-        self.wait_seconds = wait_seconds
-        self.clock: Clock = next((site.backend.clock for site in sites), SystemClock())
-        self._adapt = adapt
+    """Immutable: what differs between calls is in their `Exchange`, what differs between surfaces is below."""
 
-    def variant(self, *, adapt: Callable[[Gate], Gate] | None = None, approver: Approver | None = None) -> Pipeline:
-        """A pipeline to the same clusters for a surface with its own gate or approval."""
-        return Pipeline(
-            self.sites,
-            self.journal,
-            approver or self.approver,
-            wait_seconds=self.wait_seconds,
-            adapt=adapt or self._adapt,
-        )
+    sites: Sites
+    journal: Journal
+    approver: Approver
+    wait_seconds: float = 45.0
+    adapt: Callable[[Gate], Gate] = _unchanged
+    """What a surface makes of the operator's gate, such as that all toolsets are on."""
+
+    @property
+    def clock(self) -> Clock:
+        return next((site.backend.clock for site in self.sites), SystemClock())
 
     # -- what can be run -------------------------------------------------------------------------------------------
 
@@ -94,7 +81,7 @@ class Pipeline:
     @property
     def gate(self) -> Gate:
         """What holds for all clusters that have no settings of their own."""
-        return self._adapt(self.sites.general)
+        return self.adapt(self.sites.general)
 
     def gates(self, caller: Caller | None = None, operation: Operation | None = None) -> list[Gate]:
         """One for each cluster that the caller reaches; for an operation of the homelab, the homelab's."""
@@ -127,17 +114,16 @@ class Pipeline:
         """Run one operation. Raises Problem, already sanitized, if there is no result."""
         refuse_oversized(name, given)
         self.sites.refresh()
-        sanitizer = self._sanitizer(given)
+        sanitizer = self._sanitizer(given, exchange)
         try:
             operation = self.operation(name)
             given = with_known_names(operation, given)
             invocation = self.invocation(operation, self.risk_of(operation, given), given, exchange, sanitizer)
-            with acting_for(exchange.caller.subject):
-                if invocation.changes:
-                    from quorate.pipeline.change import ChangeRun  # a call that reads does without it
+            if invocation.changes:
+                from quorate.pipeline.change import ChangeRun  # a call that reads does without it
 
-                    return await ChangeRun(self, invocation).execute()
-                return await self._execute_read(invocation)
+                return await ChangeRun(self, invocation).execute()
+            return await self._execute_read(invocation)
         except Problem as problem:
             raise sanitizer.problem(problem) from None
 
@@ -149,8 +135,8 @@ class Pipeline:
         exchange: Exchange,
         sanitizer: Sanitizer | None = None,
     ) -> Invocation:
-        sanitizer = sanitizer or self._sanitizer(given)
-        return Invocation(operation, risk, given, exchange, sanitizer, self.approver.takes_tokens)
+        sanitizer = sanitizer or self._sanitizer(given, exchange)
+        return Invocation(operation, risk, given, exchange, sanitizer, exchange.approver or self.approver)
 
     @asynccontextmanager
     async def inventory(self, cluster: str | None, caller: Caller) -> AsyncIterator[Inventory]:
@@ -191,10 +177,7 @@ class Pipeline:
         arguments = decode(operation, chosen.arguments)
         for name in PIPELINE_ARGUMENTS if operation.changes else ():
             arguments.pop(name, None)
-        if operation.wants_report:
-            arguments["report"] = invocation.report
-        if operation.wants_other_cluster:
-            arguments[OTHER_CLUSTER] = partial(self.other_cluster, invocation=invocation)
+        arguments |= invocation.supplied(partial(self.other_cluster, invocation=invocation))
         sites = self.permitted_sites(chosen.sites, invocation)
 
         async def ask(site: Site, wanted: Mapping[str, Any]) -> Data:
@@ -244,7 +227,7 @@ class Pipeline:
             return visible, [one.cluster for one in self.sites if one.guards or one not in permitted]
 
         hides = site.rules.visibility_filter(invocation.operation, invocation.risk, self.clock.time())
-        return await site.backend.visible_view(hides, neighbors)
+        return await site.backend.visible_view(hides, neighbors, invocation.exchange.login)
 
     async def other_cluster(self, name: str, invocation: Invocation) -> Cluster:
         """Another cluster as the caller of this call sees it, if the call is allowed there as well."""
@@ -257,8 +240,10 @@ class Pipeline:
         now = None if invocation.changes else self.clock.time()
         return site.gate(self.gate).objection(invocation.operation, invocation.caller, invocation.risk, now)
 
-    def _sanitizer(self, given: Mapping[str, Any] | None = None) -> Sanitizer:
-        return Sanitizer(self._secrets, secrets_in(given or {}))
+    def _sanitizer(self, given: Mapping[str, Any] | None = None, exchange: Exchange | None = None) -> Sanitizer:
+        lent = exchange.secrets if exchange is not None else ()
 
-    def _secrets(self) -> list[str]:
-        return [secret for site in self.sites.everywhere for secret in site.backend.secrets()]
+        def secrets() -> list[str]:
+            return [*lent, *(secret for site in self.sites.everywhere for secret in site.backend.secrets())]
+
+        return Sanitizer(secrets, secrets_in(given or {}))

@@ -172,7 +172,12 @@ class Cluster:
         for ref in guests_in(arguments):
             await self.guest(ref)
 
-    async def visible_view(self, hides: Hides | None, neighbors: Neighbors) -> Cluster:  # noqa: ARG002
+    async def visible_view(
+        self,
+        hides: Hides | None,
+        neighbors: Neighbors,  # noqa: ARG002
+        login: object = None,  # noqa: ARG002 - a cluster is used with its own credentials
+    ) -> Cluster:
         if hides is None:
             return self
         from quorate.pve.filtered_cluster import filtered  # which is made of this class

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quorate.config import Access
@@ -38,7 +38,7 @@ class Lack:
 
 class Runs:
     def __init__(self, pipeline: Pipeline, store: RunStore, tokens: Tokens, adapt: Callable[[Gate], Gate]) -> None:
-        self._pipeline = pipeline.variant(adapt=adapt)
+        self._pipeline = replace(pipeline, adapt=adapt)
         self.store = store
         self._tokens = tokens
         self._driving: dict[str, asyncio.Task[None]] = {}

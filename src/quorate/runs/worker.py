@@ -259,13 +259,17 @@ class Worker:
 
     async def _run_step(self, run: Run, pending: Pending) -> StepResult | None:
         """The result; None if it has to be looked up because it is still open."""
-        approver = _run_approver(self._pipeline, run)
         arguments = dict(pending.arguments)
         if CLUSTER not in arguments and self._pipeline.sites.several and not _about_homelab(pending.tool):
             arguments[CLUSTER] = run.cluster
         try:
-            exchange = Exchange(await self._caller(run), wait_seconds=STEP_SECONDS, change=pending.change)
-            answer = await self._pipeline.variant(approver=approver).run(pending.tool, arguments, exchange)
+            exchange = Exchange(
+                await self._caller(run),
+                wait_seconds=STEP_SECONDS,
+                change=pending.change,
+                approver=_run_approver(self._pipeline, run),
+            )
+            answer = await self._pipeline.run(pending.tool, arguments, exchange)
         except (OutsideBounds, ChangesFrozen) as problem:
             raise StepPaused(problem) from None
         except LimitReached as problem:

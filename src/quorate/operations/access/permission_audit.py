@@ -18,6 +18,7 @@ from quorate.operations.argument_names import with_known_names
 from quorate.operations.plan import Plan
 from quorate.operations.registry import (
     PIPELINE_ARGUMENTS,
+    SUPPLIED,
     TOOLSETS,
     GuestRefs,
     Operation,
@@ -269,7 +270,7 @@ def _decoded(chosen: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
             next_step="Give them as for the tool itself, in arguments",
         ) from None
     values = {name: getattr(decoded, name) for name in known if name not in PIPELINE_ARGUMENTS}
-    return values | ({"report": None} if chosen.wants_report else {})
+    return values | {name: SUPPLIED[kind] for name, kind in chosen.supplied.items()}
 
 
 async def _verdict(

@@ -12,7 +12,7 @@ from quorate.operations.api import paths as api_paths
 from quorate.operations.api.responses import bounded, cut, hide_secrets
 from quorate.operations.api.risk import effects, refusal, worst
 from quorate.operations.plan import Call, Plan, Target
-from quorate.operations.registry import Risk, Table, operation
+from quorate.operations.registry import InFull, Risk, Table, operation
 from quorate.operations.wait_until import same
 from quorate.problems import BadArgument, Conflict, NotFound, ParameterRejected, Refused
 from quorate.pve.cluster import Cluster
@@ -49,6 +49,8 @@ async def api_call(
     params: dict[str, Any] | None = None,
     limit: Annotated[int, Meta(ge=1, le=200, description="Rows of a GET")] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
+    *,
+    in_full: InFull,
 ) -> Table | dict[str, Any] | Plan:
     """Call any endpoint of the PVE API. Prefer the other tools; find and understand endpoints with api_search."""
     match = api_paths.find(await pve.facts(), method, path)
@@ -60,7 +62,8 @@ async def api_call(
         sent = encode(given, match.endpoint)
         _check_parameters(match, path, sent)
         answer = (await pve.client.request("GET", path, sent)).data
-        return bounded(hide_secrets(match.endpoint.template, answer), limit=limit, offset=offset)
+        visible = hide_secrets(match.endpoint.template, answer)
+        return {"data": visible} if in_full else bounded(visible, limit=limit, offset=offset)
     return await _plan(pve, match, path, given)
 
 

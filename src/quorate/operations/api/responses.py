@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from typing import Any
 
 from quorate.command_secrets import HIDDEN
@@ -32,18 +30,7 @@ _SECRETS = {
 }
 _RAW_VARIABLES = "lxc.environment"
 """Among the raw options of a container, which are pairs: what `env` is in newer versions."""
-_IN_FULL = ContextVar("answers in full", default=False)
 _PASSWORD_LINE = re.compile(r"(?im)^(?P<name>\s*-?\s*(?:hashed_)?passw(?:or)?d\s*:).*$")
-
-
-@contextmanager
-def in_full() -> Iterator[None]:
-    """Answers as PVE gives them, for what works on with them; what a model reads is made small."""
-    before = _IN_FULL.set(True)
-    try:
-        yield
-    finally:
-        _IN_FULL.reset(before)
 
 
 def hide_secrets(template: str, value: Any) -> Any:
@@ -67,8 +54,6 @@ def _hide(value: Any, names: set[str]) -> Any:
 
 def bounded(value: Any, *, limit: int, offset: int) -> Table | dict[str, Any]:
     """A list of objects as a table, a long text by its lines, anything else with its big parts cut."""
-    if _IN_FULL.get():
-        return {"data": value}
     if isinstance(value, str) and "\n" in value.strip():
         return _page(("line",), [[line[:TEXT_CHARACTERS]] for line in value.splitlines()], limit, offset)
     if isinstance(value, list):

@@ -9,12 +9,12 @@ from msgspec import Meta
 from quorate.hints import HOST_JOB, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, machine, require_seen
-from quorate.homelab.services.installations import place_of
 from quorate.inside.agent import AgentTransport
 from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job, parse_agent_handle
 from quorate.inside.transport import Job
 from quorate.operations.commands import (
     SHOWN,
+    CommandRequest,
     MaxOutput,
     Seconds,
     Timeout,
@@ -28,9 +28,9 @@ from quorate.operations.commands import (
 from quorate.operations.hosts.parameters import HostRefs, Key, Password, Sudo, User, given_login
 from quorate.operations.hosts.several import plan_each
 from quorate.operations.inside.parameters import needs_of, target_of
-from quorate.operations.machine import machine_action, machine_label
+from quorate.operations.machine import command_target, machine_action, machine_label
 from quorate.operations.plan import Action, Plan, Target
-from quorate.operations.registry import Risk, Table, operation
+from quorate.operations.registry import Owner, Risk, Table, operation
 from quorate.problems import BadArgument, NotFound, Problem
 from quorate.pve.cluster import Cluster, Guest
 
@@ -55,16 +55,16 @@ async def host_exec(
     stdin: str | None = None,
     timeout: Timeout | None = None,
     max_output: MaxOutput = SHOWN,
+    *,
+    owner: Owner,
 ) -> Plan:
     """Run a command on hosts. One that outlasts `wait` continues in the background: see host_job."""
 
     async def prepare(one: Machine) -> Action:
         label = machine_label(one)
-        wanted = await command_job(
-            home, one.transport, command, label=label, ref=place_of(one), noun="host",
-            cluster=one.where.name if one.where else None, stdin=stdin, env=env, cwd=cwd, user="root" if sudo else None,
-            password=one.sudo_password if sudo else None, timeout=timeout, keep=max_output,
-        )  # fmt: skip
+        root, secret = ("root", one.sudo_password) if sudo else (None, None)
+        request = CommandRequest(command, stdin, env, cwd, root, secret, timeout, max_output)
+        wanted = await command_job(JobRegistry(home, owner), command_target(one), request)
         return machine_action(
             one, f"Run it on {label}", wanted.described, wanted.perform, opens=not wanted.named, input=wanted.input
         )
@@ -86,11 +86,13 @@ async def host_job(
     action: Literal["list", "poll", "stop"] = "list",
     job: Annotated[str, Meta(description="As host_exec named it")] | None = None,
     seconds: Seconds = 0,
+    *,
+    owner: Owner,
 ) -> dict[str, Any] | Table | Plan:
     """Your commands of host_exec in the background: list them, poll one for its output, stop one."""
-    jobs = JobRegistry(home)
+    jobs = JobRegistry(home, owner)
     if action == "list":
-        return jobs_table(home, "host", [one for one in await jobs.listed() if await _is_seen(home, one)])
+        return jobs_table(jobs, "host", [one for one in await jobs.listed() if await _is_seen(home, one)])
     if job is None:
         raise BadArgument(f"action={action} needs the job", next_step=Advice("List the jobs", HOST_JOB(action="list")))
     known = await jobs.find(job)
@@ -99,9 +101,9 @@ async def host_job(
     where, guest = await _place(home, known)
     found = await _job(home, known)
     if action == "poll":
-        return await polled(home, "host", job, known, found, seconds)
-    step = _stop(home, known, found, where, guest)
-    return Plan(f"Stop the command {job}", (step,), facts=about(home, "host", known))
+        return await polled(jobs, "host", job, known, found, seconds)
+    step = _stop(jobs, known, found, where, guest)
+    return Plan(f"Stop the command {job}", (step,), facts=about(jobs, "host", known))
 
 
 async def _job(home: Homelab, known: BackgroundJob) -> Job:
@@ -116,11 +118,11 @@ async def _job(home: Homelab, known: BackgroundJob) -> Job:
     return job_on(one.transport, known, one.sudo_password)
 
 
-def _stop(home: Homelab, known: BackgroundJob, job: Job, where: Cluster | None, guest: Guest | None) -> Action:
+def _stop(jobs: JobRegistry, known: BackgroundJob, job: Job, where: Cluster | None, guest: Guest | None) -> Action:
     """Judged by the rules of the cluster that the machine belongs to, as its start was."""
     handle = known.record.handle
     line = f"stop {handle} ({known.record.line})"
-    perform = stopping(home, known, job)
+    perform = stopping(jobs, known, job)
     if where is not None and guest is not None:
         needs = needs_of(guest, AgentTransport(where, guest, "posix")) if handle.startswith("agent:") else ()
         return Action("Stop it", line, perform, target_of(guest), needs, where)

@@ -10,15 +10,15 @@ from msgspec import Meta
 from quorate.hints import HOST_JOB, HOST_REBOOT, RUN_GUEST_UPDATE, SNAPSHOT_ROLLBACK, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, as_guest
-from quorate.homelab.services.installations import place_of
+from quorate.inside.jobs import JobRegistry
 from quorate.inside.upgrades import SECONDS, Pending, apply_script, pending, pending_facts
-from quorate.operations.commands import SHOWN, CommandJob, command_job
+from quorate.operations.commands import CommandJob, CommandRequest, command_job
 from quorate.operations.guests.power import power_call
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import plan_each
-from quorate.operations.machine import machine_action, machine_label
+from quorate.operations.machine import command_target, machine_action, machine_label
 from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, guest_call
-from quorate.operations.registry import Risk, operation
+from quorate.operations.registry import Owner, Risk, operation
 from quorate.operations.snapshots import creation, name_from_time, snapshot_rollback
 from quorate.operations.units import shortlist
 from quorate.problems import Conflict, Problem, TaskFailed
@@ -46,6 +46,8 @@ async def host_upgrade(
     refresh: Annotated[bool, Meta(description="Fetch the package lists first")] = True,
     snapshot: Annotated[bool, Meta(description="Of a guest, first")] = True,
     rollback: Annotated[bool, Meta(description="Set a guest back if it fails; needs approval")] = False,
+    *,
+    owner: Owner,
 ) -> Plan:
     """Apply the pending updates of hosts. dry_run=true shows which packages would change."""
 
@@ -55,11 +57,10 @@ async def host_upgrade(
         found = await pending(one.transport, machine_label(one))
         label = machine_label(one)
         script = apply_script(found.manager, refresh=refresh)
-        wanted = await command_job(
-            home, one.transport, ["/bin/sh", "-c", script], label=label, ref=place_of(one), noun="host",
-            cluster=one.where.name if one.where else None, user="root", password=one.sudo_password,
-            timeout=LIMIT_SECONDS, keep=SHOWN,
-        )  # fmt: skip
+        request = CommandRequest(
+            ["/bin/sh", "-c", script], user="root", password=one.sudo_password, timeout=LIMIT_SECONDS
+        )
+        wanted = await command_job(JobRegistry(home, owner), command_target(one), request)
         whole = await _with_guest(home, one) if snapshot else one
         safeguard = await _safeguard(whole, snapshot, rollback)
         if rollback and safeguard is None:

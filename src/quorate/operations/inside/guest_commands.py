@@ -13,6 +13,8 @@ from quorate.inside.transport import Job
 from quorate.inside.transport_selection import agent_transport, select_transport
 from quorate.operations.commands import (
     SHOWN,
+    CommandRequest,
+    CommandTarget,
     MaxOutput,
     Seconds,
     Timeout,
@@ -25,7 +27,7 @@ from quorate.operations.commands import (
 )
 from quorate.operations.inside.parameters import WayName, needs_of, target_of
 from quorate.operations.plan import Action, Plan, Target
-from quorate.operations.registry import GuestRef, Risk, Table, operation
+from quorate.operations.registry import GuestRef, Owner, Risk, Table, operation
 from quorate.problems import BadArgument, NotFound, Problem, Refused
 from quorate.pve.cluster import Cluster, Guest
 
@@ -53,14 +55,17 @@ async def guest_exec(
     timeout: Timeout | None = None,
     max_output: MaxOutput = SHOWN,
     way: WayName | None = None,
+    *,
+    owner: Owner,
 ) -> Plan:
     """Run a command inside a guest. One that outlasts `wait` continues in the background; guest_job follows it."""
     found = await pve.guest(guest)
     into = await select_transport(pve, found, prefer=way)
     wanted = await command_job(
-        pve, into, command, label=found.label, ref=str(found.vmid), noun="guest",
-        stdin=stdin, env=env, cwd=cwd, user=user, timeout=timeout, keep=max_output,
-    )  # fmt: skip
+        JobRegistry(pve, owner),
+        CommandTarget(into, found.label, str(found.vmid), "guest"),
+        CommandRequest(command, stdin, env, cwd, user, timeout=timeout, keep=max_output),
+    )
     return Plan(
         f"Run a command in {found}",
         (
@@ -89,23 +94,27 @@ async def guest_job(
     job: Annotated[str, Meta(description="As guest_exec named it")] | None = None,
     seconds: Seconds = 0,
     max_output: MaxOutput = SHOWN,
+    *,
+    owner: Owner,
 ) -> dict[str, Any] | Table | Plan:
     """Your commands in the background: list them, poll one for its output, stop one."""
+    jobs = JobRegistry(pve, owner)
     if action == "list":
-        return await _listed(pve)
+        return jobs_table(jobs, "guest", [one for one in await jobs.listed() if not await _hidden(pve, one)])
     if job is None:
         raise BadArgument(f"action={action} needs the job", next_step=Advice("List the jobs", GUEST_JOB(action="list")))
-    known, running, guest = await _find(pve, job, max_output)
+    known, running, guest = await _find(pve, jobs, job, max_output)
     if action == "stop":
-        return _stopping(pve, job, known, running, guest)
-    return await polled(pve, "guest", job, known, running, seconds)
+        return _stopping(pve, jobs, job, known, running, guest)
+    return await polled(jobs, "guest", job, known, running, seconds)
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
-async def _find(pve: Cluster, handle: str, keep: int) -> tuple[BackgroundJob | None, Job, Guest | None]:
-    jobs = JobRegistry(pve)
+async def _find(
+    pve: Cluster, jobs: JobRegistry, handle: str, keep: int
+) -> tuple[BackgroundJob | None, Job, Guest | None]:
     known = await jobs.find(handle)
     if known is not None and known.job is not None:
         if problem := await _hidden(pve, known):
@@ -129,13 +138,15 @@ def _way(known: BackgroundJob) -> str:
     return "pct" if known.record.transport.startswith("pct") else "ssh"
 
 
-def _stopping(pve: Cluster, handle: str, known: BackgroundJob | None, job: Job, guest: Guest | None) -> Plan:
+def _stopping(
+    pve: Cluster, jobs: JobRegistry, handle: str, known: BackgroundJob | None, job: Job, guest: Guest | None
+) -> Plan:
     line = f"stop {handle}" + (f" ({known.record.line})" if known else "")
     target = target_of(guest) if guest is not None else _target(known)
     by_agent = guest is not None and handle.startswith("agent:")
     needs = needs_of(guest, AgentTransport(pve, guest, "posix")) if guest is not None and by_agent else ()
-    step = Action("Stop it", line, stopping(pve, known, job), target, needs)
-    return Plan(f"Stop the command {handle}", (step,), facts=about(pve, "guest", known))
+    step = Action("Stop it", line, stopping(jobs, known, job), target, needs)
+    return Plan(f"Stop the command {handle}", (step,), facts=about(jobs, "guest", known))
 
 
 def _target(known: BackgroundJob | None) -> Target | None:
@@ -154,7 +165,3 @@ async def _hidden(pve: Cluster, known: BackgroundJob) -> Problem | None:
     except Refused as problem:
         return problem
     return None
-
-
-async def _listed(pve: Cluster) -> Table:
-    return jobs_table(pve, "guest", [one for one in await JobRegistry(pve).listed() if not await _hidden(pve, one)])

@@ -14,12 +14,12 @@ from quorate.homelab.scripts.download import Fetched, fetch_script
 from quorate.homelab.scripts.index import Index
 from quorate.homelab.scripts.script import Script, described
 from quorate.homelab.scripts.unattended_run import RUNNER, environment
-from quorate.homelab.services.installations import place_of
+from quorate.inside.jobs import JobRegistry
 from quorate.inside.transport import KEPT_BYTES
-from quorate.operations.commands import Timeout, command_job
-from quorate.operations.machine import machine_action, machine_label
+from quorate.operations.commands import CommandRequest, Timeout, command_job
+from quorate.operations.machine import command_target, machine_action
 from quorate.operations.plan import Performed, Plan, StepContext
-from quorate.operations.registry import Risk, operation
+from quorate.operations.registry import Owner, Risk, operation
 from quorate.operations.scripts.queries import ScriptName, index_of
 from quorate.problems import BadArgument, Conflict, NotConfigured, NotFound, TaskFailed
 from quorate.pve.cluster import Cluster
@@ -50,6 +50,8 @@ async def script_run(
     | None = None,
     sha256: Annotated[str, Meta(description="Run it only if its hash is still this")] | None = None,
     timeout: Timeout = 3600.0,
+    *,
+    owner: Owner,
 ) -> Plan:
     """Let a community script create a container. It runs as root on the node: inspect it first with dry_run=true."""
     found = _makes_containers(index_of(home), script)
@@ -62,11 +64,16 @@ async def script_run(
         )
     vmid = await _free(place, ctid)
     variables = environment(settings or {}, {"var_ctid": str(vmid), **_system(found, fetched)})
-    wanted = await command_job(
-        home, where.transport, ["/bin/sh", "-c", RUNNER, "community-script", fetched.sha256],
-        label=machine_label(where), ref=place_of(where), noun="host", cluster=place.name,
-        stdin=fetched.text, env=variables, user="root", password=where.sudo_password, timeout=timeout, keep=KEPT_BYTES,
-    )  # fmt: skip
+    request = CommandRequest(
+        ["/bin/sh", "-c", RUNNER, "community-script", fetched.sha256],
+        stdin=fetched.text,
+        env=variables,
+        user="root",
+        password=where.sudo_password,
+        timeout=timeout,
+        keep=KEPT_BYTES,
+    )
+    wanted = await command_job(JobRegistry(home, owner), command_target(where), request)
     given = " ".join(f"{name}={value}" for name, value in sorted(variables.items()) if name.startswith("var_"))
     wanted = replace(wanted, line=f"bash {found.path} sha256={fetched.sha256} {given}")
 

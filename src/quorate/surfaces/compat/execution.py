@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from quorate.operations.api.responses import in_full
 from quorate.operations.registry import Table
 from quorate.pipeline.caller import Exchange
 from quorate.pipeline.invocation import Result
@@ -25,6 +24,7 @@ from quorate.state.outcomes import Outcome
 from quorate.surfaces.compat.declaration import Tool
 
 if TYPE_CHECKING:
+    from quorate.homelab.machines import Login
     from quorate.surfaces.compat.advice import AdviceTranslator
 
 LONGEST_WAIT = 50.0  # seconds of one task_wait
@@ -171,9 +171,20 @@ class ToolCall:
 
     async def get(self, path: str, /, **params: Any) -> Any:
         """PVE's own answer to a read, all of it."""
-        with in_full():
-            answer = await self.facts("api_call", method="GET", path=path, params=_without_none(params) or None)
-        return answer["data"]
+        asked = {"method": "GET", "path": path, "params": _without_none(params) or None}
+        answer = (await self._run("api_call", asked, replace(self._exchange, in_full=True))).data
+        assert isinstance(answer, dict)
+        return self._translator.translate(answer, self._declared)["data"]
+
+    @contextmanager
+    def lending(self, login: Login) -> Iterator[None]:
+        """In this context, operations that take no login use this one."""
+        own = self._exchange
+        self._exchange = replace(own, login=login)
+        try:
+            yield
+        finally:
+            self._exchange = own
 
     async def guest(
         self,
@@ -298,18 +309,18 @@ class ToolCall:
         The caller's `dry_run` and `plan_token` are passed on.
         """
         ours = {name: self.arguments.get(name) for name in ("dry_run", "plan_token")}
-        result = await self._run(operation, {**ours, **arguments}, follow)
+        exchange = self._exchange if follow is None else replace(self._exchange, wait_seconds=follow)
+        result = await self._run(operation, {**ours, **arguments}, exchange)
         data = result.data
         assert isinstance(data, dict)
         if result.failed:
             raise TaskFailed(str(data.get("plan", operation)), why=_why(data), facts=data)
         return ChangeResult(self._translator.translate(data, self._declared), result.outcome)
 
-    async def _run(self, operation: str, arguments: Mapping[str, Any], follow: float | None = None) -> Result:
-        exchange = self._exchange if follow is None else replace(self._exchange, wait_seconds=follow)
+    async def _run(self, operation: str, arguments: Mapping[str, Any], exchange: Exchange | None = None) -> Result:
         of_cluster = self._cluster is not None and not self._pipeline.operation(operation).about_homelab
         where = {"cluster": self._cluster} if of_cluster else {}
-        result = await self._pipeline.run(operation, {**where, **_without_none(arguments)}, exchange)
+        result = await self._pipeline.run(operation, {**where, **_without_none(arguments)}, exchange or self._exchange)
         self.pictures += result.pictures
         return result
 

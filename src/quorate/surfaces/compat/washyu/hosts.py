@@ -71,7 +71,7 @@ async def verify(call: ToolCall) -> dict[str, Any]:
 
 
 async def update_groups(call: ToolCall) -> dict[str, Any]:
-    with lend_login(call.arguments):
+    with lend_login(call, call.arguments):
         done = await call.change("host_admin_groups", host=host_of_call(call), account=ACCOUNT)
     return change_answer(done, hostname=call["hostname"])
 

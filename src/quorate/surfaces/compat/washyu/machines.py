@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from quorate.homelab.machines import Login, logging_in_by
+from quorate.homelab.machines import Login
 from quorate.problems import NotFound, Problem
 from quorate.secret import Secret
 from quorate.surfaces.compat.execution import ToolCall
@@ -76,14 +76,14 @@ async def logged_in_host(call: ToolCall) -> AsyncIterator[str]:
     if call["username"] in (None, ACCOUNT) and not call["password"] and not call.arguments.get("key_path"):
         yield await host_as_admin(call, call["hostname"], call["port"])
         return
-    with lend_login(call.arguments):
+    with lend_login(call, call.arguments):
         yield host_address(call["hostname"], call["username"] or ACCOUNT, call["port"])
 
 
-def lend_login(given: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+def lend_login(call: ToolCall, given: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
     """The key or password of the caller, for as long as the context lasts."""
     password = given.get("password")
-    return logging_in_by(Login(key=given.get("key_path"), password=Secret(str(password)) if password else None))
+    return call.lending(Login(key=given.get("key_path"), password=Secret(str(password)) if password else None))
 
 
 async def device(call: ToolCall, number: int) -> str:

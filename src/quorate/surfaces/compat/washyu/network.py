@@ -44,7 +44,7 @@ async def discover_all(call: ToolCall) -> dict[str, Any]:
 
 
 async def _discovered(call: ToolCall, target: Mapping[str, Any]) -> dict[str, Any]:
-    with lend_login(target):
+    with lend_login(call, target):
         (row,) = await call.rows(
             "network_discover", hosts=[host_address(target["hostname"], target["username"], target.get("port"))]
         )
