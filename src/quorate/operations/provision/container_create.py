@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from quorate.operations.placement import oversize_warnings
-from quorate.operations.plan import Call, Plan, Target
-from quorate.operations.provision.container_templates import Template, find_template
+from quorate.operations.plan import Plan
+from quorate.operations.provision.container_templates import find_template
 from quorate.operations.provision.guest_files import Library, matching
 from quorate.operations.provision.new_cloudinit import public_keys
 from quorate.operations.provision.new_disks import DiskSpec, chosen_storage, mount, parse_disk, place_disks
 from quorate.operations.provision.new_guests import (
     MEBIBYTE,
     Amount,
+    CreationRequest,
     NewGuest,
     Parts,
     Pool,
     check_name,
     check_pool,
+    created_guest,
     creation_settings,
-    first_fitting,
     mebibytes,
     namesake_warning,
-    possible_nodes,
     risk_of_creation,
     tag_list,
 )
@@ -49,29 +50,12 @@ SWAP = size(512 * MEBIBYTE)
 """What PVE gives a container that asks for nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What the caller asks for, checked as far as it can be without a node."""
-
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request(CreationRequest):
     template: str
-    settings: Mapping[str, Any]
-    root: DiskSpec
-    mounts: list[DiskSpec]
+    disks: list[DiskSpec]
+    """The first is the root file system, the others are mount points."""
     cards: list[Card]
-    warnings: tuple[str, ...]
-    chosen: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """The container on its node, complete but for its vmid."""
-
-    node: str
-    template: Template
-    params: Mapping[str, Any]
-    storages: tuple[str, ...]
-    chosen: Mapping[str, Any]
-    warnings: tuple[str, ...]
 
 
 @operation(
@@ -132,10 +116,12 @@ async def container_create(
     }
     settings = await creation_settings(pve, given, options, is_vm=False)
     request = _Request(
-        template,
-        settings,
-        root=parse_disk(rootfs, storage),
-        mounts=[_mount_spec(one, storage) for one in mounts or ()],
+        settings=settings,
+        node=node,
+        vmid=vmid,
+        start=start,
+        template=template,
+        disks=[parse_disk(rootfs, storage), *(_mount_spec(one, storage) for one in mounts or ())],
         cards=parse_cards(networks),
         warnings=(*await namesake_warning(pve, name), *_login_warning(settings)),
         chosen={
@@ -144,9 +130,11 @@ async def container_create(
         },
     )
     library = Library(pve)
-    nodes = await possible_nodes(pve, node, memory=settings["memory"] * MEBIBYTE)
-    draft = await _best_draft(pve, library, request, nodes)
-    return await _new_guest(pve, draft, start).plan(pve, vmid)
+
+    async def has_template(node: str) -> bool:
+        return bool(matching(await library.on(node, "vztmpl"), template))
+
+    return await request.plan(pve, partial(_new_guest, pve, library, request), has_template)
 
 
 def _features(pve: Cluster, given: str | None, *, unprivileged: bool) -> str | None:
@@ -193,57 +181,23 @@ def _mount_spec(given: str | Mapping[str, Any], storage: str | None) -> DiskSpec
     return request
 
 
-async def _best_draft(pve: Cluster, library: Library, request: _Request, nodes: list[str]) -> _Draft:
-    """On the best node that has the template, else on the best one that can download it."""
-    holders = [node for node in nodes if matching(await library.on(node, "vztmpl"), request.template)]
-    return await first_fitting(holders or nodes, lambda place: _draft(pve, library, request, place))
-
-
-async def _draft(pve: Cluster, library: Library, request: _Request, node: str) -> _Draft:
+async def _new_guest(pve: Cluster, library: Library, request: _Request, node: str) -> NewGuest:
     """Everything that depends on the node: template, storages, bridges."""
     template = await find_template(pve, library, node, request.template)
-    placed, warnings = await place_disks(pve, node, [request.root, *request.mounts], "rootdir", library)
+    placed, warnings = await place_disks(pve, node, request.disks, "rootdir", library)
     connected = await connect(pve, node, request.cards)
     devices = {"rootfs": mount(placed[0]), **{f"mp{number}": mount(disk) for number, disk in enumerate(placed[1:])}}
     devices |= {f"net{number}": container_card(card, number) for number, card in enumerate(connected)}
     for key in devices:
         if key in request.settings:
             raise BadArgument(f"{key!r} is given twice", next_step="Leave it out of options")
-    return _Draft(
-        node,
-        template,
-        {**request.settings, **devices},
-        tuple(disk.storage.storage for disk in placed),
-        {
-            "template": template.name,
-            **request.chosen,
-            **chosen_storage(placed),
-            **chosen_bridge(request.cards, connected),
-        },
-        (
-            *request.warnings,
-            *warnings,
-            *await oversize_warnings(pve, node, request.settings["memory"] * MEBIBYTE),
-        ),
-    )
-
-
-def _new_guest(pve: Cluster, draft: _Draft, start: bool) -> NewGuest:
-    template = draft.template
-
-    def create(target: Target) -> Call:
-        params = {"vmid": int(target.id), "ostemplate": template.volid, **draft.params}
-        return Call(f"Create {target} on {draft.node}", "POST", f"/nodes/{draft.node}/lxc", params, target)
-
-    return NewGuest(
+    chosen = {"template": template.name, **request.chosen, **chosen_storage(placed)}
+    return created_guest(
         "ct",
-        str(draft.params.get("hostname", "")),
-        draft.node,
-        create,
-        prepare=(template.download(pve, draft.node),) if template.missing else (),
-        start=start,
-        pool=draft.params.get("pool"),
-        storages=draft.storages,
-        facts={"chosen": draft.chosen},
-        warnings=draft.warnings,
+        node,
+        {"ostemplate": template.volid, **request.settings, **devices},
+        prepare=(template.download(pve, node),) if template.missing else (),
+        storages=tuple(disk.storage.storage for disk in placed),
+        facts={"chosen": {**chosen, **chosen_bridge(request.cards, connected)}},
+        warnings=(*request.warnings, *warnings, *await oversize_warnings(pve, node, request.memory)),
     )

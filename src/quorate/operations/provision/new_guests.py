@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -56,8 +56,6 @@ _NOT_OPTIONS = frozenset(
         "template",
     ]
 )
-
-Built = TypeVar("Built")
 
 
 def risk_of_creation(arguments: Mapping[str, Any]) -> Risk:
@@ -180,7 +178,7 @@ def plain_value(key: str, value: Any) -> str | float | bool:
 # -- where it goes -----------------------------------------------------------------------------------------------------
 
 
-async def possible_nodes(pve: Cluster, wanted: str | None, *, memory: int) -> list[str]:
+async def _possible_nodes(pve: Cluster, wanted: str | None, *, memory: int) -> list[str]:
     """Nodes to try, best first: only the wanted one, else the default one and the others by free memory."""
     best = await pick_node(pve, wanted, memory=memory)
     if wanted:
@@ -189,8 +187,8 @@ async def possible_nodes(pve: Cluster, wanted: str | None, *, memory: int) -> li
     return [best, *(row.node for row in sorted(online, key=lambda row: (row.mem - row.maxmem, row.node)))]
 
 
-async def first_fitting(nodes: list[str], build: Callable[[str], Awaitable[Built]]) -> Built:
-    """What can be built on the first node that has all that is asked for; the best node's objection if none has."""
+async def _first_fitting(nodes: list[str], build: Callable[[str], Awaitable[NewGuest]]) -> NewGuest:
+    """The guest on the first node that has all that is asked for; the best node's objection if none has."""
     objections: list[BadArgument | NotFound | Conflict] = []
     for node in nodes:
         try:
@@ -254,11 +252,15 @@ class NewGuest:
     storages: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    objections: tuple[str, ...] = ()
+    """Why PVE will refuse to start it."""
     read_back: bool = True
     """Whether the result shows status, disks and networks of the new guest."""
 
     async def plan(self, pve: Cluster, vmid: int | None = None) -> Plan:
         """With this vmid, or with the next free one. If that is taken before PVE sees the call, another is tried."""
+        if self.start and self.objections:
+            raise Conflict(self.objections[0], next_step="Change that, or create the VM with start=false")
         target = Target(self.kind, str(await choose_vmid(pve, vmid)), self.name, self.node)
         create = self.create(target)
         if self.started:  # in a task of its own, after that of the creation
@@ -274,11 +276,52 @@ class NewGuest:
             if runs
             else Advice("Start it", GUEST_POWER(guest=target.id, action="start")),
             facts={"vmid": int(target.id), "node": self.node, **self.facts},
-            warnings=self.warnings,
+            warnings=(*self.warnings, *self.objections),
             after=_read_back(pve, target) if self.read_back else None,
             otherwise=partial(replace(self, prepare=()).plan, pve) if vmid is None else None,
             contested=len(self.prepare),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreationRequest:
+    """What the caller asks for, checked as far as it can be without a node."""
+
+    settings: Mapping[str, Any]
+    node: str | None
+    vmid: int | None
+    start: bool
+    chosen: Mapping[str, Any]
+    """What was left out and is chosen for the caller."""
+    warnings: tuple[str, ...]
+
+    @property
+    def memory(self) -> int:
+        return int(self.settings["memory"]) * MEBIBYTE
+
+    async def plan(
+        self,
+        pve: Cluster,
+        build: Callable[[str], Awaitable[NewGuest]],
+        prefers: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> Plan:
+        """On the best node where `build` succeeds; if there are nodes that `prefers` holds for, on one of those."""
+        nodes = await _possible_nodes(pve, self.node, memory=self.memory)
+        preferred = [node for node in nodes if await prefers(node)] if prefers else []
+        new = await _first_fitting(preferred or nodes, build)
+        return await replace(new, start=self.start).plan(pve, self.vmid)
+
+
+def created_guest(kind: str, node: str, params: Mapping[str, Any], **more: Any) -> NewGuest:
+    """A guest that PVE's create call makes from these parameters; `more` are fields of `NewGuest`."""
+    is_vm = kind == "vm"
+
+    def create(target: Target) -> Call:
+        path = f"/nodes/{node}/{'qemu' if is_vm else 'lxc'}"
+        return Call(f"Create {target} on {node}", "POST", path, {"vmid": int(target.id), **params}, target)
+
+    name = str(params.get("name" if is_vm else "hostname", ""))
+    return NewGuest(kind, name, node, create, pool=params.get("pool"), **more)
 
 
 def guest_path(target: Target) -> str:

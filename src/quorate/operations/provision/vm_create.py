@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -26,18 +26,18 @@ from quorate.operations.provision.new_disks import (
 from quorate.operations.provision.new_guests import (
     MEBIBYTE,
     Amount,
+    CreationRequest,
     NewGuest,
     Parts,
     Pool,
     as_list,
     check_name,
     check_pool,
+    created_guest,
     creation_settings,
-    first_fitting,
     guest_path,
     mebibytes,
     namesake_warning,
-    possible_nodes,
     risk_of_creation,
     tag_list,
 )
@@ -46,7 +46,7 @@ from quorate.operations.registry import Risk, operation
 from quorate.operations.start_checks import start_objections
 from quorate.operations.units import parse_size
 from quorate.operations.units import size as readable
-from quorate.problems import BadArgument, Conflict
+from quorate.problems import BadArgument
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
@@ -72,35 +72,15 @@ class _System:
     machine: str | None
 
 
-@dataclass(slots=True)
-class _Request:
-    """What the caller asks for, checked as far as it can be without a node."""
-
-    settings: dict[str, Any]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request(CreationRequest):
     system: _System
     disks: list[DiskSpec]
     isos: list[str]
     cards: list[Card]
     storage: str | None
     cloud_init: bool
-    boot: list[str] | None = None
-    chosen: dict[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """The VM on its node, complete but for its vmid."""
-
-    node: str
-    params: Mapping[str, Any]
-    grows: Mapping[str, int]
-    storages: tuple[str, ...]
-    chosen: Mapping[str, Any]
-    warnings: tuple[str, ...]
-    boots_from: str
-    objections: tuple[str, ...]
-    """Why PVE will refuse to start it."""
+    boot: list[str] | None
 
 
 @operation(
@@ -170,57 +150,30 @@ async def vm_create(
         **(cloudinit_options(cloud_init) if cloud_init is not None else {}),
     }
     settings = await creation_settings(pve, given, options, is_vm=True)
+    chosen = {
+        "disk": DISK if disks is None else None,
+        "ostype": system.ostype if ostype is None else None,
+        "cpu": settings.get("cpu") if cpu is None else None,
+        "machine": system.machine if machine is None else None,
+        "tpm": True if tpm is None and system.tpm else None,
+        "bios": "ovmf" if bios is None and system.uefi else None,
+    }
     request = _Request(
-        settings,
-        system,
+        settings=settings,
+        node=node,
+        vmid=vmid,
+        start=start,
+        system=system,
         disks=[parse_disk(one, storage) for one in ([DISK] if disks is None else disks)],
         isos=isos,
         cards=parse_cards(networks),
         storage=storage,
         cloud_init=cloud_init is not None,
         boot=boot,
-        warnings=await namesake_warning(pve, name),
+        chosen={name: value for name, value in chosen.items() if value},
+        warnings=tuple(await namesake_warning(pve, name)),
     )
-    if disks is None:
-        request.chosen["disk"] = DISK
-    if ostype is None:
-        request.chosen["ostype"] = system.ostype
-    if cpu is None and "cpu" in settings:
-        request.chosen["cpu"] = settings["cpu"]
-    if system.machine and machine is None:
-        request.chosen["machine"] = system.machine
-    if tpm is None and system.tpm:
-        request.chosen["tpm"] = True
-    if system.uefi and bios is None:
-        request.chosen["bios"] = "ovmf"
-    library = Library(pve)
-    nodes = await possible_nodes(pve, node, memory=settings["memory"] * MEBIBYTE)
-    draft = await first_fitting(nodes, lambda place: _draft(pve, library, request, place))
-    if start and draft.objections:
-        raise Conflict(draft.objections[0], next_step="Change that, or create the VM with start=false")
-    return await _new_guest(pve, draft, start).plan(pve, vmid)
-
-
-def _new_guest(pve: Cluster, draft: _Draft, start: bool) -> NewGuest:
-    def create(target: Target) -> Call:
-        params = {"vmid": int(target.id), **draft.params}
-        return Call(f"Create {target} on {draft.node}", "POST", f"/nodes/{draft.node}/qemu", params, target)
-
-    return NewGuest(
-        "vm",
-        str(draft.params.get("name", "")),
-        draft.node,
-        create,
-        finish=lambda target: [_grow(pve, target, key, whole) for key, whole in draft.grows.items()],
-        start=start,
-        pool=draft.params.get("pool"),
-        storages=draft.storages,
-        facts={
-            **({"boots_from": draft.boots_from} if draft.boots_from else {}),
-            **({"chosen": draft.chosen} if draft.chosen else {}),
-        },
-        warnings=(*draft.warnings, *draft.objections),
-    )
+    return await request.plan(pve, partial(_new_guest, pve, Library(pve), request))
 
 
 def _system(ostype: str | None, bios: str | None, tpm: bool | None, machine: str | None, isos: list[str]) -> _System:
@@ -260,7 +213,7 @@ def _balloon(given: Amount | None, memory: Amount) -> int | None:
     return least
 
 
-async def _draft(pve: Cluster, library: Library, request: _Request, node: str) -> _Draft:
+async def _new_guest(pve: Cluster, library: Library, request: _Request, node: str) -> NewGuest:
     """Everything that depends on the node: files, storages, bridges, drives."""
     files = [await library.find(node, "iso", iso, "ISO image") for iso in request.isos]
     placed, warnings = await place_disks(pve, node, request.disks, "images", library)
@@ -286,25 +239,26 @@ async def _draft(pve: Cluster, library: Library, request: _Request, node: str) -
     nothing = [] if "boot" in request.settings or {*full, *cds} & {*order} else [NOTHING_TO_BOOT]
     names = {**{key: file.volid for key, file in zip(cds, files, strict=True)}, **dict.fromkeys(empty, "empty")}
     boots_from = ", then ".join(f"{key} ({names[key]})" if key in names else key for key in order)
-    return _Draft(
+    chosen = {
+        **request.chosen,
+        **chosen_storage(placed),
+        **chosen_bridge(request.cards, connected),
+        **({"network_model": request.system.model} if cards else {}),
+    }
+    return created_guest(
+        "vm",
         node,
         {**request.settings, **devices, **working, **boot},
-        {key: disk.grows_to for key, disk in disks.items() if disk.grows_to is not None},
-        (*(disk.storage.storage for disk in placed), *((home.storage,) if home else ()), *working.values()),
-        {
-            **request.chosen,
-            **chosen_storage(placed),
-            **chosen_bridge(request.cards, connected),
-            **({"network_model": request.system.model} if cards else {}),
+        finish=lambda target: [
+            _grow(pve, target, key, disk.grows_to) for key, disk in disks.items() if disk.grows_to is not None
+        ],
+        storages=(*(disk.storage.storage for disk in placed), *((home.storage,) if home else ()), *working.values()),
+        facts={
+            **({"boots_from": boots_from} if boot and boots_from else {}),
+            **({"chosen": chosen} if chosen else {}),
         },
-        (
-            *request.warnings,
-            *warnings,
-            *nothing,
-            *await oversize_warnings(pve, node, request.settings["memory"] * MEBIBYTE),
-        ),
-        boots_from if boot else "",
-        tuple(await start_objections(pve, node, request.settings)),
+        warnings=(*request.warnings, *warnings, *nothing, *await oversize_warnings(pve, node, request.memory)),
+        objections=tuple(await start_objections(pve, node, request.settings)),
     )
 
 
