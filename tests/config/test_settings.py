@@ -159,7 +159,7 @@ def test_a_waiting_time_that_makes_no_sense_is_refused(seconds: str) -> None:
 
 
 def test_a_misspelt_access_level_gets_a_hint() -> None:
-    assert refusal(access="opperate") == '--access must be read, operate or admin; did you mean "operate"?'
+    assert refusal(access="opperate") == "--access must be read, operate or admin. Did you mean 'operate'?"
     assert refusal({"QUORATE_ACCESS": "zzz"}) == "QUORATE_ACCESS must be read, operate or admin."
 
 
@@ -611,10 +611,10 @@ def test_every_variable_and_key_is_documented() -> None:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("acces = 'read'", 'did you mean "access"?'),
-        ("[cluster.x]\nurl = 'a'", 'did you mean "clusters"?'),
-        ("[clusters.x]\nurl = 'a'\ntoken_secrt = 'b'", 'did you mean "token_secret"?'),
-        ("[clusters.x]\nzzzzz = 1", "known settings are url, host"),
+        ("acces = 'read'", "Did you mean 'access'?"),
+        ("[cluster.x]\nurl = 'a'", "Did you mean 'clusters'?"),
+        ("[clusters.x]\nurl = 'a'\ntoken_secrt = 'b'", "Did you mean 'token_secret'?"),
+        ("[clusters.x]\nzzzzz = 1", "Known settings are url, host"),
     ],
 )
 def test_an_unknown_key_gets_a_hint(text: str, hint: str) -> None:

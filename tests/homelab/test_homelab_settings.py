@@ -110,7 +110,7 @@ def test_variables_of_an_env_file_never_reach_references():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[homelab]\nusr = "x"\n', 'did you mean "user"?'),
+        ('[homelab]\nusr = "x"\n', "Did you mean 'user'?"),
         ('[homelab]\nuser = "no body"\n', "user in [homelab] must be the name of a user"),
         ('[homelab]\npassword = "canary-word"\n', "must be a reference"),
         ('[homelab]\nsecrets_passphrase = "canary-word"\n', "must be a reference to the passphrase"),

@@ -142,10 +142,10 @@ jump = { host = "pve1", user = "root", port = 2200, key = "keys/jump" }
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[ssh]\nusr = 'x'", 'Unknown setting "usr" in [ssh]: did you mean "user"?'),
-        ("[clusters.home.ssh]\nnode = {}", 'Unknown setting "node" in [clusters.home.ssh]: did you mean "nodes"?'),
-        ("[ssh.guests]\nhosts = 'x'", 'Unknown setting "hosts" in [ssh.guests]:'),
-        ("[ssh.guests.101]\nhst = 'x'", 'in [ssh.guests.101]: did you mean "host"?'),
+        ("[ssh]\nusr = 'x'", "Unknown setting \"usr\" in [ssh]. Did you mean 'user'?"),
+        ("[clusters.home.ssh]\nnode = {}", "Unknown setting \"node\" in [clusters.home.ssh]. Did you mean 'nodes'?"),
+        ("[ssh.guests]\nhosts = 'x'", 'Unknown setting "hosts" in [ssh.guests].'),
+        ("[ssh.guests.101]\nhst = 'x'", "in [ssh.guests.101]. Did you mean 'host'?"),
         ("[ssh]\nguests = 5", "[ssh] must be a table, and so must the guests in it."),
         ("[ssh.guests]\n101 = 5", "[ssh.guests.101] must be a table"),
         ("[ssh]\nport = 0", "port in [ssh] must be a number from 1 to 65535."),
@@ -163,7 +163,7 @@ jump = { host = "pve1", user = "root", port = 2200, key = "keys/jump" }
         ("[ssh]\njump = { user = 'x' }", "must name the jump host"),
         ("[ssh]\nmax_output_bytes = 5", "must be a number from 1024"),
         ("inside = 5", 'Unknown setting "inside"'),
-        ("[inside]\nalow = []", 'did you mean "allow"?'),
+        ("[inside]\nalow = []", "Did you mean 'allow'?"),
         ("[inside]\nallow = 'ls *'", "must be a list of patterns"),
         ("[inside]\ndeny = ['']", "must be a list of patterns"),
     ],

@@ -64,9 +64,9 @@ digest = ["08:00", "18:30"]
     ("text", "words"),
     [
         ("watch = 1", "write [watch] above its settings"),
-        ("[watch]\nevry = 3", 'did you mean "every"'),
+        ("[watch]\nevry = 3", "Did you mean 'every'"),
         ("[watch]\nevery = 1", "must be a number from 10 to 3600"),
-        ("[watch.channels.a]\ntype = 'ntfi'", 'did you mean "ntfy"'),
+        ("[watch.channels.a]\ntype = 'ntfi'", "Did you mean 'ntfy'"),
         ("[watch.channels.a]\ntype = 'ntfy'\nurl = 'https://x'", "The topic in [watch.channels.a] is missing"),
         ("[watch.channels.a]\ntype = 'slack'\nurl = 'https://x'\nroom = 'y'", "has no room"),
         ("[watch.channels.a]\ntype = 'ntfy'\nurl = 'x'\ntopic = 'y'", "must be an address"),

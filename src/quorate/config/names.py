@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from quorate.suggestions import similar
+from quorate.suggestions import suggest
 
 
 class Names(NamedTuple):
@@ -151,6 +151,7 @@ def is_of_host_family(spelling: str, setting: str) -> bool:
     return spelling.lower().removeprefix("proxmox_").removesuffix("_file") in family
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = similar(word.lower(), known, cutoff=0.6)
-    return f' did you mean "{close[0]}"?' if close else ""
+def suggest_setting(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A sentence to append: the known word that is near, or `otherwise`."""
+    hint = suggest(word.lower(), map(str, known), otherwise, cutoff=0.6)
+    return f" {hint}" if hint else ""

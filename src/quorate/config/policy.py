@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from quorate.config.names import POLICY, RULE, did_you_mean
+from quorate.config.names import POLICY, RULE, suggest_setting
 from quorate.config.raw import Found, Given, Source
 from quorate.config.rules import DAYS, LEVELS, Hours, Limits, Policy, Rule
 from quorate.config.settings import ConfigError
@@ -49,9 +49,9 @@ def refuse_ambiguous_rules(rules: Sequence[Rule], clusters: Sequence[str]) -> No
         names.add(rule.name)
         for cluster in rule.clusters:
             if cluster not in clusters:
-                hint = did_you_mean(cluster, clusters) or f" there are {', '.join(clusters)}."
+                hint = suggest_setting(cluster, clusters, f"Known clusters are {', '.join(clusters)}.")
                 raise ConfigError(
-                    f'The rule "{rule.name}" is about the cluster "{cluster}", which does not exist:{hint}'
+                    f'The rule "{rule.name}" is about the cluster "{cluster}", which does not exist.{hint}'
                 )
 
 
@@ -98,8 +98,8 @@ def _texts(found: Found, setting: str) -> tuple[str, ...]:
 def _as_level(givens: Sequence[Given]) -> str:
     word = as_text(givens[0]).lower()
     if word not in LEVELS:
-        hint = did_you_mean(word, LEVELS)
-        raise ConfigError(f"{givens[0].label} must be one of {', '.join(LEVELS)}{';' + hint if hint else '.'}")
+        hint = suggest_setting(word, LEVELS)
+        raise ConfigError(f"{givens[0].label} must be one of {', '.join(LEVELS)}.{hint}")
     return word
 
 

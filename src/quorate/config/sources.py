@@ -17,7 +17,7 @@ from quorate.config.names import (
     SSH_GUESTS,
     WATCH,
     Names,
-    did_you_mean,
+    suggest_setting,
 )
 from quorate.config.raw import Found, Given, Rank, Source
 from quorate.config.settings import ConfigError
@@ -78,8 +78,8 @@ def found_in_table(
     known = [*(key for names in settings.values() for key in names.keys), *also]
     for key in table:
         if key not in known:
-            hint = did_you_mean(key, known) or f" known settings are {', '.join(known)}."
-            raise ConfigError(f'Unknown setting "{key}"{source.suffix}:{hint}')
+            hint = suggest_setting(key, known, f"Known settings are {', '.join(known)}.")
+            raise ConfigError(f'Unknown setting "{key}"{source.suffix}.{hint}')
     found: Found = {}
     for setting, names in settings.items():
         if givens := [Given(key, table[key], source) for key in names.keys if key in table]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from quorate.config.names import did_you_mean
+from quorate.config.names import suggest_setting
 from quorate.config.raw import Found, Given
 from quorate.config.settings import Access, Approval, ConfigError
 
@@ -101,8 +101,8 @@ def as_access(given: Given) -> Access:
     try:
         return Access(word)
     except ValueError:
-        hint = did_you_mean(word, Access)
-        raise ConfigError(f"{given.label} must be read, operate or admin{';' + hint if hint else '.'}") from None
+        hint = suggest_setting(word, Access)
+        raise ConfigError(f"{given.label} must be read, operate or admin.{hint}") from None
 
 
 def as_approval(given: Given) -> Approval:
@@ -110,8 +110,8 @@ def as_approval(given: Given) -> Approval:
     try:
         return Approval(word)
     except ValueError:
-        hint = did_you_mean(word, Approval)
-        raise ConfigError(f"{given.label} must be ask, token or none{';' + hint if hint else '.'}") from None
+        hint = suggest_setting(word, Approval)
+        raise ConfigError(f"{given.label} must be ask, token or none.{hint}") from None
 
 
 def as_state(given: Given) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from quorate.config.credentials import read_secret
-from quorate.config.names import CHANNEL, WATCH, did_you_mean
+from quorate.config.names import CHANNEL, WATCH, suggest_setting
 from quorate.config.policy import as_zone, parse_hours
 from quorate.config.raw import Found, Given, Source
 from quorate.config.rules import Hours
@@ -147,7 +147,7 @@ def _channel(
     found = found_in_table(table, CHANNEL, source)
     chosen = read(found, "channel_type", as_text, "").lower()
     if chosen not in TYPES:
-        hint = did_you_mean(chosen, TYPES) if chosen else ""
+        hint = suggest_setting(chosen, TYPES) if chosen else ""
         raise ConfigError(f"The type{source.suffix} must be one of {', '.join(TYPES)}.{hint}")
     options, secrets = _options(chosen, found, source, warnings)
     return ChannelSettings(
@@ -220,7 +220,7 @@ def _as_url(given: Given) -> str:
 def _as_severity(given: Given) -> str:
     word = as_text(given).lower()
     if word not in SEVERITIES:
-        raise ConfigError(f"{given.label} must be one of {', '.join(SEVERITIES)}.{did_you_mean(word, SEVERITIES)}")
+        raise ConfigError(f"{given.label} must be one of {', '.join(SEVERITIES)}.{suggest_setting(word, SEVERITIES)}")
     return word
 
 

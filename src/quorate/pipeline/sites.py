@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from quorate.config import Access, ConfigError, Settings
-from quorate.config.names import did_you_mean
+from quorate.config.names import suggest_setting
 from quorate.config.rules import NO_LIMITS, NO_POLICY, Policy, Rule
 from quorate.operations import toolsets
 from quorate.operations.backend import Backend
@@ -164,7 +164,7 @@ def refuse_mistakes(rules: Sequence[Rule]) -> None:
         for known, patterns, word in ((names, rule.tools, "tool"), (list(EVERY), rule.toolsets, "toolset")):
             for pattern in patterns:
                 if not matches(known, pattern):
-                    hint = did_you_mean(pattern, known) or f" {word}s are {', '.join(known[:5])} …"
+                    hint = suggest_setting(pattern, known, f"Known {word}s are {', '.join(known[:5])} …")
                     raise ConfigError(
-                        f'The rule "{rule.name}" is about the {word} "{pattern}", which does not exist:{hint}'
+                        f'The rule "{rule.name}" is about the {word} "{pattern}", which does not exist.{hint}'
                     )

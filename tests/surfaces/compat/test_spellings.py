@@ -159,7 +159,7 @@ async def test_a_read_ignores_what_it_does_not_know_and_says_so(tmp_path, name, 
 async def test_a_slip_in_the_name_of_a_filter_is_told_with_the_nearest(tmp_path):
     async with surface(tmp_path, "bsahane") as quorate:
         answer = await quorate.call("proxmox-list-vms", stauts="running")
-        assert "did you mean 'status'?" in last_text(answer)
+        assert "Did you mean 'status'?" in last_text(answer)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from quorate.pipeline.arguments import decode
 from quorate.problems import BadArgument
+from quorate.suggestions import suggest
 from quorate.surfaces.compat.declaration import Tool
 
 
@@ -75,7 +75,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _suggestion(tool: Tool, name: str) -> str:
-    near = difflib.get_close_matches(name, tool.spellings, 1, 0.6)
-    if near:
-        return f"{tool.name} has no such argument; did you mean {near[0]!r}?"
+    hint = suggest(name, tool.spellings, "", cutoff=0.6)
+    if hint:
+        return f"{tool.name} has no such argument. {hint}"
     return f"{tool.name} takes {', '.join(tool.spellings) or 'no arguments'}."
