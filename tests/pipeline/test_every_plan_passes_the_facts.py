@@ -5,7 +5,7 @@ import re
 import pytest
 
 from quorate.operations.plan import Plan
-from quorate.operations.registry import OTHER_CLUSTER, TOOLSETS, Risk, operations
+from quorate.operations.registry import OTHER_CLUSTER, SUPPLIED, TOOLSETS, Risk, operations
 from quorate.operations.safety_snapshots import after_snapshots
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.authorization import effect
@@ -96,8 +96,8 @@ async def plan_of(quorate, operation, arguments):
         if operation.risk_of is not None and operation.risk_of(decoded) in (Risk.READ, Risk.LOOK_INSIDE):
             return None
         given = {name: value for name, value in decoded.items() if name not in ("dry_run", "wait", "safely")}
-        if operation.wants_other_cluster:
-            given[OTHER_CLUSTER] = other_cluster
+        values = {**SUPPLIED, OTHER_CLUSTER: other_cluster}
+        given |= {name: values[kind] for name, kind in operation.supplied.items()}
         plan = await operation.run(quorate.app.cluster, **given)
     except Problem:
         return None

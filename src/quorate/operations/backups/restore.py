@@ -27,6 +27,17 @@ def _restore_risk(arguments: Mapping[str, Any]) -> Risk:
 
 
 @dataclass(frozen=True, slots=True)
+class _Request:
+    """What the caller asks for, besides the backup and the vmid."""
+
+    node: str | None
+    storage: str | None
+    name: str | None
+    unique: bool | None
+    start: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Restore:
     """A restore, complete but for the vmid."""
 
@@ -93,13 +104,19 @@ async def backup_restore(
     guests = (await pve.inventory.view()).by_vmid
     taken = guests.get(vmid or 0)
     found = await _find(pve, backup, taken.node if taken else node)
+    request = _Request(node, storage, name, unique, start)
     if taken is not None:
-        return await _over(pve, found, taken, overwrite, node, storage, name, bool(unique), start)
+        guest = await pve.guest(taken.vmid)
+        if not overwrite:
+            raise Conflict(
+                f"{guest} exists already",
+                next_step="Leave vmid out to restore beside it, or give overwrite=true to replace it (needs access "
+                "admin)",
+            )
+        return await _over(pve, found, guest, request)
     original = guests.get(found.vmid or 0)
     where = await _node_for(pve, found, node, original)
-    restore = await _restore(
-        pve, found, where, storage, name, original is not None if unique is None else unique, start
-    )
+    restore = await _restore(pve, found, where, request, twin=original is not None)
     return await NewGuest(
         restore.kind,
         "",
@@ -149,13 +166,13 @@ async def _node_for(pve: Cluster, backup: Volume, wanted: str | None, original: 
     return best if best in readers else await pick_node(pve, backup.node)
 
 
-async def _restore(
-    pve: Cluster, backup: Volume, node: str, storage: str | None, name: str | None, unique: bool, start: bool
-) -> _Restore:
-    chosen, remarks = await _storage(pve, backup, node, storage)
+async def _restore(pve: Cluster, backup: Volume, node: str, request: _Request, *, twin: bool = False) -> _Restore:
+    """`twin`: the original still exists beside it."""
+    chosen, remarks = await _storage(pve, backup, node, request.storage)
     if chosen is not None:
         await require(pve, f"restore to {chosen}", f"/storage/{chosen}", "Datastore.AllocateSpace")
-    return _Restore(backup, node, chosen, name, unique, start, remarks)
+    unique = twin if request.unique is None else request.unique
+    return _Restore(backup, node, chosen, request.name, unique, request.start, remarks)
 
 
 async def _storage(pve: Cluster, backup: Volume, node: str, wanted: str | None) -> tuple[str | None, tuple[str, ...]]:
@@ -189,25 +206,9 @@ async def _storages_before(pve: Cluster, backup: Volume) -> list[str]:
 # -- over an existing one ----------------------------------------------------------------------------------------------
 
 
-async def _over(
-    pve: Cluster,
-    backup: Volume,
-    row: Resource,
-    overwrite: bool,
-    node: str | None,
-    storage: str | None,
-    name: str | None,
-    unique: bool,
-    start: bool,
-) -> Plan:
-    guest = await pve.guest(row.vmid)
-    if not overwrite:
-        raise Conflict(
-            f"{guest} exists already",
-            next_step="Leave vmid out to restore beside it, or give overwrite=true to replace it (needs access admin)",
-        )
-    await _refuse_wrong(guest, backup, node, await _readers(pve, backup))
-    restore = await _restore(pve, backup, guest.row.node, storage, name, unique, start)
+async def _over(pve: Cluster, backup: Volume, guest: Guest, request: _Request) -> Plan:
+    await _refuse_wrong(guest, backup, request.node, await _readers(pve, backup))
+    restore = await _restore(pve, backup, guest.row.node, request)
     warnings: list[str | Advice] = [f"{guest} as it is now is lost, with its disks and snapshots"]
     if not guest.is_vm:
         text = (
@@ -218,14 +219,14 @@ async def _over(
         warnings.append(f"The backup is of guest {backup.vmid}, not of {guest.vmid}")
     target = Target(restore.kind, str(guest.vmid), guest.row.name, guest.row.node)
     call = restore.call(target, replaces=True)
-    if start:
+    if request.start:
         call = replace(call, arrived=running_check(pve, target))
     return Plan(
         call.says,
         (call,),
         facts={"vmid": guest.vmid, "node": guest.row.node, **restore.facts},
         warnings=(*restore.remarks, *warnings),
-        next_step=None if start else Advice("Start it", GUEST_POWER(guest=guest.vmid, action="start")),
+        next_step=None if request.start else Advice("Start it", GUEST_POWER(guest=guest.vmid, action="start")),
     )
 
 
