@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from quorate.homelab.services.settings import ChosenSettings, choose
 from quorate.homelab.services.template import VERSION, Template
 from quorate.operations.machine import machine_action
 from quorate.operations.plan import Plan
-from quorate.operations.services.parameters import Work, bind_secrets, lasting, recorded
+from quorate.operations.services.parameters import bind_secrets, lasting, recorded
 from quorate.problems import Conflict, NotFound
 from quorate.pve.tasks import Report
 
@@ -53,20 +54,8 @@ async def install(home: Homelab, place: Machine, template: Template, given: Mapp
     warnings = [f"{row[0]}: {row[1]} is asked for, {row[2]} is there" for row in rows if row[3] == "missing"]
     warnings += [f"{place} has no Docker: it is installed with apt-get"] if command is None else []
     warnings += ["It was not installed by this server"] if former.files and old is None else []
-    work = working(home, place, template, project, chosen, former, needs_docker=command is None)
-    return _plan(
-        home,
-        place,
-        template,
-        project,
-        chosen,
-        does,
-        "installing",
-        tuple(warnings),
-        work,
-        old,
-        with_docker=command is None,
-    )
+    rollout = Rollout(home, project, template, chosen, former, needs_docker=command is None)
+    return rollout.plan(does, "installing", tuple(warnings), old)
 
 
 async def upgrade(home: Homelab, place: Machine, template: Template, to: str | None) -> Plan:
@@ -81,9 +70,8 @@ async def upgrade(home: Homelab, place: Machine, template: Template, to: str | N
     warnings = (
         "The previous version is restored if the new one does not become healthy, but not what it did to the data",
     )
-    work = working(home, place, template, project, chosen, former, needs_docker=False)
     old = await Ledger(home.store).find(place_of(place), template.id)
-    return _plan(home, place, template, project, chosen, does, "upgrading", warnings, work, old)
+    return Rollout(home, project, template, chosen, former).plan(does, "upgrading", warnings, old)
 
 
 async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
@@ -153,36 +141,39 @@ async def _project(home: Homelab, place: Machine, template: Template) -> Project
     return Project(place, command, home.settings.services_folder, template.id)
 
 
-def _plan(
-    home: Homelab, place: Machine, template: Template, project: Project, chosen: ChosenSettings,
-    does: str, state: State, warnings: tuple[str, ...], work: Work, old: Installed | None, *, with_docker: bool = False,
-) -> Plan:  # fmt: skip
-    entry = Installed(
-        template.id, place_of(place), "compose", state, chosen.version, chosen.without_secrets, at=address_of(place)
-    )
-    hidden = tuple(chosen.values[name] for name in chosen.secret)
-    line = (INSTALLS_DOCKER if with_docker else "") + described(project.line("up", "--detach"), template, chosen)
-    action = machine_action(place, does, line, recorded(home, entry, work, hidden, old), writes=True)
-    facts: dict[str, Any] = {"host": place.name, "folder": project.folder, "settings": chosen.without_secrets}
-    if chosen.made_up:
-        facts["made_up"] = f"{', '.join(chosen.made_up)}: is in {project.folder}/.env, for root alone"
-    plan = Plan(does, (action,), facts=facts, warnings=warnings)
-    return bind_secrets(plan, chosen.references, str(place))
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A template brought up on a machine with the chosen settings, in place of what was there."""
+
+    home: Homelab
+    project: Project
+    template: Template
+    chosen: ChosenSettings
+    former: Former
+    needs_docker: bool = False
+
+    def plan(self, does: str, state: State, warnings: tuple[str, ...], old: Installed | None) -> Plan:
+        template, project, chosen, place = self.template, self.project, self.chosen, self.project.machine
+        entry = Installed(
+            template.id, place_of(place), "compose", state, chosen.version, chosen.without_secrets, at=address_of(place)
+        )
+        hidden = tuple(chosen.values[name] for name in chosen.secret)
+        line = describe_command(project.line("up", "--detach"), template, chosen)
+        line = INSTALLS_DOCKER + line if self.needs_docker else line
+        action = machine_action(place, does, line, recorded(self.home, entry, self.work, hidden, old), writes=True)
+        facts: dict[str, Any] = {"host": place.name, "folder": project.folder, "settings": chosen.without_secrets}
+        if chosen.made_up:
+            facts["made_up"] = f"{', '.join(chosen.made_up)}: is in {project.folder}/.env, for root alone"
+        plan = Plan(does, (action,), facts=facts, warnings=warnings)
+        return bind_secrets(plan, chosen.references, str(place))
+
+    async def work(self, report: Report) -> dict[str, Any]:
+        if self.needs_docker:
+            self.project.command = await install_docker(self.project.machine, report)
+        return await bring_up(self.project, self.template, self.chosen, self.former, self.home.clock, report)
 
 
-def described(line: tuple[str, ...], template: Template, chosen: ChosenSettings) -> str:
+def describe_command(line: tuple[str, ...], template: Template, chosen: ChosenSettings) -> str:
     """What is done, as a line; the settings that are no secrets belong to what is agreed to."""
     told = " ".join(f"{name}={value}" for name, value in chosen.without_secrets.items())
     return f"{' '.join(line)} (template {digest(template)}; {told})"
-
-
-def working(
-    home: Homelab, place: Machine, template: Template, project: Project, chosen: ChosenSettings, former: Former,
-    *, needs_docker: bool,
-) -> Work:  # fmt: skip
-    async def work(report: Report) -> dict[str, Any]:
-        if needs_docker:
-            project.command = await install_docker(place, report)
-        return await bring_up(project, template, chosen, former, home.clock, report)
-
-    return work

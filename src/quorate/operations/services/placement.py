@@ -30,7 +30,7 @@ from quorate.operations.plan import Action, Call, Performed, Plan, StepContext
 from quorate.operations.provision.container_create import container_create
 from quorate.operations.provision.new_guests import MEBIBYTE
 from quorate.operations.provision.vm_create import vm_create
-from quorate.operations.services.compose import INSTALLS_DOCKER, described, working
+from quorate.operations.services.compose import INSTALLS_DOCKER, Rollout, describe_command
 from quorate.operations.services.parameters import bind_secrets, lasting, noted
 from quorate.problems import BadArgument, NotFound, Problem, TaskFailed
 from quorate.pve.cluster import Cluster
@@ -102,7 +102,7 @@ class _Journey:
         calls = tuple(step for step in self._plan.calls if isinstance(step, Call))
         making = "; ".join(f"{one.method} {one.path} {_describe(one)}" for one in calls)
         up = project_line(DOCKER, self._home.settings.services_folder, self._template.id, "up", "--detach")
-        line = INSTALLS_DOCKER + described(up, self._template, self._chosen)
+        line = INSTALLS_DOCKER + describe_command(up, self._template, self._chosen)
         install = f"Install {self._template.title} in guest {self._vmid}"
         return (
             Action(self._plan.summary, making, self._first, needs=calls, where=self._cluster),
@@ -166,9 +166,8 @@ class _Journey:
         guest = await _entered(self._home, self._cluster, self._vmid, report)
         command = await compose_of(guest)
         project = Project(guest, command or DOCKER, self._home.settings.services_folder, self._template.id)
-        needs = command is None
-        work = working(self._home, guest, self._template, project, self._chosen, Former(), needs_docker=needs)
-        return await work(report)
+        rollout = Rollout(self._home, project, self._template, self._chosen, Former(), needs_docker=command is None)
+        return await rollout.work(report)
 
 
 def _describe(call: Call) -> str:
