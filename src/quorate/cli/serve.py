@@ -109,8 +109,7 @@ class _Start:
                 return
             async with self._app() as app:
                 used = app.settings
-                opening.may_record = lambda: app.settings is used  # the cache is for these settings
-                await app.server().converse(opening)
+                await app.server().converse(opening, may_record=lambda: app.settings is used)
 
     @contextlib.asynccontextmanager
     async def _app(self) -> AsyncIterator[App]:

@@ -40,8 +40,6 @@ class Opening:
     read: list[str] = field(default_factory=list)
     mark: str = field(default_factory=lambda: f"{os.urandom(8).hex()}:")
     """How the ids of messages begin whose answers the client has."""
-    may_record: Callable[[], bool] = lambda: True
-    """Whether answers are still those for which the cache was opened."""
     ended: bool = False
     """The client has left, and nothing of it is unanswered."""
 

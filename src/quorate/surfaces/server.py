@@ -103,11 +103,14 @@ class Server(MCPServer[Any]):
         async with standard_streams() as (lines, writer):
             await self.converse(Opening(lines, writer))
 
-    async def converse(self, opening: Opening) -> None:
-        """Take over a conversation on standard input and output."""
+    async def converse(self, opening: Opening, *, may_record: Callable[[], bool] = lambda: True) -> None:
+        """Take over a conversation on standard input and output.
+
+        `may_record`: whether the settings are still those for which its cache was opened.
+        """
         from quorate.surfaces.stdio import conversation
 
-        read, write = conversation(opening)
+        read, write = conversation(opening, may_record)
         await self._lowlevel_server.run(read, write, self._lowlevel_server.create_initialization_options())
 
     def knows(self, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,9 +30,9 @@ _UNREADABLE = (
 )
 
 
-def conversation(opening: Opening) -> tuple[MessageStream, AnswerStream]:
+def conversation(opening: Opening, may_record: Callable[[], bool]) -> tuple[MessageStream, AnswerStream]:
     """The streams to read messages from and write them to."""
-    answers = AnswerStream(opening)
+    answers = AnswerStream(opening, may_record)
     return MessageStream(opening, answers), answers
 
 
@@ -80,8 +81,9 @@ class MessageStream:
 class AnswerStream:
     """Where answers are written: those to a client's first questions are also kept, for the next start."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, may_record: Callable[[], bool]) -> None:
         self._opening = opening
+        self._may_record = may_record
         self._questions = Questions()
         self._asked: dict[int | str, str] = {}
         """Request -> the digest under which its answer is kept."""
@@ -113,7 +115,7 @@ class AnswerStream:
     def _record(self, message: JSONRPCResponse | JSONRPCError) -> None:
         digest = None if message.id is None else self._asked.pop(message.id, None)
         cache = self._opening.cache
-        if digest and cache is not None and isinstance(message, JSONRPCResponse) and self._opening.may_record():
+        if digest and cache is not None and isinstance(message, JSONRPCResponse) and self._may_record():
             cache.record(digest, msgspec.json.encode(message.result))
 
     async def aclose(self) -> None:
