@@ -18,7 +18,7 @@ _DRIVE_SIZE = re.compile(r"\d+(?:\.\d+)?[KMGT]?")
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class AttachedVolume:
     """A volume in a guest's configuration, and where it hangs."""
 
     key: str
@@ -44,7 +44,7 @@ class Volume:
         return f"{self.key} ({self.volid})"
 
 
-def volumes(config: Mapping[str, Any]) -> list[Volume]:
+def volumes(config: Mapping[str, Any]) -> list[AttachedVolume]:
     """Everything that the configuration attaches: disks, mount points, CD images; empty drives are left out."""
     found = []
     for key, value in sorted(config.items()):
@@ -54,7 +54,7 @@ def volumes(config: Mapping[str, Any]) -> list[Volume]:
             size = parts.get("size", "")
             if volid not in ("", "none", "cdrom"):
                 found.append(
-                    Volume(
+                    AttachedVolume(
                         key,
                         volid,
                         parse_size(size, unit="") if _DRIVE_SIZE.fullmatch(size) else 0,
@@ -65,7 +65,7 @@ def volumes(config: Mapping[str, Any]) -> list[Volume]:
     return found
 
 
-def data_volumes(config: Mapping[str, Any]) -> list[Volume]:
+def data_volumes(config: Mapping[str, Any]) -> list[AttachedVolume]:
     """The volumes that the guest owns: no ISO images, nothing outside the storages."""
     return [one for one in volumes(config) if one.on_storage and (not one.cdrom or one.is_cloudinit)]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.operations.preconditions import Volume, storages_on, volumes
+from quorate.operations.preconditions import AttachedVolume, storages_on, volumes
 from quorate.problems import NotFound, ParameterRejected, Problem, ServerFailed
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
@@ -77,7 +77,7 @@ def _is_card(key: str) -> bool:
     return values.bus_of(key) == "net"
 
 
-async def _missing_volume(pve: Cluster, node: str, one: Volume) -> list[str]:
+async def _missing_volume(pve: Cluster, node: str, one: AttachedVolume) -> list[str]:
     """Nothing if it is there, or if these credentials cannot see it."""
     try:
         await pve.get(f"/nodes/{node}/storage/{one.storage}/content/{one.volid}")

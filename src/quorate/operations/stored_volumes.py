@@ -22,7 +22,7 @@ NAMES_SHOWN = 6
 FOLDERS = frozenset({"iso", "vztmpl", "backup", "snippets", "import"})
 
 
-class Volume(msgspec.Struct, frozen=True):
+class StoredVolume(msgspec.Struct, frozen=True):
     """A row of a storage's content list, and where it was found."""
 
     volid: str
@@ -68,11 +68,11 @@ class Volume(msgspec.Struct, frozen=True):
         return self.volid if self.shared else f"{self.volid} on {self.node}"
 
 
-def age(volume: Volume, now: float) -> str:
+def age(volume: StoredVolume, now: float) -> str:
     return duration(max(0.0, now - volume.ctime)) if volume.ctime else ""
 
 
-def describe(volume: Volume) -> str:
+def describe(volume: StoredVolume) -> str:
     return f"{size(volume.size)}, made {moment(volume.ctime)}" if volume.ctime else size(volume.size)
 
 
@@ -124,7 +124,7 @@ async def survey(
     node: str | None = None,
     content: str | None = None,
     vmid: int | None = None,
-) -> tuple[list[Volume], list[str]]:
+) -> tuple[list[StoredVolume], list[str]]:
     """The volumes in all places that can be reached, and those that cannot, such as all of a node that is offline."""
     kinds = (content,) if content else ()
     where = await places(pve, storages=storages, node=node, content=kinds)
@@ -151,7 +151,7 @@ async def _out_of_reach(
 
 async def read(
     pve: Cluster, where: list[Resource], *, content: str | None = None, vmid: int | None = None
-) -> tuple[list[Volume], list[str]]:
+) -> tuple[list[StoredVolume], list[str]]:
     """The volumes in all of these places, and which places could not be read, with the reason."""
     given: dict[str, Any] = {"content": content, "vmid": vmid}
     answers = await gather_bounded(READS_AT_ONCE, [partial(_read_place, pve, place, given) for place in where])
@@ -165,16 +165,18 @@ async def read(
     return [volume for answer in answers if not isinstance(answer, Problem) for volume in answer], trouble
 
 
-async def _read_place(pve: Cluster, place: Resource, given: dict[str, Any]) -> list[Volume] | Problem:
+async def _read_place(pve: Cluster, place: Resource, given: dict[str, Any]) -> list[StoredVolume] | Problem:
     params = {key: value for key, value in given.items() if value is not None}
     try:
-        rows = await pve.client.get_as(list[Volume], f"/nodes/{place.node}/storage/{place.storage}/content", **params)
+        rows = await pve.client.get_as(
+            list[StoredVolume], f"/nodes/{place.node}/storage/{place.storage}/content", **params
+        )
     except Problem as problem:
         return problem
     return [msgspec.structs.replace(row, node=place.node, shared=bool(place.shared)) for row in rows]
 
 
-async def find(pve: Cluster, volid: str, node: str | None = None) -> Volume:
+async def find(pve: Cluster, volid: str, node: str | None = None) -> StoredVolume:
     """One volume by its id; a file that several nodes have under the same id needs the node as well."""
     storage, colon, name = volid.partition(":")
     if not colon or not storage or not name:

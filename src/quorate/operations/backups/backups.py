@@ -15,7 +15,7 @@ from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, Table, operation, page
 from quorate.operations.storage.volumes import OnNode, StorageNames, names, shortened, totals, vmid_of
-from quorate.operations.stored_volumes import Volume, require
+from quorate.operations.stored_volumes import StoredVolume, require
 from quorate.operations.units import moment, shortlist, size, yes
 from quorate.problems import BadArgument, Conflict, NotFound, ServerFailed
 from quorate.pve import values
@@ -66,7 +66,7 @@ async def backup_list(
     return table
 
 
-def _row(backup: Volume, known: dict[int, str], now: float) -> list[Any]:
+def _row(backup: StoredVolume, known: dict[int, str], now: float) -> list[Any]:
     return [
         backup.volid,
         backup.vmid,
@@ -115,7 +115,7 @@ async def backup_show(
 _SECRET = frozenset({"cipassword", "env", "digest"})
 
 
-async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> Volume:
+async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> StoredVolume:
     found = await stored_volumes.find(pve, volid, node)
     if found.content != "backup":
         raise BadArgument(
@@ -124,7 +124,7 @@ async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> Volu
     return found
 
 
-async def archived_config(pve: Cluster, backup: Volume) -> dict[str, str]:
+async def archived_config(pve: Cluster, backup: StoredVolume) -> dict[str, str]:
     """The guest's configuration as stored in the backup, without its snapshots and comments."""
     try:
         text = await pve.get(f"/nodes/{backup.node}/vzdump/extractconfig", volume=backup.volid)

@@ -12,7 +12,7 @@ from quorate.operations import stored_volumes
 from quorate.operations.backup_proofs import last_proofs
 from quorate.operations.backups.jobs import guests_of, is_enabled, read_jobs
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.stored_volumes import Volume
+from quorate.operations.stored_volumes import StoredVolume
 from quorate.operations.units import duration
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
@@ -27,7 +27,7 @@ class Coverage:
 
     guest: Resource
     jobs: tuple[str, ...]
-    backups: tuple[Volume, ...]
+    backups: tuple[StoredVolume, ...]
     looked_everywhere: bool
     """Whether every storage could be read, so that what was not found is not there."""
 
@@ -48,7 +48,7 @@ async def coverage(pve: Cluster) -> tuple[list[Coverage], list[str]]:
         for row in guests_of(job, guests) if is_enabled(job) else ():
             covered.setdefault(row.vmid, []).append(str(job["id"]))
     volumes, trouble = await stored_volumes.survey(pve, content="backup")
-    held: dict[int, list[Volume]] = {}
+    held: dict[int, list[StoredVolume]] = {}
     for volume in sorted(volumes, key=lambda volume: -volume.ctime):
         held.setdefault(volume.vmid or 0, []).append(volume)
     rows = [

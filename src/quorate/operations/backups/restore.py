@@ -15,7 +15,7 @@ from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.preconditions import refuse_locked, storages_on
 from quorate.operations.provision.new_guests import NewGuest, running_check
 from quorate.operations.registry import Risk, operation
-from quorate.operations.stored_volumes import Volume, require
+from quorate.operations.stored_volumes import StoredVolume, require
 from quorate.problems import BadArgument, Conflict, NotFound, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
@@ -41,7 +41,7 @@ class _Request:
 class _Restore:
     """A restore, complete but for the vmid."""
 
-    backup: Volume
+    backup: StoredVolume
     node: str
     storage: str | None
     name: str | None
@@ -129,7 +129,7 @@ async def backup_restore(
     ).plan(pve, vmid)
 
 
-async def _find(pve: Cluster, backup: str, near: str | None) -> Volume:
+async def _find(pve: Cluster, backup: str, near: str | None) -> StoredVolume:
     """The backup; of several nodes that have one of this name, the node that needs it comes first."""
     if near is not None:
         try:
@@ -139,7 +139,7 @@ async def _find(pve: Cluster, backup: str, near: str | None) -> Volume:
     return await find_backup(pve, backup)
 
 
-async def _readers(pve: Cluster, backup: Volume) -> list[str]:
+async def _readers(pve: Cluster, backup: StoredVolume) -> list[str]:
     """The nodes that can read the backup."""
     if not backup.shared:
         return [backup.node]
@@ -147,7 +147,7 @@ async def _readers(pve: Cluster, backup: Volume) -> list[str]:
     return [row.node for row in rows if row.storage == backup.storage and row.status == "available"]
 
 
-async def _node_for(pve: Cluster, backup: Volume, wanted: str | None, original: Resource | None) -> str:
+async def _node_for(pve: Cluster, backup: StoredVolume, wanted: str | None, original: Resource | None) -> str:
     """As requested, else where the original is, else the best node that can read the backup."""
     readers = await _readers(pve, backup)
     if wanted is not None:
@@ -166,7 +166,7 @@ async def _node_for(pve: Cluster, backup: Volume, wanted: str | None, original: 
     return best if best in readers else await pick_node(pve, backup.node)
 
 
-async def _restore(pve: Cluster, backup: Volume, node: str, request: _Request, *, twin: bool = False) -> _Restore:
+async def _restore(pve: Cluster, backup: StoredVolume, node: str, request: _Request, *, twin: bool = False) -> _Restore:
     """`twin`: the original still exists beside it."""
     chosen, remarks = await _storage(pve, backup, node, request.storage)
     if chosen is not None:
@@ -175,7 +175,9 @@ async def _restore(pve: Cluster, backup: Volume, node: str, request: _Request, *
     return _Restore(backup, node, chosen, request.name, unique, request.start, remarks)
 
 
-async def _storage(pve: Cluster, backup: Volume, node: str, wanted: str | None) -> tuple[str | None, tuple[str, ...]]:
+async def _storage(
+    pve: Cluster, backup: StoredVolume, node: str, wanted: str | None
+) -> tuple[str | None, tuple[str, ...]]:
     """Where the disks go. A VM's may stay apart as they were; PVE puts all of a container's on one storage."""
     content = "rootdir" if backup.is_container else "images"
     if wanted is not None:
@@ -189,7 +191,7 @@ async def _storage(pve: Cluster, backup: Volume, node: str, wanted: str | None) 
     return chosen, ((f"{node} has no {', '.join(lost)} for the disks; they go to {chosen}",) if lost else ())
 
 
-async def _storages_before(pve: Cluster, backup: Volume) -> list[str]:
+async def _storages_before(pve: Cluster, backup: StoredVolume) -> list[str]:
     """The storages of the disks in the backup, that of the root disk first; [] if it is unknown."""
     try:
         config = await archived_config(pve, backup)
@@ -206,7 +208,7 @@ async def _storages_before(pve: Cluster, backup: Volume) -> list[str]:
 # -- over an existing one ----------------------------------------------------------------------------------------------
 
 
-async def _over(pve: Cluster, backup: Volume, guest: Guest, request: _Request) -> Plan:
+async def _over(pve: Cluster, backup: StoredVolume, guest: Guest, request: _Request) -> Plan:
     await _refuse_wrong(guest, backup, request.node, await _readers(pve, backup))
     restore = await _restore(pve, backup, guest.row.node, request)
     warnings: list[str | Advice] = [f"{guest} as it is now is lost, with its disks and snapshots"]
@@ -230,7 +232,7 @@ async def _over(pve: Cluster, backup: Volume, guest: Guest, request: _Request) -
     )
 
 
-async def _refuse_wrong(guest: Guest, backup: Volume, node: str | None, readers: list[str]) -> None:
+async def _refuse_wrong(guest: Guest, backup: StoredVolume, node: str | None, readers: list[str]) -> None:
     if guest.is_vm == backup.is_container:
         kind = "container" if backup.is_container else "VM"
         raise Conflict(f"{guest} cannot be replaced by a {kind}", next_step="Choose another vmid, or leave vmid out")

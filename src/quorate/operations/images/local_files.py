@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from quorate.operations import stored_volumes
 from quorate.operations.placement import pick_node, pick_storage
-from quorate.operations.stored_volumes import Volume
+from quorate.operations.stored_volumes import StoredVolume
 from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
@@ -152,11 +152,11 @@ async def other_nodes(pve: Cluster, place: Resource) -> list[str]:
     )
 
 
-async def present(pve: Cluster, place: Resource, content: str, name: str) -> Volume | None:
+async def present(pve: Cluster, place: Resource, content: str, name: str) -> StoredVolume | None:
     """The file of that name that the storage holds already."""
     volumes, _ = await stored_volumes.read(pve, [place], content=content)
     return next((volume for volume in volumes if volume.name == f"{content}/{name}"), None)
 
 
-def already_there(volume: Volume, way_out: str) -> Conflict:
+def already_there(volume: StoredVolume, way_out: str) -> Conflict:
     return Conflict(f"{volume} exists already", why=f"It has {stored_volumes.describe(volume)}", next_step=way_out)

@@ -10,7 +10,7 @@ from quorate.operations import stored_volumes
 from quorate.operations.placement import pick_node
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.storage.volumes import StorageNames, names
-from quorate.operations.stored_volumes import Volume
+from quorate.operations.stored_volumes import StoredVolume
 from quorate.operations.units import size
 from quorate.pve.cluster import Cluster
 
@@ -52,16 +52,16 @@ async def offered(pve: Cluster, node: str) -> list[dict[str, Any]]:
     return list(await pve.get(f"/nodes/{node}/aplinfo"))
 
 
-def _rows(volumes: list[Volume], offered: dict[str, dict[str, Any]]) -> list[list[Any]]:
+def _rows(volumes: list[StoredVolume], offered: dict[str, dict[str, Any]]) -> list[list[Any]]:
     """Those that are there first, then those that can be had."""
-    held: dict[str, list[Volume]] = {}
+    held: dict[str, list[StoredVolume]] = {}
     for volume in volumes:
         held.setdefault(volume.name.removeprefix("vztmpl/"), []).append(volume)
     rows = [_row(name, held.get(name, []), offered.get(name, {})) for name in {**held, **offered}]
     return sorted(rows, key=lambda row: (not row[1], row[0]))
 
 
-def _row(name: str, volumes: list[Volume], offer: dict[str, Any]) -> list[Any]:
+def _row(name: str, volumes: list[StoredVolume], offer: dict[str, Any]) -> list[Any]:
     where = [volume.storage if volume.shared else f"{volume.storage} on {volume.node}" for volume in volumes]
     more = f" +{len(where) - PLACES_SHOWN}" if len(where) > PLACES_SHOWN else ""
     return [

@@ -11,7 +11,7 @@ from quorate.operations.config_change import split_tags
 from quorate.operations.placement import oversize_warnings, pick_storage
 from quorate.operations.plan import Call, Plan, Target, guest_call
 from quorate.operations.preconditions import (
-    Volume,
+    AttachedVolume,
     data_volumes,
     existing_snapshot,
     has_feature,
@@ -195,7 +195,7 @@ async def _check_storages(
 
 async def _room_warnings(pve: Cluster, source: Guest, config: dict[str, Any], storage: str | None) -> list[str]:
     known = await storages_on(pve, source.row.node)
-    wanted: dict[str, list[Volume]] = {}
+    wanted: dict[str, list[AttachedVolume]] = {}
     for one in data_volumes(config):
         wanted.setdefault(storage or one.storage, []).append(one)
     warnings = []

@@ -10,7 +10,7 @@ from msgspec import Meta
 from quorate.hints import GUEST_POWER, Advice
 from quorate.operations.guests.power import power_call, state_of
 from quorate.operations.plan import Call, Plan, guest_call
-from quorate.operations.preconditions import Volume, data_volumes, refuse_locked, replication_jobs
+from quorate.operations.preconditions import AttachedVolume, data_volumes, refuse_locked, replication_jobs
 from quorate.operations.registry import GuestRef, Risk, operation
 from quorate.problems import Conflict, Problem
 from quorate.pve.cluster import Cluster, Guest
@@ -102,7 +102,7 @@ async def _refuse_referenced(pve: Cluster, guest: Guest, status: dict[str, Any],
         )
 
 
-async def _refuse_used_template(pve: Cluster, guest: Guest, disks: list[Volume]) -> None:
+async def _refuse_used_template(pve: Cluster, guest: Guest, disks: list[AttachedVolume]) -> None:
     """A template whose disks others build on. PVE checks what these credentials cannot list."""
     if not guest.row.template:
         return

@@ -11,7 +11,7 @@ from msgspec import Meta
 from quorate.operations.placement import oversize_warnings, pick_storage
 from quorate.operations.plan import Plan, guest_call
 from quorate.operations.preconditions import (
-    Volume,
+    AttachedVolume,
     refuse_locked,
     replication_jobs,
     snapshots_of,
@@ -201,7 +201,7 @@ async def _storage_map(pve: Cluster, guest: Guest, node: str, text: str | None) 
     return mapping
 
 
-async def local_volumes(pve: Cluster, guest: Guest, config: dict[str, Any]) -> list[Volume]:
+async def local_volumes(pve: Cluster, guest: Guest, config: dict[str, Any]) -> list[AttachedVolume]:
     """The disks that only the guest's own node has; they are copied."""
     known = await storages_on(pve, guest.row.node, {one.storage for one in volumes(config) if one.on_storage})
     local = [
@@ -219,7 +219,7 @@ async def local_volumes(pve: Cluster, guest: Guest, config: dict[str, Any]) -> l
 
 
 async def _refuse_unreachable(
-    pve: Cluster, guest: Guest, node: str, attached: list[Volume], mapping: dict[str, str]
+    pve: Cluster, guest: Guest, node: str, attached: list[AttachedVolume], mapping: dict[str, str]
 ) -> None:
     used = {one.storage for one in attached if one.on_storage}
     here = await storages_on(pve, guest.row.node, used)
@@ -237,7 +237,7 @@ async def _refuse_unreachable(
         )
 
 
-async def refuse_snapshots(pve: Cluster, guest: Guest, node: str, local: list[Volume], mode: Mode) -> None:
+async def refuse_snapshots(pve: Cluster, guest: Guest, node: str, local: list[AttachedVolume], mode: Mode) -> None:
     """Snapshots of local disks go along only when the guest stands still, and only from some storages."""
     data = [one for one in local if not one.is_cloudinit]
     names = [row["name"] for row in await snapshots_of(guest)] if data else []
@@ -262,7 +262,7 @@ class LocalDisks(Conflict):
     """It could move if its local disks were copied."""
 
 
-def _refuse_uncopied(guest: Guest, local: list[Volume], mode: Mode, *, with_local_disks: bool) -> None:
+def _refuse_uncopied(guest: Guest, local: list[AttachedVolume], mode: Mode, *, with_local_disks: bool) -> None:
     data = [one for one in local if not one.is_cloudinit]
     if mode == "live" and data and not with_local_disks:
         kind = Conflict if _linked(local) else LocalDisks  # what a linked clone builds on is not copied
@@ -274,7 +274,7 @@ def _refuse_uncopied(guest: Guest, local: list[Volume], mode: Mode, *, with_loca
 
 
 async def refuse_untransferable(
-    pve: Cluster, guest: Guest, node: str, local: list[Volume], mapping: dict[str, str]
+    pve: Cluster, guest: Guest, node: str, local: list[AttachedVolume], mapping: dict[str, str]
 ) -> None:
     """Disks of a guest that stands still are sent as streams, and those of ZFS only fit ZFS."""
     here = await storages_on(pve, guest.row.node, {one.storage for one in local})
@@ -290,12 +290,12 @@ async def refuse_untransferable(
             )
 
 
-def _linked(local: list[Volume]) -> list[Volume]:
+def _linked(local: list[AttachedVolume]) -> list[AttachedVolume]:
     """Linked clones on a local storage: the disk that they build on stays behind."""
     return [one for one in local if _LINKED.search(one.volid)]
 
 
-def _linked_warning(disk: Volume) -> str:
+def _linked_warning(disk: AttachedVolume) -> str:
     found = _LINKED.search(disk.volid)
     assert found is not None
     return (

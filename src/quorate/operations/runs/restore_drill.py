@@ -19,7 +19,7 @@ from quorate.operations.plan import Call, Plan
 from quorate.operations.registry import GuestRefs, Risk, operation
 from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, done, failed
 from quorate.operations.runs.start import At, Outline, Window, numbered, start_plan
-from quorate.operations.stored_volumes import Volume
+from quorate.operations.stored_volumes import StoredVolume
 from quorate.operations.units import duration
 from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve import values
@@ -106,7 +106,9 @@ async def run_restore_drill(
     return start_plan(pve, outline, at, window)
 
 
-async def _chosen(pve: Cluster, guest: int | str | list[int | str] | None, backups: list[str] | None) -> list[Volume]:
+async def _chosen(
+    pve: Cluster, guest: int | str | list[int | str] | None, backups: list[str] | None
+) -> list[StoredVolume]:
     if (guest is None) == (backups is None):
         raise BadArgument("Give either guest or backups", next_step=Advice("See the backups", BACKUP_LIST))
     volumes, _ = await stored_volumes.survey(pve, content="backup")

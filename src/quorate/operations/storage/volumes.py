@@ -11,7 +11,7 @@ from quorate.hints import DISK_CHANGE, DISK_DESTROY, GUEST_DELETE, VOLUME_UPDATE
 from quorate.operations import stored_volumes
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
-from quorate.operations.stored_volumes import Volume, require
+from quorate.operations.stored_volumes import StoredVolume, require
 from quorate.operations.units import size, yes
 from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve import values
@@ -63,7 +63,7 @@ async def volume_list(
     return table
 
 
-def totals(volumes: Iterable[Volume], trouble: list[str]) -> dict[str, Any]:
+def totals(volumes: Iterable[StoredVolume], trouble: list[str]) -> dict[str, Any]:
     total = sum(volume.size for volume in volumes)
     return {"total_size": size(total), **({"not_read": trouble} if trouble else {})}
 
@@ -78,7 +78,7 @@ async def vmid_of(pve: Cluster, guest: int | str) -> int:
     return int(text) if text.isascii() and text.isdigit() else (await pve.guest(guest)).vmid
 
 
-def _row(volume: Volume, now: float) -> list[Any]:
+def _row(volume: StoredVolume, now: float) -> list[Any]:
     return [
         volume.volid,
         "" if volume.shared else volume.node,
@@ -178,7 +178,7 @@ async def volume_delete(
     return Plan(summary, tuple(_deletion(pve, one) for one in found), facts=facts, independent=True)
 
 
-async def _refuse_needed(pve: Cluster, volume: Volume) -> None:
+async def _refuse_needed(pve: Cluster, volume: StoredVolume) -> None:
     if volume.protected:
         raise Conflict(
             f"{volume} is protected",
@@ -193,7 +193,7 @@ async def _refuse_needed(pve: Cluster, volume: Volume) -> None:
         await _refuse_attached(pve, volume)
 
 
-async def _refuse_attached(pve: Cluster, volume: Volume) -> None:
+async def _refuse_attached(pve: Cluster, volume: StoredVolume) -> None:
     try:
         guest = await pve.guest(volume.vmid or 0)
     except NotFound:
@@ -213,7 +213,7 @@ async def _refuse_attached(pve: Cluster, volume: Volume) -> None:
             )
 
 
-def _deletion(pve: Cluster, volume: Volume) -> Call:
+def _deletion(pve: Cluster, volume: StoredVolume) -> Call:
     async def gone() -> bool:
         where = await stored_volumes.places(pve, storages=[volume.storage], node=volume.node)
         left, _ = await stored_volumes.read(pve, where, content=volume.content)
@@ -224,5 +224,5 @@ def _deletion(pve: Cluster, volume: Volume) -> Call:
     return Call(says, "DELETE", volume.path, {}, _target(volume), settled=gone, task_id=task_id)
 
 
-def _target(volume: Volume) -> Target:
+def _target(volume: StoredVolume) -> Target:
     return Target("volume", volume.volid, node=volume.node)

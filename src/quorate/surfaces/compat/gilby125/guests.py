@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorate.operations.stored_volumes import Volume
+from quorate.operations.stored_volumes import StoredVolume
 from quorate.problems import BadArgument
 from quorate.surfaces.compat.declaration import Recipe
 from quorate.surfaces.compat.execution import ChangeResult, ToolCall
@@ -183,7 +183,7 @@ def restore(kind: Kind) -> Recipe:
     )
 
     async def recipe(call: ToolCall) -> Any:
-        if Volume(call["archive"]).is_container is not (kind is LXC):
+        if StoredVolume(call["archive"]).is_container is not (kind is LXC):
             other = next(one for one in BOTH if one is not kind)
             raise BadArgument(
                 f"{call['archive']} is not a backup of a {kind.word}",
