@@ -7,22 +7,20 @@ import base64
 import contextlib
 import json
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from quorate.command_secrets import shown_line, without_secrets
-from quorate.hints import SNAPSHOT_ROLLBACK, Advice
-from quorate.inside.jobs import BackgroundJob, JobRecord, JobRegistry, no_job
-from quorate.inside.kept_jobs import CannotKeep, KeptJob, id_of, new_id
+from quorate.inside.jobs import JobRecord, JobRegistry
+from quorate.inside.kept_jobs import CannotKeep, KeptJob, new_id
 from quorate.inside.transport import Command, Job, Output, Transport
 from quorate.inside.windows_launch import shell_command
-from quorate.operations.plan import Perform, Performed, StepContext
-from quorate.operations.registry import Table, page
+from quorate.operations.plan import Performed, StepContext
 from quorate.operations.units import duration, size
-from quorate.problems import BadArgument, NotFound, OutcomeUnknown, Problem
+from quorate.problems import BadArgument, OutcomeUnknown, Problem
 from quorate.secret import Secret
 
 LONGEST_KEPT = 4096
@@ -31,13 +29,11 @@ SHOWN = 32 * 1024
 MOST_SHOWN = 1024 * 1024
 LONGEST = 86_400
 DIES_WITH_US = "It ends when this server ends: the machine cannot keep it"
-LOST = "It ended without an exit code: the machine was restarted, or something killed it with its supervisor"
 _POSIX_ENDS = ("TERM", "KILL")
 _ENDED_BY_FORCE = (143, 137)
 
 MaxOutput = Annotated[int, Meta(ge=1, le=MOST_SHOWN, description="Bytes")]
 Timeout = Annotated[float, Meta(ge=1, le=LONGEST, description="Seconds until it is killed")]
-Seconds = Annotated[float, Meta(ge=0, le=50, description="How long to wait for its end")]
 
 
 Noun = Literal["guest", "host"]
@@ -231,90 +227,3 @@ def _text(name: str, data: bytes, cut: bool) -> dict[str, Any]:
     if "�" in text and b"\xef\xbf\xbd" not in data:
         more[f"{name}_note"] = "It is not valid UTF-8; invalid bytes are shown as �"
     return {name: text, **more}
-
-
-# -- in the background -------------------------------------------------------------------------------------------------
-
-
-async def polled(
-    jobs: JobRegistry, noun: Noun, handle: str, known: BackgroundJob | None, job: Job, seconds: float
-) -> dict[str, Any]:
-    async with losing(jobs, known):
-        output = await job.wait(seconds)
-    if output is None:
-        shown = output_facts(await job.so_far(), ended=False)
-        return {"job": handle, "state": "running", **about(jobs, noun, known), **shown}
-    if known is not None:
-        await jobs.note_end(known)
-    lost = output.exit_code is None and output.signal is None
-    state = {"state": "lost", "why": LOST} if lost else {"state": "ended"}
-    facts = {"job": handle, **state, **about(jobs, noun, known), **output_facts(output, ended=not lost)}
-    if known is not None and known.record.back and output.exit_code != 0:
-        how = (
-            "How it ended is not known: look first, then leave it or set it back"
-            if lost
-            else "It failed; repair it, or set it back"
-        )
-        facts["next"] = Advice(how, SNAPSHOT_ROLLBACK(**known.record.back))
-    return facts
-
-
-def stopping(jobs: JobRegistry, known: BackgroundJob | None, job: Job) -> Perform:
-    async def perform(context: StepContext) -> Performed:
-        async with losing(jobs, known):
-            await job.stop()
-            output = await job.wait(min(context.wait, 1.0))
-        if known is not None:
-            await jobs.note_end(known)
-        return Performed(
-            output_facts(output) if output is not None else {"note": "It was asked to stop and is still running"}
-        )
-
-    return perform
-
-
-def jobs_table(jobs: JobRegistry, noun: Noun, known: list[BackgroundJob]) -> Table:
-    now = jobs.keeper.clock.time()
-    rows = [
-        [
-            one.record.handle,
-            one.record.machine,
-            one.record.line,
-            one.record.transport,
-            "ended" if one.record.ended else "started",
-            duration(now - one.record.begun),
-            "" if one.record.kept else DIES_WITH_US,
-        ]
-        for one in known
-    ]
-    columns = ("job", noun, "command", "way", "state", "age", "note")
-    return page(columns, rows, limit=len(rows) or 1, offset=0)
-
-
-def about(jobs: JobRegistry, noun: Noun, known: BackgroundJob | None) -> Mapping[str, Any]:
-    if known is None:
-        return {}
-    one = known.record
-    snapshot = {"snapshot": one.back["snapshot"]} if one.back else {}
-    return {noun: one.machine, "command": one.line, "age": duration(jobs.keeper.clock.time() - one.begun), **snapshot}
-
-
-def job_on(transport: Transport, known: BackgroundJob, password: Secret | None = None) -> Job:
-    """The job, where this server follows it itself or its machine keeps it."""
-    if known.job is not None:
-        return known.job
-    own = id_of(known.record.handle)
-    if own is None:
-        raise no_job(known.record.handle)
-    return KeptJob(transport, own, Command((), user=known.record.user, password=password), known.record.keep or SHOWN)
-
-
-@contextlib.asynccontextmanager
-async def losing(jobs: JobRegistry, known: BackgroundJob | None) -> AsyncIterator[None]:
-    """A command that has been forgotten does not block others."""
-    try:
-        yield
-    except (NotFound, OutcomeUnknown):
-        if known is not None and (known.job is None or not known.job.over):  # else its output can still be polled
-            await jobs.forget(known.record.handle)
-        raise

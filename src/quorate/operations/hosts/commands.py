@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import HOST_JOB, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, machine, require_seen
 from quorate.inside.agent import AgentTransport
 from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job, parse_agent_handle
 from quorate.inside.transport import Job
-from quorate.operations.commands import (
-    SHOWN,
-    CommandRequest,
-    MaxOutput,
-    Seconds,
-    Timeout,
-    about,
-    command_job,
-    job_on,
-    jobs_table,
-    polled,
-    stopping,
-)
+from quorate.operations.command_jobs import FoundJob, JobAction, JobTool, Seconds, job_on
+from quorate.operations.commands import SHOWN, CommandRequest, MaxOutput, Timeout, command_job
 from quorate.operations.hosts.parameters import HostRefs, Key, Password, Sudo, User, given_login
 from quorate.operations.hosts.several import plan_each
-from quorate.operations.inside.parameters import needs_of, target_of
 from quorate.operations.machine import command_target, machine_action, machine_label
-from quorate.operations.plan import Action, Plan, Target
+from quorate.operations.plan import Action, Plan
 from quorate.operations.registry import Owner, Risk, Table, operation
-from quorate.problems import BadArgument, NotFound, Problem
+from quorate.problems import NotFound, Problem
 from quorate.pve.cluster import Cluster, Guest
 
 
@@ -83,7 +71,7 @@ async def host_exec(
 )
 async def host_job(
     home: Homelab,
-    action: Literal["list", "poll", "stop"] = "list",
+    action: JobAction = "list",
     job: Annotated[str, Meta(description="As host_exec named it")] | None = None,
     seconds: Seconds = 0,
     *,
@@ -91,19 +79,15 @@ async def host_job(
 ) -> dict[str, Any] | Table | Plan:
     """Your commands of host_exec in the background: list them, poll one for its output, stop one."""
     jobs = JobRegistry(home, owner)
-    if action == "list":
-        return jobs_table(jobs, "host", [one for one in await jobs.listed() if await _is_seen(home, one)])
-    if job is None:
-        raise BadArgument(f"action={action} needs the job", next_step=Advice("List the jobs", HOST_JOB(action="list")))
-    known = await jobs.find(job)
-    if known is None:
-        raise no_job(job)
-    where, guest = await _place(home, known)
-    found = await _job(home, known)
-    if action == "poll":
-        return await polled(jobs, "host", job, known, found, seconds)
-    step = _stop(jobs, known, found, where, guest)
-    return Plan(f"Stop the command {job}", (step,), facts=about(jobs, "host", known))
+
+    async def find(handle: str) -> FoundJob:
+        known = await jobs.find(handle)
+        if known is None:
+            raise no_job(handle)
+        where, guest = await _place(home, known)
+        return FoundJob(handle, "host", await _job(home, known), known, guest, where)
+
+    return await JobTool(jobs, "host", find, partial(_is_seen, home)).answer(action, job, seconds)
 
 
 async def _job(home: Homelab, known: BackgroundJob) -> Job:
@@ -116,18 +100,6 @@ async def _job(home: Homelab, known: BackgroundJob) -> Job:
         assert isinstance(one.transport, AgentTransport)
         return one.transport.job(pid, known.record.keep)
     return job_on(one.transport, known, one.sudo_password)
-
-
-def _stop(jobs: JobRegistry, known: BackgroundJob, job: Job, where: Cluster | None, guest: Guest | None) -> Action:
-    """Judged by the rules of the cluster that the machine belongs to, as its start was."""
-    handle = known.record.handle
-    line = f"stop {handle} ({known.record.line})"
-    perform = stopping(jobs, known, job)
-    if where is not None and guest is not None:
-        needs = needs_of(guest, AgentTransport(where, guest, "posix")) if handle.startswith("agent:") else ()
-        return Action("Stop it", line, perform, target_of(guest), needs, where)
-    kind, name = known.record.machine.split(" ")[:2]
-    return Action("Stop it", line, perform, Target(kind, name, node=name if kind == "node" else ""), (), where)
 
 
 async def _place(home: Homelab, known: BackgroundJob) -> tuple[Cluster | None, Guest | None]:

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from quorate.hints import GUEST_JOB, Advice
-from quorate.inside.agent import AgentTransport
 from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job, parse_agent_handle
-from quorate.inside.transport import Job
 from quorate.inside.transport_selection import agent_transport, select_transport
-from quorate.operations.commands import (
-    SHOWN,
-    CommandRequest,
-    CommandTarget,
-    MaxOutput,
-    Seconds,
-    Timeout,
-    about,
-    command_job,
-    job_on,
-    jobs_table,
-    polled,
-    stopping,
-)
+from quorate.operations.command_jobs import FoundJob, JobAction, JobTool, Seconds, job_on
+from quorate.operations.commands import SHOWN, CommandRequest, CommandTarget, MaxOutput, Timeout, command_job
 from quorate.operations.inside.parameters import WayName, needs_of, target_of
-from quorate.operations.plan import Action, Plan, Target
+from quorate.operations.plan import Action, Plan
 from quorate.operations.registry import GuestRef, Owner, Risk, Table, operation
-from quorate.problems import BadArgument, NotFound, Problem, Refused
-from quorate.pve.cluster import Cluster, Guest
+from quorate.problems import NotFound, Problem, Refused
+from quorate.pve.cluster import Cluster
 
 
 @operation(
@@ -90,7 +77,7 @@ async def guest_exec(
 )
 async def guest_job(
     pve: Cluster,
-    action: Literal["list", "poll", "stop"] = "list",
+    action: JobAction = "list",
     job: Annotated[str, Meta(description="As guest_exec named it")] | None = None,
     seconds: Seconds = 0,
     max_output: MaxOutput = SHOWN,
@@ -99,30 +86,27 @@ async def guest_job(
 ) -> dict[str, Any] | Table | Plan:
     """Your commands in the background: list them, poll one for its output, stop one."""
     jobs = JobRegistry(pve, owner)
-    if action == "list":
-        return jobs_table(jobs, "guest", [one for one in await jobs.listed() if not await _hidden(pve, one)])
-    if job is None:
-        raise BadArgument(f"action={action} needs the job", next_step=Advice("List the jobs", GUEST_JOB(action="list")))
-    known, running, guest = await _find(pve, jobs, job, max_output)
-    if action == "stop":
-        return _stopping(pve, jobs, job, known, running, guest)
-    return await polled(jobs, "guest", job, known, running, seconds)
+
+    async def is_visible(known: BackgroundJob) -> bool:
+        return await _hidden(pve, known) is None
+
+    find = partial(_find, pve, jobs, max_output)
+    return await JobTool(jobs, "guest", find, is_visible).answer(action, job, seconds)
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
-async def _find(
-    pve: Cluster, jobs: JobRegistry, handle: str, keep: int
-) -> tuple[BackgroundJob | None, Job, Guest | None]:
+async def _find(pve: Cluster, jobs: JobRegistry, keep: int, handle: str) -> FoundJob:
     known = await jobs.find(handle)
     if known is not None and known.job is not None:
         if problem := await _hidden(pve, known):
             raise problem
-        return known, known.job, None
+        return FoundJob(handle, "guest", known.job, known)
     if known is not None and not handle.startswith("agent:"):
         guest = await pve.guest(int(known.record.ref))
-        return known, job_on(await select_transport(pve, guest, prefer=_way(known)), known), guest
+        transport = await select_transport(pve, guest, prefer=_way(known))
+        return FoundJob(handle, "guest", job_on(transport, known), known, guest)
     _, vmid, pid = parse_agent_handle(handle)
     guest = await pve.guest(vmid)
     if known is None and await jobs.is_taken(handle):
@@ -131,29 +115,12 @@ async def _find(
         raise NotFound(
             f"{guest} is a container and has no agent", next_step=Advice("List the jobs", GUEST_JOB(action="list"))
         )
-    return known, (await agent_transport(pve, guest)).job(pid, keep), guest
+    job = (await agent_transport(pve, guest)).job(pid, keep)
+    return FoundJob(handle, "guest", job, known, guest)
 
 
 def _way(known: BackgroundJob) -> str:
     return "pct" if known.record.transport.startswith("pct") else "ssh"
-
-
-def _stopping(
-    pve: Cluster, jobs: JobRegistry, handle: str, known: BackgroundJob | None, job: Job, guest: Guest | None
-) -> Plan:
-    line = f"stop {handle}" + (f" ({known.record.line})" if known else "")
-    target = target_of(guest) if guest is not None else _target(known)
-    by_agent = guest is not None and handle.startswith("agent:")
-    needs = needs_of(guest, AgentTransport(pve, guest, "posix")) if guest is not None and by_agent else ()
-    step = Action("Stop it", line, stopping(jobs, known, job), target, needs)
-    return Plan(f"Stop the command {handle}", (step,), facts=about(jobs, "guest", known))
-
-
-def _target(known: BackgroundJob | None) -> Target | None:
-    if known is None:
-        return None
-    kind, vmid, *name = known.record.machine.split(" ")
-    return Target(kind, vmid, *name[:1])
 
 
 async def _hidden(pve: Cluster, known: BackgroundJob) -> Problem | None:
