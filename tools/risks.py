@@ -106,8 +106,8 @@ def _parameters() -> list[str]:
 def _never() -> list[str]:
     found: dict[str, list[str]] = defaultdict(list)
     for one in _endpoints():
-        if why := refusal(one):
-            found[why].append(f"`{one.method} {one.template}`")
+        if refused := refusal(one):
+            found[refused.why].append(f"`{one.method} {one.template}`")
     return [f"| {why} | {len(paths)} | {_such_as(paths)} |\n" for why, paths in sorted(found.items())]
 
 

@@ -173,6 +173,10 @@ class ServerFailed(Problem):
     code = ProblemCode.SERVER
 
 
+class AgentNotConfigured(ServerFailed):
+    """The VM has no guest agent: its option is off."""
+
+
 class HostKeyRefused(Problem):
     """The host key is unknown or has changed; nothing was sent."""
 

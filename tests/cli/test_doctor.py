@@ -442,7 +442,7 @@ def test_privileges_that_a_read_only_token_does_not_get_are_named(environ: dict[
         code, findings = examined({**environ, **settings}, "--toolsets", "all")
     assert code == 0
     said = " ".join(finding["says"] for finding in findings if finding["check"] == "privileges")
-    assert "node_inspect aspect=updates: Sys.Modify on /nodes" in said
+    assert "to see the pending updates of nodes: Sys.Modify on /nodes" in said
 
 
 def test_a_token_without_the_console_fails_the_check_of_the_default_tools(environ: dict[str, str]) -> None:

@@ -67,7 +67,7 @@ def token_for(quorate, version, level, toolset):
 
 def test_what_the_read_level_leaves_out_is_named():
     said = " ".join(withheld("read", GRANTED))
-    assert "node_inspect aspect=updates: Sys.Modify on /nodes" in said
+    assert "to see the pending updates of nodes: Sys.Modify on /nodes" in said
     assert "VM.Backup on /vms" in said
     assert withheld("read", ["cluster"]) == []
     assert withheld("admin", GRANTED) == []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncssh
+import msgspec
 import pytest
 
 from quorate.cli.options import STILL_RUNNING
@@ -20,11 +21,13 @@ from quorate.config import Access
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
 from quorate.config.rules import Policy
+from quorate.homelab.homelab import JOBS
 from quorate.homelab.host import Host
 from quorate.homelab.registry import Hosts
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.problems import NotFound
 from quorate.pve.clock import SystemClock
+from quorate.state.records import Records
 from quorate.state.store import open_store
 from tests.inside.test_ssh import NASTY, sleeping, until
 from tests.rigs.homelab import house
@@ -276,6 +279,19 @@ async def test_a_command_that_outlasts_quorate_call_goes_on_and_the_next_call_fo
         assert (code, "begun" in said, "running" in said) == (0, True, True), said
         _, said = await call("host_job", "action=stop", f"job={job}")
         assert "signal: TERM" in said
+
+
+async def test_a_job_that_an_older_version_recorded_is_still_found(tmp_path):
+    async with house(tmp_path) as built:
+        job = (await built.quorate.facts("host_exec", host="nas", command=f"sleep {NAP}9", wait=0))["job"]
+        app = built.quorate.app
+        record = msgspec.to_builtins(app.homelab.background.pop(job).record)
+        newer = {name for name in record if name.startswith(("target_", "transport_"))}
+        assert newer == {"target_kind", "target_id", "transport_name"}
+        older = {name: value for name, value in record.items() if name not in newer}
+        await Records(app.store, JOBS, dict).keep(job, older)
+        assert (await built.quorate.facts("host_job", action="poll", job=job))["state"] == "running"
+        assert (await built.quorate.facts("host_job", action="stop", job=job))["signal"] == "TERM"
 
 
 async def test_a_job_belongs_to_the_caller_who_started_it(tmp_path):

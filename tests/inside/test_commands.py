@@ -255,7 +255,7 @@ async def test_jobs_are_kept_behind_rules_that_hide_and_those_of_hidden_guests_a
         assert [row["job"] for row in await quorate.rows("guest_job")] == [job]
         assert (await quorate.facts("guest_job", action="poll", job=job))["state"] == "running"
         known = quorate.app.cluster.background[job]
-        known.record = msgspec.structs.replace(known.record, machine=f"CT {ELSEWHERE}")
+        known.record = msgspec.structs.replace(known.record, target_id=str(ELSEWHERE))
         assert await quorate.rows("guest_job") == []
         assert "not for you" in (words := await quorate.refusal("guest_job", action="poll", job=job)) or "nor" in words
 

@@ -51,6 +51,25 @@ class JobRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     back: dict[str, Any] = {}
     """Arguments of the snapshot_rollback that undoes it, if it was begun with a snapshot."""
     ended: float | None = None
+    transport_name: str = ""
+    """agent, pct or ssh"""
+    target_kind: str = ""
+    """vm, ct, node or host"""
+    target_id: str = ""
+    """The vmid, or the name of the host or node."""
+    target_name: str = ""
+    """The name of the guest."""
+
+    def __post_init__(self) -> None:
+        """Records of older versions have these only in words."""
+        if self.transport_name:
+            return
+        kind, key, name, *_ = (*self.machine.split(" "), "", "")
+        by_pct = self.transport.startswith("pct")
+        transport = "agent" if self.handle.startswith("agent:") else "pct" if by_pct else "ssh"
+        found = {"transport_name": transport, "target_kind": kind, "target_id": key, "target_name": name}
+        for field, value in found.items():
+            msgspec.structs.force_setattr(self, field, value)
 
 
 class JobStore(Protocol):

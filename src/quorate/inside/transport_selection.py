@@ -12,9 +12,17 @@ from quorate.inside.node_addresses import node_addresses
 from quorate.inside.pct import pct_transport
 from quorate.inside.ssh_transport import SshTransport, not_started
 from quorate.inside.transport import Transport
-from quorate.problems import BadArgument, Conflict, NotConfigured, Problem, Refused, ServerFailed
+from quorate.problems import (
+    AgentNotConfigured,
+    AgentSilent,
+    BadArgument,
+    Conflict,
+    NotConfigured,
+    Problem,
+    Refused,
+    ServerFailed,
+)
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import NO_AGENT
 from quorate.ssh.process import Ended, ExecutionTarget
 from quorate.ssh.target import SshTarget
 
@@ -80,10 +88,9 @@ async def _ensure_running(guest: Guest) -> None:
 
 async def _no_agent(guest: Guest, problem: Problem) -> Problem:
     """What to do about PVE's short message, for this kind of guest."""
-    words = str(problem)
     config = await guest.get("config")
     install = _install(str(config.get("ostype", "")))
-    if NO_AGENT in words:
+    if isinstance(problem, AgentNotConfigured):
         return Conflict(
             f"{guest} has no guest agent configured, so it cannot be entered",
             why="Proxmox VE connects a VM to the agent only if its option `agent` is on",
@@ -91,7 +98,7 @@ async def _no_agent(guest: Guest, problem: Problem) -> Problem:
             "the VM down and start it again (a reboot from inside is not enough). Or configure SSH for it: "
             f"PROXMOX_VM_{guest.vmid}_SSH_HOST",
         )
-    if "agent is not running" in words:
+    if isinstance(problem, AgentSilent):
         switched_off = str(config.get("agent", "1")).startswith("0") or "enabled=0" in str(config.get("agent"))
         option = (
             f"; the option is off, too: run `qm set {guest.vmid} --agent enabled=1`, then stop and start the VM"

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_JOB, HOST_JOB, SNAPSHOT_ROLLBACK, Advice
+from quorate.hints import SNAPSHOT_ROLLBACK, Advice
 from quorate.inside.agent import AgentTransport
 from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job
 from quorate.inside.kept_jobs import KeptJob, id_of
 from quorate.inside.transport import Command, Job, Transport
-from quorate.operations.commands import DIES_WITH_US, SHOWN, Noun, output_facts
+from quorate.operations.commands import DIES_WITH_US, JOB_TOOLS, SHOWN, Noun, output_facts
 from quorate.operations.inside.parameters import needs_of, target_of
 from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
 from quorate.operations.registry import Table, page
@@ -56,8 +56,8 @@ class JobTool:
         if action == "list":
             return _table(self.jobs, self.noun, [one for one in await self.jobs.listed() if await self.is_visible(one)])
         if handle is None:
-            tool = GUEST_JOB if self.noun == "guest" else HOST_JOB
-            raise BadArgument(f"action={action} needs the job", next_step=Advice("List the jobs", tool(action="list")))
+            jobs = JOB_TOOLS[self.noun](action="list")
+            raise BadArgument(f"action={action} needs the job", next_step=Advice("List the jobs", jobs))
         found = await self.find(handle)
         return await _poll(self.jobs, found, seconds) if action == "poll" else _stop(self.jobs, found)
 
@@ -101,7 +101,7 @@ def _stop(jobs: JobRegistry, found: FoundJob) -> Plan:
     handle, guest = found.handle, found.guest
     line = f"stop {handle}" + (f" ({found.known.record.line})" if found.known else "")
     target = target_of(guest) if guest is not None else _recorded_target(found.known)
-    by_agent = guest is not None and handle.startswith("agent:")
+    by_agent = found.known is None or found.known.record.transport_name == "agent"
     needs = needs_of(guest, AgentTransport(guest.cluster, guest, "posix")) if guest is not None and by_agent else ()
     step = Action("Stop it", line, perform, target, needs, found.where)
     return Plan(f"Stop the command {handle}", (step,), facts=_about(jobs, found.noun, found.known))
@@ -111,8 +111,8 @@ def _recorded_target(known: BackgroundJob | None) -> Target | None:
     """The machine, where it cannot be looked up."""
     if known is None:
         return None
-    kind, key, name, *_ = (*known.record.machine.split(" "), "")
-    return Target(kind, key, name, key if kind == "node" else "")
+    one = known.record
+    return Target(one.target_kind, one.target_id, one.target_name, one.target_id if one.target_kind == "node" else "")
 
 
 def _table(jobs: JobRegistry, noun: Noun, known: list[BackgroundJob]) -> Table:

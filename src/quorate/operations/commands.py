@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.command_secrets import shown_line, without_secrets
+from quorate.hints import GUEST_JOB, HOST_JOB, Advice, ToolHint
 from quorate.inside.jobs import JobRecord, JobRegistry
 from quorate.inside.kept_jobs import CannotKeep, KeptJob, new_id
 from quorate.inside.transport import Command, Job, Output, Transport
 from quorate.inside.windows_launch import shell_command
-from quorate.operations.plan import Performed, StepContext
+from quorate.operations.plan import Performed, StepContext, Target
 from quorate.operations.units import duration, size
 from quorate.problems import BadArgument, OutcomeUnknown, Problem
 from quorate.secret import Secret
@@ -37,6 +38,7 @@ Timeout = Annotated[float, Meta(ge=1, le=LONGEST, description="Seconds until it 
 
 
 Noun = Literal["guest", "host"]
+JOB_TOOLS: Mapping[Noun, ToolHint] = {"guest": GUEST_JOB, "host": HOST_JOB}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,11 @@ class CommandTarget:
     """The machine that a command is for."""
 
     transport: Transport
-    label: str
-    """`vm 102 docker01`, `host nas`"""
+    machine: Target
     ref: str
     """How to find it again."""
     noun: Noun
-    """What callers call it; guest_job or host_job follows the command."""
+    """What callers call it; decides which tool follows the command."""
     cluster: str | None = None
     """The name of the cluster that a machine of the homelab belongs to."""
 
@@ -157,9 +158,13 @@ class CommandJob:
     def _record(self, handle: str, *, kept: bool) -> JobRecord:
         return self.jobs.new(
             handle,
-            machine=self.target.label,
+            machine=str(self.target.machine),
+            target_kind=self.target.machine.kind,
+            target_id=self.target.machine.id,
+            target_name=self.target.machine.name,
             line=without_secrets(self.line)[:LONGEST_KEPT],
             transport=self.target.transport.description,
+            transport_name=self.target.transport.name,
             ref=self.target.ref,
             cluster=self.target.cluster,
             user=self.command.user,
@@ -169,11 +174,15 @@ class CommandJob:
         )
 
     async def _running(self, job: Job, **note: str) -> Performed:
+        follow = JOB_TOOLS[self.target.noun]
         return Performed(
             {"job": job.handle, **output_facts(await job.so_far(), ended=False), **note},
             running=True,
-            next_step=f"{self.target.noun}_job action=poll job={job.handle} seconds=30 waits for its end, "
-            "action=stop ends it",
+            next_step=Advice(
+                "See how it ends, or stop it",
+                follow(action="poll", job=job.handle, seconds=30),
+                follow(action="stop", job=job.handle),
+            ),
         )
 
 

@@ -29,7 +29,7 @@ def machine_label(machine: Machine) -> str:
 
 def command_target(machine: Machine) -> CommandTarget:
     cluster = machine.where.name if machine.where else None
-    return CommandTarget(machine.transport, machine_label(machine), place_of(machine), "host", cluster)
+    return CommandTarget(machine.transport, machine_target(machine), place_of(machine), "host", cluster)
 
 
 def machine_target(machine: Machine) -> Target:

@@ -108,6 +108,7 @@ class Operation:
         excused: Mapping[Reason, str],
         shown_by: tuple[str, ...],
         elsewhere: Mapping[str, ToolHint],
+        plans_later: bool,
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -125,6 +126,7 @@ class Operation:
         self.excused = excused
         self.shown_by = shown_by
         self.elsewhere = elsewhere
+        self.plans_later = plans_later
 
     async def run(self, cluster: Any, /, **arguments: Any) -> Any:
         try:
@@ -155,7 +157,7 @@ class Operation:
     @property
     def inapplicable(self) -> Mapping[str, str]:
         """Arguments of the pipeline that it never takes, and why: `safely`, unless its plans decide about that."""
-        if self.name.startswith("run_"):
+        if self.plans_later:
             return {SAFELY: PLANNED_LATER}
         return {SAFELY: BESIDE_GUESTS} if self.toolset in _BESIDE_GUESTS else {}
 
@@ -234,6 +236,7 @@ def operation(
     excused: Mapping[Reason, str] | None = None,
     shown_by: tuple[str, ...] = (),
     elsewhere: Mapping[str, ToolHint] | None = None,
+    plans_later: bool = False,
 ) -> Callable[[Function], Function]:
     """Declare an operation. Its first parameter is the cluster, or the homelab for a homelab toolset; a parameter
     annotated `Report` receives progress, `Owner` the caller's subject; `other_cluster` leads to the caller's other
@@ -250,6 +253,7 @@ def operation(
     shown_by: the operation that shows the result, and the arguments to pass on to it. It is called to find out
         how a change ended whose process died.
     elsewhere: values that callers expect here and that another tool takes, because it has another risk.
+    plans_later: it starts or controls a run, whose steps are planned one by one, so `safely` does not apply.
     """
 
     def register(function: Function) -> Function:
@@ -266,6 +270,7 @@ def operation(
             excused=excused or {},
             shown_by=shown_by,
             elsewhere=elsewhere or {},
+            plans_later=plans_later,
         )
         assert declared.name not in _operations, f"two operations are called {declared.name}"
         assert declared.toolset in EVERY, declared.toolset

@@ -22,6 +22,7 @@ from quorate.hints import (
     Advice,
 )
 from quorate.problems import (
+    AgentNotConfigured,
     AgentSilent,
     AuthenticationFailed,
     Conflict,
@@ -45,7 +46,7 @@ _CONFLICT = re.compile(
     r"|clone feature|only possible from a snapshot|there is a replication job",
     re.I,
 )
-NO_AGENT = "No QEMU guest agent configured"
+_NO_AGENT = "No QEMU guest agent configured"
 _NOT_FOUND = re.compile(r"does not exist|no such |unable to find configuration file|hostname lookup '", re.I)
 _ID_TAKEN = re.compile(r"\.conf' failed: File exists|(?:VM|CT) \d+ already exists on node")
 _PERMISSION = re.compile(r"Permission check failed \((?P<path>/[^,]*), (?P<privileges>[^)]+)\)")
@@ -94,7 +95,8 @@ def from_answer(
         return _conflict(text)(f"PVE refused: {text}", next_step=conflict_advice(text), facts=facts)
     if status in (502, 503, 504):
         return Unreachable(f"A gateway answered {status} instead of PVE", why=text, facts=facts)
-    return ServerFailed(f"PVE answered {status} to {asked}: {text}", facts=facts)
+    kind = AgentNotConfigured if _NO_AGENT in text else ServerFailed
+    return kind(f"PVE answered {status} to {asked}: {text}", facts=facts)
 
 
 def _conflict(text: str) -> type[Conflict]:

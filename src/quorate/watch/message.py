@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quorate.hints import FINDING_LIST
 from quorate.operations.units import moment
 from quorate.pipeline.sanitization import one_line
 from quorate.state.outbox import Notice, Parcel
@@ -55,7 +56,7 @@ def _digest(notices: list[Notice]) -> tuple[str, str]:
     title = f"[Quorate] {open_ones} findings, {len(notices) - open_ones} resolved"
     lines = [f"- {_label(one)} {_WORDS.get(one.event, '')}{_line(one.what)}" for one in ordered[:MOST_LISTED]]
     if len(ordered) > MOST_LISTED:
-        lines.append(f"- and {len(ordered) - MOST_LISTED} more: see finding_list")
+        lines.append(f"- and {len(ordered) - MOST_LISTED} more: see {FINDING_LIST}")
     return title, "\n".join([*lines, *dict.fromkeys(one.link for one in ordered if one.link)])
 
 

@@ -30,6 +30,9 @@ _REMEDIES = {
 }
 _PROGRAMS = "useradd usermod userdel gpasswd adduser addgroup deluser delgroup chpasswd sudo visudo bash"
 
+_OURS = "# Made by Quorate"
+"""Marks our sudo rule. The rest of the comment differs between versions."""
+
 # $1 account, $2 its public key, $3 its sudo rule, then groups to check. Prints one fact per line.
 _LOOK = f"""{PATHS}
 u=$1; key=$2; rule=$3; shift 3
@@ -40,8 +43,9 @@ done
 if grep -Eq "^[#@]includedir[[:space:]]+\\"?/etc/sudoers[.]d" /etc/sudoers 2>/dev/null; then echo "has=includedir"; fi
 for group in "$@"; do if entry group "$group" >/dev/null; then echo "group=$group"; fi; done
 if [ -e "/etc/sudoers.d/$u" ]; then
-  all=$(sed -e "s/#.*//" "/etc/sudoers.d/$u" | tr -d "[:space:]")
-  if [ "$(cat "/etc/sudoers.d/$u")" = "$rule" ]; then echo "sudo=ours"
+  bare() {{ sed -e "s/#.*//" | tr -d "[:space:]"; }}
+  all=$(bare < "/etc/sudoers.d/$u")
+  if [ "$all" = "$(printf "%s\\n" "$rule" | bare)" ] && grep -q "^{_OURS}" "/etc/sudoers.d/$u"; then echo "sudo=ours"
   elif [ "$all" = "${{u}}ALL=(ALL)NOPASSWD:ALL" ]; then echo "sudo=same"
   elif [ "$all" = "${{u}}ALL=(ALL:ALL)NOPASSWD:ALL" ]; then echo "sudo=same"
   else echo "sudo=other"; fi
@@ -89,11 +93,7 @@ def checked_groups(names: list[str]) -> tuple[str, ...]:
 
 
 def sudo_rule(account: str) -> str:
-    return (
-        "# Made by Quorate for its administration account; host_admin_remove takes it away.\n"
-        f"Defaults:{account} !requiretty\n"
-        f"{account} ALL=(ALL) NOPASSWD: ALL"
-    )
+    return f"{_OURS} for its administration account.\nDefaults:{account} !requiretty\n{account} ALL=(ALL) NOPASSWD: ALL"
 
 
 async def look(machine: Machine, account: str, key: str | None, groups: tuple[str, ...]) -> AccountState:

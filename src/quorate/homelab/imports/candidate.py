@@ -15,5 +15,7 @@ class Candidate:
     jump: str | None = None
     """The name of another candidate, or of a registered host."""
     labels: tuple[str, ...] = ()
+    login_configured: bool = True
+    """False where its source takes logins from the configuration, which has none."""
     missing: list[str] = field(default_factory=list)
     """What the source says or does not say that keeps it from working here."""

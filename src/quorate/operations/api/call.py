@@ -69,8 +69,12 @@ async def api_call(
 
 def _refuse(match: Match, params: Mapping[str, Any]) -> None:
     endpoint = match.endpoint
-    if why := refusal(endpoint):
-        raise Refused(f"{endpoint.method} {endpoint.template} is never called", why=why[:1].upper() + why[1:])
+    if refused := refusal(endpoint):
+        raise Refused(
+            f"{endpoint.method} {endpoint.template} is never called",
+            why=refused.why[:1].upper() + refused.why[1:],
+            next_step=Advice("Use the tool for it", refused.instead) if refused.instead else None,
+        )
     for name in params:
         if name in match.values:
             raise BadArgument(f"{name} is already in the path", next_step="Leave it out of params")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quorate.hints import API_CALL, Advice
 from quorate.operations.api.risk import effects_of, refusal
 from quorate.problems import NotFound
 from quorate.pve.privileges import root_only
@@ -25,13 +26,13 @@ def describe(endpoint: Endpoint, parameter: str | None) -> dict[str, Any]:
         "endpoint": f"{endpoint.method} {endpoint.template}",
         "name": endpoint.name,
         "risk": f"{gravest.risk.value}: {gravest}",
-        "refused": refusal(endpoint) or "",
+        "refused": str(refusal(endpoint) or ""),
         "needs": needs_in_words(endpoint.permission),
         "required": required,
         "optional": optional,
         "returns": _returns(endpoint.returns),
         "task": ", ".join(endpoint.worker_types),
-        "next": f"api_call method={endpoint.method} path=… params=…",
+        "next": Advice("Call it", API_CALL(method=endpoint.method, path="…", params="…")),
     }
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from quorate.hints import IMAGE_UPLOAD, ToolHint
 from quorate.operations.registry import Risk
 from quorate.pve import values
 from quorate.pve.privileges import root_only
@@ -453,22 +454,35 @@ def worst(risks: list[Risk]) -> Risk:
 _CONSOLES: Final = (
     r".*/(vncproxy|termproxy|spiceproxy|vncshell|spiceshell|vncwebsocket|mtunnel|mtunnelwebsocket|dbus-vmstate)"
 )
-_REFUSED: Final = (
-    (_WRITES + " GET", _CONSOLES, "it opens a console or tunnel, which needs a live connection of its own"),
-    ("GET POST", r"/access/(ticket|vncticket|openid/.+)", "it hands out tickets, which are credentials"),
-    (_WRITES, r"/access/(password|tfa/.+)", "passwords and second factors belong to the person who logs in"),
-    ("POST", r".*/storage/{storage}/upload", "it takes a file; image_upload sends one"),
-    ("GET", r".*/file-restore/download", "it answers with the bytes of a file, not with facts"),
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an endpoint is never called through the raw API, and the tool that serves instead, if any."""
+
+    why: str
+    instead: ToolHint | None = None
+
+    def __str__(self) -> str:
+        return self.why
+
+
+_REFUSED: Final[tuple[tuple[str, str, Refusal], ...]] = (
+    (_WRITES + " GET", _CONSOLES, Refusal("it opens a console or tunnel, which needs a live connection")),
+    ("GET POST", r"/access/(ticket|vncticket|openid/.+)", Refusal("it hands out tickets, which are credentials")),
+    (_WRITES, r"/access/(password|tfa/.+)", Refusal("passwords and second factors belong to the person who logs in")),
+    ("POST", r".*/storage/{storage}/upload", Refusal("it takes a file", IMAGE_UPLOAD)),
+    ("GET", r".*/file-restore/download", Refusal("it answers with the bytes of a file, not with facts")),
 )
 
 
-def refusal(endpoint: Endpoint) -> str | None:
-    """Why an endpoint is never called through the raw API, None if it may be."""
+def refusal(endpoint: Endpoint) -> Refusal | None:
+    """None if it may be called."""
     for methods, where, why in _REFUSED:
         if endpoint.method in methods.split() and re.fullmatch(where, endpoint.template):
             return why
     if root_only(endpoint.permission):
-        return "PVE keeps it for root@pam logged in by password, which Quorate does not use"
+        return Refusal("PVE keeps it for root@pam logged in by password, which Quorate does not use")
     if not endpoint.allow_token:
-        return "PVE does not accept it from an API token"
+        return Refusal("PVE does not accept it from an API token")
     return None

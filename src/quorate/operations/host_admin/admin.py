@@ -103,7 +103,7 @@ async def _setup(home: Homelab, found: Found, *, sudo: bool, register: bool, ado
     other_login = kept is not None and (kept.user, kept.key) != (account, str(found.key.path))
     if kept is not None and other_login and register:
         says = f"Try the login as {account}, then use it for {kept}"
-        steps.append(found.step(says, f"host_update {kept.name} user={account}", _register(home, found, kept)))
+        steps.append(found.step(says, f"registry: {kept.name} user={account}", _register(home, found, kept)))
     hint = Advice("Make it the login of the registered host", HOST_ADMIN_SETUP(register=True))
     return Plan(
         f"Set up the administration account {account} on {found.machine}",
@@ -211,7 +211,9 @@ async def _removal(home: Homelab, found: Found) -> Plan:
         steps.append(found.step(f"Remove the account {account}", f"userdel {account}", _remove_user(found)))
     kept = await home.hosts.find(found.machine.ref)
     if kept is not None and kept.user == account and made.former is not None:
-        steps.append(found.step(f"Log in to {kept} as before", f"host_update {kept.name}", _restore(home, found, kept)))
+        steps.append(
+            found.step(f"Log in to {kept} as before", f"registry: {kept.name} as before", _restore(home, found, kept))
+        )
     left = [f"the private key {found.key.path}, which other hosts may use"] if found.key.line else []
     if standing.exists:
         left.append(

@@ -95,7 +95,7 @@ async def _job(home: Homelab, known: BackgroundJob) -> Job:
     if known.job is not None:
         return known.job
     one = await machine(home, known.record.ref)
-    if known.record.handle.startswith("agent:"):
+    if known.record.transport_name == "agent":
         _, _, pid = parse_agent_handle(known.record.handle)
         assert isinstance(one.transport, AgentTransport)
         return one.transport.job(pid, known.record.keep)
@@ -107,7 +107,7 @@ async def _place(home: Homelab, known: BackgroundJob) -> tuple[Cluster | None, G
 
     A guest that is gone hides nothing.
     """
-    kind, name = known.record.machine.split(" ")[:2]
+    kind, name = known.record.target_kind, known.record.target_id
     if known.record.cluster is None:
         await require_seen(home, name)
         return None, None

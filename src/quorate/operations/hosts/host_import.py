@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import HOST_UPDATE, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, checked
 from quorate.homelab.imports.ansible_inventory import read_inventory
@@ -22,9 +23,8 @@ from quorate.operations.hosts.several import MOST_REASONS, by_reason
 from quorate.operations.map.network_scan import Targets, scanned
 from quorate.operations.plan import Action, Performed, Plan, StepContext
 from quorate.operations.registry import Risk, operation
-from quorate.problems import AgentSilent, BadArgument, Conflict, NotConfigured, NotFound, Problem
+from quorate.problems import AgentNotConfigured, AgentSilent, BadArgument, Conflict, NotConfigured, NotFound, Problem
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.errors import NO_AGENT
 from quorate.pve.tasks import gather_bounded
 from quorate.ssh.connection import has_usual_keys
 from quorate.ssh.target import SSH_PORT
@@ -61,6 +61,7 @@ async def host_import(
     places = {(one.address, one.port): one.name for one in known.values()}
     actions, unchanged, failures = [], [], []
     missing: dict[str, list[str]] = {}
+    keyless = False
     for one in _jumps_first(wanted):
         if old := places.get((one.address, one.port or SSH_PORT)) or (one.name if one.name in known else None):
             unchanged.append(f"{one.name} is registered already" + (f" as {old}" if old != one.name else ""))
@@ -72,6 +73,7 @@ async def host_import(
             failures.append(f"{one.name}: {problem}")
             continue
         missing[one.name] = lacking
+        keyless = keyless or await _is_keyless(home, one)
         actions.append(await _register(home, new, lacking))
     if not actions and not unchanged:
         raise Conflict(f"None of the {len(wanted)} hosts can be registered", why="; ".join(failures[:MOST_REASONS]))
@@ -81,6 +83,7 @@ async def host_import(
         unchanged=tuple(unchanged),
         failures=tuple(failures),
         columns=("at", "login", "missing"),
+        next_step=Advice("Set a key or password where there is none", HOST_UPDATE) if keyless else None,
         facts={"missing": _grouped(missing)},
         warnings=tuple(remarks),
     )
@@ -122,15 +125,21 @@ async def _missing(home: Homelab, one: Candidate, host: Host, named: set[str]) -
     if not trusted:
         at = host.address if host.port == SSH_PORT else host.at
         found.append(f"its host key is not trusted: `quorate trust {at}`")
-    usual = home.settings.ssh.nodes
     if host.key and not await asyncio.to_thread(_exists, host.key):
         found.append(f"there is no key {host.key} on this server")
-    keyless = not host.key and not usual.key and usual.password is None and NO_LOGIN not in one.missing
-    if keyless and not await asyncio.to_thread(has_usual_keys):
-        found.append("it has no key or password: set one with host_update")
+    if await _is_keyless(home, one):
+        found.append("it has no key or password")
     if host.jump and host.jump not in named:
         found.append(f"its jump host {host.jump} is not registered")
     return found
+
+
+async def _is_keyless(home: Homelab, one: Candidate) -> bool:
+    """Whether neither its source nor the configuration has a key or password for it."""
+    usual = home.settings.ssh.nodes
+    if one.key or usual.key or usual.password is not None or not one.login_configured:
+        return False
+    return not await asyncio.to_thread(has_usual_keys)
 
 
 def _jumps_first(wanted: list[Candidate]) -> list[Candidate]:
@@ -218,6 +227,7 @@ def _asking(cluster: Cluster, guest: Guest) -> Any:
         except Problem as problem:
             known = isinstance(problem, NotConfigured)
             own.missing.append(NO_LOGIN if known else problem.what.removesuffix("."))
+            own.login_configured = not known
         if configured := cluster.ssh.guest(guest.vmid):
             return replace(own, address=configured.host, port=configured.port)
         try:
@@ -231,6 +241,6 @@ def _asking(cluster: Cluster, guest: Guest) -> Any:
 
 def _cause(problem: Problem) -> str:
     """PVE's refusal in words that fit into a list."""
-    if NO_AGENT in str(problem):
+    if isinstance(problem, AgentNotConfigured):
         return "no guest agent is configured"
     return "the guest agent is not running" if isinstance(problem, AgentSilent) else problem.what.removesuffix(".")

@@ -128,7 +128,7 @@ async def _safeguard(one: Machine, snapshot: bool, rollback: bool) -> Safeguard 
         return None
     name = name_from_time(one.where).replace("auto-", "before-upgrade-")
     try:
-        taking, _ = await creation(one.guest, name, "Before host_upgrade")
+        taking, _ = await creation(one.guest, name, "Before its upgrade by Quorate")
     except Conflict as problem:
         problem.next_step = "snapshot=false upgrades it without"
         raise

@@ -50,7 +50,7 @@ async def guest_exec(
     into = await select_transport(pve, found, prefer=way)
     wanted = await command_job(
         JobRegistry(pve, owner),
-        CommandTarget(into, found.label, str(found.vmid), "guest"),
+        CommandTarget(into, target_of(found), str(found.vmid), "guest"),
         CommandRequest(command, stdin, env, cwd, user, timeout=timeout, keep=max_output),
     )
     return Plan(
@@ -103,9 +103,9 @@ async def _find(pve: Cluster, jobs: JobRegistry, keep: int, handle: str) -> Foun
         if problem := await _hidden(pve, known):
             raise problem
         return FoundJob(handle, "guest", known.job, known)
-    if known is not None and not handle.startswith("agent:"):
+    if known is not None and known.record.transport_name != "agent":
         guest = await pve.guest(int(known.record.ref))
-        transport = await select_transport(pve, guest, prefer=_way(known))
+        transport = await select_transport(pve, guest, prefer=known.record.transport_name)
         return FoundJob(handle, "guest", job_on(transport, known), known, guest)
     _, vmid, pid = parse_agent_handle(handle)
     guest = await pve.guest(vmid)
@@ -119,14 +119,10 @@ async def _find(pve: Cluster, jobs: JobRegistry, keep: int, handle: str) -> Foun
     return FoundJob(handle, "guest", job, known, guest)
 
 
-def _way(known: BackgroundJob) -> str:
-    return "pct" if known.record.transport.startswith("pct") else "ssh"
-
-
 async def _hidden(pve: Cluster, known: BackgroundJob) -> Problem | None:
     """Why the caller may not see the guest that it runs in. One that is gone hides nothing."""
     try:
-        await pve.guest(int(known.record.machine.split(" ")[1]))
+        await pve.guest(int(known.record.target_id))
     except NotFound:
         return None
     except Refused as problem:

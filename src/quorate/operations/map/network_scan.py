@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import NETWORK_SCAN, Advice
 from quorate.homelab.devices.absence import absent
 from quorate.homelab.devices.device import Device, Sighting, bare
 from quorate.homelab.devices.store import Devices
@@ -105,7 +106,7 @@ def _rest(done: Scan) -> dict[str, Any]:
     left = targets.as_ranges(done.unfinished)
     return {
         "not_scanned": f"{len(done.unfinished)} addresses, for lack of time or connections",
-        "next": f"network_scan targets={left[:20]}"
+        "next": Advice("Scan the rest", NETWORK_SCAN(targets=left))
         if len(left) <= 20
         else "Scan a smaller range, or with a higher rate",
     }

@@ -59,7 +59,7 @@ def _row(row: Mapping[str, Any]) -> list[Any]:
 
 @operation(
     risk=Risk.CHANGE,
-    excused={Reason.DELETES: "pending until network_apply"},
+    excused={Reason.DELETES: "pending until the changes are applied"},
     search_words="bridge vlan bond interface address node host create edit vmbr",
     example="node=pve1 action=set iface=vmbr9 type=bridge",
 )
@@ -82,7 +82,7 @@ async def node_network_change(
     options: Options | None = None,
     remove: Annotated[list[str], Meta(description="Options to remove, such as gateway")] | None = None,
 ) -> Plan:
-    """Edit a node's interfaces. Edits are pending until network_apply."""
+    """Edit a node's interfaces. Edits are pending until the changes are applied."""
     await pve.inventory.online_node(node)
     given = {
         "cidr": cidr,

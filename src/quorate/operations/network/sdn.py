@@ -77,7 +77,7 @@ async def _can_roll_back(pve: Cluster) -> bool:
 @operation(
     risk=Risk.CHANGE,
     idempotent=True,
-    excused={Reason.DELETES: "pending until network_apply"},
+    excused={Reason.DELETES: "pending until the changes are applied"},
     search_words="vnet zone subnet vxlan evpn create software defined network isolated",
     example="action=set kind=zone name=lab type=simple",
 )
@@ -101,7 +101,7 @@ async def sdn_change(
     | None = None,
     remove: Annotated[list[str], Meta(description="Options to remove")] | None = None,
 ) -> Plan:
-    """Create, change or delete an SDN zone, vnet or subnet. Edits are pending until network_apply."""
+    """Create, change or delete an SDN zone, vnet or subnet. Edits are pending until the changes are applied."""
     if action == "delete":
         return await _delete(pve, kind, name, vnet)
     given = {"type": type, "zone": zone, "tag": tag, "gateway": gateway}

@@ -110,6 +110,7 @@ async def run_wait(
 
 @operation(
     risk=Risk.CHANGE,
+    plans_later=True,
     search_words="pause resume continue stop abort cancel run",
     shown_by=("run_get", "run"),
 )

@@ -27,6 +27,7 @@ Parallel = Annotated[int, Meta(ge=1, le=8, description="Guests moving at a time"
 
 @operation(
     risk=Risk.CHANGE,
+    plans_later=True,
     search_words="evacuate drain empty node maintenance move all guests away offload",
     example="node=pve3",
     shown_by=("run_list",),
@@ -83,6 +84,7 @@ async def run_evacuate(
 
 @operation(
     risk=Risk.CHANGE,
+    plans_later=True,
     search_words="take guests back home after evacuation maintenance return node",
     shown_by=("run_list",),
 )

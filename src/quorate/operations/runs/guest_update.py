@@ -44,6 +44,7 @@ Keep = Literal["failure", "always", "never"]
 
 @operation(
     risk=Risk.DESTROY,
+    plans_later=True,
     search_words="update upgrade packages guest vm container apt dnf apk zypper windows rollback snapshot safe patch",
     example="guest=docker01 dry_run=true",
     shown_by=("run_list",),

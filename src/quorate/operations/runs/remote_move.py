@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from quorate.hints import GUEST_MIGRATE, HA_REMOVE, Advice
 from quorate.operations.placement import choose_vmid, pick_node, pick_storage
 from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, Target, guest_call
 from quorate.operations.preconditions import data_volumes, refuse_locked, replication_jobs
@@ -36,6 +37,7 @@ ToCluster = Annotated[str, Meta(description="Name of the other cluster")]
 
 @operation(
     risk=Risk.DESTROY,
+    plans_later=True,
     search_words="move migrate guest to another other remote cluster datacenter cross-cluster",
     example="guest=108 to=other dry_run=true",
     shown_by=("run_list",),
@@ -189,7 +191,7 @@ def _departure(guest: Guest, move: Mapping[str, Any], *, delete_source: bool) ->
 
 async def _other(pve: Cluster, name: str, other_cluster: OtherCluster) -> Cluster:
     if name == pve.name:
-        raise BadArgument(f"The guest is in {name} already", next_step="guest_migrate moves it to another node")
+        raise BadArgument(f"The guest is in {name} already", next_step=Advice("Move it to another node", GUEST_MIGRATE))
     return await other_cluster(name)
 
 
@@ -217,7 +219,7 @@ async def _prepare(
     """The parameters, after everything that PVE would refuse halfway."""
     refuse_locked(guest, status)
     if (status.get("ha") or {}).get("managed"):
-        raise Conflict(f"{guest} is managed by HA", next_step="Take it out of HA first: ha_remove")
+        raise Conflict(f"{guest} is managed by HA", next_step=Advice("Take it out of HA first", HA_REMOVE))
     if await replication_jobs(pve, guest):
         raise Conflict(f"{guest} is replicated", next_step="Delete the replication first")
     config = await guest.get("config")

@@ -35,6 +35,7 @@ _DEVICES = re.compile(r"hostpci\d+|usb\d+|virtiofs\d+|dev\d+")
 
 @operation(
     risk=Risk.DESTROY,
+    plans_later=True,
     search_words="restore drill test backup prove verify disaster recovery boot check",
     example="guest=102 dry_run=true",
     shown_by=("run_list",),

@@ -49,6 +49,7 @@ UPDATE = (
 
 @operation(
     risk=Risk.DESTROY,
+    plans_later=True,
     search_words="rolling update upgrade reboot nodes cluster apt dist-upgrade kernel maintenance patch proxmox",
     example="dry_run=true",
     shown_by=("run_list",),

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import SCRIPT_RUN, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.scripts.download import fetch_script
 from quorate.homelab.scripts.index import REFRESH, Index, current
@@ -105,5 +106,6 @@ def _facts(script: Script) -> dict[str, Any]:
         "tags": list(script.tags),
     }
     known = {name: value for name, value in told.items() if value not in (None, "", [])}
-    how = "script_run" if script.category == "ct" else "it asks questions, so run it at a shell of the node"
-    return known | {"to_run": how}
+    if script.category == "ct":
+        return known | {"to_run": Advice("Run it on a node", SCRIPT_RUN(script=script.path))}
+    return known | {"to_run": "it asks questions, so run it at a shell of the node"}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_DELETE, GUEST_GET, HOST_LIST, HOST_SHELL_OPEN, Advice, append_advice
+from quorate.hints import GUEST_DELETE, GUEST_GET, HOST_LIST, HOST_SHELL_OPEN, SCRIPT_INFO, Advice, append_advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, machine
 from quorate.homelab.scripts.download import Fetched, fetch_script
@@ -164,10 +164,12 @@ def _one_line(words: dict[str, str]) -> str:
 
 def _describe(script: Script, fetched: Fetched, vmid: int) -> dict[str, Any]:
     text = fetched.text
+    more: dict[str, Any] = {}
     if len(text) > LONGEST_SHOWN:
         left = len(text) - LONGEST_SHOWN
-        cut = f"\n[… {left} characters; script_info script={script.path} text=true shows all …]\n"
+        cut = f"\n[… {left} characters …]\n"
         text = text[: LONGEST_SHOWN - END_SHOWN] + cut + text[-END_SHOWN:]
+        more = {"content_cut": Advice("See all of it", SCRIPT_INFO(script=script.path, text=True))}
     return {
         "script": script.path,
         "sha256": fetched.sha256,
@@ -175,6 +177,7 @@ def _describe(script: Script, fetched: Fetched, vmid: int) -> dict[str, Any]:
         "length": f"{len(fetched.data)} bytes, {len(fetched.text.splitlines())} lines",
         "container": vmid,
         "content": text,
+        **more,
     }
 
 
