@@ -128,13 +128,26 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A target that cannot be acted on."""
+
+    target: str
+    why: str
+    named: bool = False
+    """Whether `why` names the target already."""
+
+    def __str__(self) -> str:
+        return self.why if self.named else f"{self.target}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     summary: str
     calls: tuple[Call | Action, ...] = ()
     unchanged: tuple[str, ...] = ()
     """What needs no call, and why: "vm 100 web01 is already running"."""
-    failures: tuple[str, ...] = ()
-    """Targets that cannot be acted on, and why. The others are, but the call as a whole has not succeeded."""
+    failures: tuple[Failure, ...] = ()
+    """The other targets are acted on, but the call as a whole has not succeeded."""
     independent: bool = False
     """The calls do not build on each other: run them side by side, and continue when one fails."""
     sequences: tuple[int, ...] = ()

@@ -103,7 +103,7 @@ def _table(plan: Plan, lanes: list[Sequence[Step]]) -> dict[str, Any]:
     A command that ran and ended with an error counts as one that failed.
     """
     columns = ["host", "state", *plan.columns, "why"]
-    rows = [[target, "not tried", *("" for _ in plan.columns), why] for target, why in map(_failure, plan.failures)]
+    rows = [[one.target, "not tried", *("" for _ in plan.columns), one.why] for one in plan.failures]
     described = [
         (_decisive(lane), {name: value for step in lane for name, value in step.as_dict().items()}) for lane in lanes
     ]
@@ -113,11 +113,6 @@ def _table(plan: Plan, lanes: list[Sequence[Step]]) -> dict[str, Any]:
         rows.append([str(step.call.target), str(step.state), *told, facts.get("why", facts.get("note", ""))])
     filled = [index for index in range(len(columns)) if any(row[index] not in ("", None) for row in rows)]
     return {"columns": [columns[index] for index in filled], "rows": [[row[index] for index in filled] for row in rows]}
-
-
-def _failure(text: str) -> tuple[str, str]:
-    target, _, why = text.partition(": ")
-    return target, why
 
 
 def overall(steps: list[Step]) -> str:
@@ -139,7 +134,7 @@ def _remarks(plan: Plan) -> dict[str, Any]:
         **plan.facts,
         **({"warnings": list(plan.warnings)} if plan.warnings else {}),
         **({"unchanged": list(plan.unchanged)} if plan.unchanged else {}),
-        **({"failures": list(plan.failures)} if plan.failures else {}),
+        **({"failures": [str(one) for one in plan.failures]} if plan.failures else {}),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import quorate
-from quorate.hints import GUEST_POWER, GUEST_SERVICE, TASK_WAIT, Advice
+from quorate.hints import DEVICE_DECOMMISSION, GUEST_POWER, GUEST_SERVICE, TASK_WAIT, Advice
 from quorate.operations.registry import operations
 from quorate.surfaces.compat import SYSTEMS, system
 from quorate.surfaces.compat.advice import AdviceTranslator
@@ -97,6 +97,12 @@ def test_a_call_of_ours_becomes_the_call_of_theirs_that_does_the_same():
     hint = Advice("Shut it down first, or give stop=true to cut its power", GUEST_POWER(action="shutdown"))
     text = AdviceTranslator(gilby125).advise(hint, gilby125.tools["proxmox_delete_lxc"])
     assert text == "Shut it down first: proxmox_shutdown_lxc"
+    washyu = system("washyu")
+    hint = Advice("Decommission it anyway", DEVICE_DECOMMISSION(move_to="…"), DEVICE_DECOMMISSION(force=True))
+    text = AdviceTranslator(washyu).advise(hint, washyu.tools["decommission_device"])
+    assert text == (
+        "Decommission it anyway: decommission_device migration_plan=…, decommission_device force_removal=true"
+    )
 
 
 def test_a_tool_that_has_just_been_called_is_no_advice_and_nothing_is_to_be_listed_without_one():

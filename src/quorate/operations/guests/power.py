@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import GUEST_GET, GUEST_LIST, GUEST_POWER, GUEST_STOP, TASK_WAIT, Advice
-from quorate.operations.plan import Call, Plan, guest_call
+from quorate.operations.plan import Call, Failure, Plan, guest_call
 from quorate.operations.registry import GuestRefs, Risk, operation
 from quorate.operations.start_checks import NOTHING_TO_BOOT, has_nothing_to_boot
 from quorate.operations.units import shortlist
@@ -41,14 +41,14 @@ async def plan_each(summary: str, guests: list[Guest], planner: Planner) -> Plan
         summary,
         tuple(each for each in found if isinstance(each, Call)),
         tuple(each for each in found if isinstance(each, str)),
-        tuple(_about(guest, each) for guest, each in zip(guests, found, strict=True) if isinstance(each, Problem)),
+        tuple(_failure(guest, each) for guest, each in zip(guests, found, strict=True) if isinstance(each, Problem)),
         independent=True,
     )
 
 
-def _about(guest: Guest, problem: Problem) -> str:
-    text = str(problem)
-    return text if str(guest) in text else f"{guest}: {text}"
+def _failure(guest: Guest, problem: Problem) -> Failure:
+    why = str(problem)
+    return Failure(str(guest), why, named=str(guest) in why)
 
 
 def _together(problems: list[Problem]) -> Conflict:

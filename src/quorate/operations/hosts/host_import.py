@@ -21,7 +21,7 @@ from quorate.inside.interfaces import from_pve, usable
 from quorate.operations.hosts.registry import Labels, keeping
 from quorate.operations.hosts.several import MOST_REASONS, by_reason
 from quorate.operations.map.network_scan import Targets, scanned
-from quorate.operations.plan import Action, Performed, Plan, StepContext
+from quorate.operations.plan import Action, Failure, Performed, Plan, StepContext
 from quorate.operations.registry import Risk, operation
 from quorate.problems import AgentNotConfigured, AgentSilent, BadArgument, Conflict, NotConfigured, NotFound, Problem
 from quorate.pve.cluster import Cluster, Guest
@@ -59,7 +59,8 @@ async def host_import(
         raise NotFound("Nothing to import was found", why=why, next_step="Give text or targets, or another source")
     known = {one.name: one for one in await home.hosts.everyone()}
     places = {(one.address, one.port): one.name for one in known.values()}
-    actions, unchanged, failures = [], [], []
+    actions, unchanged = [], []
+    failures: list[Failure] = []
     missing: dict[str, list[str]] = {}
     keyless = False
     for one in _jumps_first(wanted):
@@ -70,13 +71,15 @@ async def host_import(
             new = _host(one, tuple(labels or ()))
             lacking = await _missing(home, one, new, {other.name for other in wanted} | set(known))
         except Problem as problem:
-            failures.append(f"{one.name}: {problem}")
+            failures.append(Failure(one.name, str(problem)))
             continue
         missing[one.name] = lacking
         keyless = keyless or await _is_keyless(home, one)
         actions.append(await _register(home, new, lacking))
     if not actions and not unchanged:
-        raise Conflict(f"None of the {len(wanted)} hosts can be registered", why="; ".join(failures[:MOST_REASONS]))
+        raise Conflict(
+            f"None of the {len(wanted)} hosts can be registered", why="; ".join(map(str, failures[:MOST_REASONS]))
+        )
     return Plan(
         f"Register {len(actions)} host{'' if len(actions) == 1 else 's'} from {source}",
         tuple(actions),

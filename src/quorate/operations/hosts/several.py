@@ -11,7 +11,7 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Login, Machine, is_node
 from quorate.homelab.selection import HOST_SECONDS, SECONDS, Selection, ask_each, select
 from quorate.operations.machine import machine_label
-from quorate.operations.plan import Action, Call, Performed, Plan, StepContext
+from quorate.operations.plan import Action, Call, Failure, Performed, Plan, StepContext
 from quorate.operations.registry import Risk, Table, page
 from quorate.problems import Conflict, HostNotFound, Problem
 from quorate.pve.tasks import Report
@@ -173,7 +173,7 @@ def join_plans(
         f"{summary} {len(plans)} host{'' if len(plans) == 1 else 's'}",
         tuple(step for part in steps for step in part),
         unchanged=tuple(f"{label}: {one}" for label, plan in plans for one in plan.unchanged),
-        failures=tuple(f"{name}: {problem}" for name, problem in failures.items()),
+        failures=tuple(Failure(name, str(problem)) for name, problem in failures.items()),
         independent=True,
         sequences=tuple(len(part) for part in steps if part),
         columns=columns,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_DELETE, Advice
+from quorate.hints import DEVICE_DECOMMISSION, GUEST_DELETE, Advice
 from quorate.homelab.devices.device import Device
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.homelab import Homelab
@@ -48,7 +48,11 @@ async def device_decommission(
         raise Conflict(
             f"{place} is still needed",
             why="; ".join([*left[:10], *needed.running[:10]]),
-            next_step="Move the containers with move_to, handle the others, or decommission it anyway: force=true",
+            next_step=Advice(
+                "Name a host for its containers, handle the others, or decommission it anyway",
+                DEVICE_DECOMMISSION(move_to="…"),
+                DEVICE_DECOMMISSION(force=True),
+            ),
             facts={"dependants": left, "still_runs": needed.running},
         )
     steps = [step for move in moves if other for step in _moving(place, other, move, data=data)]

@@ -82,7 +82,7 @@ async def node_network_change(
     options: Options | None = None,
     remove: Annotated[list[str], Meta(description="Options to remove, such as gateway")] | None = None,
 ) -> Plan:
-    """Edit a node's interfaces. Edits are pending until the changes are applied."""
+    """Edit a node's interfaces. Edits are pending until network_apply."""
     await pve.inventory.online_node(node)
     given = {
         "cidr": cidr,

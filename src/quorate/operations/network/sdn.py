@@ -101,7 +101,7 @@ async def sdn_change(
     | None = None,
     remove: Annotated[list[str], Meta(description="Options to remove")] | None = None,
 ) -> Plan:
-    """Create, change or delete an SDN zone, vnet or subnet. Edits are pending until the changes are applied."""
+    """Create, change or delete an SDN zone, vnet or subnet. Edits are pending until network_apply."""
     if action == "delete":
         return await _delete(pve, kind, name, vnet)
     given = {"type": type, "zone": zone, "tag": tag, "gateway": gateway}

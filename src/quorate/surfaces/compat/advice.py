@@ -60,7 +60,6 @@ class AdviceTranslator:
     def __init__(self, system: System) -> None:
         self._tools = system.tools
         self._arguments = system.arguments
-        self._words = system.words
         self._native = [(tool, hint) for tool in system.tools.values() for hint in _native_calls(tool.native)]
 
     # -- tools by value --------------------------------------------------------------------------------------------
@@ -137,8 +136,6 @@ class AdviceTranslator:
     # -- free text -------------------------------------------------------------------------------------------------
 
     def translate_text(self, text: str, tool: Tool) -> str:
-        for ours, theirs in self._words.items():
-            text = text.replace(ours, theirs)
         text = _CALL.sub(lambda found: self._translated_call(found, tool), text)
         text = _NAME.sub(lambda found: self._translated_name(found[1], tool), text)
         return _GIVEN.sub(lambda found: f"{self._arguments.get(found[1], found[1])}=", text)

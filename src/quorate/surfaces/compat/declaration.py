@@ -151,8 +151,6 @@ class System:
     """The environment variable by which its operator allows what is dangerous."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Arguments of ours in advice -> its own, where only this system calls them that: `overwrite` -> `force`."""
-    words: Mapping[str, str] = field(default_factory=dict)
-    """Our words in advice -> its own."""
     error: Callable[[Tool, Problem], dict[str, Any] | str] | None = None
     """How it reports an error, where that is an object or a text of its own."""
 

@@ -22,10 +22,6 @@ SYSTEM = System(
         services.RECIPES,
         proxmox.RECIPES,
     ),
-    words={
-        "terraform_plan begins it": "install_service begins it",
-        "Move the containers with move_to": "Name a device for its containers in migration_plan",
-    },
-    arguments={"force": "force_removal"},
+    arguments={"force": "force_removal", "move_to": "migration_plan"},
     error=answers.error,
 )
