@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorate.pve.clock import SystemClock
-from quorate.state.approvals import Approvals, Request
+from quorate.state.approvals import Approvals, Remark, RemarkKind, Request
 from quorate.state.store import open_store
 from tests.rigs.processes import completed
 from tests.rigs.terminal import Terminal, terminal
@@ -33,7 +33,15 @@ def pending(environ: Mapping[str, str], summary: str = "Delete vm 100 web01", re
     async def ask() -> str:
         async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
             request = Request(
-                "stdio:client", "home", "guest_delete", "destroy", "d" * 64, "vm 100 web01", summary, (), remarks
+                "stdio:client",
+                "home",
+                "guest_delete",
+                "destroy",
+                "d" * 64,
+                "vm 100 web01",
+                summary,
+                (),
+                tuple(Remark(RemarkKind.OTHER, text) for text in remarks),
             )
             return (await Approvals(store).ask(request)).id
 

@@ -33,7 +33,7 @@ from quorate.problems import NotConfigured, Refused
 from quorate.pve.clock import SystemClock
 from quorate.sim.http.server import Front
 from quorate.ssh.access import SshAccess
-from quorate.state.approvals import APPROVED_SECONDS, MOST_PENDING, Approvals, Request, State
+from quorate.state.approvals import APPROVED_SECONDS, MOST_PENDING, Approvals, RemarkKind, Request, State
 from quorate.state.freeze import Freeze
 from quorate.state.passphrase import Passphrase, PassphraseLocked, PassphraseWrong
 from quorate.state.store import open_store
@@ -578,7 +578,7 @@ async def test_the_parameter_that_destroys_is_shown_behind_a_long_one(tmp_path: 
             "api_call", method="PUT", path=f"/nodes/{guest.node}/qemu/108/config", params=params, wait=0
         )
         (row,) = await Approvals(quorate.app.store).list()
-        assert any(line.startswith("lost: ") and guest.config["scsi0"] in line for line in row.remarks)
+        assert any(one.kind is RemarkKind.LOST and guest.config["scsi0"] in one.text for one in row.remarks)
 
 
 @tries("a long parameter hides the destructive one")
@@ -700,7 +700,7 @@ async def test_every_target_is_named_or_nobody_is_asked(tmp_path: Path) -> None:
         everything = [guest.vmid for guest in running]
         await quorate.refusal("guest_stop", guest=everything, wait=0)
         (row,) = await Approvals(quorate.app.store).list()
-        assert all(any(f" {guest.vmid} " in line for line in row.remarks) for guest in running)
+        assert all(any(f" {guest.vmid} " in one.text for one in row.remarks) for guest in running)
         for number in range(250):
             quorate.sim.world.guests[108].config[f"unused{number}"] = f"local-lvm:vm-108-disk-{number}{'9' * 150}"
         assert "too much for one approval" in await quorate.refusal("guest_delete", guest=108, wait=0)
@@ -715,8 +715,8 @@ async def test_a_raw_call_lists_the_same_losses_as_the_tool(tmp_path: Path) -> N
         node = quorate.sim.world.guests[108].node
         await quorate.refusal("api_call", method="DELETE", path=f"/nodes/{node}/qemu/108", wait=0)
         first, second = await Approvals(quorate.app.store).list()
-        assert {line for line in first.remarks if line.startswith("lost")} == {
-            line for line in second.remarks if line.startswith("lost")
+        assert {one for one in first.remarks if one.kind is RemarkKind.LOST} == {
+            one for one in second.remarks if one.kind is RemarkKind.LOST
         }
 
 

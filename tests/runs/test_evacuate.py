@@ -231,7 +231,7 @@ async def test_an_approval_covers_the_whole_run(tmp_path: Path) -> None:
         waiting = await quorate.refusal("run_evacuate", node="pve3", with_local_disks=True, wait=0)
         assert "quorate approvals approve" in waiting
         (asked,) = await quorate.app.pipeline.approver.approvals.list()
-        assert any("204" in line for line in asked.remarks)
+        assert any("204" in one.text for one in asked.remarks)
         await quorate.app.pipeline.approver.approvals.answer(asked.id, True, "the operator")
         run = await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True)
         assert run["state"] == "done", run

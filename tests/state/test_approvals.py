@@ -10,7 +10,17 @@ from dataclasses import replace
 import pytest
 
 from quorate.problems import Conflict, NotFound, Refused
-from quorate.state.approvals import MOST_PENDING, PENDING_SECONDS, Approvals, Request, State, Use, request_digest
+from quorate.state.approvals import (
+    MOST_PENDING,
+    PENDING_SECONDS,
+    Approvals,
+    Remark,
+    RemarkKind,
+    Request,
+    State,
+    Use,
+    request_digest,
+)
 from quorate.state.store import Store
 from tests.rigs import races
 from tests.rigs.manual_clock import HandClock
@@ -57,6 +67,18 @@ async def test_a_request_is_pending_until_an_operator_answers(approvals: Approva
     assert answered.answered_at == clock.now
     assert await used(approvals, asked.id) is Use.OK
     assert await used(approvals, asked.id) is Use.USED
+
+
+async def test_remarks_keep_their_kind_and_those_of_older_versions_are_still_shown(approvals: Approvals, store: Store):
+    remarks = (Remark(RemarkKind.LOST, "scsi0"), Remark(RemarkKind.OTHER, "warning: of a fact"))
+    asked = await approvals.ask(replace(DELETE, remarks=remarks))
+    assert asked.remarks == remarks
+    assert [str(one) for one in asked.remarks] == ["lost: scsi0", "warning: of a fact"]
+    older = '["This cannot be undone", "lost: scsi0"]'
+    await store.execute("UPDATE quorate_approvals SET remarks = $1 WHERE id = $2", older, asked.id)
+    found = await approvals.get(asked.id)
+    assert found is not None
+    assert [str(one) for one in found.remarks] == ["This cannot be undone", "lost: scsi0"]
 
 
 def test_only_ok_is_true():

@@ -135,7 +135,7 @@ def _describe(row: Approval) -> str:
         f"caller     {_line(row.caller)}, {moment(row.created)}",
         f"expires    {moment(row.expires)}",
         f"target     {_line(row.identity)}",
-        *(f"           - {_line(remark)}" for remark in row.remarks),
+        *(f"           - {_line(str(remark))}" for remark in row.remarks),
         *(f"step       {_line(step)}" for step in row.plan),
     ]
     if row.answered_by:

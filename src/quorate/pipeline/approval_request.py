@@ -15,7 +15,7 @@ from quorate.pipeline.question import GUESTS, question, targets_of, word_of_cons
 from quorate.pipeline.sanitization import spelled_out
 from quorate.problems import NotFound
 from quorate.pve.cluster import Cluster
-from quorate.state.approvals import Approval, Request, request_digest
+from quorate.state.approvals import Approval, Remark, Request, request_digest
 
 PIPELINE_ARGUMENTS = ("dry_run", "wait", "plan_token")
 """What the pipeline itself takes; two calls that differ only in these are the same call."""
@@ -32,7 +32,7 @@ class ApprovalRequest:
     lines: tuple[str, ...]
     """The plan's calls as the operator sees them: without secrets."""
     summary: str
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     """What else the person should know, also without secrets."""
     differences: tuple[Difference, ...] = ()
 

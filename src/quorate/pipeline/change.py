@@ -223,21 +223,21 @@ class ChangeRun:
         """With everything that the person has to know, unless it is more than anybody reads."""
         reach = await reach_of(self._pipeline.sites, site, request.plan)
         effects = await effects_of(self._pipeline.sites, site, self._call.operation, request.plan)
-        lines = await briefing(site.backend, request.plan, reach, effects, request.risk)
+        remarks = await briefing(site.backend, request.plan, reach, effects, request.risk)
         changed = await differences(site.backend, request.plan)
         texts = (
             request.plan.summary,
-            *lines,
+            *map(str, remarks),
             *(step_line(step, request.risk) for step in request.plan.calls),
             *(part for one in changed for part in one),
         )
         refuse_given_secrets(request.summary, texts, self._sanitizer.hides_given)
         request = replace(
             request,
-            remarks=tuple(self._sanitizer.sanitize(line) for line in lines),
+            remarks=tuple(replace(one, text=self._sanitizer.sanitize(one.text)) for one in remarks),
             differences=tuple(Difference(*map(self._sanitizer.sanitize, one)) for one in changed),
         )
-        refuse_unreadable(request.summary, (*request.remarks, *request.lines))
+        refuse_unreadable(request.summary, (*map(str, request.remarks), *request.lines))
         return request
 
     # -- execution -------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from quorate.problems import NotFound, Refused
 from quorate.pve.cluster import Cluster
 from quorate.pve.subjects import Subject
 from quorate.pve.targets import GUEST
-from quorate.state.approvals import Approval
+from quorate.state.approvals import Approval, Remark, RemarkKind
 
 GUESTS = ("vm", "ct")
 LONGEST_VALUE, LONGEST_WORD = 160, 100
@@ -40,24 +40,28 @@ async def briefing(
     reach: Sequence[tuple[Backend, Sequence[Subject]]],
     effects: Sequence[Effect],
     risk: Risk,
-) -> list[str]:
-    """What to know besides the steps, one line each; words written by others come after a colon."""
+) -> list[Remark]:
+    """What to know besides the steps; words written by others come after a colon."""
     grave = [one for one in effects if one.risk is risk]
     reasons = [str(one) for one in grave]
     grave_steps = [step for step in plan.calls if isinstance(step, Action) and step.risk is risk]
     reasons += [step.risk_because or ON_A_NODE for step in grave_steps]
     reasons = reasons or ["every change needs approval" if risk is Risk.CHANGE else plan.summary]
     final = any(not one.undoable for one in grave) or (risk is Risk.DESTROY and not grave)
-    lines = ["This cannot be undone"] if final else []
-    lines += [f"lost: {line}" for line in await losses(backend, plan)]
-    lines += [f"target: {line}" for line in await _targets(backend, plan, reach)]
-    lines += [f"asked because: {reason}" for reason in dict.fromkeys(reasons)]
-    lines += [f"warning: {one}" for one in plan.warnings]
-    for name, value in plan.facts.items():
-        lines += _fact(name.replace("_", " "), value)
-    lines += [f"left as it is: {one}" for one in plan.unchanged]
-    lines += [f"cannot be done: {one}" for one in plan.failures]
-    return [one_line(line) for line in lines]
+    facts = (line for name, value in plan.facts.items() for line in _fact(name.replace("_", " "), value))
+    lines: Mapping[RemarkKind, Iterable[str]] = {
+        RemarkKind.FINAL: ["This cannot be undone"] if final else [],
+        RemarkKind.LOST: await losses(backend, plan),
+        RemarkKind.TARGET: await _targets(backend, plan, reach),
+        RemarkKind.REASON: dict.fromkeys(reasons),
+        RemarkKind.WARNING: map(str, plan.warnings),
+        RemarkKind.OTHER: [
+            *facts,
+            *(f"left as it is: {one}" for one in plan.unchanged),
+            *(f"cannot be done: {one}" for one in plan.failures),
+        ],
+    }
+    return [Remark(kind, one_line(text)) for kind, texts in lines.items() for text in texts]
 
 
 def targets_of(plan: Plan) -> list[Target]:

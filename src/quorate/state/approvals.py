@@ -63,6 +63,37 @@ class Use(StrEnum):
         return self is Use.OK
 
 
+class RemarkKind(StrEnum):
+    """What a remark is about, so that a page can sort them."""
+
+    FINAL = "final"
+    LOST = "lost"
+    TARGET = "target"
+    REASON = "reason"
+    WARNING = "warning"
+    OTHER = "other"
+
+
+_LABELS = {
+    RemarkKind.LOST: "lost",
+    RemarkKind.TARGET: "target",
+    RemarkKind.REASON: "asked because",
+    RemarkKind.WARNING: "warning",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What the operator should know besides the steps."""
+
+    kind: RemarkKind
+    text: str
+
+    def __str__(self) -> str:
+        label = _LABELS.get(self.kind)
+        return f"{label}: {self.text}" if label else self.text
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a caller wants to do. All of it is stored and shown, so it must not contain secrets."""
@@ -78,8 +109,7 @@ class Request:
     """Kind, vmid, name and config digest of every target, as text."""
     summary: str
     plan: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-    """What the operator should know besides the steps: the state of the target, losses, warnings."""
+    remarks: tuple[Remark, ...] = ()
     word: str = ""
     """What a person types to approve, such as the guest's name."""
     differences: tuple[tuple[str, str, str], ...] = ()
@@ -103,7 +133,7 @@ class Approval:
     answered_by: str | None
     answered_at: float | None
     reason: str | None
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     word: str = ""
     differences: tuple[tuple[str, str, str], ...] = ()
 
@@ -285,7 +315,7 @@ class Approvals:
             request.identity,
             request.summary,
             json.dumps(request.plan),
-            json.dumps(request.remarks),
+            json.dumps([[one.kind, one.text] for one in request.remarks]),
             request.word,
             json.dumps(request.differences),
         )
@@ -325,9 +355,20 @@ class Approvals:
         state = State(row["state"])
         if state in OPEN and row["expires"] <= self._clock.time():
             state = State.EXPIRED
-        lists = {name: tuple(json.loads(row[name])) for name in ("plan", "remarks")}
-        differences = tuple(tuple(one) for one in json.loads(row["differences"]))
-        return Approval(**{**row, "state": state, **lists, "differences": differences})
+        lists = {
+            "plan": tuple(json.loads(row["plan"])),
+            "remarks": tuple(_remark(one) for one in json.loads(row["remarks"])),
+            "differences": tuple(tuple(one) for one in json.loads(row["differences"])),
+        }
+        return Approval(**{**row, "state": state, **lists})
+
+
+def _remark(stored: str | list[str]) -> Remark:
+    """Older versions stored whole lines."""
+    if isinstance(stored, str):
+        return Remark(RemarkKind.OTHER, stored)
+    kind, text = stored
+    return Remark(RemarkKind(kind), text)
 
 
 def _new_id() -> str:

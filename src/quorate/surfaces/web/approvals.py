@@ -101,6 +101,7 @@ def _as_dict(row: Approval) -> dict[str, Any]:
     """Without the digest, which means nothing to people; times as everywhere else."""
     facts = asdict(row) | {"standing": row.standing}
     del facts["digest"]
+    facts["remarks"] = [str(one) for one in row.remarks]
     facts["target"] = facts.pop("identity")
     for name in ("created", "expires", "answered_at"):
         facts[name] = None if facts[name] is None else moment(facts[name])

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from quorate.pipeline.sanitization import clean
 from quorate.problems import BadArgument, NotFound
-from quorate.state.approvals import Approval, State
+from quorate.state.approvals import Approval, RemarkKind, State
 from quorate.surfaces.web.approvals import LONGEST_REASON
 from quorate.surfaces.web.console.person import Person
 from quorate.surfaces.web.console.templates import HEADERS, PATH
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MOST_SIMILAR = 5
 RECENT = 200
-_FINAL = "This cannot be undone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +101,21 @@ def approval_routes(console: Console) -> list[tuple[Any, ...]]:
 
 
 def _card(row: Approval, recent: Iterable[Approval]) -> Card:
-    remarks = [clean(line) for line in row.remarks]
-    kinds = ("lost: ", "target: ", "asked because: ", "warning: ")
-    sorted_lines = {kind: [line.removeprefix(kind) for line in remarks if line.startswith(kind)] for kind in kinds}
-    other = [line for line in remarks if not line.startswith(kinds) and line != _FINAL]
+    remarks: dict[RemarkKind, list[str]] = {kind: [] for kind in RemarkKind}
+    for remark in row.remarks:
+        remarks[remark.kind].append(clean(remark.text))
     similar = [
         one
         for one in recent
         if one.id != row.id and one.tool == row.tool and (one.word == row.word or one.caller == row.caller)
     ]
-    lost, targets, reasons, warnings = (sorted_lines[kind] for kind in kinds)
-    return Card(row, _FINAL in remarks, lost, targets, reasons, warnings, other, similar[:MOST_SIMILAR])
+    return Card(
+        row,
+        final=bool(remarks[RemarkKind.FINAL]),
+        lost=remarks[RemarkKind.LOST],
+        targets=remarks[RemarkKind.TARGET],
+        reasons=remarks[RemarkKind.REASON],
+        warnings=remarks[RemarkKind.WARNING],
+        other=remarks[RemarkKind.OTHER],
+        similar=similar[:MOST_SIMILAR],
+    )
