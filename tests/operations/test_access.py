@@ -40,7 +40,7 @@ async def test_lists_are_narrowed_and_paged(tmp_path):
         facts = await quorate.facts("access_list", kind="users", limit=2)
         assert (len(facts["rows"]), facts["next_offset"]) == (2, 2)
         text = await quorate.refusal("access_list", kind="groups", enabled=True)
-        assert "enabled does not go with kind=groups" in text
+        assert "enabled cannot be combined with kind=groups" in text
 
 
 async def test_a_user_is_created_and_its_password_is_kept_out_of_everything(tmp_path):
@@ -83,7 +83,7 @@ async def test_a_user_is_changed_and_what_it_was_is_told(tmp_path):
         ({"user": "alice@pve", "groups": ["admin"]}, "Did you mean 'admins'?"),
         ({"user": "alice@pve", "password": "new-password"}, "pveum passwd alice@pve"),
         ({"user": "alice@pve", "expire": "soon"}, "Write never, 12h, 90d"),
-        ({"user": "alice@pve", "expire": "2001-01-01"}, "is over already"),
+        ({"user": "alice@pve", "expire": "2001-01-01"}, "is in the past"),
         ({"user": "erin@pve", "email": "not an address"}, "email"),
     ],
 )
@@ -142,7 +142,7 @@ async def test_a_role_is_made_and_changed_by_adding_and_removing(tmp_path):
     ("arguments", "words"),
     [
         ({"role": "Pilot", "privileges": ["VM.Powermgmt"]}, "Did you mean 'VM.PowerMgmt'?"),
-        ({"role": "PVEAdmin", "privileges": ["VM.Audit"]}, "comes with PVE and cannot be changed"),
+        ({"role": "PVEAdmin", "privileges": ["VM.Audit"]}, "is built into PVE and cannot be changed"),
         ({"role": "PVEMine", "privileges": ["VM.Audit"]}, "kept for PVE itself"),
         ({"role": "Pi lot", "privileges": ["VM.Audit"]}, "is not a role name"),
         ({"role": "Pilot", "privileges": ["VM.Audit"], "mode": "remove"}, "There is no role 'Pilot'"),
@@ -180,11 +180,11 @@ async def test_groups_roles_and_tokens_are_deleted(tmp_path):
 async def test_what_must_stay_is_not_deleted(tmp_path):
     async with rig(tmp_path) as quorate:
         own = quorate.sim.token_id
-        assert f"Quorate itself works as {own}" in await quorate.refusal("access_delete", kind="token", name=own)
+        assert f"Quorate itself logs in as {own}" in await quorate.refusal("access_delete", kind="token", name=own)
         owner = own.partition("!")[0]
-        assert "Quorate itself works as" in await quorate.refusal("access_delete", kind="user", name=owner)
+        assert "Quorate itself logs in as" in await quorate.refusal("access_delete", kind="user", name=owner)
         text = await quorate.refusal("access_delete", kind="role", name="PVEAdmin")
-        assert "comes with PVE and cannot be deleted" in text
+        assert "is built into PVE and cannot be deleted" in text
         assert "Did you mean 'bob@pve'?" in await quorate.refusal("access_delete", kind="user", name="bobb@pve")
 
 

@@ -52,7 +52,7 @@ async def test_revoking_what_is_not_held_there_says_who_holds_what(tmp_path):
         text = await quorate.refusal(
             "acl_set", action="revoke", path="/pool/lab", roles=["PVEAdmin"], holders=["alice@pve"]
         )
-        assert "alice@pve does not hold PVEAdmin on /pool/lab" in text
+        assert "alice@pve does not have PVEAdmin on /pool/lab" in text
         assert "alice@pve PVEVMAdmin" in text
 
 

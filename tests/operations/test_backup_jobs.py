@@ -144,15 +144,15 @@ async def test_contradictions_and_gaps_are_refused_before_anything_is_sent(tmp_p
         add_job(quorate, "pooled", pool="production")
         whole = {"schedule": "daily", "storage": "nas"}
         for given, words in (
-            ({**whole, "guest": 102, "all": True}, "guest and all do not go together"),
-            ({**whole, "guest": 102, "exclude": 103}, "exclude does not go with guest"),
+            ({**whole, "guest": 102, "all": True}, "guest and all cannot be combined"),
+            ({**whole, "guest": 102, "exclude": 103}, "exclude cannot be combined with guest"),
             (whole, "needs guests"),
             ({"all": True, "storage": "nas"}, "needs a schedule"),
             ({"all": True, "schedule": "daily"}, "needs a storage"),
             ({**whole, "all": True, "storage": "tank"}, "does not hold backups"),
             ({**whole, "all": True, "storage": "nass"}, "Did you mean 'nas'"),
             ({**whole, "all": True, "keep": "last"}, "is not a retention"),
-            ({"job": "nightly"}, "Nothing to change is given"),
+            ({"job": "nightly"}, "No changes were specified"),
             ({"job": "nightly", "exclude": 103}, "exclude needs all=true"),
             ({**whole, "pool": "production", "exclude": 103}, "PVE ignores exclude for the jobs of a pool"),
             ({"job": "pooled", "exclude": 103}, "PVE ignores exclude for the jobs of a pool"),

@@ -179,24 +179,24 @@ async def test_a_backup_that_pve_accepts_but_does_not_begin_is_no_success(tmp_pa
 async def test_more_guests_than_the_limit_are_refused_with_their_number(tmp_path):
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("guest_bulk", action="reboot", status="running", limit=3)
-        assert "guests fit, more than limit=3" in text
+        assert "guests match, more than limit=3" in text
         assert writes(quorate) == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"action": "start"}, ["No guests are chosen", "guests=[…]"]),
-        ({"action": "start", "tag": "none-such"}, ["No guest fits", "guest_list"]),
+        ({"action": "start"}, ["No guests were chosen", "guests=[…]"]),
+        ({"action": "start", "tag": "none-such"}, ["No guest matches", "guest_list"]),
         ({"action": "start", "node": "pve9"}, ["no node 'pve9'"]),
         ({"action": "start", "guests": [100, "nobody"]}, ["no guest 'nobody'"]),
         ({"action": "tag", "guests": [100]}, ["needs tags"]),
         ({"action": "tag", "guests": [100], "tags": ["a b"]}, ["'a b' is not a valid tag"]),
-        ({"action": "start", "guests": [108], "tags": ["x"]}, ["tags does not go with action=start"]),
+        ({"action": "start", "guests": [108], "tags": ["x"]}, ["tags cannot be combined with action=start"]),
         ({"action": "snapshot", "guests": [108], "snapshot": "clean"}, ["already has a snapshot"]),
         ({"action": "snapshot", "guests": [108, 107], "snapshot": "no name"}, ["None of the guests", "is not a name"]),
         ({"action": "backup", "guests": [108], "storage": "tank"}, ["tank does not hold backup", "nas"]),
-        ({"action": "delete", "guests": [108]}, ["Valid are backup, reboot, shutdown"]),
+        ({"action": "delete", "guests": [108]}, ["Valid values: backup, reboot, shutdown"]),
     ],
 )
 async def test_what_cannot_be_is_refused_with_the_way_out(tmp_path, arguments, words):

@@ -141,7 +141,7 @@ async def test_of_a_node_that_is_down_already_nobody_knows_the_sizes(tmp_path):
 async def test_questions_that_make_no_sense_are_refused(tmp_path):
     async with rig(tmp_path) as quorate:
         assert "The nodes are pve1, pve2, pve3; or say all" in await quorate.refusal("capacity_plan", fails="pve9")
-        assert "does not go with" in await quorate.refusal("capacity_plan", fails="pve1", cores=2)
+        assert "cannot be combined with" in await quorate.refusal("capacity_plan", fails="pve1", cores=2)
         assert "is not a size" in await quorate.refusal("capacity_plan", memory="plenty")
     async with rig(tmp_path, nodes=1, guests=3) as quorate:
         assert "There is only one node" in await quorate.refusal("capacity_plan", fails="pve1")

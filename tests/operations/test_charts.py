@@ -180,10 +180,10 @@ async def test_names_that_look_like_formulas_are_drawn_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "No guest, node or storage is given"),
+        ({}, "No guest, node or storage was specified"),
         ({"guest": [100, 101, 102, 103, 104, 105, 106, 200, 201]}, "9 lines are too many"),
         ({"guest": 102, "show": list("abcdefghi")}, "9 panels are too many"),
-        ({"guest": 102, "points": 5}, "points does not go with chart=true"),
+        ({"guest": 102, "points": 5}, "points cannot be combined with chart=true"),
         ({"guest": 107}, "nothing to draw"),
         ({"storage": "nas", "show": ["cpu"]}, "a storage has only disk"),
         ({"guest": 102, "timeframe": "decade"}, "for nodes only"),

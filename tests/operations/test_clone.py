@@ -71,7 +71,7 @@ async def test_a_vm_on_shared_storage_is_cloned_to_another_node(tmp_path):
     async with rig(tmp_path) as quorate:
         facts = await quorate.facts("guest_clone", guest=101, node="pve3")
         assert quorate.sim.world.guests[facts["vmid"]].node == "pve3"
-        assert any("power cut" in warning for warning in facts["warnings"])
+        assert any("power had failed" in warning for warning in facts["warnings"])
 
 
 async def test_a_dry_run_shows_the_calls_and_clones_nothing(tmp_path):
@@ -173,7 +173,7 @@ async def test_a_guest_lives_from_clone_to_deletion_on_every_version(tmp_path, v
     [
         ({"guest": 200}, ["running container", "snapshot_create"]),
         ({"guest": 108, "full": False}, ["No linked clone", "not a template", "full=true"]),
-        ({"guest": 9000, "full": False, "storage": "nas"}, ["do not go with a linked clone", "full=true"]),
+        ({"guest": 9000, "full": False, "storage": "nas"}, ["cannot be combined with a linked clone", "full=true"]),
         ({"guest": 206, "format": "qcow2"}, ["format", "container"]),
         ({"guest": 108, "node": "pve2"}, ["local storage of pve1", "scsi0", "guest_migrate"]),
         ({"guest": 108, "node": "pve2", "storage": "tank"}, ["tank is not shared"]),

@@ -154,7 +154,7 @@ async def test_a_vm_without_the_drive_says_how_to_get_it(tmp_path):
     ("vmid", "arguments", "words"),
     [
         (CT, {"user": "x"}, ["is a container", "nic_set"]),
-        (TEMPLATE, {}, ["No setting is given"]),
+        (TEMPLATE, {}, ["No setting was specified"]),
         (TEMPLATE, {"ssh_keys": "hello"}, ["not an SSH public key", "ssh-ed25519 AAAA"]),
         (TEMPLATE, {"replace_keys": True}, ["needs ssh_keys"]),
         (TEMPLATE, {"ip": "10.0.0.5"}, ["no prefix length"]),

@@ -96,7 +96,7 @@ async def test_what_is_like_that_already_sends_nothing(tmp_path):
     async with rig(tmp_path) as quorate:
         facts = await quorate.facts("guest_configure", guest=STOPPED_VM, cores=1, add_tags=["lab"], unset=["startup"])
         assert facts["result"] == "nothing to do"
-        assert facts["unchanged"] == ["cores is 1 already", "tags is lab already", "startup is not set"]
+        assert facts["unchanged"] == ["cores is already 1", "tags is already lab", "startup is not set"]
         assert writes(quorate) == []
 
 
@@ -147,7 +147,7 @@ async def test_a_disc_is_inserted_and_ejected_again(tmp_path):
         ({"cores": 0}, ["cores", "Nothing was sent"]),
         ({"options": {"ostype": "beos"}}, ["ostype", "beos"]),
         ({"memory": 512, "balloon": 1024}, ["balloon=1024 is more than the memory of 512 MiB"]),
-        ({}, ["Nothing to change"]),
+        ({}, ["No changes were specified"]),
     ],
 )
 async def test_what_pve_would_refuse_is_refused_before_it_is_sent(tmp_path, arguments, words):
@@ -279,7 +279,7 @@ async def test_what_only_root_may_set_is_refused_to_a_token_before_it_is_sent(tm
         before = writes(quorate)
         text = await quorate.refusal("guest_configure", guest=vmid, options=options, dry_run=dry_run)
         assert f"may not set {next(iter(options))}" in text
-        assert "only root@pam logged in by password" in text
+        assert "only root@pam logged in with a password" in text
         assert f"set {vmid} --{next(iter(options))}" in text
         assert writes(quorate) == before
 

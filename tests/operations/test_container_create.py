@@ -36,7 +36,7 @@ async def test_a_template_and_a_name_are_enough_and_every_choice_is_shown(tmp_pa
         assert "ip=dhcp" in ct.config["net0"]
         assert (ct.config["unprivileged"], ct.config["features"]) == (1, "nesting=1")
         assert (ct.config["cores"], ct.config["memory"], ct.config["swap"]) == (1, 512, 512)
-        assert "No password and no SSH key" in facts["warnings"][0]
+        assert "Neither a password nor an SSH key" in facts["warnings"][0]
         assert f"guest={vmid} action=start" in facts["next"]
 
 
@@ -165,14 +165,14 @@ async def test_a_lost_answer_never_makes_two_containers(tmp_path):
         ),
         ({"template": "zzz"}, ("no container template", "appliance list", "There is")),
         ({"template": "turnkey"}, ("Several templates match", "nextcloud", "Give more of the name")),
-        ({"name": "my_ct"}, ("name", "'my-ct' would do")),
+        ({"name": "my_ct"}, ("name", "'my-ct' would work")),
         ({"password": "1234"}, ("password", "at least 5 characters")),
         ({"ssh_keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"]}, ("not a public key",)),
         ({"rootfs": "big"}, ("is not a size",)),
         ({"rootfs": "nas:8G"}, ("does not hold rootdir", "local-lvm")),
         ({"storage": "nowhere"}, ("no storage 'nowhere'",)),
-        ({"mounts": ["local-lvm:8G"]}, ("does not say where it goes", "mp=/data")),
-        ({"mounts": [{"size": "8G", "path": "/a/../b"}]}, ("does not say where it goes",)),
+        ({"mounts": ["local-lvm:8G"]}, ("has no path", "mp=/data")),
+        ({"mounts": [{"size": "8G", "path": "/a/../b"}]}, ("has no path",)),
         ({"mounts": ["/srv/share,mp=/data"]}, ("directory of the node", "pct set")),
         ({"networks": ["vmbr0,ip=10.0.0.5"]}, ("lacks its prefix",)),
         ({"networks": ["vmbr0,ip=dhcp,gw=10.0.0.1"]}, ("needs a static ip",)),
@@ -184,7 +184,7 @@ async def test_a_lost_answer_never_makes_two_containers(tmp_path):
         ({"features": "keyctl=1"}, ("only root@pam itself", "pct set")),
         ({"unprivileged": False, "features": "nesting=1"}, ("only root@pam itself",)),
         ({"options": {"restore": 1}}, ("no option 'restore'",)),
-        ({"options": {"rootfs": "local-lvm:9"}}, ("'rootfs' is given twice",)),
+        ({"options": {"rootfs": "local-lvm:9"}}, ("'rootfs' is specified twice",)),
     ],
 )
 async def test_what_pve_would_refuse_is_refused_before_with_a_way_out(tmp_path, wanted, words):
@@ -220,5 +220,5 @@ async def test_what_only_root_may_set_is_refused_to_a_token_even_in_a_dry_run(tm
         for dry_run in (True, False):
             text = await quorate.refusal("container_create", template="debian-13", options=options, dry_run=dry_run)
             assert f"may not set {next(iter(options))}" in text
-            assert "only root@pam logged in by password" in text
+            assert "only root@pam logged in with a password" in text
         assert writes(quorate) == before

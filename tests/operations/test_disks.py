@@ -157,7 +157,7 @@ async def test_an_appliance_archive_needs_a_storage_of_files_with_images(tmp_pat
             ("vm_create", {"node": "pve2", "disks": [{"import_from": inside, "storage": "local-lvm"}]}),
         ):
             text = await quorate.refusal(tool, **arguments)
-            assert "no place to take" in text
+            assert "no storage to extract" in text
             assert "image_upload" in text
         world.storages["local"].content += ("images",)
         await quorate.clock.advance(3)  # what was read of the storages is out of date by then
@@ -171,7 +171,7 @@ async def test_an_appliance_archive_needs_a_storage_of_files_with_images(tmp_pat
         (VM, {}, ["size is missing", "32G"]),
         (VM, {"size": 0}, ["is not a size"]),
         (VM, {"size": 1, "disk": "scsi0"}, ["scsi0", "is taken by"]),
-        (VM, {"size": 1, "disk": "mp0"}, ["A VM has no place 'mp0'"]),
+        (VM, {"size": 1, "disk": "mp0"}, ["A VM has no disk slot 'mp0'"]),
         (VM, {"size": 1, "storage": "local"}, ["local does not hold images", "For images there is"]),
         (VM, {"size": 1, "storage": "moon"}, ["no storage 'moon'"]),
         (VM, {"size": "5000G", "storage": "local-lvm"}, ["free, not 4.9T", "force=true"]),
@@ -181,7 +181,7 @@ async def test_an_appliance_archive_needs_a_storage_of_files_with_images(tmp_pat
         (VM, {"import_from": "local:iso/x.img"}, ["imports only images and import content"]),
         (VM, {"import_from": "local:import/x.qcow2"}, ["x.qcow2 cannot be read on", "volume_list storage=local"]),
         (CT, {"size": 1, "path": "/x", "storage": "nas"}, ["nas does not hold rootdir"]),
-        (CT, {"size": 1, "path": "/x", "format": "qcow2"}, ["does not go with a container"]),
+        (CT, {"size": 1, "path": "/x", "format": "qcow2"}, ["cannot be combined with a container"]),
         (CT, {"size": 1, "path": "/x", "disk": "scsi1"}, ["A container has no place 'scsi1'"]),
     ],
 )
@@ -297,7 +297,7 @@ async def test_the_source_can_be_kept(tmp_path):
     async with rig(tmp_path) as quorate:
         old = volid_of(quorate, STOPPED_CT, "rootfs")
         await quorate.facts("disk_change", action="move", guest=STOPPED_CT, disk="rootfs", storage="local-lvm")
-        assert volid_of(quorate, STOPPED_CT, "rootfs") == old  # it is there already
+        assert volid_of(quorate, STOPPED_CT, "rootfs") == old  # it already exists
         old = volid_of(quorate, STOPPED_VM, "scsi0")
         await quorate.facts("disk_change", action="move", guest=STOPPED_VM, disk="scsi0", storage="tank", delete=False)
         assert guest(quorate, STOPPED_VM).config["unused0"] == old
@@ -418,11 +418,17 @@ async def test_attaching_names_what_there_is(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"action": "attach", "size": "+1G"}, ["size does not go with action=attach", "It is for resize"]),
-        ({"action": "attach", "force": False}, ["force does not go with action=attach", "detach and resize"]),
-        ({"action": "detach", "disk": "scsi0", "delete": False}, ["delete does not go with action=detach", "move"]),
-        ({"action": "move", "disk": "scsi0", "storage": "nas", "slot": "scsi1"}, ["slot does not go with action=move"]),
-        ({"action": "resize", "size": "+1G", "storage": "nas"}, ["storage does not go with action=resize"]),
+        ({"action": "attach", "size": "+1G"}, ["size cannot be combined with action=attach", "It is for resize"]),
+        ({"action": "attach", "force": False}, ["force cannot be combined with action=attach", "detach and resize"]),
+        (
+            {"action": "detach", "disk": "scsi0", "delete": False},
+            ["delete cannot be combined with action=detach", "move"],
+        ),
+        (
+            {"action": "move", "disk": "scsi0", "storage": "nas", "slot": "scsi1"},
+            ["slot cannot be combined with action=move"],
+        ),
+        ({"action": "resize", "size": "+1G", "storage": "nas"}, ["storage cannot be combined with action=resize"]),
         ({"action": "resize"}, ["action=resize needs size", "+10G"]),
         ({"action": "move", "disk": "scsi0"}, ["action=move needs storage"]),
         ({"action": "move", "storage": "nas"}, ["No disk of", "is given", "It has scsi0"]),

@@ -301,7 +301,7 @@ async def test_other_options_are_set_unset_and_checked(tmp_path):
         assert "Did you mean 'dhcp'?" in text
         text = await quorate.refusal("firewall_options_set", scope="guest", of=102, digest="0" * 40, enable=True)
         assert "have changed since they were read" in text
-        assert "No option is given" in await quorate.refusal("firewall_options_set", scope="cluster")
+        assert "No option was specified" in await quorate.refusal("firewall_options_set", scope="cluster")
 
 
 # -- aliases, IP sets, groups ------------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ async def test_a_security_group_with_rules_is_made_used_and_deleted(tmp_path):
         ({"scope": "cluster", "kind": "alias", "name": "lan"}, "A new alias needs cidr"),
         ({"scope": "cluster", "kind": "alias", "name": "lan", "cidr": "10.0.0.999"}, "cidr"),
         ({"scope": "cluster", "kind": "alias", "name": "1an", "cidr": "10.0.0.1"}, "name"),
-        ({"scope": "cluster", "kind": "ipset", "name": "set", "cidr": "10.0.0.1"}, "An IP set takes add"),
+        ({"scope": "cluster", "kind": "ipset", "name": "set", "cidr": "10.0.0.1"}, "For an IP set, use add"),
         ({"scope": "cluster", "kind": "group", "name": "grp", "add": ["10.0.0.1"]}, "They are for IP sets"),
         ({"scope": "cluster", "kind": "ipset", "name": "set", "rename": "other"}, "There is no IP set 'set'"),
         ({"scope": "guest", "of": 102, "kind": "group", "name": "grp"}, "Security groups belong to the cluster"),

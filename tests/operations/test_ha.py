@@ -244,7 +244,7 @@ async def test_a_rule_that_leaves_a_container_where_it_is_stops_nothing_until_it
 async def test_the_refusal_says_that_ha_does_it_by_force(tmp_path):
     async with rig(tmp_path, access=Access.OPERATE) as quorate:
         text = await quorate.refusal("guest_power", guest=101, action="shutdown")
-        assert "under HA: it stops guests, by force in the end" in text
+        assert "under HA: it stops guests, if necessary by force" in text
 
 
 async def test_a_guest_that_ha_does_not_look_after_is_shut_down_by_whoever_may_operate(tmp_path):

@@ -36,7 +36,7 @@ async def test_the_checksum_is_verified_by_the_node(tmp_path):
         assert facts["result"] == "done"
         assert "warnings" not in facts
         again = await quorate.facts("image_download", url=ALPINE, storage="nas", checksum=f"sha256:{good}")
-        assert "there already" in again["warnings"][0]
+        assert "already exists" in again["warnings"][0]
         text = await quorate.refusal("image_download", url=DEBIAN, checksum="0" * 64)
         assert "checksum mismatch" in text
         assert volume(quorate, "local:import/debian-13-genericcloud-amd64.qcow2") is None
@@ -47,7 +47,7 @@ async def test_a_file_that_is_there_is_not_downloaded_again(tmp_path):
         await quorate.facts("image_download", url=ALPINE, storage="nas", filename="alpine.iso")
         assert volume(quorate, "nas:iso/alpine.iso") is not None
         text = await quorate.refusal("image_download", url=ALPINE, storage="nas", filename="alpine.iso")
-        assert "exists already" in text
+        assert "already exists" in text
         assert "checksum=" in text
 
 
@@ -122,9 +122,9 @@ async def test_an_unclear_template_is_answered_with_a_choice(tmp_path):
     [
         ({}, "One of url and template is needed"),
         ({"url": ALPINE, "template": "alpine"}, "One of url and template is needed"),
-        ({"template": "alpine", "filename": "x.tar.gz"}, "filename does not go with template"),
-        ({"template": "alpine", "checksum": "ab" * 32}, "checksum does not go with template"),
-        ({"template": "alpine", "verify_certificates": False}, "verify_certificates does not go with template"),
+        ({"template": "alpine", "filename": "x.tar.gz"}, "filename cannot be combined with template"),
+        ({"template": "alpine", "checksum": "ab" * 32}, "checksum cannot be combined with template"),
+        ({"template": "alpine", "verify_certificates": False}, "verify_certificates cannot be combined with template"),
     ],
 )
 async def test_a_download_is_of_a_url_or_of_a_template(tmp_path, arguments, words):

@@ -176,7 +176,7 @@ async def test_a_guest_without_an_address_is_left_out_with_the_reason(tmp_path):
         quorate.sim.world.guests[109].config["ipconfig0"] = "ip=192.168.10.77/24"
         answer = await quorate.facts("inventory_export", guest=[102, 108, 109, 9000], format="json")
         assert set(answer["inventory"]["_meta"]["hostvars"]) == {"legacy-db"}, "its configuration tells"
-        assert answer["left_out"]["vm 102 docker01"] == "It has no address that others can use"
+        assert answer["left_out"]["vm 102 docker01"] == "It has no address that is reachable from outside"
         assert "vm 9000 debian-13-cloud" in answer["left_out"]
 
 

@@ -113,8 +113,10 @@ async def test_one_thing_at_a_time_is_measured(tmp_path, given_so):
         text = await quorate.refusal("metrics_get", **given_so)
         assert "one at a time, not for 2" in text
         assert "chart=true" in text
-        assert "is given" in await quorate.refusal("metrics_get")
-        assert "timezone does not go with numbers" in await quorate.refusal("metrics_get", guest=102, timezone="UTC")
+        assert "was specified" in await quorate.refusal("metrics_get")
+        assert "timezone cannot be combined with numbers" in await quorate.refusal(
+            "metrics_get", guest=102, timezone="UTC"
+        )
 
 
 async def test_what_is_shown_is_named_as_people_say_it_or_as_pve_records_it(tmp_path):

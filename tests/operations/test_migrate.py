@@ -70,7 +70,7 @@ async def test_zfs_disks_of_a_stopped_guest_only_go_to_zfs(tmp_path):
     async with rig(tmp_path) as quorate:
         quorate.sim.world.guests[103].stop_running()
         text = await quorate.refusal("guest_migrate", guest=103, node="pve3", target_storage="local-lvm")
-        assert "ZFS disks only go to ZFS" in text
+        assert "ZFS disks can only be sent to ZFS" in text
         assert "mode=live" in text
 
 
@@ -101,7 +101,7 @@ async def test_a_dry_run_has_made_all_checks_and_moves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"guest": 104, "node": "pve2"}, ["on pve2 already", "pve1, pve3"]),
+        ({"guest": 104, "node": "pve2"}, ["already on pve2", "pve1, pve3"]),
         ({"guest": 104, "node": "pve9"}, ["no node 'pve9'", "pve1, pve2, pve3"]),
         ({"guest": 104, "node": "pve3"}, ["local disks of pve2", "60G", "with_local_disks=true"]),
         ({"guest": 104, "node": "pve3", "mode": "offline"}, ["running", "mode=live"]),

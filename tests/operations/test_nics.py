@@ -121,7 +121,7 @@ async def test_a_card_can_be_plugged_into_a_vnet(tmp_path):
         (VM, {"nic": 0, "ip": "dhcp"}, ["set inside the VM", "cloudinit_set"]),
         (VM, {"nic": 0, "vlan": 5000}, ["vlan", "4094"]),
         (VM, {"nic": 0, "mac": "nonsense"}, ["macaddr", "Nothing was sent"]),
-        (CT, {"nic": 0, "model": "virtio"}, ["does not go with a container"]),
+        (CT, {"nic": 0, "model": "virtio"}, ["cannot be combined with a container"]),
         (CT, {"nic": 0, "ip": "10.0.0.5"}, ["no prefix length", "10.0.0.5/24"]),
         (CT, {"nic": 0, "ip": "10.0.0.5/24", "gateway": "10.0.1.1"}, ["not in the network"]),
         (CT, {"nic": 0, "ip": "dhcp", "gateway": "10.0.1.1"}, ["needs a static address"]),
@@ -182,7 +182,7 @@ async def test_bridges_vlans_and_vnets_are_listed(tmp_path, version):
     ("arguments", "words"),
     [
         ({"of": "node"}, "of=node needs node"),
-        ({"of": "sdn", "node": "pve1"}, "node does not go with of=sdn"),
+        ({"of": "sdn", "node": "pve1"}, "node cannot be combined with of=sdn"),
         ({"kind": "bond"}, "of=guests has no kind=bond. It has bridge, vlan, vnet"),
         ({"of": "node", "node": "pve1", "kind": "zone"}, "of=node has no kind=zone"),
         ({"of": "sdn", "kind": "bridge"}, "of=sdn has no kind=bridge"),

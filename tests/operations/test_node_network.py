@@ -78,18 +78,18 @@ async def test_edits_are_dropped(tmp_path):
 async def test_applying_shows_the_difference_and_the_danger_first(tmp_path):
     async with rig(tmp_path) as quorate:
         nothing = await quorate.facts("network_apply", of="node", node="pve1")
-        assert nothing["unchanged"] == ["No network edits wait on pve1"]
+        assert nothing["unchanged"] == ["No network edits are pending on pve1"]
         await quorate.facts("node_network_change", node="pve1", action="set", iface="vmbr0", cidr="192.168.10.77/24")
         told = await quorate.facts("network_apply", of="node", node="pve1", dry_run=True)
         assert "+\taddress 192.168.10.77/24" in told["pending"]
-        assert any("only its console is left" in warning for warning in told["warnings"])
+        assert any("only its console remains" in warning for warning in told["warnings"])
         assert any("running guests" in warning for warning in told["warnings"])
 
 
 async def test_what_is_applied_has_to_be_said(tmp_path):
     async with rig(tmp_path) as quorate:
         assert "of=node needs node" in await quorate.refusal("network_apply", of="node")
-        assert "node does not go with of=sdn" in await quorate.refusal("network_apply", of="sdn", node="pve1")
+        assert "node cannot be combined with of=sdn" in await quorate.refusal("network_apply", of="sdn", node="pve1")
 
 
 async def test_applying_needs_the_admin_level_and_editing_does_not(tmp_path):

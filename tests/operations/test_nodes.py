@@ -57,7 +57,7 @@ async def test_aspects_say_what_the_node_says(tmp_path):
 async def test_what_cannot_be_inspected_is_explained(tmp_path):
     async with rig(tmp_path) as quorate:
         assert "pve1 has /dev/nvme0n1" in await quorate.refusal("node_inspect", node="pve1", aspect="smart")
-        assert "Valid are certificates, disk_pools" in await quorate.refusal(
+        assert "Valid values: certificates, disk_pools" in await quorate.refusal(
             "node_inspect", node="pve1", aspect="colour"
         )
 
@@ -127,9 +127,9 @@ async def test_the_cluster_log_is_listed_and_filtered(tmp_path):
     ("arguments", "words"),
     [
         ({"service": "pvedaemon"}, "service needs node"),
-        ({"node": "pve1", "user": "root@pam"}, "user does not go with node"),
-        ({"node": "pve1", "problems": True}, "problems does not go with node"),
-        ({"node": "pve1", "offset": 50}, "offset does not go with node"),
+        ({"node": "pve1", "user": "root@pam"}, "user cannot be combined with node"),
+        ({"node": "pve1", "problems": True}, "problems cannot be combined with node"),
+        ({"node": "pve1", "offset": 50}, "offset cannot be combined with node"),
     ],
 )
 async def test_what_belongs_to_the_other_log_is_refused(tmp_path, arguments, words):

@@ -27,7 +27,7 @@ def run_on_a_node(quorate, commands):
     for command in commands:
         match shlex.split(command):
             case ["pveum", "role", "add", role, "--privs", privileges]:
-                assert access.role(role) is None, f"{role} is there already"
+                assert access.role(role) is None, f"{role} already exists"
                 access.custom_roles[role] = frozenset(privileges.split(","))
             case ["pveum", "acl", "modify", path, "--roles", role, "--users" | "--tokens", who]:
                 assert access.role(role) is not None
@@ -196,7 +196,7 @@ async def test_the_own_rights_may_end_before_the_call_is_known(tmp_path):
         async with second_server(quorate, tmp_path / "weak.jsonl", token=who) as weak:
             answer = await weak.facts("permission_audit", tool="node_get", arguments={"node": "pve1"})
             assert answer["missing"][0]["path"] == "/nodes/pve1"
-            assert "own privileges do not reach" in answer["note"]
+            assert "own privileges are not sufficient" in answer["note"]
             assert any("--users 'new@pve'" in line for line in answer["commands"])  # it bounds its token
             assert "Sys.Audit" in await weak.refusal("permission_audit", who="bob@pve")
 
@@ -210,7 +210,7 @@ async def test_the_own_rights_may_end_before_the_call_is_known(tmp_path):
         ({"tool": "guest_pwoer"}, "There is no tool 'guest_pwoer'"),
         ({"tool": "guest_power", "arguments": {"guest": 108}}, "action"),
         ({"tool": "guest_power", "arguments": {"gast": 108}}, "guest_power has no argument 'gast'"),
-        ({"tool": "guest_power", "level": "read"}, "do not go together"),
+        ({"tool": "guest_power", "level": "read"}, "cannot be combined"),
         ({"level": "read", "toolsets": ["gests"]}, "There is no toolset 'gests'"),
         ({"level": "read", "paths": ["/access"]}, "does not narrow an access level"),
         ({"privileges": ["VM.Everything"]}, "There is no privilege 'VM.Everything'"),

@@ -106,7 +106,7 @@ async def test_a_guest_is_overwritten_only_when_told_and_only_at_access_admin(tm
     async with rig(tmp_path, access=Access.OPERATE) as quorate:
         backup = add_backup(quorate, 108)
         text = await quorate.refusal("backup_restore", backup=backup, vmid=108)
-        assert "exists already" in text
+        assert "already exists" in text
         assert "overwrite=true" in text
         text = await quorate.refusal("backup_restore", backup=backup, vmid=108, overwrite=True)
         assert "--access admin" in text

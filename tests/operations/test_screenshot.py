@@ -121,7 +121,7 @@ async def test_a_paused_vm_still_has_its_screen(tmp_path):
 async def test_a_picture_too_small_to_see_anything_is_refused(tmp_path):
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("guest_screenshot", guest=102, max_width=0)
-        assert "max_width=0 leaves nothing to see. Give at least 256." in text
+        assert "max_width=0 is too small to show anything. Give at least 256." in text
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 5, 16])

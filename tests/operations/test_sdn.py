@@ -73,11 +73,17 @@ async def test_what_is_still_used_is_not_deleted(tmp_path):
     ("arguments", "words"),
     [
         ({"kind": "zone", "name": "z"}, "its type is needed"),
-        ({"kind": "zone", "name": "z", "type": "simple", "gateway": "10.0.0.1"}, "gateway does not go with kind=zone"),
+        (
+            {"kind": "zone", "name": "z", "type": "simple", "gateway": "10.0.0.1"},
+            "gateway cannot be combined with kind=zone",
+        ),
         ({"kind": "vnet", "name": "v"}, "needs its zone"),
         ({"kind": "vnet", "name": "v", "zone": "nowhere"}, "There is no zone 'nowhere'"),
         ({"kind": "subnet", "name": "10.0.0.0/24"}, "needs its vnet"),
-        ({"kind": "subnet", "name": "10.0.0.0/24", "vnet": "v", "type": "vlan"}, "type does not go with kind=subnet"),
+        (
+            {"kind": "subnet", "name": "10.0.0.0/24", "vnet": "v", "type": "vlan"},
+            "type cannot be combined with kind=subnet",
+        ),
         ({"kind": "subnet", "name": "10.0.0.0/24", "vnet": "nowhere"}, "There is no vnet 'nowhere'"),
         ({"kind": "zone", "name": "z", "type": "vlan", "options": {"colour": "red"}}, "colour"),
     ],
@@ -94,7 +100,7 @@ async def test_applying_warns_about_edits_of_nodes_that_come_along(tmp_path):
         await quorate.facts("node_network_change", node="pve2", action="set", iface="vmbr7", type="bridge")
         quorate.sim.world.nodes["pve3"].online = False
         told = await quorate.facts("network_apply", of="sdn", dry_run=True)
-        assert any("pve2 itself wait" in warning for warning in told["warnings"])
+        assert any("network of pve2 will also be applied" in warning for warning in told["warnings"])
         assert any("pve3 is offline" in warning for warning in told["warnings"])
         assert told["pending"] == ["new zone lab"]
 
@@ -102,7 +108,7 @@ async def test_applying_warns_about_edits_of_nodes_that_come_along(tmp_path):
 async def test_a_change_without_a_change_is_refused(tmp_path):
     async with rig(tmp_path) as quorate:
         await quorate.facts("sdn_change", action="set", kind="zone", name="lab", type="simple")
-        assert "Nothing to change" in await quorate.refusal("sdn_change", action="set", kind="zone", name="lab")
+        assert "No changes to" in await quorate.refusal("sdn_change", action="set", kind="zone", name="lab")
 
 
 async def test_a_lost_answer_is_settled_by_what_is_there(tmp_path):

@@ -60,7 +60,7 @@ async def test_without_a_name_one_is_made_from_the_time(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("before upgrade", ["begins with a letter", "'before-upgrade' would do"]),
+        ("before upgrade", ["begins with a letter", "'before-upgrade' would work"]),
         ("1st", ["begins with a letter"]),
         ("x", ["2 to 40 characters"]),
         ("a" * 41, ["2 to 40 characters"]),

@@ -28,7 +28,7 @@ async def test_the_secret_is_in_the_answer_and_nowhere_else(tmp_path, caplog):
 async def test_a_dry_run_makes_no_token(tmp_path):
     async with rig(tmp_path) as quorate:
         facts = await quorate.facts("token_create", token="alice@pve!backup", privsep=False, dry_run=True)
-        assert "all that alice@pve can do" in facts["warnings"][0]
+        assert "everything that alice@pve can do" in facts["warnings"][0]
         assert "backup" not in quorate.sim.world.access.users["alice@pve"].tokens
 
 
@@ -37,7 +37,7 @@ async def test_an_existing_token_gets_a_new_secret_only_when_asked(tmp_path):
         token = quorate.sim.world.access.users["alice@pve"].tokens["ci"]
         old = token.secret
         text = await quorate.refusal("token_create", token="alice@pve!ci")
-        assert "exists already" in text
+        assert "already exists" in text
         assert "regenerate=true" in text
         facts = await quorate.facts("token_create", token="alice@pve!ci", regenerate=True)
         assert facts["secret"] == token.secret != old

@@ -80,7 +80,7 @@ async def test_a_file_of_the_same_name_is_replaced_only_when_told_and_only_at_ac
         assert "image_upload" in [tool.name for tool in (await quorate.client.list_tools()).tools]
         await quorate.facts("image_upload", file=str(image(tmp_path)), storage="nas")
         text = await quorate.refusal("image_upload", file=str(image(tmp_path, content=b"new")), storage="nas")
-        assert "exists already" in text
+        assert "already exists" in text
         assert "overwrite=true" in text
         text = await quorate.refusal("image_upload", file=str(image(tmp_path)), storage="nas", overwrite=True)
         assert "--access admin" in text
@@ -124,8 +124,8 @@ async def test_what_cannot_be_uploaded_is_refused_with_the_reason(tmp_path):
         for given, words in (
             ({}, "One of file and data"),
             ({"file": str(tmp_path / "none.iso")}, "No such file"),
-            ({"file": str(secret), "filename": "key.iso"}, "not an image by its own name"),
-            ({"file": str(tmp_path / "link.iso")}, "not an image by its own name"),
+            ({"file": str(secret), "filename": "key.iso"}, "does not have the extension of an image"),
+            ({"file": str(tmp_path / "link.iso")}, "does not have the extension of an image"),
             ({"file": str(image(tmp_path, "empty.iso", b""))}, "is empty"),
             ({"file": str(image(tmp_path, "false.qcow2", b"PK\x03\x04 packed"))}, "Image is not in qcow2 format"),
             ({"data": base64.b64encode(CONTENT).decode(), "filename": "false.vmdk"}, "is not a vmdk image"),
@@ -134,7 +134,7 @@ async def test_what_cannot_be_uploaded_is_refused_with_the_reason(tmp_path):
             ({"file": str(image(tmp_path)), "storage": "nowhere"}, "no storage 'nowhere'"),
             ({"data": "!!!", "filename": "a.iso"}, "not base64"),
             ({"data": "YQ=="}, "needs a filename"),
-            ({"data": "YQ==", "filename": "a.exe"}, "does not end like an image"),
+            ({"data": "YQ==", "filename": "a.exe"}, "does not have the extension of an image"),
             ({"data": "A" * (12 * MIB), "filename": "a.iso"}, "8M at most"),
         ):
             assert words in await quorate.refusal("image_upload", **given), words
@@ -343,7 +343,7 @@ async def test_a_file_goes_to_the_node_that_has_it_already_and_is_then_a_questio
             path = str(image(tmp_path, f"on-{node}.iso"))
             await quorate.facts("image_upload", file=path, storage="local", node=node)
             text = await quorate.refusal("image_upload", file=path, storage="local")
-            assert f"on {node} exists already" in text
+            assert f"on {node} already exists" in text
             assert "node= for a copy on another node" in text
             facts = await quorate.facts("image_upload", file=path, storage="local", overwrite=True)
             assert facts["node"] == node

@@ -289,7 +289,7 @@ async def test_a_task_that_fails_leaves_nothing_and_says_why(tmp_path):
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"name": "my server_1"}, ("DNS name", "'my-server-1' would do")),
+        ({"name": "my server_1"}, ("DNS name", "'my-server-1' would work")),
         ({"name": "-"}, ("DNS name",)),
         ({"tags": ["no way!"]}, ("'no way!' cannot be a tag",)),
         ({"memory": 4}, ("less than 16 MiB", "4G")),
@@ -319,7 +319,7 @@ async def test_a_task_that_fails_leaves_nothing_and_says_why(tmp_path):
         ({"cloud_init": {"usr": "me"}}, ("cloud_init has no 'usr'", "Did you mean 'user'")),
         ({"cloud_init": {"ip": "10.0.0.5"}}, ("lacks its prefix", "/24")),
         ({"cloud_init": {"ip": "10.0.0.500/24"}}, ("not an IPv4 address",)),
-        ({"cloud_init": {"gateway": "10.0.0.1"}}, ("needs a static ip",)),
+        ({"cloud_init": {"gateway": "10.0.0.1"}}, ("requires a static ip",)),
         ({"cloud_init": {"ip": "10.0.0.5/24", "gateway": "10.0.0.1/24"}}, ("not an IPv4 gateway",)),
         ({"cloud_init": {"ssh_keys": "ssh-rsa nonsense"}}, ("not a public key", "never the private key")),
         ({"cloud_init": {"ip": "dhcp", "ipconfig0": "ip=dhcp"}}, ("ipconfig0 and its parts",)),
@@ -329,8 +329,8 @@ async def test_a_task_that_fails_leaves_nothing_and_says_why(tmp_path):
         ({"options": {"hotplgu": "1"}}, ("no option 'hotplgu'", "Did you mean 'hotplug'")),
         ({"options": {"archive": "pbs:backup/vm/102/2026"}}, ("no option 'archive'", "backup_restore")),
         ({"options": {"force": 1}}, ("no option 'force'",)),
-        ({"options": {"cores": 3}}, ("'cores' is given twice",)),
-        ({"options": {"net0": "virtio,bridge=vmbr0"}}, ("'net0' is given twice",)),
+        ({"options": {"cores": 3}}, ("'cores' is specified twice",)),
+        ({"options": {"net0": "virtio,bridge=vmbr0"}}, ("'net0' is specified twice",)),
         ({"disks": [{"import_from": "/root/disk.qcow2"}]}, ("Only root@pam itself", "content import")),
         ({"disks": [{"import_from": "nothing.qcow2"}]}, ("no disk image 'nothing.qcow2'",)),
         ({"disks": [{"import_from": "local:import/nothing.qcow2"}]}, ("no disk image",)),
@@ -472,7 +472,7 @@ async def test_what_only_root_may_set_is_refused_to_a_token_even_in_a_dry_run(tm
         for dry_run in (True, False):
             text = await quorate.refusal("vm_create", name="web", options=options, dry_run=dry_run)
             assert f"may not set {next(iter(options))}" in text
-            assert "only root@pam logged in by password" in text
+            assert "only root@pam logged in with a password" in text
             assert "qm set VMID" in text
         assert writes(quorate) == before
 

@@ -385,7 +385,7 @@ async def test_a_plan_token_lets_exactly_its_plan_go_once(tmp_path: Path) -> Non
         assert "other arguments" in await quorate.refusal("guest_stop", guest=second["vmid"], plan_token=token)
         await quorate.facts("guest_stop", guest=first["vmid"], plan_token=token)
         await quorate.facts("guest_power", guest=first["vmid"], action="start")
-        assert "used already" in await quorate.refusal("guest_stop", guest=first["vmid"], plan_token=token)
+        assert "already been used" in await quorate.refusal("guest_stop", guest=first["vmid"], plan_token=token)
 
 
 async def test_a_made_up_plan_token_is_refused(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tool, giv
     ("tool", "given", "refused"),
     [
         ("guest_list", {"limit": "abc"}, "cannot take limit='abc'. It must be an integer, at least 1 and at most 200."),
-        ("guest_list", {"type": "docker"}, "cannot take type='docker'. Valid are ct, vm."),
+        ("guest_list", {"type": "docker"}, "cannot take type='docker'. Valid values: ct, vm."),
         ("guest_power", {"guest": 107, "action": "start", "dry_run": "maybe"}, "It must be true or false"),
         ("guest_get", {}, "needs the argument 'guest'. It must be an integer or a string: vmid or name."),
         ("vm_create", {"name": "a", "cores": True}, "cannot take cores=true. It must be an integer."),
@@ -208,7 +208,7 @@ async def test_what_is_not_secret_is_shown_in_a_refusal(tmp_path):
         ("guest_lst", "Did you mean 'guest_list'?"),
         ("nic_add", "Did you mean 'nic_set'?"),
         ("firewall_rule_create", "Did you mean 'firewall_rule_set'?"),
-        ("show_my_snapshots", "Related tools are snapshot_list"),
+        ("show_my_snapshots", "Related tools: snapshot_list"),
         ("xyzzy", "The list of tools has them all."),
     ],
 )

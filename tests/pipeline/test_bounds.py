@@ -71,7 +71,7 @@ async def quickly() -> AsyncIterator[None]:
             "A key in params is 1000000 characters",
         ),
         ("guest_bulk", {"guests": list(range(20_000)), "action": "start"}, "guests holds more than 10000 values"),
-        ("guest_list", {"limit": 10**30}, "limit holds a number of 100 bits. The limit is 63."),
+        ("guest_list", {"limit": 10**30}, "limit contains a number of 100 bits. The limit is 63."),
         ("guest_list", {MANY: 1}, "The name of an argument is 1000000 characters long"),
         (MANY, {}, "The name of the tool is 1000000 characters long"),
         (

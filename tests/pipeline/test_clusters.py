@@ -87,9 +87,9 @@ async def test_guests_of_two_clusters_in_one_call_are_refused(tmp_path):
         assert "several clusters" in text
         assert "lab/playground" in text
         text = await quorate.refusal("guest_power", guest=["lab/100", "prod/100"], action="shutdown")
-        assert "One call is about one cluster" in text
+        assert "A call acts on one cluster" in text
         text = await quorate.refusal("guest_power", guest="lab/100", cluster="prod", action="shutdown")
-        assert "One call is about one cluster" in text
+        assert "A call acts on one cluster" in text
         assert quorate.writes("prod") == quorate.writes("lab") == []
 
 

@@ -310,12 +310,12 @@ async def test_a_guest_that_is_being_started_is_not_stopped_already_and_the_othe
         task = (await quorate.facts("proxmox-start-vm", vmid=STOPPED))["upid"]
         for tool in ("proxmox-stop-vm", "proxmox-shutdown-vm"):
             text = await quorate.refusal(tool, vmid=STOPPED)
-            assert "qmstart is under way" in text
+            assert "qmstart is in progress" in text
             assert f"proxmox-wait-task upid={task}" in text
         await quorate.facts("proxmox-wait-task", upid=task)
         assert "unchanged" in await quorate.facts("proxmox-start-vm", vmid=STOPPED)
         await quorate.facts("proxmox-shutdown-vm", vmid=STOPPED, wait=False)
-        assert "qmshutdown is under way" in await quorate.refusal("proxmox-start-vm", vmid=STOPPED)
+        assert "qmshutdown is in progress" in await quorate.refusal("proxmox-start-vm", vmid=STOPPED)
         await quorate.clock.advance(30)
         assert not guest.running
         await quorate.facts("proxmox-start-vm", vmid=STOPPED, wait=True)

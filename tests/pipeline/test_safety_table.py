@@ -379,8 +379,8 @@ async def test_a_plan_token_works_once_for_its_plan(tmp_path: Path) -> None:
         assert writes(quorate) == []
         await quorate.facts("guest_stop", guest=VM, plan_token=token)
         await quorate.facts("guest_power", guest=VM, action="start")
-        assert "used already" in await quorate.refusal("guest_stop", guest=VM, plan_token=token)
-        assert "used already" in await quorate.refusal("guest_stop", guest=VM, plan_token=f" {token.upper()} ")
+        assert "already been used" in await quorate.refusal("guest_stop", guest=VM, plan_token=token)
+        assert "already been used" in await quorate.refusal("guest_stop", guest=VM, plan_token=f" {token.upper()} ")
 
 
 LIKE_THE_APPROVED: tuple[dict[str, Any], ...] = (
@@ -977,7 +977,7 @@ async def test_a_yes_to_a_host_is_void_once_its_name_leads_elsewhere(tmp_path: P
             plan = await built.quorate.facts("host_remove", host="nas", dry_run=True)
             await built.quorate.facts("host_update", host="nas", **moved)
             text = await built.quorate.refusal("host_remove", host="nas", plan_token=plan["plan_token"])
-            assert "does not fit" in text
+            assert "is not valid for this call" in text
         assert "nas" in [row["name"] for row in await built.quorate.rows("host_list")]
 
 

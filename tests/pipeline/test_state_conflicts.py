@@ -39,8 +39,8 @@ def tool(name, guest, **more):
         (power(STOPPED_CT, "shutdown"), "already stopped"),
         (tool("guest_stop", STOPPED_VM), "already stopped"),
         (tool("guest_stop", STOPPED_CT), "already stopped"),
-        (tool("guest_template", VM_TEMPLATE), "a template already"),
-        (tool("guest_template", CT_TEMPLATE), "a template already"),
+        (tool("guest_template", VM_TEMPLATE), "already a template"),
+        (tool("guest_template", CT_TEMPLATE), "already a template"),
     ],
 )
 async def test_what_is_so_already_is_no_error_and_nothing_is_sent(tmp_path, call, state):
@@ -83,8 +83,8 @@ async def test_what_is_so_already_is_no_error_and_nothing_is_sent(tmp_path, call
         (tool("guest_clone", STOPPED_VM, full=False), ["No linked clone", "full=true"]),
         (tool("guest_clone", STOPPED_CT, full=False), ["No linked clone", "full=true"]),
         (tool("guest_clone", 101, full=False, snapshot="x1"), ["no snapshot 'x1'"]),
-        (tool("guest_clone", VM_TEMPLATE, full=False, storage="tank"), ["do not go with a linked clone"]),
-        (tool("guest_clone", VM_TEMPLATE, full=False, format="raw"), ["do not go with a linked clone"]),
+        (tool("guest_clone", VM_TEMPLATE, full=False, storage="tank"), ["cannot be combined with a linked clone"]),
+        (tool("guest_clone", VM_TEMPLATE, full=False, format="raw"), ["cannot be combined with a linked clone"]),
         (tool("guest_clone", RUNNING_CT), ["running container", "snapshot_create"]),
         (tool("guest_clone", STOPPED_VM, node="pve1"), ["local storage of pve2"]),
         (tool("guest_clone", STOPPED_CT, node="pve1"), ["local storage of pve3"]),
@@ -106,8 +106,8 @@ async def test_what_is_so_already_is_no_error_and_nothing_is_sent(tmp_path, call
         (tool("guest_template", RUNNING_VM), ["running", "action=shutdown"]),
         (tool("guest_template", RUNNING_CT), ["running", "action=shutdown"]),
         # migration
-        (tool("guest_migrate", STOPPED_VM, node="pve2"), ["on pve2 already"]),
-        (tool("guest_migrate", STOPPED_CT, node="pve3"), ["on pve3 already"]),
+        (tool("guest_migrate", STOPPED_VM, node="pve2"), ["already on pve2"]),
+        (tool("guest_migrate", STOPPED_CT, node="pve3"), ["already on pve3"]),
         (tool("guest_migrate", STOPPED_VM, node="pve7"), ["no node 'pve7'"]),
         (tool("guest_migrate", RUNNING_VM, node="pve1", mode="offline"), ["running", "mode=live"]),
         (tool("guest_migrate", RUNNING_CT, node="pve1", mode="live"), ["container", "mode=restart"]),

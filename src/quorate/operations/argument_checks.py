@@ -25,7 +25,7 @@ def refuse_beside(what: str, given: Mapping[str, object], next_step: str) -> Non
     """Of these arguments none goes with `what`."""
     for name, value in given.items():
         if value is not None:
-            raise BadArgument(f"{name} does not go with {what}", next_step=next_step)
+            raise BadArgument(f"{name} cannot be combined with {what}", next_step=next_step)
 
 
 _NOT_NESTED = frozenset(name for name, *_ in CHANGE_ARGUMENTS)

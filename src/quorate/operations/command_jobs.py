@@ -77,9 +77,9 @@ async def _poll(jobs: JobRegistry, found: FoundJob, seconds: float) -> dict[str,
     facts = {"job": found.handle, **state, **about, **output_facts(output, ended=not lost)}
     if known is not None and known.record.back and output.exit_code != 0:
         how = (
-            "How it ended is not known: look first, then leave it or set it back"
+            "Its outcome is unknown: check it first, then keep it or roll it back"
             if lost
-            else "It failed; repair it, or set it back"
+            else "It failed: repair it, or roll it back"
         )
         facts["next"] = Advice(how, SNAPSHOT_ROLLBACK(**known.record.back))
     return facts

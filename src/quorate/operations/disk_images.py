@@ -71,7 +71,7 @@ async def image_size(pve: Cluster, node: str, volid: str, wanted: int | None = N
         raise NotFound(
             f"{volid} cannot be read on {node}",
             why=str(failed),
-            next_step=Advice("See what is there", VOLUME_LIST(storage=volid.partition(":")[0], content="import")),
+            next_step=Advice("See what exists", VOLUME_LIST(storage=volid.partition(":")[0], content="import")),
         ) from None
     if wanted and held > wanted:
         raise BadArgument(
@@ -100,7 +100,9 @@ async def _size_in_archive(pve: Cluster, node: str, volid: str) -> int:
     if inside:
         raise NotFound(f"{storage}:{archive} has no disk {inside!r}", next_step=f"It has {there}")
     raise BadArgument(
-        f"{volid} is an archive, not a disk", why="A disk is imported by its own name in it", next_step=f"Give {there}"
+        f"{volid} is an archive, not a disk",
+        why="An import needs the name of the disk inside it",
+        next_step=f"Give {there}",
     )
 
 
@@ -129,8 +131,8 @@ def _working_storage(rows: list[Resource], node: str, volid: str, target: Resour
         return target.storage
     if not able:
         raise BadArgument(
-            f"{node} has no place to take {volid} out of its archive",
-            why=f"That needs a storage of files that holds images; {source} does not",
+            f"{node} has no storage to extract {volid} to",
+            why=f"That needs a file-based storage with content images, which {source} lacks",
             next_step=Advice(
                 f"An administrator can add content images to {source}; or unpack the archive and upload its disk as "
                 "content import",

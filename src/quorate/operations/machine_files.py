@@ -57,7 +57,11 @@ async def list_folder(into: Transport, path: str) -> tuple[list[Entry], str]:
     """What is in a folder, by name, and a remark if that is not all of it."""
     listing = await files.list_folder(into, guest_path(path, into.system))
     entries = sorted(listing.entries, key=lambda entry: entry.name)
-    cut = f"The folder holds more than the {len(entries)} that were read, in no order" if listing.cut else ""
+    cut = (
+        f"The folder has more entries than the {len(entries)} that were read, in no particular order"
+        if listing.cut
+        else ""
+    )
     return entries, cut
 
 
@@ -159,7 +163,7 @@ def content_bytes(content: str, encoding: Encoding) -> bytes:
     try:
         data = base64.b64decode(content, validate=True) if encoding == "base64" else content.encode()
     except (binascii.Error, ValueError):
-        told = "base64" if encoding == "base64" else "text (it holds half a character)"
+        told = "base64" if encoding == "base64" else "valid text (it contains an invalid Unicode surrogate)"
         raise BadArgument(f"The content is not {told}", next_step="Nothing was written") from None
     if len(data) > MOST_WRITTEN:
         raise BadArgument(

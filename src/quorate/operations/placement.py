@@ -35,7 +35,7 @@ async def choose_vmid(pve: Cluster, wanted: int | None) -> int:
         holder = (await pve.inventory.completed()).by_vmid.get(wanted)
         raise Conflict(
             f"The vmid {wanted} is taken",
-            why=f"It is {holder}" if holder else "A guest has it that is hidden from you",
+            why=f"It is {holder}" if holder else "A guest that is hidden from you has it",
             next_step=f"Give a free one, such as {await pve.get('/cluster/nextid')}, or leave vmid out",
         ) from None
     return wanted

@@ -137,4 +137,4 @@ async def replication_jobs(pve: Cluster, guest: Guest) -> list[dict[str, Any]]:
 def only_for_vms(guest: Guest, name: str, value: object, instead: str) -> None:
     """An argument that means nothing to a container."""
     if value and not guest.is_vm:
-        raise BadArgument(f"{name} does not go with a container, and {guest} is one", next_step=instead)
+        raise BadArgument(f"{name} does not apply to containers, and {guest} is one", next_step=instead)

@@ -204,7 +204,7 @@ CHANGE_ARGUMENTS: tuple[tuple[str, Any, Any], ...] = (
     ),
     (
         SAFELY,
-        Annotated[bool, Meta(description="Take a snapshot of each affected guest first; refused if there is none")],
+        Annotated[bool, Meta(description="Take a snapshot of each affected guest first; refused if impossible")],
         False,
     ),
 )

@@ -42,7 +42,7 @@ def refuse_root_only(
     for name, what in found:
         raise PermissionMissing(
             f"{pve.client.identity} may not set {name}{what}",
-            why="PVE lets only root@pam logged in by password do that; no token can, whatever its privileges",
+            why="PVE lets only root@pam logged in with a password do that; no token can, whatever its privileges",
             next_step=way_out.format(option=name),
         )
 
@@ -54,9 +54,9 @@ def _of_vm(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if name in _VM_OPTIONS or stem == "parallel":
             yield name, ""
         elif stem == "serial" and text != "socket":
-            yield name, f" to a device of the node ({text}); socket is free to all"
+            yield name, f" to a device of the node ({text}); any user may use socket"
         elif stem in ("usb", "hostpci") and "mapping" not in parts and parts.get("host", "").lower() != "spice":
-            yield name, " to a device of the node; one with a resource mapping can be had by mapping=NAME"
+            yield name, " to a device of the node; for one with a resource mapping, use mapping=NAME"
         elif values.bus_of(name) in values.DISKS and values.volume_of(text).startswith("/"):
             yield name, " to a path of the node"
 

@@ -38,7 +38,7 @@ _NOT_HELD = {
 """By the first part of the path below the guest's own."""
 _NOT_NEEDED = {
     **dict.fromkeys(("clone", "migrate", "remote_migrate"), "Nothing in the guest changes, so no snapshot is needed"),
-    "snapshot": "It is about snapshots itself",
+    "snapshot": "This call itself manages snapshots",
 }
 _WITHOUT = "Call again without `safely`"
 
@@ -95,7 +95,7 @@ def _cleanup(names: Mapping[str, str]) -> Advice:
     """
     [(vmid, name), *more] = names.items()
     which = "each of the snapshots" if more else "the snapshot"
-    return Advice(f"Delete {which} once the change has proved itself", SNAPSHOT_DELETE(guest=vmid, snapshot=name))
+    return Advice(f"Delete {which} once you have verified the change", SNAPSHOT_DELETE(guest=vmid, snapshot=name))
 
 
 def _vmid_of(step: Call | Action) -> int | None:
@@ -149,7 +149,7 @@ async def _refuse_conflict(pve: Cluster, guest: Guest, step: Call | Action) -> N
         known = await storages_on(pve, guest.row.node)
         disks = data_volumes(await guest.get("config"))
         if any(one.storage in known and known[one.storage].plugintype in NEWEST_ONLY for one in disks):
-            raise _refusal("ZFS can only go back to the newest snapshot, which would be the one taken now", guest)
+            raise _refusal("ZFS can only roll back to the newest snapshot, which would be the one taken now", guest)
 
 
 async def _snapshot(one: _Protected, plan: Plan) -> tuple[str, Call | Action]:

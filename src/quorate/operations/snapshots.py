@@ -141,7 +141,7 @@ def check_name(kind: str, name: str) -> None:
     rules = f"A name begins with a letter, then has letters, digits, - and _; it has 2 to {LONGEST_NAME} characters"
     if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         near = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:LONGEST_NAME]
-        hint = f"{near!r} would do" if _NAME.fullmatch(near) else "Choose another, or leave snapshot out"
+        hint = f"{near!r} would work" if _NAME.fullmatch(near) else "Choose another, or leave snapshot out"
         raise BadArgument(f"{name!r} is not a name for a snapshot", why=rules, next_step=hint)
     if name in _RESERVED[kind]:
         raise BadArgument(f"PVE reserves the name {name!r}", next_step="Choose another name")
@@ -209,7 +209,7 @@ async def snapshot_rollback(
             ),
         )
     await _refuse_newer(pve, found, snapshots, row)
-    says = f"Set {found} back to snapshot {snapshot}"
+    says = f"Roll {found} back to snapshot {snapshot}"
     calls = [guest_call(found, "POST", f"snapshot/{snapshot}/rollback", says)]
     resumes = bool(row.get("vmstate"))
     if start and not resumes:
@@ -266,8 +266,8 @@ async def _refuse_newer(pve: Cluster, guest: Guest, snapshots: list[dict[str, An
     ]
     if blocking:
         raise Conflict(
-            f"{guest} cannot go back to {row['name']}: ZFS can only go back to the newest snapshot",
-            why=f"Newer are {', '.join(blocking)}",
+            f"{guest} cannot be rolled back to {row['name']}: ZFS can only roll back to the newest snapshot",
+            why=f"Newer snapshots: {', '.join(blocking)}",
             next_step=Advice(
                 "Delete those first, or clone the guest",
                 SNAPSHOT_DELETE(guest=guest.vmid, snapshot=blocking[-1]),

@@ -196,7 +196,7 @@ async def find(pve: Cluster, volid: str, node: str | None = None) -> StoredVolum
     found = [volume for volume in volumes if volume.volid == volid]
     if not found:
         hint = suggest(
-            volid, sorted({volume.volid for volume in volumes}), Advice("See what is there", VOLUME_LIST), count=2
+            volid, sorted({volume.volid for volume in volumes}), Advice("See what exists", VOLUME_LIST), count=2
         )
         raise NotFound(f"There is no volume {volid!r}", next_step=hint)
     if len(found) > 1:

@@ -133,7 +133,7 @@ class Approver:
         used = await self.approvals.use(token, request.caller, request.digest, request.identity)
         if not used:
             raise Refused(
-                f"The plan token does not fit: {used}",
+                f"The plan token is not valid for this call: {used}",
                 next_step="Call again with dry_run=true; the new plan comes with a new token. Nothing was done",
             )
         return Consent("plan token", token)
@@ -181,7 +181,7 @@ def _pending(row: Approval, settings: ApprovalSettings, *, provable: bool) -> Ap
     first = "" if provable else f"first sets a passphrase with `{settings.command(SET_PASSPHRASE)}`, and then "
     return ApprovalPending(
         f"{row.summary}: waits for an operator's approval {row.id}",
-        why="Nothing destructive happens on an assistant's word alone",
+        why="Nothing destructive happens at an assistant's request alone",
         next_step=(
             f"Nothing was done. The operator {first}can {settings.ways(row.id)}; then repeat exactly the same call"
         ),

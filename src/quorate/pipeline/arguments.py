@@ -116,7 +116,9 @@ def _measured(argument: str, value: Any) -> int:
                 _refuse_odd_number(argument, one)
             values += 1
         if values + len(below) > MOST_VALUES:
-            raise WrongArguments(f"{argument} holds more than {MOST_VALUES} values", why=f"The limit is {MOST_VALUES}")
+            raise WrongArguments(
+                f"{argument} contains more than {MOST_VALUES} values", why=f"The limit is {MOST_VALUES}"
+            )
         if not below:
             return texts
         level = below
@@ -134,9 +136,9 @@ def _refuse_long_number(argument: str, text: str) -> None:
 
 def _refuse_odd_number(argument: str, number: float) -> None:
     if isinstance(number, float) and not math.isfinite(number):
-        raise WrongArguments(f"{argument} holds {number}, which is not a number")
+        raise WrongArguments(f"{argument} contains {number}, which is not a finite number")
     if isinstance(number, int) and abs(number) > _MOST_INT:
-        raise WrongArguments(f"{argument} holds a number of {number.bit_length()} bits", why="The limit is 63")
+        raise WrongArguments(f"{argument} contains a number of {number.bit_length()} bits", why="The limit is 63")
 
 
 def _refuse_half_characters(argument: str, text: str) -> None:
@@ -145,7 +147,7 @@ def _refuse_half_characters(argument: str, text: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise WrongArguments(f"{argument} holds half a character (a lone surrogate)") from None
+            raise WrongArguments(f"{argument} contains an invalid Unicode surrogate") from None
 
 
 def decode(operation: Declared, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def _explain(operation: Declared, given: Mapping[str, Any], error: str) -> Wrong
     where = _WHERE.search(error)
     name = where["name"] if where else ""
     if not name:
-        return WrongArguments(f"The arguments of {operation.name} do not fit", why=error)
+        return WrongArguments(f"The arguments of {operation.name} are invalid", why=error)
     shown = _show(name, given.get(name))
     return WrongArguments(
         f"{operation.name} cannot take {name}={shown}"
@@ -256,7 +258,7 @@ def _expected(operation: Declared, name: str, got: object = None) -> str:
     choices = schema.get("enum") or [one["const"] for one in schema.get("anyOf", ()) if "const" in one]
     if choices:
         hint = "" if got is None else suggest(str(got), choices, "")
-        return f"{hint} Valid are {', '.join(choices)}".strip()
+        return f"{hint} Valid values: {', '.join(choices)}".strip()
     kinds = [_kind(one) for one in ([schema] if "type" in schema else schema.get("anyOf", []))]
     bounds = [
         f"{word} {schema[key]:g}" for key, word in (("minimum", "at least"), ("maximum", "at most")) if key in schema

@@ -32,7 +32,7 @@ COMMANDS = (
     "under allow in [inside] names it"
 )
 TAKEOVER = (
-    "What a guest boots from, and the logins that cloud-init creates, decide about everything in it, so a rule that "
+    "What a guest boots from, and the logins that cloud-init creates, control everything in it, so a rule that "
     "denies `destroy` there denies changing them"
 )
 ON_A_NODE = "a command on a Proxmox VE node can do anything to every guest"

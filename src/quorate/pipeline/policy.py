@@ -137,8 +137,7 @@ class Rulebook:
                 if rule.about_targets and (before, after) == ((False, True) if rule.allows else (True, False)):
                     return self._hidden_refusal(operation, one, None) or Refused(
                         f"{operation.name} is refused by the rule {rule.name!r}",
-                        why=f"It would {'bring' if rule.allows else 'take'} {one} "
-                        + ("under what the rule allows" if rule.allows else "out of what the rule protects"),
+                        why=f"The rule would then {'allow changes to' if rule.allows else 'no longer protect'} {one}",
                         next_step=_where(rule),
                         facts={"rule": rule.name},
                     )

@@ -58,7 +58,7 @@ async def _check_rights(
     if cluster.client.is_token and (root_only(endpoint.permission) or not endpoint.allow_token):
         raise PermissionMissing(
             f"{identity} may not {asked}",
-            why="PVE reserves this for root@pam logged in by password"
+            why="PVE reserves this for root@pam logged in with a password"
             if root_only(endpoint.permission)
             else "No token may",
         )

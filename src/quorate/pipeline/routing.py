@@ -49,7 +49,7 @@ async def route(
     wanted = list(dict.fromkeys([*([str(named).strip()] if named is not None else []), *prefixes]))
     if len(wanted) > 1:
         raise BadArgument(
-            f"One call is about one cluster, not about {' and '.join(wanted)}", next_step="Make a call for each of them"
+            f"A call acts on one cluster, not on {' and '.join(wanted)}", next_step="Make a call for each of them"
         )
     if wanted:
         return Route([sites.find(wanted[0], caller)], arguments)

@@ -63,7 +63,7 @@ async def acl_set(
     if not open_pairs:
         return Plan(
             summary,
-            unchanged=(f"{', '.join(holders)} {'holds' if len(holders) == 1 else 'hold'} it on {path} already",),
+            unchanged=(f"{', '.join(holders)} already {'has' if len(holders) == 1 else 'have'} it on {path}",),
         )
     who = list(dict.fromkeys(who for who, _ in open_pairs))
     wanted = [role for role in dict.fromkeys(roles) if any(role == open_role for _, open_role in open_pairs)]
@@ -139,7 +139,7 @@ def _nothing_to_revoke(
 ) -> NotFound:
     there = ", ".join(f"{who} {role}" for who, role in sorted(present)[:LOST_SHOWN]) or "nobody holds a role there"
     return NotFound(
-        f"{', '.join(holders)} does not hold {', '.join(wanted)} on {path}",
+        f"{', '.join(holders)} does not have {', '.join(wanted)} on {path}",
         why=f"On {path} itself: {there}",
         next_step=Advice("The privileges may come from a path above or from a group", ACCESS_LIST(kind="acl")),
     )

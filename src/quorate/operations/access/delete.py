@@ -43,7 +43,7 @@ async def access_delete(
 ) -> Plan:
     """Delete a user (with its tokens), group, role, API token or pool, and the ACL entries that name it."""
     if remove_members and kind != "pool":
-        raise BadArgument(f"remove_members does not go with kind={kind}", next_step="It is for pools")
+        raise BadArgument(f"remove_members cannot be combined with kind={kind}", next_step="It is for pools")
     if kind == "pool":
         return await plan_pool_deletion(pve, name, remove_members=remove_members)
     known = await _existing(pve, kind)
@@ -81,11 +81,11 @@ def _path(kind: str, name: str) -> str:
 def _refuse_own(pve: Cluster, kind: str, name: str, entry: dict[str, Any]) -> None:
     identity = pve.client.identity
     if name in (identity, owner_of(identity)):
-        raise Conflict(f"Quorate itself works as {identity}", next_step="Delete it on a node, if that is meant")
+        raise Conflict(f"Quorate itself logs in as {identity}", next_step="To delete it anyway, do so on a node")
     if kind == "user" and name == ROOT:
         raise Conflict(f"{ROOT} cannot be deleted: PVE needs it")
     if kind == "role" and entry.get("special"):
-        raise Conflict(f"Role {name} comes with PVE and cannot be deleted")
+        raise Conflict(f"Role {name} is built into PVE and cannot be deleted")
 
 
 def _goes_along(entry: dict[str, Any], kind: str, name: str) -> bool:

@@ -93,7 +93,7 @@ def parse_expiry(pve: Cluster, given: str | int) -> int:
             f"{given!r} is not an expiry", next_step="Write never, 12h, 90d, 4w, 2027-01-31 or a Unix time"
         ) from None
     if at <= now:
-        raise BadArgument(f"{given} is over already", next_step="Give a time in the future, or never")
+        raise BadArgument(f"{given} is in the past", next_step="Give a time in the future, or never")
     return at
 
 

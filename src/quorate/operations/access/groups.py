@@ -59,7 +59,7 @@ async def group_set(
         else:
             calls.append(_membership(pve, user, group, mine, joins=user in joining))
     if not calls and not unchanged:
-        unchanged.append(f"group {group} is already like that")
+        unchanged.append(f"group {group} already has these settings")
     brings = [f"{entry['roleid']} on {entry['path']}" for entry in await acl(pve) if holder(entry) == f"@{group}"]
     facts = {"rights_of_group": brings[:ENTRIES_SHOWN]} if brings and (joining or leaving) else {}
     return Plan(f"Set group {group}", tuple(calls), tuple(unchanged), facts=facts, after=forget_own_rights(pve))

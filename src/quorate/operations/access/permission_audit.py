@@ -63,7 +63,7 @@ async def permission_audit(
     access level, with the pveum commands that grant it."""
     identity = who or pve.client.identity
     if tool and level:
-        raise BadArgument("tool and level do not go together", next_step="Ask for one at a time")
+        raise BadArgument("tool and level cannot be combined", next_step="Ask for one at a time")
     asked = await _paths(pve, paths or [], guests)
     rights = await _Rights.of(pve, identity)
     answer: dict[str, Any] = {"who": identity}
@@ -72,7 +72,7 @@ async def permission_audit(
     if level:
         return answer | await _for_level(pve, rights, level, toolsets, asked)
     if arguments or toolsets:
-        raise BadArgument("arguments go with tool, toolsets with level")
+        raise BadArgument("arguments requires tool, and toolsets requires level")
     held = await rights.on(asked) if asked else await rights.everywhere()
     answer |= {"rights": await _describe(pve, held)}
     if privileges:
@@ -225,7 +225,7 @@ async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[st
     if root := only_for_root(facts, wanted):
         answer["only_root"] = root
     if stopped is not None:
-        answer["note"] = f"Quorate's own privileges do not reach far enough to know the whole call: {stopped.what}"
+        answer["note"] = f"Quorate's own privileges are not sufficient to determine the whole call: {stopped.what}"
     return {"plan": plan.summary if plan else "", **answer}
 
 

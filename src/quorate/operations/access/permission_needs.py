@@ -133,7 +133,7 @@ CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 # What a read-only token does not get, because PVE ties it to a privilege that also allows changes.
 _BEYOND_READ: Final[Mapping[str, tuple[str, str]]] = {
     "to see the pending updates of nodes": ("nodes", "Sys.Modify on /nodes"),
-    "to see backups (PVE shows them only to those who may make them)": (
+    "to see backups (PVE shows them only to users who may create them)": (
         "backups storage reports",
         "VM.Backup on /vms and Datastore.AllocateSpace on /storage",
     ),

@@ -100,7 +100,7 @@ async def pool_set(
     calls += _moving(pve, pool, add, joins=True, move=move) + _moving(pve, pool, take, joins=False)
     unchanged = _already(pool, now, joining, leaving, storages, remove_storages or [])
     if not calls and not unchanged:
-        unchanged = (f"pool {pool} is already like that",)
+        unchanged = (f"pool {pool} already has these settings",)
     rights = await _rights_on(pve, pool) if any(add.values()) or any(take.values()) else []
 
     async def after() -> dict[str, Any]:

@@ -35,7 +35,7 @@ async def access_list(
     With name, roles are shown with their privileges and a pool with its members.
     """
     if enabled is not None and kind != "users":
-        raise BadArgument(f"enabled does not go with kind={kind}", next_step="It filters users")
+        raise BadArgument(f"enabled cannot be combined with kind={kind}", next_step="It filters users")
     if kind == "pools" and name is not None:
         return await pools.members(pve, name, limit=limit, offset=offset)
     columns, rows, identifying = await _LISTS[kind](pve)

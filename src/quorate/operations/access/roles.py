@@ -43,7 +43,7 @@ async def role_set(
     held = set(filter(None, (now or {}).get("privs", "").split(",")))
     wanted = {"replace": set(privileges), "add": held | set(privileges), "remove": held - set(privileges)}[mode]
     if now is not None and wanted == held:
-        return Plan(f"Set role {role}", unchanged=(f"role {role} is already like that",))
+        return Plan(f"Set role {role}", unchanged=(f"role {role} already has these settings",))
 
     async def settled() -> bool:
         there = (await roles(pve)).get(role)
@@ -61,7 +61,7 @@ async def role_set(
 
 def _check_role_name(role: str, now: dict[str, Any] | None, mode: str) -> None:
     if now is not None and now.get("special"):
-        raise Conflict(f"Role {role} comes with PVE and cannot be changed", next_step="Make a role of your own")
+        raise Conflict(f"Role {role} is built into PVE and cannot be changed", next_step="Create your own role")
     if now is not None:
         return
     if mode == "remove":
@@ -69,7 +69,7 @@ def _check_role_name(role: str, now: dict[str, Any] | None, mode: str) -> None:
     if not PLAIN_ID.fullmatch(role):
         raise BadArgument(f"{role!r} is not a role name", next_step="Use letters, digits, dot, dash and underscore")
     if role.upper().startswith("PVE"):
-        raise BadArgument("Names of roles that begin with PVE are kept for PVE itself", next_step="Choose another name")
+        raise BadArgument("Role names that begin with PVE are reserved for PVE itself", next_step="Choose another name")
 
 
 async def _holders_of(pve: Cluster, role: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ async def token_create(
         return await _renewal(pve, token, path, exists)
     if exists:
         raise Conflict(
-            f"Token {token} exists already",
+            f"Token {token} already exists",
             why="PVE never shows its secret again",
             next_step="Give regenerate=true for a new secret, or choose another name",
         )
@@ -59,7 +59,7 @@ def _creation(
     params |= {} if expire is None else {"expire": parse_expiry(pve, expire)}
     params |= {"comment": comment} if comment else {}
     call = Call(f"Create token {token}", "POST", path, params, Target("token", token), settled=settled)
-    warnings = [] if privsep else [f"It can do all that {token.partition('!')[0]} can do"]
+    warnings = [] if privsep else [f"It can do everything that {token.partition('!')[0]} can do"]
     if not params.get("expire"):
         warnings.append("It never expires")
     return Plan(
@@ -79,7 +79,7 @@ async def _renewal(pve: Cluster, token: str, path: str, exists: bool) -> Plan:
     if token == pve.client.identity:
         raise Conflict(
             f"Quorate itself works with {token} and would be locked out",
-            next_step="Renew it on a node, with its config",
+            next_step="Renew it on a node, and update Quorate's configuration",
         )
     facts = await pve.facts()
     if "regenerate" not in facts.endpoint("PUT", _ONE).parameters:
@@ -91,7 +91,7 @@ async def _renewal(pve: Cluster, token: str, path: str, exists: bool) -> Plan:
     return Plan(
         call.says,
         (call,),
-        warnings=("Anything that uses the old secret is refused from now on",),
+        warnings=("Anything that still uses the old secret will be refused",),
         from_answers=lambda answers: _handed_over(token, answers),
     )
 

@@ -99,14 +99,14 @@ def _change_user(pve: Cluster, user: str, now: dict[str, Any], given: dict[str, 
     if password:
         raise BadArgument(
             f"The password of {user} cannot be changed here",
-            why="PVE takes a new password of an existing user only from a person who is logged in",
+            why="PVE accepts a new password for an existing user only from a person who is logged in",
             next_step=f"On a node: `pveum passwd {user}`",
         )
     if user == owner_of(pve.client.identity) and given.get("enable") == 0:
-        raise Conflict(f"Quorate itself logs in as {user}", next_step="Disable it on a node, if that is meant")
+        raise Conflict(f"Quorate itself logs in as {user}", next_step="To disable it anyway, do so on a node")
     changed = {name: value for name, value in given.items() if not _same(now, name, value)}
     if not changed:
-        return Plan(f"Change user {user}", unchanged=(f"user {user} is already like that",))
+        return Plan(f"Change user {user}", unchanged=(f"user {user} already has these settings",))
     call = Call(
         f"Change user {user}",
         "PUT",

@@ -35,14 +35,14 @@ _FAULTS = (
     (lambda path: "%" in path, "It has percent-encoded characters", "Write it decoded; nothing in PVE needs encoding"),
     (
         lambda path: path.lstrip("/").partition("/")[0].lower() in _FORMATS,
-        "It names the transport",
+        "It contains the API prefix",
         "Begin after /api2/json, such as /nodes or /cluster/status",
     ),
     (lambda path: not path.startswith("/"), "It does not begin with a slash", "Write it like /nodes/pve1/status"),
     (lambda path: _PLAIN.fullmatch(path) is None, "It has characters that no PVE path has", "Write it plainly"),
     (lambda path: "//" in path, "It has an empty part", "Write single slashes"),
     (lambda path: len(path) > 1 and path.endswith("/"), "It ends with a slash", "Leave the last slash out"),
-    (lambda path: {".", ".."} & set(path.split("/")), "It has . or .. as a part", "Name the real place"),
+    (lambda path: {".", ".."} & set(path.split("/")), "It has . or .. as a part", "Write the actual path"),
 )
 
 

@@ -60,7 +60,7 @@ def bounded(value: Any, *, limit: int, offset: int) -> Table | dict[str, Any]:
         if value and all(isinstance(one, Mapping) for one in value):
             return _table(value, limit, offset)
         return _page(("value",), [[_cell(one)] for one in value], limit, offset)
-    return {"data": "PVE answered with nothing" if value is None else cut(value)}
+    return {"data": "PVE returned an empty answer" if value is None else cut(value)}
 
 
 def _table(rows: list[Mapping[str, Any]], limit: int, offset: int) -> Table:

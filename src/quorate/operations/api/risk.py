@@ -37,13 +37,13 @@ class Reason(enum.Enum):
         """Whether another call can bring back what was there before."""
 
     READS = Risk.READ, "it reads"
-    ASKS_GUEST = Risk.LOOK_INSIDE, "the guest itself is asked"
+    ASKS_GUEST = Risk.LOOK_INSIDE, "the guest itself is queried"
     SHOWS_FILES = Risk.LOOK_INSIDE, "it shows files of guests"
-    ASKS_OUTSIDE = Risk.LOOK_INSIDE, "PVE asks a machine outside the cluster"
+    ASKS_OUTSIDE = Risk.LOOK_INSIDE, "PVE contacts a machine outside the cluster"
 
     CHANGES = Risk.CHANGE, "it changes something that can be changed back"
 
-    DELETES = Risk.DESTROY, "it deletes what can be made again"
+    DELETES = Risk.DESTROY, "it deletes something that can be created again"
     DELETES_DATA = Risk.DESTROY, "it deletes data", False
     DELETES_LOGIN = Risk.DESTROY, "it deletes a login and its secrets", False
     ENDS_TASK = Risk.DESTROY, "it ends a task halfway"
@@ -51,13 +51,13 @@ class Reason(enum.Enum):
     JOINS_POOL = Risk.DESTROY, "roles on a pool apply to its members"
     FIREWALL = Risk.DESTROY, "it opens or closes the firewall"
     NETWORKS = Risk.DESTROY, "it rewrites the networks of nodes"
-    DROPS_EDITS = Risk.DESTROY, "it drops edits for good", False
+    DROPS_EDITS = Risk.DESTROY, "it discards edits permanently", False
     NODE_FILE = Risk.DESTROY, "it overwrites a file of the node"
     STOPS_NODE = Risk.DESTROY, "it stops a node or all its guests", False
-    STOPS_GUESTS = Risk.DESTROY, "it stops guests, by force in the end", False
+    STOPS_GUESTS = Risk.DESTROY, "it stops guests, if necessary by force", False
     STOPS_SERVICE = Risk.DESTROY, "the node may be lost to the cluster"
-    UNGUARDED = Risk.DESTROY, "it decides whether guests are saved"
-    ANY_CALL = Risk.DESTROY, "it runs any other calls", False
+    UNGUARDED = Risk.DESTROY, "it decides whether guests are recovered"
+    ANY_CALL = Risk.DESTROY, "it runs arbitrary other calls", False
     OVERWRITES_DISK = Risk.DESTROY, "it overwrites a disk", False
     STOPS_STORAGE = Risk.DESTROY, "it stops storage"
     CERTIFICATE = Risk.DESTROY, "it overwrites the certificate and its key", False
@@ -69,28 +69,28 @@ class Reason(enum.Enum):
     MONITOR = Risk.DESTROY, "QEMU executes any monitor command", False
     SETS_PASSWORD = Risk.DESTROY, "it sets a password", False
     REPLACES_SECRET = Risk.DESTROY, "it drops a stored secret, which cannot be read back", False
-    OPENS_CONSOLE = Risk.DESTROY, "it opens a way in"
-    MAPS_DEVICE = Risk.DESTROY, "it hands devices or folders of the nodes to guests"
-    NEW_STORAGE = Risk.DESTROY, "it opens folders, disks or servers to anyone who may use storages"
+    OPENS_CONSOLE = Risk.DESTROY, "it opens a console"
+    MAPS_DEVICE = Risk.DESTROY, "it gives guests devices or folders of the nodes"
+    NEW_STORAGE = Risk.DESTROY, "it gives storage users access to folders, disks or servers"
 
     FORCED = Risk.DESTROY, "by force", False
     LOCKS = Risk.DESTROY, "only root on the node can unlock it again", False
-    TAKES_DISK = Risk.DESTROY, "it takes a disk away"
+    TAKES_DISK = Risk.DESTROY, "it removes a disk"
     REASSIGNS_DISK = Risk.DESTROY, "it gives a disk to another guest"
-    TAKES_DEVICE = Risk.DESTROY, "it takes a device away"
-    DISK_PLACE = Risk.DESTROY, "it may take the place of a disk"
+    TAKES_DEVICE = Risk.DESTROY, "it removes a device"
+    DISK_PLACE = Risk.DESTROY, "it may replace a disk"
     FOREIGN_VOLUME = Risk.DESTROY, "the volume belongs to another guest, or its owner is unknown", False
     COPIES_VOLUME = Risk.DESTROY, "it copies the data of another guest, or of an unknown owner"
     NODE_DEVICE = Risk.DESTROY, "it gives the guest a device or folder of the node"
     PRIVILEGED = Risk.DESTROY, "root in the container is root on the node"
-    NODE_CODE = Risk.DESTROY, "the node runs what it says"
+    NODE_CODE = Risk.DESTROY, "the node executes its content"
     DELETES_SOURCE = Risk.DESTROY, "it deletes the source", False
     PRUNES = Risk.DESTROY, "it deletes older backups", False
     BACKUPS = Risk.DESTROY, "backups may be lost", False
     DELETES_COPIES = Risk.DESTROY, "it deletes the copies", False
     DROPS_COPIES = Risk.DESTROY, "copies of data may be dropped", False
-    REDIRECTS = Risk.DESTROY, "stored secrets, or everybody's traffic, may go to another machine", False
-    UNREADABLE = Risk.DESTROY, "it cannot be read with certainty", False
+    REDIRECTS = Risk.DESTROY, "stored secrets or all traffic may be sent to another machine", False
+    UNREADABLE = Risk.DESTROY, "it cannot be parsed reliably", False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ _RULES: Final = (
     ("PUT", r"/pools(/.*)?", Reason.JOINS_POOL),
     ("POST PUT", r"/(cluster|nodes/{node}|cluster/sdn/vnets/{vnet})/firewall/.*", Reason.FIREWALL),
     ("PUT", r"/nodes/{node}/network|/cluster/sdn", Reason.NETWORKS),
-    ("POST", r"/nodes/{node}/ceph/init", Reason.NETWORKS),  # also those of a Ceph that is there already
+    ("POST", r"/nodes/{node}/ceph/init", Reason.NETWORKS),  # also those of a Ceph that already exists
     ("POST", r"/cluster/sdn/rollback", Reason.DROPS_EDITS),
     ("PUT POST", r"/nodes/{node}/(dns|hosts)", Reason.NODE_FILE),
     ("POST", r"/nodes/{node}/(status|stopall)", Reason.STOPS_NODE),
@@ -468,7 +468,7 @@ class Refusal:
 
 
 _REFUSED: Final[tuple[tuple[str, str, Refusal], ...]] = (
-    (_WRITES + " GET", _CONSOLES, Refusal("it opens a console or tunnel, which needs a live connection")),
+    (_WRITES + " GET", _CONSOLES, Refusal("it opens a console or tunnel, which needs a live connection of its own")),
     ("GET POST", r"/access/(ticket|vncticket|openid/.+)", Refusal("it hands out tickets, which are credentials")),
     (_WRITES, r"/access/(password|tfa/.+)", Refusal("passwords and second factors belong to the person who logs in")),
     ("POST", r".*/storage/{storage}/upload", Refusal("it takes a file", IMAGE_UPLOAD)),

@@ -193,7 +193,7 @@ def _downtime(guests: Sequence[Guest], mode: str) -> tuple[str, ...]:
 async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
     wanted = refs if isinstance(refs, list) else [refs]
     if not wanted or len(wanted) > GUESTS_AT_ONCE:
-        raise BadArgument(f"{len(wanted)} guests are given", next_step=f"Give between 1 and {GUESTS_AT_ONCE}")
+        raise BadArgument(f"{len(wanted)} guests were specified", next_step=f"Give between 1 and {GUESTS_AT_ONCE}")
     return await pve.guests(wanted)
 
 

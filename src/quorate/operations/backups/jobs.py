@@ -169,7 +169,7 @@ async def backup_job_set(
         new = job or f"backup-{uuid.uuid4().hex[:12]}"
         return _creation(pve, new, given | _pruning(old, keep), warnings)
     if not given:
-        raise BadArgument("Nothing to change is given", next_step="Give what to change: schedule, storage, …")
+        raise BadArgument("No changes were specified", next_step="Give the settings to change: schedule, storage, …")
     return _alteration(pve, old, given | _pruning(old, keep), warnings)
 
 
@@ -207,14 +207,16 @@ async def _selected(
     """The parameters that say which guests are meant; one way of saying it only."""
     ways = [name for name, value in (("guest", guest), ("pool", pool), ("all", every)) if value]
     if len(ways) > 1:
-        raise BadArgument(f"{' and '.join(ways)} do not go together", next_step="Give one of guest, pool and all")
+        raise BadArgument(f"{' and '.join(ways)} cannot be combined", next_step="Give one of guest, pool and all")
     if guest is not None and exclude is not None:
-        raise BadArgument("exclude does not go with guest", next_step="Leave it out: only the guests named are meant")
+        raise BadArgument(
+            "exclude cannot be combined with guest", next_step="Leave it out: the job includes only the guests you name"
+        )
     if exclude is not None and (pool or (not ways and old is not None and old.get("pool"))):
         raise BadArgument(
-            "exclude does not go with pool",
-            why="PVE ignores exclude for the jobs of a pool and would back these guests up all the same",
-            next_step="Take the guests out of the pool, or name those that are meant with guest",
+            "exclude cannot be combined with pool",
+            why="PVE ignores exclude for the jobs of a pool and would back these guests up anyway",
+            next_step="Remove the guests from the pool, or name the guests to include with guest",
         )
     if exclude is not None and not ways and (old is None or old.get("vmid")):
         raise BadArgument("exclude needs all=true", next_step="Say what the guests are excluded from")
@@ -272,7 +274,7 @@ def _alteration(pve: Cluster, old: dict[str, Any], given: dict[str, Any], warnin
     job = str(old["id"])
     changes = sorted(key for key, value in given.items() if _text(old.get(key)) != _text(value))
     if not changes:
-        return Plan(f"Change backup job {job}", unchanged=(f"Backup job {job} is already like that",))
+        return Plan(f"Change backup job {job}", unchanged=(f"Backup job {job} already has these settings",))
 
     async def settled() -> bool:
         now = await pve.get(f"{JOBS}/{job}")

@@ -109,7 +109,7 @@ async def backup_restore(
         guest = await pve.guest(taken.vmid)
         if not overwrite:
             raise Conflict(
-                f"{guest} exists already",
+                f"{guest} already exists",
                 next_step="Leave vmid out to restore beside it, or give overwrite=true to replace it (needs access "
                 "admin)",
             )

@@ -94,7 +94,7 @@ async def node_get(pve: Cluster, node: str) -> dict[str, Any]:
         return {
             "node": node,
             "status": row.status,
-            "next": "It does not answer, and the other nodes know nothing more about it.",
+            "next": "It does not answer, and the other nodes have no details about it.",
         }
     status, rows = await asyncio.gather(pve.get(f"/nodes/{node}/status"), pve.inventory.rows())
     here = [other for other in rows if other.node == node]

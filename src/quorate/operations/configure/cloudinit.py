@@ -112,7 +112,9 @@ async def cloudinit_set(
     changed = {key: value for key, value in wanted.items() if value != "" and not is_set(key, value, config)}
     drive = _drive(config)
     if not wanted and regenerate is None and drive:
-        raise BadArgument("No setting is given", next_step="Give one, such as user or ssh_keys, or regenerate=true")
+        raise BadArgument(
+            "No setting was specified", next_step="Give one, such as user or ssh_keys, or regenerate=true"
+        )
     made = {} if drive else await _new_drive(pve, found, config, storage)
     return await _plan(pve, found, config, {**changed, **made}, removed, made, regenerate)
 
@@ -143,7 +145,7 @@ async def _plan(
                 f"The drive is not written again, which needs {REGENERATE} on /vms/{guest.vmid}; "
                 "the guest gets the settings at its next start from PVE"
             )
-    unchanged = () if touched else (f"The settings of {guest} are like that already",)
+    unchanged = () if touched else (f"{guest} already has these settings",)
     facts = {"drive": f"{next(iter(made))} on {next(iter(made.values())).partition(':')[0]}"} if made else {}
     return Plan(
         f"Set cloud-init of {guest}",
@@ -243,7 +245,7 @@ async def _new_drive(pve: Cluster, guest: Guest, config: Config, storage: str | 
     slot = _free_place(config)
     if slot is None:
         raise Conflict(
-            f"{guest} has no place left for the cloud-init drive",
+            f"{guest} has no free slot for the cloud-init drive",
             next_step=Advice("Free one", DISK_CHANGE(guest=guest.vmid, action="detach")),
         )
     boots = values.boot_disk(config, is_vm=True)

@@ -25,7 +25,7 @@ Settings = Annotated[dict[str, Any], Meta(description="ssd, discard, iothread, c
 def mount(guest: Guest, slot: str, path: str | None) -> dict[str, str]:
     if guest.is_vm:
         if path is not None:
-            raise BadArgument("path goes with containers only", next_step="Leave it out and mount it inside the VM")
+            raise BadArgument("path applies to containers only", next_step="Leave it out and mount it inside the VM")
         return {}
     if path is None or not path.startswith("/"):
         raise BadArgument(f"{guest} needs a path to mount {slot} at", next_step="Give path, such as /data")

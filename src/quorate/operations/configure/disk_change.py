@@ -194,7 +194,7 @@ async def _move(
     summary = f"Move {key} of {guest} ({volume}) to {storage}"
     row = await storage_with_room(pve, guest, storage, 0, force=True)
     if volume.partition(":")[0] == storage and format in (None, format_of(volume)):
-        return Plan(summary, unchanged=(f"{key} of {guest} is on {storage} already",))
+        return Plan(summary, unchanged=(f"{key} of {guest} is already on {storage}",))
     await with_room(pve, row, size_of(str(config[key])))
     if not guest.is_vm and await guest.status() == "running":
         raise Conflict(
@@ -242,7 +242,7 @@ async def _resize(pve: Cluster, guest: Guest, disk: str | None, size: str | None
             ),
         )
     if wanted == now:
-        return Plan(summary, unchanged=(f"{key} of {guest} has {shown(now)} already",))
+        return Plan(summary, unchanged=(f"{key} of {guest} already has {shown(now)}",))
     volume = values.volume_of(str(config[key]))
     if volume.endswith(".qcow2"):
         await refuse_in_snapshot(guest, config, volume, f"{key} of {guest} cannot grow now")

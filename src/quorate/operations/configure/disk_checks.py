@@ -31,7 +31,7 @@ def existing_disk(guest: Guest, config: Config, key: str | None) -> str:
         return str(key)
     there = f"It has {', '.join(disks) or 'none'}"
     if key is None:
-        raise BadArgument(f"No disk of {guest} is given", next_step=f"Give disk=. {there}")
+        raise BadArgument(f"No disk of {guest} was specified", next_step=f"Give disk=. {there}")
     raise NotFound(f"{guest} has no disk {key!r}", next_step=there)
 
 
@@ -42,8 +42,10 @@ def unused_disk(guest: Guest, config: Config, key: str | None) -> str:
     if key in unused:
         return str(key)
     there = ", ".join(f"{name} ({config[name]})" for name in unused) or "none"
-    what = f"{guest} has no detached disk" + (f" {key!r}" if key else "") if key or not unused else "Several disks fit"
-    raise NotFound(what, next_step=f"Detached are: {there}")
+    what = (
+        f"{guest} has no detached disk" + (f" {key!r}" if key else "") if key or not unused else "Several disks match"
+    )
+    raise NotFound(what, next_step=f"Detached disks: {there}")
 
 
 def free_slot(guest: Guest, config: Config, given: str | None) -> str:
@@ -59,7 +61,7 @@ def free_slot(guest: Guest, config: Config, given: str | None) -> str:
     if values.bus_of(wanted) not in buses and not (guest.is_vm and wanted in SINGLE):
         kind = "VM" if guest.is_vm else "container"
         raise BadArgument(
-            f"A {kind} has no place {wanted!r} for a disk",
+            f"A {kind} has no disk slot {wanted!r}",
             next_step=f"Give one of {', '.join(buses)}, or {buses[0]}1",
         )
     if wanted in config:
@@ -80,8 +82,8 @@ def refuse_cdrom(key: str, value: str, what: str) -> None:
 def guard_boot(guest: Guest, config: Config, key: str, what: str, *, force: bool) -> None:
     if key == "rootfs":
         raise BadArgument(
-            f"{guest} cannot be without its rootfs",
-            next_step=Advice("To delete all of it", GUEST_DELETE(guest=guest.vmid)),
+            f"{guest} needs its rootfs",
+            next_step=Advice("To delete the whole guest", GUEST_DELETE(guest=guest.vmid)),
         )
     if force or key not in (values.boot_disk(config, is_vm=guest.is_vm), "efidisk0", "tpmstate0"):
         return
@@ -89,7 +91,7 @@ def guard_boot(guest: Guest, config: Config, key: str, what: str, *, force: bool
         "efidisk0": "It holds the UEFI settings",
         "tpmstate0": "It holds the keys of the TPM; encrypted disks may not open without it",
     }.get(key, f"{guest} boots from it")
-    raise Conflict(f"{key} of {guest} is not {what}", why=why, next_step="If that is what you want, give force=true")
+    raise Conflict(f"{key} of {guest} is not {what}", why=why, next_step="To confirm, give force=true")
 
 
 async def refuse_in_snapshot(guest: Guest, config: Config, volume: str, what: str, way_out: str = "") -> None:

@@ -82,7 +82,7 @@ async def nic_set(
     stored = _vm_card(text, changes, model) if found.is_vm else _container_card(config, text, changes, addresses)
     summary = f"{'Add' if new else 'Change'} {key} of {found}"
     if not new and values.same(stored, text):
-        return Plan(summary, unchanged=(f"{key} of {found} is {text} already",))
+        return Plan(summary, unchanged=(f"{key} of {found} is already {text}",))
     call = write_config(
         found,
         config,
@@ -144,7 +144,7 @@ def _refuse_foreign(guest: Guest, addresses: Mapping[str, Any], model: str | Non
     given = [key for key, value in addresses.items() if value is not None]
     if guest.is_vm and given:
         raise BadArgument(
-            f"{given[0]} does not go with {guest}: it is set inside the VM",
+            f"{given[0]} does not apply to {guest}: it is set inside the VM",
             next_step=Advice("For a VM with cloud-init, set them there", CLOUDINIT_SET),
         )
     if model is not None and model not in values.NIC_MODELS:
@@ -220,13 +220,13 @@ def _checked_address(text: str) -> str:
 def _check_gateway(address: str, gateway: str) -> None:
     if gateway and address in ("", *AUTOMATIC):
         raise BadArgument(
-            f"A gateway needs a static address beside it, not {address or 'none'}",
-            next_step="Give the address such as 10.0.0.5/24, too",
+            f"A gateway needs a static address, not {address or 'none'}",
+            next_step="Also give the address, such as 10.0.0.5/24",
         )
     try:
         inside = not gateway or ipaddress.ip_address(gateway) in ipaddress.ip_interface(address).network
     except ValueError as error:
-        raise BadArgument(f"Address {address!r} and gateway {gateway!r} do not fit", why=str(error)) from None
+        raise BadArgument(f"Address {address!r} or gateway {gateway!r} is not valid", why=str(error)) from None
     if not inside:
         raise BadArgument(
             f"The gateway {gateway} is not in the network of {address}", next_step="Check both, and the prefix length"

@@ -33,7 +33,7 @@ async def firewall_delete(
     """Delete a firewall rule, or an alias, IP set or security group that no rule uses. The answer shows what it was."""
     if kind != "rule":
         if digest is not None:
-            raise BadArgument(f"digest does not go with kind={kind}", next_step="It is for rules")
+            raise BadArgument(f"digest cannot be combined with kind={kind}", next_step="It is for rules")
         place = await scope_for(pve, scope, of, kind)
         return await plan_object_deletion(pve, place, kind, str(item), force=force)
     text = str(item)

@@ -65,7 +65,7 @@ async def firewall_object_set(
         more, unchanged = _member_calls(pve, place, rename or name, members, add or [], remove or [])
         calls += more
     if not calls and not unchanged:
-        unchanged = (f"{_word(kind)} {name} is already like that",)
+        unchanged = (f"{_word(kind)} {name} already has these settings",)
     warnings = await _way_in(pve, place, kind, name, remove or []) if calls else []
     return Plan(f"Set {_word(kind)} {name} of {place.label}", tuple(calls), unchanged, warnings=tuple(warnings))
 
@@ -124,9 +124,9 @@ async def scope_for(pve: Cluster, scope: str, of: int | str | None, kind: str) -
 
 def _check_arguments(kind: str, cidr: str | None, add: list[str] | None, remove: list[str] | None) -> None:
     if cidr is not None and kind != "alias":
-        raise BadArgument(f"cidr does not go with kind={kind}", next_step="An IP set takes add and remove")
+        raise BadArgument(f"cidr cannot be combined with kind={kind}", next_step="For an IP set, use add and remove")
     if (add or remove) and kind != "ipset":
-        raise BadArgument(f"add and remove do not go with kind={kind}", next_step="They are for IP sets")
+        raise BadArgument(f"add and remove cannot be combined with kind={kind}", next_step="They are for IP sets")
     if len(add or []) + len(remove or []) > MEMBERS_AT_ONCE:
         raise BadArgument("Too many addresses for one call", next_step=f"Give at most {MEMBERS_AT_ONCE}")
 

@@ -52,7 +52,7 @@ async def firewall_options_set(
         name: int(value) if isinstance(value, bool) else value for name, value in wanted.items() if value is not None
     }
     if not wanted:
-        raise BadArgument("No option is given", next_step="Give enable, a policy, or options")
+        raise BadArgument("No option was specified", next_step="Give enable, a policy, or options")
     await _check_names(pve, place, wanted)
     now = await options_of(pve, place)
     present = now.pop("digest", "")
@@ -64,7 +64,7 @@ async def firewall_options_set(
     changed = {name: value for name, value in wanted.items() if not _same(now, name, value)}
     summary = f"Set firewall options of {place.label}: {', '.join(f'{name}={value}' for name, value in wanted.items())}"
     if not changed:
-        return Plan(summary, unchanged=(f"the firewall of {place.label} is already like that",))
+        return Plan(summary, unchanged=(f"the firewall of {place.label} already has these settings",))
     after = {name: value for name, value in (now | changed).items() if value != ""}
     return Plan(
         summary,

@@ -162,7 +162,8 @@ async def _change(
         after.insert(move_to, after.pop(pos))
     if not calls:
         return Plan(
-            f"Change rule {pos} of {place.label}", unchanged=(f"rule {pos} is already like that: {describe(rule)}",)
+            f"Change rule {pos} of {place.label}",
+            unchanged=(f"rule {pos} already has these settings: {describe(rule)}",),
         )
     final = after[pos if move_to is None else move_to]
     facts = {

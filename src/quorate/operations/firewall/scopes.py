@@ -68,7 +68,7 @@ async def scope_of(pve: Cluster, scope: str, of: int | str | None) -> FirewallSc
             raise BadArgument("There is one cluster only", next_step="Leave `of` out, or choose another scope")
         return FirewallScope(scope, CLUSTER, f"{CLUSTER}/rules", "the cluster", Target("firewall", "cluster"))
     if of is None:
-        raise BadArgument(f"Which {scope}?", next_step=f"Give it as `of`, beside scope={scope}")
+        raise BadArgument(f"Which {scope}?", next_step=f"Give it as `of`, together with scope={scope}")
     if scope == "node":
         node = (await pve.inventory.node(str(of))).node
         base = f"/nodes/{node}/firewall"

@@ -49,7 +49,7 @@ async def guest_bulk(
     tags: Annotated[list[str], Meta(description="To add or remove")] | None = None,
     snapshot: Annotated[str, Meta(description="Name of the new snapshots")] | None = None,
     storage: Annotated[str, Meta(description="For backups")] | None = None,
-    limit: Annotated[int, Meta(ge=1, le=MOST_GUESTS, description="Refuse if more guests fit")] = 25,
+    limit: Annotated[int, Meta(ge=1, le=MOST_GUESTS, description="Refuse if more guests match")] = 25,
 ) -> Plan:
     """Start, shut down, reboot, snapshot, tag, untag or back up many guests at once. Try dry_run first."""
     refuse_misplaced("action", action, {"tags": tags, "snapshot": snapshot, "storage": storage}, _BELONGS_TO)
@@ -73,9 +73,11 @@ async def guest_bulk(
 async def _targets(
     pve: Cluster, refs: list[int | str] | None, wanted: Filter, limit: int, *, templates: bool
 ) -> list[Guest]:
-    """The guests that are listed and fit the filter, or all that fit it; templates only where they make sense."""
+    """The guests that are listed and fit the filter, or all that match it; templates only where they make sense."""
     if refs is None and not any((wanted.node, wanted.type, wanted.status, wanted.name, wanted.tag, wanted.pool)):
-        raise BadArgument("No guests are chosen", next_step="Give guests=[…], or node, type, status, name, tag or pool")
+        raise BadArgument(
+            "No guests were chosen", next_step="Give guests=[…], or node, type, status, name, tag or pool"
+        )
     fitting = await wanted.apply(pve, to_act=True)
     if refs is None:
         chosen = [row for row in fitting if templates or not row.template]
@@ -84,10 +86,10 @@ async def _targets(
         fit = {row.vmid for row in fitting}
         found = [guest for guest in await pve.guests(refs) if guest.vmid in fit]
     if not found:
-        raise NotFound("No guest fits", next_step=Advice("Templates are left out; try the same filters", GUEST_LIST))
+        raise NotFound("No guest matches", next_step=Advice("Templates are left out; try the same filters", GUEST_LIST))
     if len(found) > limit:
         raise BadArgument(
-            f"{len(found)} guests fit, more than limit={limit}",
+            f"{len(found)} guests match, more than limit={limit}",
             next_step=f"Narrow the choice, or raise limit (at most {MOST_GUESTS})",
         )
     return found

@@ -111,7 +111,7 @@ async def guest_configure(
     removed = {key: config[key] for key in gone if key in config}
     changed = {key: value for key, value in wanted.items() if not is_set(key, value, config)}
     by_hand = f"{'qm' if found.is_vm else 'pct'} set {found.vmid} --{{option}} …"
-    way_out = f"Leave it out; `{by_hand}` on {found.row.node} does it"
+    way_out = f"Leave it out; to set it, run `{by_hand}` on {found.row.node}"
     refuse_root_only(pve, {**changed, **removed}, is_vm=found.is_vm, way_out=way_out, before=config)
     return await _plan(pve, found, config, wanted, gone, revert or [])
 
@@ -126,12 +126,12 @@ async def _plan(
     removed = [key for key in removals if key in config]
     if revert:
         await _require_pending(guest, revert)
-    unchanged = [f"{key} is {config[key]} already" for key in settings if key not in changed]
+    unchanged = [f"{key} is already {config[key]}" for key in settings if key not in changed]
     unchanged += [f"{key} is not set" for key in removals if key not in config]
     summary = f"Configure {guest}"
     if not changed and not removed and not revert:
         if not unchanged:
-            raise BadArgument("Nothing to change is given", next_step="Name an option, such as cores=2")
+            raise BadArgument("No changes were specified", next_step="Name an option, such as cores=2")
         return Plan(summary, unchanged=tuple(unchanged))
     if {"memory", "balloon"} & changed.keys():
         _check_balloon({**config, **changed})
@@ -213,7 +213,7 @@ def _cdrom(guest: Guest, config: Config, given: str) -> dict[str, str]:
     slot = drives[0] if drives else next((slot for slot in _CD_SLOTS if slot not in config), None)
     if slot is None:
         raise BadArgument(
-            f"{guest} has no place left for a CD drive",
+            f"{guest} has no free slot for a CD drive",
             next_step=Advice("Free one", DISK_CHANGE(guest=guest.vmid, action="detach")),
         )
     if given != "none" and ":" not in given:
@@ -233,7 +233,7 @@ def _with_options(
         _refuse_foreign(key)
         schema = _schema_of(guest, key, table)
         if key in wanted:
-            raise BadArgument(f"{key} is given twice", next_step="Leave it out of options")
+            raise BadArgument(f"{key} is specified twice", next_step="Leave it out of options")
         if guest.is_vm and (key in _CLOUDINIT or values.bus_of(key) == "ipconfig"):
             raise BadArgument(
                 f"{key} belongs to cloud-init", next_step=Advice("Use the tool for cloud-init", CLOUDINIT_SET)
@@ -256,7 +256,7 @@ def _removable(guest: Guest, key: str, wanted: Mapping[str, Any], table: Mapping
     _refuse_foreign(key)
     _schema_of(guest, key, table)
     if key in wanted:
-        raise BadArgument(f"{key} cannot be set and unset at once")
+        raise BadArgument(f"{key} cannot be both set and unset")
     return key
 
 
@@ -302,7 +302,7 @@ async def _require_pending(guest: Guest, names: list[str]) -> None:
     waiting = values.pending_changes(await guest.get("pending"))
     for key in names:
         if key not in waiting:
-            there = f"Pending are {', '.join(sorted(waiting))}" if waiting else "Nothing is pending"
+            there = f"Pending: {', '.join(sorted(waiting))}" if waiting else "Nothing is pending"
             raise BadArgument(f"{key} of {guest} has no pending change", next_step=there)
 
 

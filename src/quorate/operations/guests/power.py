@@ -111,7 +111,7 @@ async def guest_power(
     reset button. Hard power-off: guest_stop."""
     if timeout is not None and action not in ("shutdown", "reboot"):
         raise BadArgument(
-            f"timeout does not go with action={action}", next_step="Leave it out; wait= bounds the following"
+            f"timeout cannot be combined with action={action}", next_step="Leave it out; wait= bounds the following"
         )
     guests = await _guests(pve, guest)
     plan = await plan_power(guests, action, timeout=timeout)
@@ -160,7 +160,7 @@ async def _refuse_passing(guest: Guest, action: str, state: str) -> None:
     for task in await guest.running_tasks() or ():
         if task.get("type") in leaving:
             raise Conflict(
-                f"{guest} is {state}, but not for long: {task['type']} is under way",
+                f"{guest} is {state}, but {task['type']} is in progress",
                 next_step=Advice("Wait for it, then call again", TASK_WAIT(task=task["upid"])),
             )
 
@@ -168,7 +168,7 @@ async def _refuse_passing(guest: Guest, action: str, state: str) -> None:
 async def _guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
     wanted = refs if isinstance(refs, list) else [refs]
     if not wanted:
-        raise BadArgument("No guest is given", next_step=Advice("Give a vmid or a name", GUEST_LIST))
+        raise BadArgument("No guest was specified", next_step=Advice("Give a vmid or a name", GUEST_LIST))
     if len(wanted) > GUESTS_AT_ONCE:
         raise BadArgument(f"{len(wanted)} guests are too many for one call", next_step=f"Give at most {GUESTS_AT_ONCE}")
     return await pve.guests(wanted)
@@ -189,7 +189,7 @@ async def state_of(guest: Guest) -> str:
 def power_call(guest: Guest, action: str, state: str, params: dict[str, Any]) -> Call | None:
     """The write that the action needs, None if there is nothing to do; a Conflict if it makes no sense now."""
     if guest.row.template:
-        raise Conflict(f"{guest} is a template and has no power state", next_step="Clone it into a guest first")
+        raise Conflict(f"{guest} is a template, which has no power state", next_step="Clone it into a guest first")
     if action == "start" and state in ("paused", "suspended", "hibernated"):
         raise Conflict(
             f"{guest} is {state}, not stopped",

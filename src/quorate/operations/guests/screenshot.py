@@ -25,7 +25,9 @@ _SERIAL = re.compile(r"serial\d")
 async def guest_screenshot(pve: Cluster, guest: GuestRef, max_width: int = 1280) -> Illustrated:
     """A running VM's screen, as an image."""
     if max_width < LEAST_WIDTH:
-        raise BadArgument(f"max_width={max_width} leaves nothing to see", next_step=f"Give at least {LEAST_WIDTH}")
+        raise BadArgument(
+            f"max_width={max_width} is too small to show anything", next_step=f"Give at least {LEAST_WIDTH}"
+        )
     found = await pve.guest(guest)
     await _refuse_without_screen(pve, found)
     # PVE wants a POST for a console, which a read does not send otherwise. It changes nothing: it starts a task that

@@ -115,7 +115,7 @@ def _change(pve: Cluster, guest: Guest, job: Mapping[str, Any], options: Mapping
     says = f"Change the replication {job['id']} of {guest} to {job['target']}"
     changed = {key: value for key, value in options.items() if not same(job.get(key), value)}
     if not changed:
-        return Plan(says, unchanged=(f"The job {job['id']} is already like that",))
+        return Plan(says, unchanged=(f"The job {job['id']} already has these settings",))
     call = _call(pve, says, "PUT", f"{JOBS}/{job['id']}", job["id"], changed, guest)
     return Plan(says, (call,), facts={"job": job["id"]})
 

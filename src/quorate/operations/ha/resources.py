@@ -144,7 +144,7 @@ async def ha_set(
         return _plan(pve, found, f"Put {found} under HA", "POST", RESOURCES, {"sid": sid, **options})
     changed = {key: value for key, value in options.items() if not same(_spelled(known.get(key, _default(key))), value)}
     if not changed:
-        return Plan(f"Change HA of {found}", unchanged=(f"{found} is already under HA like that",))
+        return Plan(f"Change HA of {found}", unchanged=(f"{found} is already under HA with these settings",))
     if state != "disabled":
         await _refuse_in_error(pve, found)
     return _plan(pve, found, f"Change HA of {found}", "PUT", f"{RESOURCES}/{sid}", changed)
@@ -233,7 +233,7 @@ async def ha_relocate(
                 raise TaskFailed(
                     f"{says}: the HA manager tried and failed",
                     why=str(row["status"]),
-                    next_step=Advice(f"{found} has stayed where it was; see the log", TASK_GET(task=row["upid"])),
+                    next_step=Advice(f"{found} is still where it was; see the log", TASK_GET(task=row["upid"])),
                     facts={"task": row["upid"]},
                 )
         return False

@@ -114,7 +114,7 @@ def _plan(pve: Cluster, rule: str, says: str, method: str, path: str, params: Ma
 async def _members(pve: Cluster, refs: int | str | list[int | str]) -> list[str]:
     guests = [await pve.guest(ref) for ref in (refs if isinstance(refs, list) else [refs])]
     if not guests:
-        raise BadArgument("No guest is given", next_step="Give a vmid or a name, or a list of them")
+        raise BadArgument("No guest was specified", next_step="Give a vmid or a name, or a list of them")
     under_ha = await managed(pve)
     for guest in guests:
         if sid_of(guest) not in under_ha:
@@ -127,7 +127,9 @@ async def _members(pve: Cluster, refs: int | str | list[int | str]) -> list[str]
 async def _affinity(pve: Cluster, kind: str, nodes: list[str] | None, strict: bool | None) -> dict[str, Any]:
     if kind != "nodes":
         if nodes or strict is not None:
-            raise BadArgument(f"nodes and strict do not go with kind={kind}", next_step="They go with kind=nodes")
+            raise BadArgument(
+                f"nodes and strict cannot be combined with kind={kind}", next_step="They apply to kind=nodes"
+            )
         return {"affinity": "positive" if kind == "together" else "negative"}
     if not nodes:
         raise BadArgument("kind=nodes needs nodes", next_step="Give names such as pve1, or pve1:2 with a priority")

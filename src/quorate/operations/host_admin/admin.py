@@ -108,7 +108,7 @@ async def _setup(home: Homelab, found: Found, *, sudo: bool, register: bool, ado
     return Plan(
         f"Set up the administration account {account} on {found.machine}",
         tuple(steps),
-        unchanged=tuple(f"{one} is there already" for one in there),
+        unchanged=tuple(f"{one} already exists" for one in there),
         facts={"account": account, "key": str(found.key.path)},
         next_step=hint if other_login and not register else None,
         after=lambda: _verified(found),

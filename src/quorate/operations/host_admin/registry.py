@@ -52,7 +52,7 @@ async def host_update(
     }  # fmt: skip
     changes = {name: _cleared(name, value) for name, value in given.items() if value is not None}
     if not changes:
-        raise BadArgument("Nothing to change was given", next_step="Give at least one of the fields")
+        raise BadArgument("No changes were specified", next_step="Give at least one of the fields")
     if not chosen.several:
         return await _update(home, chosen.hosts[0], changes)
     plans = await within_time(chosen.hosts, lambda old: _update(home, old, changes))
@@ -63,7 +63,7 @@ async def host_update(
 async def _update(home: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
     new = checked(msgspec.structs.replace(old, **changes))
     if new == old:
-        return Plan(f"Update {old}", unchanged=(f"{old} is already like that",))
+        return Plan(f"Update {old}", unchanged=(f"{old} already has these settings",))
     await check_references(home, new)
 
     async def perform(_: StepContext) -> Performed:

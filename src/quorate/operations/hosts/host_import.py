@@ -65,7 +65,7 @@ async def host_import(
     keyless = False
     for one in _jumps_first(wanted):
         if old := places.get((one.address, one.port or SSH_PORT)) or (one.name if one.name in known else None):
-            unchanged.append(f"{one.name} is registered already" + (f" as {old}" if old != one.name else ""))
+            unchanged.append(f"{one.name} is already registered" + (f" as {old}" if old != one.name else ""))
             continue
         try:
             new = _host(one, tuple(labels or ()))
@@ -157,7 +157,7 @@ async def _candidates(
     home: Homelab, source: str, text: str | None, targets: list[str] | None
 ) -> tuple[list[Candidate], list[str]]:
     if (source == "scan") != (targets is not None):
-        raise BadArgument("targets go with source=scan, and only with that")
+        raise BadArgument("source=scan requires targets, and nothing else takes them")
     match source:
         case "ssh_config":
             return read_ssh_config(text if text is not None else await _read(SSH_CONFIG))

@@ -39,7 +39,7 @@ async def host_logs(
 ) -> dict[str, Any] | Table:
     """Lines of the journal or of a log file on hosts, the last ones that match."""
     if unit and path:
-        raise BadArgument("unit and path do not go together", next_step="Give the unit, or the file with a pattern")
+        raise BadArgument("unit and path cannot be combined", next_step="Give the unit, or the file with a pattern")
     now = home.clock.time()
     times = {name: parse_moment(text, now=now) if text else None for name, text in (("since", since), ("until", until))}
 

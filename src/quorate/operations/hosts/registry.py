@@ -93,7 +93,7 @@ async def host_register(
         Host(host, address, port, user, key, password, sudo_password, jump, tuple(labels or ()), display_name or "")
     )
     if await home.hosts.find(host):
-        raise Conflict(f"There is a host {host!r} already", next_step=Advice("Change it", HOST_UPDATE(host=host)))
+        raise Conflict(f"Host {host!r} already exists", next_step=Advice("Change it", HOST_UPDATE(host=host)))
     await check_references(home, new)
 
     async def perform(_: StepContext) -> Performed:

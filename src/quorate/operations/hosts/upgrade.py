@@ -45,7 +45,7 @@ async def host_upgrade(
     host: HostRefs,
     refresh: Annotated[bool, Meta(description="Fetch the package lists first")] = True,
     snapshot: Annotated[bool, Meta(description="Of a guest, first")] = True,
-    rollback: Annotated[bool, Meta(description="Set a guest back if it fails; needs approval")] = False,
+    rollback: Annotated[bool, Meta(description="Roll a guest back if it fails; needs approval")] = False,
     *,
     owner: Owner,
 ) -> Plan:
@@ -72,7 +72,7 @@ async def host_upgrade(
         return replace(action, needs=(*action.needs, *step.safeguard.calls)) if step.safeguard else action
 
     within = Advice(
-        "A guest is set back only if it fails while this call waits. A run does it in any case, and checks its health",
+        "A guest is rolled back only if it fails while this call waits. A run always rolls back, and checks its health",
         RUN_GUEST_UPDATE,
     )
     plan = await plan_each(home, host, "Upgrade", prepare, ("upgraded", "left", "reboot", "snapshot", "job"))
@@ -80,7 +80,7 @@ async def host_upgrade(
     if without_way_back:
         named = ", ".join(sorted(without_way_back))
         why = "only guests of a cluster get a snapshot" if snapshot else "snapshot=false was given"
-        warnings.append(f"There is no way back on {named}: {why}")
+        warnings.append(f"Rolling back is not possible on {named}: {why}")
     return replace(plan, warnings=tuple(warnings)) if rollback else plan
 
 
@@ -135,7 +135,7 @@ async def _safeguard(one: Machine, snapshot: bool, rollback: bool) -> Safeguard 
     back: tuple[Call, ...] = ()
     if rollback:
         starting = power_call(one.guest, "start", "stopped", {})
-        going = guest_call(one.guest, "POST", f"snapshot/{name}/rollback", f"If it fails, set {one.guest} back")
+        going = guest_call(one.guest, "POST", f"snapshot/{name}/rollback", f"If it fails, roll {one.guest} back")
         back = (going, *((starting,) if starting else ()))
     return Safeguard(one.where, one.guest, name, taking, back)
 
@@ -187,7 +187,7 @@ class _Upgrade:
         if self.safeguard is None:
             return Advice("It continues on the host; see how it ends", job)
         back = SNAPSHOT_ROLLBACK(**self.safeguard.arguments)
-        return Advice("It continues on the host; see how it ends, and set the guest back if it fails", job, back)
+        return Advice("It continues on the host; see how it ends, and roll the guest back if it fails", job, back)
 
     async def _failure(self, context: StepContext, performed: Performed, taken: dict[str, Any]) -> Problem:
         said = str(performed.facts.get("stderr") or performed.facts.get("stdout") or "")
@@ -197,12 +197,12 @@ class _Upgrade:
         if own is None:
             return TaskFailed(what, why=_last(said), next_step="Look at the log, then repair it", facts=facts)
         if not own.back:
-            step = Advice("Repair it, or set it back", SNAPSHOT_ROLLBACK(**own.arguments))
+            step = Advice("Repair it, or roll it back", SNAPSHOT_ROLLBACK(**own.arguments))
             return TaskFailed(what, why=_last(said), next_step=step, facts=facts)
         plan = await snapshot_rollback(own.cluster, **own.arguments)
         await context.carry_out(own.cluster, plan, context.wait, context.report)
         facts["rolled_back"] = own.name
-        return TaskFailed(f"{what}; it was set back to the snapshot {own.name}", why=_last(said), facts=facts)
+        return TaskFailed(f"{what}; it was rolled back to the snapshot {own.name}", why=_last(said), facts=facts)
 
 
 def _last(said: str) -> str | None:

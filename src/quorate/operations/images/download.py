@@ -62,7 +62,7 @@ async def image_download(
         return await _from_url(pve, url, storage, node, content, filename, checksum, verify=verify_certificates)
     beside: dict[str, object] = {"content": content, "filename": filename, "checksum": checksum}
     beside["verify_certificates"] = None if verify_certificates else False
-    refuse_beside("template", beside, "The appliance list settles it; leave it out, or give url")
+    refuse_beside("template", beside, "The appliance list provides it; leave it out, or give url")
     return await _from_appliances(pve, str(template), storage, node)
 
 
@@ -114,7 +114,7 @@ async def _from_url(
 def _doubts(expected: Checksum | None, exists: bool) -> tuple[str, ...]:
     if expected is None:
         return ("Without a checksum, a damaged or changed file goes unnoticed",)
-    return ("The file is there already; PVE compares it and downloads nothing",) if exists else ()
+    return ("The file already exists; PVE verifies its checksum and downloads nothing",) if exists else ()
 
 
 async def _metadata(pve: Cluster, node: str, url: str, verify: bool) -> dict[str, Any]:
@@ -152,7 +152,7 @@ async def _from_appliances(pve: Cluster, template: str, storage: str | None, nod
     says = f"Download {place.storage}:vztmpl/{name} on {place.node}"
     facts = {"volume": f"{place.storage}:vztmpl/{name}"}
     if existing:
-        return Plan(says, unchanged=(f"{existing} is there already ({size(existing.size)})",), facts=facts)
+        return Plan(says, unchanged=(f"{existing} already exists ({size(existing.size)})",), facts=facts)
     call = Template(name, facts["volume"], missing=True).download(pve, place.node)
     return Plan(says, (call,), facts=facts)
 

@@ -17,7 +17,7 @@ from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 
-ImageContent = Annotated[Literal["iso", "vztmpl", "import"], Meta(description="Default: by the file's ending")]
+ImageContent = Annotated[Literal["iso", "vztmpl", "import"], Meta(description="Default: by the file's extension")]
 
 ENDINGS = {
     "iso": (".iso", ".img"),
@@ -86,8 +86,8 @@ def refuse_false_image(name: str, source: Path | bytes) -> None:
     if not head[offset:].startswith(signatures):
         raise BadArgument(
             f"{name} is not a {ending[1:]} image",
-            why=f"Its content does not begin like one, and PVE would refuse it: Image is not in {ending[1:]} format",
-            next_step="Give the image itself, unpacked, or name it by its real format, such as .raw",
+            why=f"Its content does not start like one, and PVE would refuse it: Image is not in {ending[1:]} format",
+            next_step="Give the image itself, unpacked, or name it after its real format, such as .raw",
         )
 
 
@@ -105,12 +105,14 @@ def content_for(name: str, wanted: str | None) -> str:
         if fitting:
             return fitting[0]
         every = " ".join(ending for endings in ENDINGS.values() for ending in endings)
-        raise BadArgument(f"{name!r} does not end like an image", next_step=f"PVE takes {every}; filename= renames it")
+        raise BadArgument(
+            f"{name!r} does not have the extension of an image", next_step=f"PVE takes {every}; filename= renames it"
+        )
     if wanted not in fitting:
         raise BadArgument(
             f"{name!r} cannot be stored as {wanted}",
-            why=f"PVE wants it to end in {' or '.join(ENDINGS[wanted])}",
-            next_step="Give filename= with the right ending, if the file is of that kind",
+            why=f"PVE requires the extension {' or '.join(ENDINGS[wanted])}",
+            next_step="Give filename= with the right extension, if the file has that format",
         )
     return wanted
 
@@ -159,4 +161,4 @@ async def present(pve: Cluster, place: Resource, content: str, name: str) -> Sto
 
 
 def already_there(volume: StoredVolume, way_out: str) -> Conflict:
-    return Conflict(f"{volume} exists already", why=f"It has {stored_volumes.describe(volume)}", next_step=way_out)
+    return Conflict(f"{volume} already exists", why=f"It has {stored_volumes.describe(volume)}", next_step=way_out)

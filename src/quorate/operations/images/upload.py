@@ -121,7 +121,7 @@ def _source(file: str | None, data: str | None, filename: str | None) -> Path | 
         ) from None
     # A caller must not be able to take any file of this machine by giving it another name.
     if not path.name.lower().endswith(tuple(ending for endings in ENDINGS.values() for ending in endings)):
-        raise BadArgument(f"{path.name} is not an image by its own name", next_step=_endings())
+        raise BadArgument(f"{path.name} does not have the extension of an image", next_step=_endings())
     if not path.is_file():
         raise BadArgument(f"{path} is not a file", next_step="Give the path of an image")
     if not path.stat().st_size:

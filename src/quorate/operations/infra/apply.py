@@ -86,9 +86,11 @@ async def _having(home: Homelab, name: str) -> Document:
         return found[0]
     if found:
         raise BadArgument(
-            f"Several documents have a {name!r}", why=", ".join(one.name for one in found), next_step="Say which: plan"
+            f"Several documents have a {name!r}",
+            why=", ".join(one.name for one in found),
+            next_step="Say which with plan",
         )
-    raise NotFound(f"No document that was applied has a {name!r}", next_step="Give the document")
+    raise NotFound(f"No applied document has a {name!r}", next_step="Give the document")
 
 
 def _status_tool(one: Difference) -> ToolHint:
@@ -105,7 +107,7 @@ async def _plan(
         raise Conflict(
             f"{unknown[0].item.kind} {unknown[0].name} cannot be inspected",
             why=unknown[0].why,
-            next_step=Advice("Nothing was done. See everything that is in the way", INFRA_VALIDATE),
+            next_step=Advice("Nothing was done. See everything that blocks it", INFRA_VALIDATE),
             facts={"unknown": [one.as_dict() for one in unknown[:20]]},
         )
     if busy := [one for one in differences if one.act == "going on"]:

@@ -43,8 +43,8 @@ async def infra_backup(
     home: Homelab,
     devices: Devices | None = None,
     scope: Scope | None = None,
-    data: Annotated[bool, Meta(description="What is in the volumes of containers, too: up to 128M each")] = False,
-    name: Annotated[str, Meta(description="Begins the backup's id")] | None = None,
+    data: Annotated[bool, Meta(description="Also the contents of container volumes, up to 128M each")] = False,
+    name: Annotated[str, Meta(description="Prefix of the backup's id")] | None = None,
 ) -> Plan:
     """Back up the configuration of devices into one private archive: what makes their containers, files of services,
     network, schedules, sshd, and the list of packages. Encrypted where the secrets' passphrase is configured."""
@@ -174,7 +174,7 @@ async def infra_rollback(
     backup: Annotated[str, Meta(description="Id or name; of several with that name, the newest")],
     devices: Annotated[list[str], Meta(description="By name; default: all of the backup")] | None = None,
     scope: Scope | None = None,
-    data: Annotated[bool, Meta(description="What the backup has of volumes, too")] = False,
+    data: Annotated[bool, Meta(description="Also the volumes in the backup")] = False,
 ) -> Plan:
     """Restore devices to the state of a backup: files and containers are restored, what was added later is removed.
     Then everything is read again and compared, hash by hash. Packages stay as they are."""
@@ -193,7 +193,7 @@ async def infra_rollback(
         if data:
             steps += [_step(home, reader, place, "restore", one) for one in then.pieces if one.kind == "data"]
         warnings += _remarks(reader, then, now, sections)
-    unchanged = () if steps else (f"All is as it was in {backup}",)
+    unchanged = () if steps else (f"Everything already matches {backup}",)
 
     async def proof() -> dict[str, Any]:
         return await _proved(home, places, sections)
@@ -267,10 +267,12 @@ async def _do(
 def _remarks(reader: Reader, then: DeviceBackup, now: device_backup.Look, sections: list[str]) -> list[str]:
     """What a rollback does not restore."""
     told = [f"{then.device}: {what} was not in the backup: {why}" for what, why in then.cannot.items()]
-    told += [f"{then.device}: {what} cannot be looked at: {why}" for what, why in now.cannot.items()]
+    told += [f"{then.device}: {what} cannot be read: {why}" for what, why in now.cannot.items()]
     written = {piece.section for _, piece in device_backup.differing(then, now, sections) if piece.kind == "file"}
     if waiting := sorted(written & {"network", "schedules", "ssh"}):
-        told.append(f"{then.device}: files of {', '.join(waiting)} count when what reads them is restarted")
+        told.append(
+            f"{then.device}: files of {', '.join(waiting)} take effect after the programs that read them are restarted"
+        )
     pieces = [one for one in then.pieces if one.kind == "packages" and one.section in sections]
     present = [one for one in now.taken if one.piece.kind == "packages"]
     if pieces and present and pieces[0].sha256 != present[0].piece.sha256:
@@ -290,9 +292,9 @@ async def _proved(home: Homelab, places: list[tuple[DeviceBackup, Machine]], sec
         compared += sum(one.section in sections and one.kind in ("file", "workload") for one in then.pieces)
     if wrong:
         raise TaskFailed(
-            "The devices are not as they were",
+            "The devices do not match the backup",
             why="; ".join(wrong[:10]),
-            next_step=Advice("Remove what is in the way, then call again", INFRA_ROLLBACK),
+            next_step=Advice("Remove what blocks it, then call again", INFRA_ROLLBACK),
             facts={"differs": wrong[:SHOWN]},
         )
-    return {"proved": f"{compared} pieces were read again and are as they were"}
+    return {"proved": f"{compared} pieces were read again and match the backup"}

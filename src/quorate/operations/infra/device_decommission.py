@@ -32,8 +32,8 @@ async def device_decommission(
     home: Homelab,
     device: DeviceRef,
     move_to: Annotated[HostRef, Meta(description="Where its containers go")] | None = None,
-    data: Annotated[bool, Meta(description="Move what is in their volumes, too")] = False,
-    force: Annotated[bool, Meta(description="Although others depend on it; what is not moved stays on it")] = False,
+    data: Annotated[bool, Meta(description="Also move the contents of their volumes")] = False,
+    force: Annotated[bool, Meta(description="Even if others depend on it; what is not moved stays")] = False,
 ) -> Plan:
     """Decommission a device: find what depends on it, move its containers, then forget the host and mark it
     retired on the map. Refused while anything depends on it that is not moved. The machine itself is not erased."""
@@ -99,7 +99,7 @@ async def _moves(
         if move.volumes and not data and not force:
             raise Conflict(
                 f"{one} has data in {', '.join(map(str, move.volumes))}",
-                next_step="data=true moves it, too; force=true starts it empty over there",
+                next_step="data=true moves it, too; force=true starts it there without data",
             )
         found.append(move)
     return found

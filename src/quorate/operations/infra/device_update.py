@@ -62,7 +62,7 @@ async def device_update(
     if wanted.resources != asked.ResourceChange():
         steps.append(await _resources(place, wanted.resources))
     if not steps:
-        return Plan(f"Update {place}", unchanged=(f"{place} is already like that",))
+        return Plan(f"Update {place}", unchanged=(f"{place} already has these settings",))
     facts: dict[str, Any] = {}
     if backup:
         sections = [one for one in SECTIONS if one != "packages"]
@@ -132,7 +132,7 @@ def _of_system(place: Machine, wanted: asked.Changes) -> list[Action]:
     found = []
     hostname = wanted.network.hostname
     if hostname is not None:
-        says, line = f"Name {place} {hostname}", f"hostname {hostname}"
+        says, line = f"Set the hostname of {place} to {hostname}", f"hostname {hostname}"
         found.append(machine_action(place, says, line, _by(lambda: asked.set_hostname(place, hostname))))
     if wanted.security != asked.SecurityChange():
         asked.require_way_back(place, wanted.security)
@@ -156,7 +156,7 @@ async def _resources(place: Machine, wanted: asked.ResourceChange) -> Action:
     cluster, guest = place.where, place.guest
     if cluster is None or guest is None:
         raise NotConfigured(
-            f"Other resources are not supported for this device: {place} has the hardware that it has",
+            f"Other resources are not supported for this device: the hardware of {place} is fixed",
             next_step="Limits of its containers are set under workloads: {name: {memory, cpus}}",
         )
     given = msgspec.to_builtins(wanted)

@@ -39,7 +39,7 @@ async def find_device(home: Homelab, device: int | str) -> tuple[str, Machine, D
     if known is not None and is_number:
         if not known.refs:
             raise NotFound(
-                f"{known} is known from the network alone",
+                f"{known} was only seen on the network",
                 next_step=Advice("Register it to log in there", HOST_REGISTER),
             )
         ref = known.refs[0]
@@ -62,7 +62,7 @@ def unit_step(home: Homelab, place: Machine, name: str, text: str) -> Action:
 
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     line = f"write {units.file_of(name)} (sha256 {digest}), enable and restart it"
-    says = f"Put the unit {name} on {place} and start it"
+    says = f"Install the unit {name} on {place} and start it"
     return machine_action(place, says, line, perform, writes=True, opens=not named)
 
 

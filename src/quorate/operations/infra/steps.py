@@ -189,7 +189,7 @@ class Steps:
                 await self._require_judged(one.item, target, where)
             now = await difference(self._home, self._document, one.item, one.name, one.number)
             if now.act == "none":
-                return Performed({"note": "It is already like that"})
+                return Performed({"note": "It already has these settings"})
             if now.act != one.act:
                 raise Conflict(
                     f"{one.item.kind} {one.name} has changed since it was planned",
@@ -208,9 +208,9 @@ class Steps:
         same = place is not None and (place.where.name if place.where else "") == (where.name if where else "")
         if place is None or not same or (target is not None and machine_target(place) != target):
             raise Conflict(
-                f"{item.place} is not what it was taken for" + (f": it is {place}" if place else ""),
-                why="The rules were checked for something else",
-                next_step="Call again, so that they are checked for what it is.",
+                f"{item.place} is a different machine than expected" + (f": it is {place}" if place else ""),
+                why="The rules were checked for another machine",
+                next_step="Call again, so that they are checked for this one.",
             )
 
     def _removing(self, one: Difference) -> Perform:

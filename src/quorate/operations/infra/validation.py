@@ -46,7 +46,7 @@ async def infra_validate(
     document: DocumentText,
     level: Annotated[
         Literal["basic", "comprehensive", "simulation"],
-        Meta(description="Grammar; and what is measured on the hosts; and every step planned as if it were done"),
+        Meta(description="Syntax; also measurements of the hosts; also a dry run of every step"),
     ] = "comprehensive",
 ) -> dict[str, Any]:
     """Check an infrastructure document: syntax, dependencies, cycles, names, ports, secrets, hosts, capacity."""
@@ -84,7 +84,7 @@ async def _simulate(
         if one.act not in TODO:
             continue
         if one.why:
-            found.warnings.append(Fault(one.item.path, f"{one.why}, so that it can be checked only then"))
+            found.warnings.append(Fault(one.item.path, f"{one.why}, so it can only be checked then"))
             continue
         try:
             found.warnings += [Fault(one.item.path, said) for said in await steps.rehearsed(one)]

@@ -54,7 +54,7 @@ async def _told_by_pve(guest: Guest) -> list[Interface] | Problem:
 def _as_dict(interface: Interface, config: Mapping[str, Any]) -> str:
     card = next((key for key, value in config.items() if _is_card(key, str(value), interface.mac)), "")
     addresses = ", ".join(one if is_usable(one) else f"{one} (local)" for one in interface.addresses) or "no address"
-    return f"{addresses}; {interface.mac or 'no MAC told'}" + (f"; {card}" if card else "")
+    return f"{addresses}; {interface.mac or 'no MAC reported'}" + (f"; {card}" if card else "")
 
 
 def _is_card(key: str, card: str, mac: str | None) -> bool:

@@ -32,7 +32,7 @@ Grouping = Literal["tag", "pool", "node", "os", "kind"]
 )
 async def inventory_export(
     pve: Cluster,
-    guest: Annotated[int | str | list[int | str], Meta(description="One or several; default: all that fit")]
+    guest: Annotated[int | str | list[int | str], Meta(description="One or several; default: all that match")]
     | None = None,
     format: Literal["ini", "yaml", "json"] = "yaml",
     node: str | None = None,
@@ -42,7 +42,7 @@ async def inventory_export(
     group_by: Annotated[list[Grouping], Meta(description="Default: all of them")] | None = None,
     user: Annotated[str, Meta(description="ansible_user; default: from the settings")] | None = None,
     key_file: Annotated[str, Meta(description="Path of the private key; default: from the settings")] | None = None,
-    interface: Annotated[str, Meta(description="Take addresses of this one first")] | None = None,
+    interface: Annotated[str, Meta(description="Prefer addresses of this one")] | None = None,
 ) -> dict[str, Any]:
     """Ansible inventory of running guests that have an address."""
     user = None if user is None else names.user(user)
@@ -80,7 +80,7 @@ async def _chosen(pve: Cluster, guest: GuestRefs | None, fits: Filter) -> list[G
     found = [Guest(pve, row) for row in await fits.apply(pve)]
     if len(found) > MOST_GUESTS:
         raise BadArgument(
-            f"{len(found)} guests are more than an inventory is made of at once ({MOST_GUESTS})",
+            f"{len(found)} guests are too many for one inventory (at most {MOST_GUESTS})",
             next_step="Narrow with node, tag, pool or type",
         )
     return found
@@ -108,7 +108,7 @@ async def _find_host(pve: Cluster, guest: Guest, interface: str | None) -> _Host
     try:
         addresses, why = (
             usable(await from_pve(guest), config, prefer=interface),
-            "It has no address that others can use",
+            "It has no address that is reachable from outside",
         )
     except Problem as problem:
         addresses, why = given, str(problem)

@@ -48,7 +48,7 @@ async def network_discover(
     rows = await _cluster_rows(home)
     if hosts and labels:
         raise BadArgument(
-            "hosts and labels do not go together", next_step="Give the names, or what they have in common"
+            "hosts and labels cannot be combined", next_step="Give the names, or what they have in common"
         )
     refs = (await expand_all(home, hosts))[0] if hosts else await _registered(home, labels or [])
     if not hosts and not labels:

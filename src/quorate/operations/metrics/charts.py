@@ -79,7 +79,7 @@ async def illustrated(
     where = time_zones.zone(timezone)
     draw = await asyncio.to_thread(_drawing)
     if not any(len(row) > 1 for one in found for row in one.rows):
-        raise BadArgument(f"Nothing is recorded for the {_SPANS[timeframe]}", next_step="Take another timeframe")
+        raise BadArgument(f"Nothing is recorded for the {_SPANS[timeframe]}", next_step="Use another timeframe")
     subjects = [one.subject for one in found]
     wanted = list(dict.fromkeys(show or _default(subjects)))
     if len(wanted) > PANELS_AT_MOST:

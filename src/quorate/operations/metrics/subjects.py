@@ -33,7 +33,7 @@ async def chosen(
     else:
         found += [await _storage(pve, name, node) for name in listed(storages) for node in listed(nodes) or [None]]
     if not found:
-        raise BadArgument("No guest, node or storage is given", next_step="Give guest, node or storage")
+        raise BadArgument("No guest, node or storage was specified", next_step="Give guest, node or storage")
     return list({(subject.kind, subject.label): subject for subject in found}.values())
 
 

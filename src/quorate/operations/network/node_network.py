@@ -108,7 +108,7 @@ async def node_network_change(
     if ports is not None:
         edits[_ports_option(kind)] = " ".join(ports)
     if not edits and not remove and iface in rows:
-        raise BadArgument(f"Nothing to change on {iface} is given", next_step="Give cidr, ports, mtu or other options")
+        raise BadArgument(f"No changes to {iface} were specified", next_step="Give cidr, ports, mtu or other options")
     return await _set(pve, node, iface, {"type": kind, **edits}, rows, remove or [])
 
 
@@ -179,7 +179,7 @@ async def _revert(pve: Cluster, node: str) -> Plan:
     says = f"Drop the pending network edits of {node}"
     pending = await _pending(pve, node)
     if not pending:
-        return Plan(says, unchanged=(f"No network edits wait on {node}",))
+        return Plan(says, unchanged=(f"No network edits are pending on {node}",))
 
     async def settled() -> bool:
         return not await _pending(pve, node)
@@ -218,12 +218,12 @@ async def apply(pve: Cluster, node: str) -> Plan:
     says = f"Apply the network edits of {node}"
     pending = await _pending(pve, node)
     if not pending:
-        return Plan(says, unchanged=(f"No network edits wait on {node}",))
+        return Plan(says, unchanged=(f"No network edits are pending on {node}",))
     running = [guest for guest in await pve.inventory.fresh_guests(node) if guest.status == "running"]
     warnings = [f"{len(running)} running guests of {node} may lose their network for a moment"] if running else []
     if _touches_addresses(pending):
         warnings.append(
-            f"Addresses, gateways or ports of {row.node} change: if they are wrong, only its console is left"
+            f"Addresses, gateways or ports of {row.node} change: if they are wrong, only its console remains reachable"
         )
 
     async def applied() -> bool:

@@ -83,7 +83,7 @@ async def _can_roll_back(pve: Cluster) -> bool:
 )
 async def sdn_change(
     pve: Cluster,
-    action: Annotated[Literal["set", "delete"], Meta(description="set: make or change")],
+    action: Annotated[Literal["set", "delete"], Meta(description="set: create or change")],
     kind: Kind,
     name: Annotated[
         str, Meta(description="Zone or vnet (at most 8 letters and digits), or subnet such as 10.0.0.0/24")
@@ -135,7 +135,7 @@ def _plan(
 ) -> Plan:
     says = f"Prepare {'the new' if method == 'POST' else 'the change of'} {kind} {name}"
     if method == "PUT" and not params:
-        raise BadArgument(f"Nothing to change on {kind} {name} is given", next_step="Give tag, gateway or options")
+        raise BadArgument(f"No changes to {kind} {name} were specified", next_step="Give tag, gateway or options")
 
     async def settled() -> bool:
         row = await _find(pve, kind, name, vnet)
@@ -174,7 +174,7 @@ async def apply(pve: Cluster) -> Plan:
         if node.status != "online":
             warnings.append(f"Node {node.node} is {node.status} and gets it only when it is back")
         elif (await pve.client.request("GET", f"/nodes/{node.node}/network")).changes:
-            warnings.append(f"Edits of the network of {node.node} itself wait, too, and become real with this")
+            warnings.append(f"Pending edits of the network of {node.node} will also be applied by this")
     call = Call(says, "PUT", ROOT, {}, Target("sdn", "cluster"))
     more = [f"… and {len(pending) - PENDING_SHOWN} more"] if len(pending) > PENDING_SHOWN else []
     return Plan(says, (call,), facts={"pending": pending[:PENDING_SHOWN] + more}, warnings=tuple(warnings))

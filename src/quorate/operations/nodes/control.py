@@ -17,8 +17,8 @@ GUESTS_NAMED = 20
 
 # Without these the node can no longer be reached through the API, or leaves the cluster and may be fenced.
 ESSENTIAL = {
-    "pveproxy": "the API would be gone, and nothing could start it again from here",
-    "pvedaemon": "the API would be gone, and nothing could start it again from here",
+    "pveproxy": "the API would become unavailable and could not be started again from here",
+    "pvedaemon": "the API would become unavailable and could not be started again from here",
     "pve-cluster": "the node would lose its configuration",
     "corosync": "the node would leave the cluster, and be reset if it runs guests under HA",
 }
@@ -49,7 +49,7 @@ async def node_service_control(
         hint = suggest(service, rows, f"Available: {', '.join(sorted(rows))}")
         raise NotFound(f"{node} has no service {service!r} that PVE manages", next_step=hint)
     if action == "stop" and service in ESSENTIAL:
-        raise Conflict(f"{service} is not stopped: {ESSENTIAL[service]}", next_step="action=restart is possible")
+        raise Conflict(f"{service} is not stopped: {ESSENTIAL[service]}", next_step="Use action=restart")
     if rows[service].get("unit-state") == "not-found":
         raise Conflict(
             f"{service} is not installed on {node}",
@@ -136,7 +136,7 @@ async def _dangers(pve: Cluster, node: str, running: list[Resource]) -> list[str
     if len(nodes) > 1 and left <= len(nodes) // 2:
         found.append(f"Only {left} of {len(nodes)} nodes remain: the cluster loses its quorum and accepts no changes")
     if len(nodes) == 1:
-        found.append("It is the only node: nothing can be asked until it is back")
+        found.append("It is the only node: nothing can be queried until it is back")
     return found
 
 

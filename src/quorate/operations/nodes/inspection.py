@@ -54,7 +54,9 @@ async def node_inspect(
     """One aspect of a node: services, pending updates, disks and their health, certificates and so on."""
     row = await pve.inventory.node(node)
     if row.status != "online":
-        raise Conflict(f"Node {node} is {row.status} and cannot be asked", next_step=Advice("See the nodes", NODE_LIST))
+        raise Conflict(
+            f"Node {node} is {row.status} and cannot be queried", next_step=Advice("See the nodes", NODE_LIST)
+        )
     if aspect == "smart":
         return await _smart(pve, node, disk)
     found = await _ASPECTS[aspect](pve, f"/nodes/{node}")

@@ -90,7 +90,7 @@ async def _node_log(pve: Cluster, node: str, service: str | None, wanted: LogFil
     return {
         "node": node,
         "lines": [line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…" for line in found[-lines:]],
-        "next": "" if found else "Nothing fits; widen since, or leave service or contains out",
+        "next": "" if found else "Nothing matches; widen since, or leave service or contains out",
     }
 
 

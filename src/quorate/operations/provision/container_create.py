@@ -147,8 +147,9 @@ def _features(pve: Cluster, given: str | None, *, unprivileged: bool) -> str | N
     if pve.client.identity != "root@pam" and (parts.keys() - {"nesting"} or not unprivileged):
         raise PermissionMissing(
             f"{pve.client.identity} may not set features={given}",
-            why="PVE lets only root@pam itself, no token, set more than nesting of an unprivileged container",
-            next_step="Create it without, then set them with `pct set` on the node",
+            why="PVE lets only root@pam itself, not a token, set features other than nesting of an unprivileged "
+            "container",
+            next_step="Create it without them, then set them with `pct set` on the node",
         )
     return values.build(parts) or None
 
@@ -156,7 +157,7 @@ def _features(pve: Cluster, given: str | None, *, unprivileged: bool) -> str | N
 def _login_warning(settings: Mapping[str, Any]) -> list[str]:
     if "password" in settings or "ssh-public-keys" in settings:
         return []
-    return ["No password and no SSH key is given: you can only log in with `pct enter` on the node"]
+    return ["Neither a password nor an SSH key was specified: you can only log in with `pct enter` on the node"]
 
 
 def _mount_spec(given: str | Mapping[str, Any], storage: str | None) -> DiskSpec:
@@ -168,16 +169,14 @@ def _mount_spec(given: str | Mapping[str, Any], storage: str | None) -> DiskSpec
         parts, source = {}, given
     if source.startswith("/"):
         raise BadArgument(
-            f"{source.partition(',')[0]} is a directory of the node, and mounts makes new volumes",
-            why="PVE lets only root@pam itself, no token, mount directories of the node",
+            f"{source.partition(',')[0]} is a directory of the node, and mounts creates new volumes",
+            why="PVE lets only root@pam itself, not a token, mount directories of the node",
             next_step="Use `pct set` on the node afterwards, or a mount point on a storage",
         )
     request = parse_disk(parts or source, storage)
     path = request.more.get("mp", "")
     if not path.startswith("/") or ".." in path.split("/"):
-        raise BadArgument(
-            f"The mount point {given!r} does not say where it goes", next_step="Write local-lvm:8G,mp=/data"
-        )
+        raise BadArgument(f"The mount point {given!r} has no path", next_step="Write local-lvm:8G,mp=/data")
     return request
 
 
@@ -190,7 +189,7 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
     devices |= {f"net{number}": container_card(card, number) for number, card in enumerate(connected)}
     for key in devices:
         if key in request.settings:
-            raise BadArgument(f"{key!r} is given twice", next_step="Leave it out of options")
+            raise BadArgument(f"{key!r} is specified twice", next_step="Leave it out of options")
     chosen = {"template": template.name, **request.chosen, **chosen_storage(placed)}
     return created_guest(
         "ct",

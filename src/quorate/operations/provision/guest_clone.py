@@ -129,8 +129,8 @@ async def _decide_mode(source: Guest, full: bool | None, snapshot: str | None, *
     """Whether the disks are copied. If that is left open: not of a template whose storage can link to its disks."""
     if full is False and wants_copy:
         raise BadArgument(
-            "storage and format do not go with a linked clone",
-            why="Its disks stay on the storage of the disks that they build on",
+            "storage and format cannot be combined with a linked clone",
+            why="Its disks stay on the storage of their base disks",
             next_step="Leave them out, or ask for full=true",
         )
     if full or (full is None and (wants_copy or not source.row.template)):
@@ -185,7 +185,7 @@ async def _check_storages(
     if local:
         raise Conflict(
             f"{source} cannot be cloned to {target}: it uses local storage of {here}",
-            why=f"Local are {', '.join(str(one) for one in local)}",
+            why=f"Local disks: {', '.join(str(one) for one in local)}",
             next_step=way_out,
         )
 
@@ -209,5 +209,5 @@ async def _room_warnings(pve: Cluster, source: Guest, config: dict[str, Any], st
 
 def _consistency_warnings(source: Guest, status: dict[str, Any], snapshot: str | None) -> list[str]:
     if source.is_vm and status.get("status") == "running" and snapshot is None:
-        return [f"{source} is running: the clone's disks will look as after a power cut"]
+        return [f"{source} is running: the clone's disks will be as if the power had failed"]
     return []

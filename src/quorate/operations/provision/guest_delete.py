@@ -80,7 +80,7 @@ def _refuse_protected(guest: Guest, config: dict[str, Any]) -> None:
         raise Conflict(
             f"{guest} is protected against deletion",
             why="Its option protection is on",
-            next_step="This call leaves that alone. If you are sure, switch it off first, on the node: "
+            next_step="This call does not change that. If you are sure, first turn it off on the node: "
             f"`{'qm' if guest.is_vm else 'pct'} set {guest.vmid} --protection 0`",
         )
 
@@ -122,7 +122,7 @@ async def _refuse_used_template(pve: Cluster, guest: Guest, disks: list[Attached
         raise Conflict(
             f"{guest} is still in use: linked clones build on its disks",
             why=f"They belong to {', '.join(str(vmid) for vmid in sorted(users))}",
-            next_step="Delete those first, or give them disks of their own by moving them to another storage",
+            next_step="Delete those first, or make their disks independent by moving them to another storage",
         )
 
 

@@ -114,7 +114,7 @@ async def _check_target(pve: Cluster, guest: Guest, node: str) -> None:
             row.node for row in await pve.inventory.of_type("node") if row.status == "online" and row.node != node
         ]
         hint = f"The others are {', '.join(sorted(others))}" if others else "No other node is online"
-        raise BadArgument(f"{guest} is on {node} already", next_step=hint)
+        raise BadArgument(f"{guest} is already on {node}", next_step=hint)
 
 
 def _decide_mode(guest: Guest, mode: Mode | None, *, running: bool) -> Mode:
@@ -160,13 +160,11 @@ def _refuse_bound(guest: Guest, node: str, verdict: dict[str, Any], config: dict
         )
     if blocking := objections.get("blocking_ha_resources"):
         names = ", ".join(f"{one.get('sid')} ({one.get('cause')})" for one in blocking)
-        raise Conflict(
-            f"HA rules keep {guest} away from {node}", why=f"In the way is {names}", next_step="See the rules"
-        )
+        raise Conflict(f"HA rules keep {guest} away from {node}", why=f"Blocked by {names}", next_step="See the rules")
     for one in volumes(config):
         if not one.on_storage and not one.shared:
             raise Conflict(
-                f"{one} of {guest} is a path of {guest.row.node} that does not go along",
+                f"{one} of {guest} is a path of {guest.row.node} that is not migrated with it",
                 next_step="Take it out first, or mark it shared=1 if every node has it",
             )
 
@@ -185,8 +183,8 @@ def _refuse_unmovable(guest: Guest, verdict: dict[str, Any]) -> None:
     ]
     if stuck:
         raise Conflict(
-            f"{guest} runs with mapped devices that do not move live: {', '.join(stuck)}",
-            next_step="Shut it down first and move it then",
+            f"{guest} runs with mapped devices that cannot be migrated live: {', '.join(stuck)}",
+            next_step="Shut it down first, then move it",
         )
 
 
@@ -252,7 +250,7 @@ async def refuse_snapshots(pve: Cluster, guest: Guest, node: str, local: list[At
     if mode == "live" or stuck:
         way = "" if stuck else "shut it down and move it offline, "
         raise Conflict(
-            f"{guest} has snapshots ({', '.join(names)}) on local disks, which do not go along",
+            f"{guest} has snapshots ({', '.join(names)}) on local disks, which are not migrated",
             why=f"Affected disks: {', '.join(str(one) for one in stuck or data)}",
             next_step=f"To move it, {way}delete the snapshots, or move its disks to a shared storage first",
         )
@@ -285,7 +283,7 @@ async def refuse_untransferable(
         if "zfspool" in types and len(types) > 1:
             way = "start it and use mode=live with_local_disks=true, " if guest.is_vm else ""
             raise Conflict(
-                f"{one} of {guest} cannot be sent from {one.storage} to {goal}: ZFS disks only go to ZFS",
+                f"{one} of {guest} cannot be sent from {one.storage} to {goal}: ZFS disks can only be sent to ZFS",
                 next_step=f"To move it, {way}choose a storage of the same type, or move the disk here first",
             )
 
@@ -309,7 +307,7 @@ def _warnings(guest: Guest, mode: Mode, verdict: dict[str, Any]) -> list[str]:
     if mode == "restart":
         found.append(f"{guest} is down while it moves")
     if guest.row.hastate and guest.row.hastate != "ignored":
-        found.append(f"The HA manager moves {guest} in its own time")
+        found.append(f"The HA manager moves {guest} on its own schedule")
     if together := verdict.get("dependent_ha_resources"):
-        found.append(f"HA rules move these along: {', '.join(map(str, together))}")
+        found.append(f"HA rules also move: {', '.join(map(str, together))}")
     return found

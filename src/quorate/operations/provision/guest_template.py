@@ -20,7 +20,7 @@ async def guest_template(pve: Cluster, guest: GuestRef) -> Plan:
     found = await pve.guest(guest)
     status = await found.get("status/current")
     if found.row.template:
-        return Plan(f"Convert {found} to a template", unchanged=(f"{found} is a template already",))
+        return Plan(f"Convert {found} to a template", unchanged=(f"{found} is already a template",))
     refuse_locked(found, status)
     if status.get("status") != "stopped":
         raise Conflict(

@@ -40,7 +40,9 @@ def cloudinit_options(given: Mapping[str, Any]) -> dict[str, Any]:
         options["ciupgrade"] = int(values.is_on(given["upgrade"]))
     addresses = {_ADDRESS[key]: str(given[key]) for key in _ADDRESS if given.get(key)}
     if addresses and "ipconfig0" in options:
-        raise BadArgument("cloud_init has ipconfig0 and its parts", next_step="Give ip and gateway, or ipconfig0")
+        raise BadArgument(
+            "cloud_init contains both ipconfig0 and its parts", next_step="Give ip and gateway, or ipconfig0"
+        )
     options.setdefault("ipconfig0", values.build(address_parts(addresses)))
     return options
 

@@ -54,7 +54,7 @@ def parse_disk(given: int | str | Mapping[str, Any], storage: str | None = None)
         parts = _parts_of(str(given))
     bus, wanted = parts.pop("bus", None), parts.pop("size", None)
     if bus is not None and bus not in SLOTS:
-        raise BadArgument(f"There is no bus {bus!r}", next_step=f"Valid are {', '.join(SLOTS)}")
+        raise BadArgument(f"There is no bus {bus!r}", next_step=f"Valid values: {', '.join(SLOTS)}")
     import_from = parts.pop("import_from", None) or parts.pop("import-from", None)
     if wanted in (None, "0", "") and not import_from:
         raise BadArgument(

@@ -75,7 +75,7 @@ def check_name(name: str | None, word: str = "name") -> None:
     raise BadArgument(
         f"{name!r} cannot be a guest's {word}",
         why="It has to be a DNS name: letters, digits and hyphens, no hyphen at either end, at most 63 between dots",
-        next_step=f"{better!r} would do" if better else None,
+        next_step=f"{better!r} would work" if better else None,
     )
 
 
@@ -113,7 +113,7 @@ def extra_options(endpoint: Endpoint, options: Mapping[str, Any] | None, taken: 
     known = endpoint.parameters.keys() - _NOT_OPTIONS
     for name in options or {}:
         if name in taken:
-            raise BadArgument(f"{name!r} is given twice", next_step="Leave it out of options")
+            raise BadArgument(f"{name!r} is specified twice", next_step="Leave it out of options")
         if name in ("archive", "restore", "force"):
             raise BadArgument(
                 f"A new guest has no option {name!r}", next_step=Advice("To restore a backup", BACKUP_RESTORE)
@@ -136,7 +136,7 @@ async def creation_settings(
         settings,
         is_vm=is_vm,
         before={"unprivileged": settings.get("unprivileged", 0)},
-        way_out=f"Leave it out; once the {noun} exists, `{command} set VMID --{{option}} …` on its node does it",
+        way_out=f"Leave it out; once the {noun} exists, run `{command} set VMID --{{option}} …` on its node",
     )
     return settings
 
@@ -198,7 +198,7 @@ async def _first_fitting(nodes: list[str], build: Callable[[str], Awaitable[NewG
         except (BadArgument, NotFound, Conflict) as objection:
             objections.append(objection)
     if len(objections) > 1 and all(isinstance(objection, NotFound) for objection in objections):
-        objections[0].why = objections[0].why or f"Nor do the other nodes: {', '.join(nodes[1:])}."
+        objections[0].why = objections[0].why or f"The other nodes do not have it either: {', '.join(nodes[1:])}."
     raise objections[0]
 
 
@@ -229,7 +229,7 @@ async def check_rights(pve: Cluster, asked: str, vmid: int, pool: str | None, st
 
 async def namesake_warning(pve: Cluster, name: str | None) -> list[str]:
     twin = next((row for row in await pve.inventory.guests() if name and row.name == name), None)
-    return [f"{twin} has the same name; address the two by vmid"] if twin else []
+    return [f"{twin} has the same name; refer to both by vmid"] if twin else []
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------

@@ -53,7 +53,8 @@ def vm_card(card: Card, model: str) -> str:
     chosen = card.get("model", model)
     if chosen not in values.NIC_MODELS:
         raise BadArgument(
-            f"There is no network card model {chosen!r}", next_step=f"Valid are {', '.join(sorted(values.NIC_MODELS))}"
+            f"There is no network card model {chosen!r}",
+            next_step=f"Valid values: {', '.join(sorted(values.NIC_MODELS))}",
         )
     if misplaced := sorted({"ip", "ip6", "gw", "gw6"} & card.keys()):
         raise BadArgument(
@@ -85,7 +86,7 @@ def address_parts(given: Mapping[str, str]) -> dict[str, str]:
         if gateway := given.get(key):
             if "/" not in parts.get(address, ""):
                 raise BadArgument(
-                    f"The gateway {gateway} needs a static {address} beside it",
+                    f"The gateway {gateway} requires a static {address}",
                     next_step=f"Give {address} with its prefix",
                 )
             parts[key] = _gateway(gateway, version)

@@ -54,8 +54,8 @@ from quorate.pve.inventory import Resource
 CPU = "x86-64-v2-AES"
 DISK = "32G"
 NOTHING_TO_BOOT = (
-    "It has nothing to boot: its disks are empty and no ISO is inserted, so only the network is left. Give iso, or "
-    "import_from for a disk"
+    "It has nothing to boot: its disks are empty and no ISO is inserted, so it can only boot from the network. Give "
+    "iso, or import_from for a disk"
 )
 CD_ORDER = (2, 3, 1, 0)  # ide2 is where PVE's own pages look for the CD-ROM
 
@@ -209,7 +209,7 @@ def _balloon(given: Amount | None, memory: Amount) -> int | None:
         return None
     least = mebibytes("balloon", given, least=0)
     if least > mebibytes("memory", memory):
-        raise BadArgument("balloon is more than memory", why="It is the least that the VM keeps, of all it has")
+        raise BadArgument("balloon is more than memory", why="It is the minimum memory that the VM keeps")
     return least
 
 
@@ -224,7 +224,7 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
     disks = {slots.take(disk.wish.bus or request.system.bus): disk for disk in placed}
     cards = {f"net{number}": vm_card(card, request.system.model) for number, card in enumerate(connected)}
     if twice := [key for key in cards if key in request.settings]:
-        raise BadArgument(f"{twice[0]!r} is given twice", next_step="Leave it out of options, or set networks=[]")
+        raise BadArgument(f"{twice[0]!r} is specified twice", next_step="Leave it out of options, or set networks=[]")
     devices = {
         **cds,
         **{key: drive(disk, bus=str(values.bus_of(key))) for key, disk in disks.items()},

@@ -53,7 +53,9 @@ async def capacity_plan(
         )
     if fails is not None:
         if (cores, memory, disk) != (None, None, None):
-            raise BadArgument("fails does not go with cores, memory and disk", next_step="Ask one after the other")
+            raise BadArgument(
+                "fails cannot be combined with cores, memory and disk", next_step="Ask for them separately"
+            )
         return await node_loss.plan(pve, rows, rooms, fails)
     wanted_memory = parse_size(memory, unit="M") if memory is not None else 0
     wanted_disk = parse_size(disk, unit="G") if disk is not None else 0

@@ -92,7 +92,7 @@ async def run_wait(
     run: RunRef,
     report: Report,
     other_cluster: OtherCluster,
-    wait: Annotated[float, Meta(ge=0, le=50, description="Most seconds to follow it")] = 45,
+    wait: Annotated[float, Meta(ge=0, le=50, description="Maximum seconds to follow it")] = 45,
     lines: Lines = 10,
 ) -> dict[str, Any]:
     """Follow a run until it ends or pauses; call again if it continues."""

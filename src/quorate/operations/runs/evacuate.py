@@ -22,7 +22,7 @@ from quorate.state.runs import Pending, Run
 EVACUATE, RETURN = "evacuate", "return"
 MOVED = "moved"
 
-Parallel = Annotated[int, Meta(ge=1, le=8, description="Guests moving at a time")]
+Parallel = Annotated[int, Meta(ge=1, le=8, description="Guests moved at a time")]
 
 
 @operation(
@@ -111,8 +111,8 @@ async def run_return(
     movable = [one for one in placed if one.node]
     if not movable:
         raise Conflict(
-            f"No guest of the run {earlier.id} can be taken back",
-            why=next((one.reason for one in placed), "None of them is where that run took it"),
+            f"No guest of the run {earlier.id} can be moved back",
+            why=next((one.reason for one in placed), "None of them is still where that run moved it"),
         )
     local = bool(earlier.scope["with_local_disks"])
     guests = ", ".join(

@@ -114,7 +114,7 @@ async def run_guest_update(
             ),
             "may_destroy": [f"what is written in {found} during the update, if it is rolled back"],
         },
-        warnings=() if checks else ("No check is given: only a failing update is rolled back",),
+        warnings=() if checks else ("No check was specified: only a failing update is rolled back",),
         risk=Risk.DESTROY,
     )  # fmt: skip
     return start_plan(pve, outline, at, window)

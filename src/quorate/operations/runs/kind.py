@@ -59,7 +59,7 @@ class StepResult:
         if late := self.data.get("timed_out"):
             return str(late)
         if signal := self.data.get("signal"):
-            return f"it was ended by signal {signal}"
+            return f"it was terminated by signal {signal}"
         code = self.data.get("exit_code")
         return f"exit code {code}" if code != 0 else ""
 

@@ -47,7 +47,7 @@ async def run_remote_move(
     guest: GuestRef,
     to: ToCluster,
     other_cluster: OtherCluster,
-    node: Annotated[str, Meta(description="Where to, there")] | None = None,
+    node: Annotated[str, Meta(description="Target node there")] | None = None,
     vmid: Annotated[int, Meta(ge=100, le=999_999_999, description="Default: the same if free")] | None = None,
     storage: Mapped | None = None,
     bridge: Mapped | None = None,
@@ -111,7 +111,7 @@ async def guest_remote_migrate(
     pve: Cluster,
     guest: GuestRef,
     to: ToCluster,
-    node: Annotated[str, Meta(description="Where to, there")],
+    node: Annotated[str, Meta(description="Target node there")],
     vmid: Annotated[int, Meta(ge=100, le=999_999_999, description="Its id there")],
     other_cluster: OtherCluster,
     storage: Mapped | None = None,
@@ -191,7 +191,7 @@ def _departure(guest: Guest, move: Mapping[str, Any], *, delete_source: bool) ->
 
 async def _other(pve: Cluster, name: str, other_cluster: OtherCluster) -> Cluster:
     if name == pve.name:
-        raise BadArgument(f"The guest is in {name} already", next_step=Advice("Move it to another node", GUEST_MIGRATE))
+        raise BadArgument(f"The guest is already in {name}", next_step=Advice("Move it to another node", GUEST_MIGRATE))
     return await other_cluster(name)
 
 

@@ -57,10 +57,10 @@ UPDATE = (
 async def run_rolling_update(
     pve: Cluster,
     nodes: Annotated[list[str], Meta(description="In this order; default: all")] | None = None,
-    parallel: Annotated[int, Meta(ge=1, le=8, description="Guests moving at a time")] = 2,
+    parallel: Annotated[int, Meta(ge=1, le=8, description="Guests moved at a time")] = 2,
     with_local_disks: Annotated[bool, Meta(description="Copy local disks of running VMs, too")] = False,
     shutdown_rest: Annotated[bool, Meta(description="Shut down guests that cannot move, start them again")] = False,
-    return_guests: Annotated[bool, Meta(description="Take guests back afterwards")] = True,
+    return_guests: Annotated[bool, Meta(description="Move guests back afterwards")] = True,
     at: At | None = None,
     window: Window | None = None,
 ) -> Plan:
@@ -351,7 +351,7 @@ class RollingUpdate:
         if not result.failure:
             state["updated"] = "reboot" if REBOOT_MARK in said else "no reboot"
         else:
-            state["failed"] = result.error or f"apt ended badly ({result.failure}): {said.strip()[-500:]}"
+            state["failed"] = result.error or f"apt failed ({result.failure}): {said.strip()[-500:]}"
 
     def _settle_move(self, state: dict[str, Any], node: str, vmid: str, target: str) -> None:
         if target == node:

@@ -85,7 +85,7 @@ async def script_run(
         return replace(performed, next_step=append_advice(performed.next_step, after, GUEST_GET(guest=vmid)))
 
     return Plan(
-        f"Run the community script {found.path} as root on {where}, to make container {vmid}",
+        f"Run the community script {found.path} as root on {where}, to create container {vmid}",
         (machine_action(where, f"Run it on {where}", wanted.described, perform, opens=not wanted.named),),
         facts=_describe(found, fetched, vmid),
         warnings=_warnings(fetched),
@@ -146,7 +146,7 @@ async def _check_result(place: Cluster, vmid: int, where: Machine, performed: Pe
         words = _last_words(performed.facts)
         raise TaskFailed(
             f"The script ended with {'a signal' if code is None else f'exit code {code}'}, and {state}",
-            why=f"It said last: {_one_line(words)}" if words else "It said nothing",
+            why=f"Its last output: {_one_line(words)}" if words else "It said nothing",
             next_step=Advice("Remove what it left behind", GUEST_DELETE(guest=vmid)) if guest is not None else None,
             facts=words,
         )

@@ -42,9 +42,9 @@ async def check(
     chosen = await _chosen(home, place, template, given)
     if chosen.references:
         raise Refused(
-            f"A check would send stored secrets to {place}, and asks nobody",
+            f"A check would send stored secrets to {place} without asking for approval",
             why=f"{question_about(chosen.references, str(place))}, in check mode too",
-            next_step=Advice("Give them by env: or file:, or run it, which needs a person's approval", ANSIBLE_RUN),
+            next_step=Advice("Use env: or file: references, or run it, which needs a person's approval", ANSIBLE_RUN),
         )
     run = await play(
         place, _ansible(template).playbook, chosen.values, home.settings.work,
@@ -101,7 +101,7 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
     ledger, where = Ledger(home.store), place_of(place)
     old = await ledger.find(where, template.id)
     if old is None:
-        raise NotFound(f"{template.title} was not installed on {place} from here")
+        raise NotFound(f"{template.title} was not installed on {place} by this server")
     variables = {**old.settings, "data": data}
 
     async def work(report: Report) -> dict[str, Any]:
@@ -120,8 +120,8 @@ async def _chosen(home: Homelab, place: Machine, template: Template, given: Mapp
     if old and old.method == "ansible" and lost:
         raise BadArgument(
             f"The secret {lost[0]!r} has to be given again",
-            why="Ansible leaves no copy of it that could be read",
-            next_step=Advice(f"Give it by reference; `{VERSION}` is a setting there too", SERVICE_INSTALL, ANSIBLE_RUN),
+            why="Ansible keeps no readable copy of it",
+            next_step=Advice(f"Give a reference; `{VERSION}` is a setting there too", SERVICE_INSTALL, ANSIBLE_RUN),
         )
     return await choose(template, given, old.settings if old else {}, home.secret_store)
 

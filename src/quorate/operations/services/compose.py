@@ -51,7 +51,7 @@ async def install(home: Homelab, place: Machine, template: Template, given: Mapp
             next_step=Advice("Choose other ports in settings, or another host", SERVICE_CHECK),
         )
     does = f"{'Change' if former.files else 'Install'} {template.title} on {place}"
-    warnings = [f"{row[0]}: {row[1]} is asked for, {row[2]} is there" for row in rows if row[3] == "missing"]
+    warnings = [f"{row[0]}: {row[1]} is required, {row[2]} is available" for row in rows if row[3] == "missing"]
     warnings += [f"{place} has no Docker: it is installed with apt-get"] if command is None else []
     warnings += ["It was not installed by this server"] if former.files and old is None else []
     rollout = Rollout(home, project, template, chosen, former, needs_docker=command is None)
@@ -68,7 +68,7 @@ async def upgrade(home: Homelab, place: Machine, template: Template, to: str | N
     chosen = await choose(template, wanted, there, home.secret_store)
     does = f"Upgrade {template.title} on {place} from {there.get(VERSION) or 'what is there'} to {chosen.version}"
     warnings = (
-        "The previous version is restored if the new one does not become healthy, but not what it did to the data",
+        "The previous version is restored if the new one does not become healthy, but the data keeps its changes",
     )
     old = await Ledger(home.store).find(place_of(place), template.id)
     return Rollout(home, project, template, chosen, former).plan(does, "upgrading", warnings, old)
@@ -87,7 +87,7 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
         if not former.files:
             await _require_gone(project)
             await ledger.forget(where, template.id)
-            return {"removed": template.id, "data": f"{project.folder} was gone already"}
+            return {"removed": template.id, "data": f"{project.folder} had already been removed"}
         await project.down(volumes=data)
         await _require_gone(project)
         if data:

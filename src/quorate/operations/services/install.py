@@ -49,7 +49,7 @@ async def service_install(
     how = template.method(method)
     given = settings or {}
     if (host is None) == (place is None):
-        raise BadArgument("Where to put it is not clear", next_step="Give either host or place")
+        raise BadArgument("It is not clear where to install it", next_step="Give either host or place")
     if place is not None:
         return await placed(home, template, how, given, place)
     assert host is not None
@@ -89,7 +89,7 @@ async def service_upgrade(
             return await compose.upgrade(home, there, template, to)
         if await Ledger(home.store).find(place_of(there), template.id) is None:
             raise NotFound(
-                f"{template.title} was not installed on {there} from here",
+                f"{template.title} was not installed on {there} by this server",
                 next_step=Advice("Install it", SERVICE_INSTALL),
             )
         given: dict[str, Any] = {"version": to or template.version} if to or template.version else {}

@@ -48,7 +48,8 @@ async def placed(
 ) -> Plan:
     if method != "compose":
         raise BadArgument(
-            f"A new guest is made for services that Compose runs; {template.title} goes by {method}",
+            f"New guests are created only for services that run with Compose; {template.title} is installed with "
+            f"{method}",
             next_step=Advice(
                 "Create the guest, register it, then give it as host", CONTAINER_CREATE, VM_CREATE, HOST_REGISTER
             ),
@@ -56,7 +57,7 @@ async def placed(
     cluster = _cluster(home, place.get("cluster"))
     kind: Literal["ct", "vm"] = place.get("type", "ct")
     if kind not in ("ct", "vm"):
-        raise BadArgument(f"{kind!r} is not a type of guest", next_step="It is ct or vm")
+        raise BadArgument(f"{kind!r} is not a type of guest", next_step="Use ct or vm")
     chosen = await choose(template, given, {}, home.secret_store)
     plan = await _guest_plan(cluster, kind, template, place)
     vmid = int(plan.facts["vmid"])
@@ -147,7 +148,7 @@ class _Journey:
         try:
             await context.carry_out(self._cluster, self._plan, CREATE_SECONDS, report)
         except Problem as problem:
-            step = f"If guest {self._vmid} exists in the end, install the service there, or delete the guest"
+            step = f"If guest {self._vmid} exists afterwards, install the service there, or delete the guest"
             problem.advice = append_advice(problem.advice, step, *tools)
             raise
         self._made.set()
@@ -197,4 +198,4 @@ def _cluster(home: Homelab, name: object) -> Cluster:
         return found[0]
     if not names:
         raise NotFound("There is no cluster to create a guest in")
-    raise BadArgument(f"place does not say which cluster: {name!r}", next_step=f"Available: {', '.join(names)}")
+    raise BadArgument(f"place does not name an existing cluster: {name!r}", next_step=f"Available: {', '.join(names)}")

@@ -39,8 +39,8 @@ async def planned(
     if chosen.references:
         raise Refused(
             f"Terraform takes no stored secret ({', '.join(sorted(chosen.references))})",
-            why="Planning already hands it to providers, before a person can agree to where it goes",
-            next_step="Give it by env: or file:",
+            why="Planning already passes it to providers, before a person can approve where it is sent",
+            next_step="Use an env: or file: reference",
         )
     return await at.plan(template, chosen.values, _host(home, place, at), kind, seconds)
 
@@ -86,11 +86,11 @@ def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan
 async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
     at = workspace(home, place, template)
     if not at.applied:
-        raise NotFound(f"{template.title} was not created on {place} from here")
+        raise NotFound(f"{template.title} was not created on {place} by this server")
     if not data:
         raise BadArgument(
             f"{template.title} was created by Terraform, which destroys things with their data",
-            next_step="If that is meant: data=true",
+            next_step="To confirm, use data=true",
         )
     return await destroying(home, place, template)
 
@@ -99,7 +99,8 @@ async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
     at = workspace(home, place, template)
     if not at.applied:
         raise NotFound(
-            f"{template.title} was not created on {place} from here", next_step=Advice("See what was", SERVICE_LIST)
+            f"{template.title} was not created on {place} by this server",
+            next_step=Advice("See what was", SERVICE_LIST),
         )
     saved = await planned(home, place, template, {}, "destroy")
     ledger, where = Ledger(home.store), place_of(place)

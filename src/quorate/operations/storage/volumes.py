@@ -129,12 +129,12 @@ async def volume_update(
             f"{found} is not a backup but {found.content}", why="Only backups have notes and protection in PVE"
         )
     if notes is None and protected is None:
-        raise BadArgument("Nothing to change is given", next_step="Give notes, protected or both")
+        raise BadArgument("No changes were specified", next_step="Give notes, protected or both")
     now = await pve.get(found.path)
     wanted = {"notes": notes, "protected": None if protected is None else int(protected)}
     params = {key: value for key, value in wanted.items() if value is not None and not _is_so(now, key, value)}
     if not params:
-        return Plan(f"Change {found}", unchanged=(f"{found} is already like that",))
+        return Plan(f"Change {found}", unchanged=(f"{found} already has these settings",))
 
     async def settled() -> bool:
         later = await pve.get(found.path)
@@ -167,7 +167,7 @@ async def volume_delete(
     """Delete volumes for good: ISO images, templates, backups, leftover disks. Disks in use are refused."""
     wanted = list(dict.fromkeys([volume] if isinstance(volume, str) else volume))
     if not wanted or len(wanted) > VOLUMES_AT_ONCE:
-        raise BadArgument(f"{len(wanted)} volumes are given", next_step=f"Give between 1 and {VOLUMES_AT_ONCE}")
+        raise BadArgument(f"{len(wanted)} volumes were specified", next_step=f"Give between 1 and {VOLUMES_AT_ONCE}")
     found = [await stored_volumes.find(pve, one, node) for one in wanted]
     for one in found:
         await _refuse_needed(pve, one)
@@ -182,7 +182,7 @@ async def _refuse_needed(pve: Cluster, volume: StoredVolume) -> None:
     if volume.protected:
         raise Conflict(
             f"{volume} is protected",
-            next_step=Advice("Remove the protection first, if that is right", VOLUME_UPDATE(protected=False)),
+            next_step=Advice("If it is no longer needed, remove the protection first", VOLUME_UPDATE(protected=False)),
         )
     if volume.content == "backup" and volume.vmid is not None:
         await require(pve, f"delete {volume}", f"/vms/{volume.vmid}", "VM.Backup")

@@ -101,7 +101,7 @@ async def terraform_refresh(
     async def describe(place: Machine) -> dict[str, Any]:
         if not workspace(home, place, template).applied:
             raise NotFound(
-                f"{template.title} was not created on {place} from here",
+                f"{template.title} was not created on {place} by this server",
                 next_step=Advice("Plan it first", TERRAFORM_PLAN(service=template.id)),
             )
         saved = await planned(home, place, template, {}, "refresh", seconds)

@@ -33,7 +33,7 @@ prevent_destroy keeps them from being destroyed and recreated: remove it only wh
 )
 async def terraform_export(
     home: Homelab,
-    guests: Annotated[GuestRefs, Meta(description="Default: all that fit")] | None = None,
+    guests: Annotated[GuestRefs, Meta(description="Default: all that match")] | None = None,
     cluster: Annotated[str, Meta(description="Needed where there are several")] | None = None,
     node: str | None = None,
     tag: str | None = None,

@@ -65,7 +65,7 @@ async def workload_prune(
         label = machine_label(one)
         if not found:
             return machine_action(
-                one, f"Remove nothing from {label}: all is in use", "nothing", _nothing, only_reads=True
+                one, f"Remove nothing from {label}: everything is in use", "nothing", _nothing, only_reads=True
             )
 
         async def perform(context: StepContext) -> Performed:
@@ -80,7 +80,7 @@ async def workload_prune(
         says = f"Remove from {label}: {shortlist([each.about for each in found], WASTE_SHOWN)}"
         return machine_action(one, says, f"{engine.name} remove {_ids(found)}", perform)
 
-    return await plan_each(home, host, "Remove what nothing uses from", prepare, ("removed", "kept"))
+    return await plan_each(home, host, "Remove unused items from", prepare, ("removed", "kept"))
 
 
 async def _nothing(_: StepContext) -> Performed:

@@ -66,7 +66,7 @@ async def workload_deploy(
     labels: dict[str, str] | None = None,
     pull: Annotated[Pull, Meta(description="When to fetch the image")] = "missing",
     replace: Annotated[
-        bool, Meta(description="Replace one of that name (needs access admin); what is in no volume is lost")
+        bool, Meta(description="Replace one of that name (needs access admin); data outside volumes is lost")
     ] = False,
 ) -> Plan:
     """Run a container on hosts: pull the image, start it, check that it stays up. If not, everything is restored."""
@@ -102,7 +102,7 @@ async def _deployment(
     old = await found.find(name)
     if old is not None and not replace:
         raise Conflict(
-            f"There is a {old} on {place} already",
+            f"{old} already exists on {place}",
             next_step="Give replace=true, or choose another name",
         )
     await _ensure_free_ports(found, spec)
@@ -121,7 +121,7 @@ async def _deployment(
         warned = {"engine_warns": list(done.warnings)} if done.warnings else {}
         return Performed({"workload": described(done.workload), **replaced, **warned})
 
-    does = f"Replace {old} on {place} by {image}" if old else f"Deploy {image} as {name} on {place}"
+    does = f"Replace {old} on {place} with {image}" if old else f"Deploy {image} as {name} on {place}"
     line = _line(found, spec) + (f" in place of {_id(old)}" if old else "")
     return Plan(
         does,
@@ -134,7 +134,7 @@ async def _deployment(
         },
         warnings=(
             *request.warnings(spec.mounts),
-            *(f"{path} is not there: Docker creates it as an empty folder owned by root" for path in made),
+            *(f"{path} does not exist: Docker creates it as an empty folder owned by root" for path in made),
             *_of_compose(old),
         ),
     )
@@ -245,7 +245,7 @@ def _id(old: Workload) -> str:
 
 def _of_compose(old: Workload | None) -> tuple[str, ...]:
     project = old.labels.get(COMPOSE) if old else None
-    return (f"It belongs to the Compose project {project}, which does not know about this",) if project else ()
+    return (f"It belongs to the Compose project {project}, which will not know about this change",) if project else ()
 
 
 async def _ensure_same(engine: Engine, name: str, old: Workload | None) -> None:

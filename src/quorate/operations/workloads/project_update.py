@@ -51,7 +51,7 @@ async def _project_plan(home: Homelab, place: Machine, project: str, wanted: tup
     found = await project_on(engine, project)
     if unknown := [one for one in wanted if one not in {part.service for part in found.parts}]:
         known = ", ".join(sorted({part.service for part in found.parts}))
-        raise BadArgument(f"{project} has no service {', '.join(unknown)}", next_step=f"Those there: {known}")
+        raise BadArgument(f"{project} has no service {', '.join(unknown)}", next_step=f"Available: {known}")
     await require_files(found)
     compose = await compose_command(engine)
 
@@ -76,5 +76,5 @@ async def _project_plan(home: Homelab, place: Machine, project: str, wanted: tup
         does,
         (machine_action(place, does, line, perform),),
         facts={"host": machine_label(place), "images": images},
-        warnings=("If it fails, the former images run again, but what the new ones did to data stays",),
+        warnings=("If it fails, the former images run again, but changes that the new ones made to data stay",),
     )
