@@ -16,7 +16,7 @@ from tests.rigs.mcp_session import text_of
 pytestmark = pytest.mark.anyio
 
 ELSEWHERE = {
-    "host_register": "There is a host 'nas' already",
+    "host_register": "Host 'nas' already exists",
     "host_shell_open": "no page to show a terminal on",
     "network_scan": "may not be scanned",
 }

@@ -53,7 +53,7 @@ async def test_an_ssh_configuration_is_read_as_ssh_reads_it(tmp_path):
         told = await built.quorate.facts("host_exec", host="nas", command=["echo", "in"])
         assert told["stdout"] == "in\n"
         again = await built.quorate.facts("host_import", source="ssh_config", text=text, only=["nas"])
-        assert again["unchanged"] == ["nas is registered already"]
+        assert again["unchanged"] == ["nas is already registered"]
 
 
 async def test_an_ansible_inventory_gives_hosts_groups_and_never_a_password(tmp_path):
@@ -133,7 +133,7 @@ async def test_the_guests_of_a_cluster_are_offered_with_what_they_lack(tmp_path)
 async def test_what_was_found_nowhere_is_said(tmp_path):
     async with house(tmp_path) as built:
         assert "Nothing to import" in await built.quorate.refusal("host_import", source="ssh_config", text="")
-        assert "targets go with source=scan" in await built.quorate.refusal("host_import", source="scan")
+        assert "source=scan requires targets" in await built.quorate.refusal("host_import", source="scan")
 
 
 async def test_the_servers_own_files_are_read_and_everything_missing_is_said(tmp_path, monkeypatch):

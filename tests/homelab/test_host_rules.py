@@ -107,7 +107,7 @@ async def test_a_host_registered_under_two_names_is_denied_by_both(tmp_path):
 async def test_a_label_that_protects_cannot_be_taken_off(tmp_path):
     async with ruled(tmp_path, deny("destroy", hosts=("label:prod",))) as built:
         text = await built.quorate.refusal("host_update", host="nas", labels=["lab"])
-        assert "out of what the rule protects" in text
+        assert "no longer protect" in text
         await built.quorate.facts("host_update", host="nas", labels=["prod", "lab"])
 
 

@@ -119,7 +119,7 @@ async def test_a_host_of_a_document_that_turns_out_to_be_a_protected_node_is_not
         answer = await lab.quorate.call("infra_apply", document=document)
         steps = answer.structured_content["steps"]
         assert [step["state"] for step in steps] == ["done", "failed"]
-        assert "plain is not what it was taken for: it is node pve1" in steps[1]["why"]
+        assert "plain is a different machine than expected: it is node pve1" in steps[1]["why"]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ async def test_a_failed_upgrade_is_set_back_if_that_was_requested(tmp_path: Path
         assert "run_guest_update" in str(shown["warnings"])
         refusal = await quorate.refusal("host_upgrade", host=f"demo/{vmid}", rollback=True)
         [snapshot] = snapshots(quorate, vmid)
-        assert f"it was set back to the snapshot {snapshot}" in refusal
+        assert f"it was rolled back to the snapshot {snapshot}" in refusal
         assert len(rollbacks(quorate)) == 1
         assert quorate.sim.world.guests[vmid].running
         assert quorate.audit()[-1]["risk"] == "destroy"
@@ -113,13 +113,15 @@ async def test_a_host_that_is_registered_under_the_name_of_a_guest_is_set_back_a
         access.settings = replace(access.settings, single_guests={104: here})
         refusal = await quorate.refusal("host_upgrade", host="k3s-server", rollback=True)
         [snapshot] = snapshots(quorate)
-        assert f"The upgrade of host k3s-server failed; it was set back to the snapshot {snapshot}" in refusal
+        assert f"The upgrade of host k3s-server failed; it was rolled back to the snapshot {snapshot}" in refusal
         assert len(rollbacks(quorate)) == 1
         both = await quorate.facts("host_upgrade", host=["nas", "k3s-server"], rollback=True, dry_run=True)
         assert "run_guest_update" in both["warnings"][0]
-        assert both["warnings"][1].startswith("There is no way back on host nas")
+        assert both["warnings"][1].startswith("Rolling back is not possible on host nas")
         alone = await quorate.facts("host_upgrade", host="nas", rollback=True, dry_run=True)
-        assert alone["warnings"] == ["There is no way back on host nas: only guests of a cluster get a snapshot"]
+        assert alone["warnings"] == [
+            "Rolling back is not possible on host nas: only guests of a cluster get a snapshot"
+        ]
         refusal = await quorate.refusal("host_upgrade", host="nas")
         assert "The upgrade of host nas failed" in refusal
         assert len(snapshots(quorate)) == 1

@@ -43,7 +43,7 @@ async def test_an_approval_for_a_host_is_void_once_its_name_leads_elsewhere(tmp_
         plan = await built.quorate.facts("host_remove", host="nas", dry_run=True)
         await built.quorate.facts("host_update", host="nas", **moved)
         text = await built.quorate.refusal("host_remove", host="nas", plan_token=plan["plan_token"])
-        assert "does not fit" in text
+        assert "is not valid for this call" in text
         assert "nas" in [row["name"] for row in await built.quorate.rows("host_list")]
 
 
@@ -52,7 +52,9 @@ async def test_an_approval_for_a_host_is_void_once_its_jump_host_leads_elsewhere
         await built.quorate.facts("host_update", host="nas", jump="pi")
         plan = await built.quorate.facts("host_remove", host="nas", dry_run=True)
         await built.quorate.facts("host_update", host="pi", address="192.0.2.7")
-        assert "does not fit" in await built.quorate.refusal("host_remove", host="nas", plan_token=plan["plan_token"])
+        assert "is not valid for this call" in await built.quorate.refusal(
+            "host_remove", host="nas", plan_token=plan["plan_token"]
+        )
 
 
 async def test_trying_a_host_leaves_its_approval_as_it_is(tmp_path):

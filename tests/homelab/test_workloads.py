@@ -282,7 +282,7 @@ async def test_an_approval_is_for_one_workload_and_not_for_another_of_its_name(t
         plan = await quorate.facts(tool, host="box", name="web", **given, dry_run=True)
         engine.add("web", "nginx")
         refusal = await quorate.refusal(tool, host="box", name="web", **given, plan_token=plan["plan_token"])
-        assert "does not fit" in refusal
+        assert "is not valid for this call" in refusal
         assert engine.changes == []
 
 

@@ -198,7 +198,7 @@ def _approval_in(answer: Answer) -> str:
 
 def _why_not(answer: Answer) -> str:
     """In a word, for the numbers."""
-    reasons = ("it was used already", "waits for an operator", "no longer exists")
+    reasons = ("it has already been used", "waits for an operator", "no longer exists")
     return answer.fate if not answer.error else next((one for one in reasons if one in answer.text), answer.text)
 
 

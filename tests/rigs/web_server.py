@@ -92,7 +92,7 @@ async def web(
 
 @asynccontextmanager
 async def served(inner: Rig, http: HttpSettings | None = None) -> AsyncIterator[Web]:
-    """Another HTTP server in front of a rig that is there already."""
+    """Another HTTP server in front of a rig that already exists."""
     settings = replace(http or HttpSettings(), port=0)
     listener = await prepare(inner.app.core(settings))
     ended = asyncio.create_task(listener.listen())

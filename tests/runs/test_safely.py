@@ -152,7 +152,7 @@ async def test_the_result_says_how_to_delete_the_snapshots(tmp_path: Path) -> No
     async with rig(tmp_path, in_memory=True) as quorate:
         facts = await quorate.facts("guest_configure", guest=108, cores=3, safely=True)
         call = f"snapshot_delete guest=108 snapshot={facts['snapshots']['108']}"
-        assert facts["afterwards"] == f"Delete the snapshot once the change has proved itself: {call}"
+        assert facts["afterwards"] == f"Delete the snapshot once you have verified the change: {call}"
         await quorate.facts("snapshot_delete", guest=108, snapshot=facts["snapshots"]["108"])
         assert facts["snapshots"]["108"] not in quorate.sim.world.guests[108].snapshots
         several = await quorate.facts("guest_bulk", guests=[104, 108], action="tag", tags=["risky"], safely=True)

@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
         help="names and addresses that clients use (default: those of the certificate, else this machine's own)",
     )
     certificate.add_argument(
-        "--folder", metavar="DIR", type=Path, help="where to write (default: `tls` beside the configuration)"
+        "--folder", metavar="DIR", type=Path, help="where to write (default: `tls` next to the configuration)"
     )
     certificate.add_argument("--new-ca", action="store_true", help="replace the CA; clients must trust the new one")
     certificate.epilog = (
@@ -151,7 +151,7 @@ def _own_names() -> list[str]:
         probe.connect(("192.0.2.1", 9))  # nothing is sent
         names.append(probe.getsockname()[0])
     if not names:
-        raise ConfigError("This machine knows no name of its own: pass the names that clients use.")
+        raise ConfigError("The name of this machine is unknown: pass the names that clients use.")
     return names
 
 

@@ -151,7 +151,7 @@ def _show_script(options: argparse.Namespace, token_id: str, level: str, toolset
 
     if token_id.startswith(f"{ALMIGHTY}!"):
         print(f"\nA token of {ALMIGHTY} has every privilege. A user of its own is safer: {USUAL_TOKEN}.")
-        print("If you want it nevertheless, run this as root on a node:\n")
+        print("To create one anyway, run this as root on a node:\n")
         print(grant_script(token_id, level, 9, toolsets))
         return
     if options.pve is None:

@@ -75,7 +75,7 @@ def _init(options: argparse.Namespace) -> int:
         print(f"This sets up a cluster in {file}. Nothing is written before the end.")
     options.name = _name(options, _clusters_in(file) if options.adds else ())
     if options.adds and options.toolsets:
-        raise ConfigError(f"--toolsets counts for all clusters: change `toolsets` in {file} instead.")
+        raise ConfigError(f"--toolsets applies to all clusters: change `toolsets` in {file} instead.")
     try:
         chosen, connection, token_secret = _ask_all(options, file)
     except SetupStopped as reason:
@@ -100,7 +100,7 @@ def _only_client(options: argparse.Namespace) -> bool:
         return bool(options.client != NO_CLIENT)
     if options.yes or not is_interactive():
         return False
-    print("There is a configuration already.")
+    print("A configuration already exists.")
     return choose("Add a client or a cluster?", "--client", ("client", "cluster"), default="client") == "client"
 
 

@@ -147,7 +147,11 @@ def _report_missing(
     if nowhere:
         found.fail(f"toolset {toolset}", f"lacks {listed}", "Run the commands below on a node, as root")
     else:
-        found.warn(f"toolset {toolset}", f"has only on some objects: {listed}", "Nothing to do if this is intended")
+        found.warn(
+            f"toolset {toolset}",
+            f"has these privileges only on some objects: {listed}",
+            "Nothing to do if this is intended",
+        )
     return bool(nowhere)
 
 

@@ -312,7 +312,7 @@ async def _found_in(cluster: Cluster, ref: str) -> list[tuple[Cluster, str, Gues
 def _at_address(ref: str, host: str, known: list[str]) -> Host:
     """An unregistered host; it has to show a host key that the operator trusts."""
     if "." not in host and ":" not in host and host != "localhost":
-        listed = f"Registered are {', '.join(known[:20])}" if known else "No host is registered"
+        listed = f"Registered hosts: {', '.join(known[:20])}" if known else "No host is registered"
         advice = Advice("Register it, or give its address", HOST_REGISTER)
         raise HostNotFound(f"There is no host {ref!r}", why=listed, next_step=advice)
     require_address(host)

@@ -242,7 +242,7 @@ class KeptJob:
         found = _HEAD.match(output.stdout)
         if output.exit_code == _GONE or found is None:
             raise NotFound(
-                "The machine does not have this command any more",
+                "The machine no longer has this command",
                 why="It was restarted since, or an hour has passed since the command ended",
             )
         state, code, pid, first, second, late, cut_out, cut_err = found.groups()

@@ -19,7 +19,7 @@ def guest_path(path: str, system: str) -> str:
     if "\0" in path:
         raise BadArgument("The path contains a NUL character", why="No file system has such names")
     if any("\ud800" <= char <= "\udfff" for char in path):
-        raise BadArgument("The path contains a lone surrogate", why="It cannot be sent to the guest")
+        raise BadArgument("The path contains an invalid Unicode surrogate", why="It cannot be sent to the guest")
     return _windows(path) if system == "windows" else _posix(path)
 
 

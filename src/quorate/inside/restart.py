@@ -33,7 +33,7 @@ async def boot_of(transport: Transport) -> str:
     found = output.stdout.decode("utf-8", "replace").strip()
     if not found:
         raise GuestRefused(
-            "This machine does not say when it was started", next_step=Advice("Restart it by a command", HOST_EXEC)
+            "This machine does not report its boot time", next_step=Advice("Restart it with a command", HOST_EXEC)
         )
     return found
 

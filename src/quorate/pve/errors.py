@@ -201,7 +201,9 @@ def _node_offline(path: str, text: str, status: int, facts: Mapping[str, Any]) -
     node = f"Node {found['node']}" if found else "A node of the cluster"
     return NodeOffline(
         f"{node} did not answer ({status} {text})",
-        why="The node that we asked could not reach it" if status == 595 else "The connection broke before it answered",
+        why="The node that was asked could not reach it"
+        if status == 595
+        else "The connection broke before it answered",
         next_step=Advice("Check its state; power it on or repair its network, then try again", NODE_LIST),
         facts=facts,
     )

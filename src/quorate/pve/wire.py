@@ -77,7 +77,7 @@ def _text(name: str, value: object) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise BadArgument(f"{name} is not valid text", why="It contains half of a surrogate pair") from None
+            raise BadArgument(f"{name} is not valid text", why="It contains an invalid Unicode surrogate") from None
     return text
 
 

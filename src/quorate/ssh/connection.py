@@ -134,7 +134,8 @@ def _key(file: Path, agent: str | None) -> dict[str, Any]:
     raise NotConfigured(
         f"The SSH key {file} is protected by a passphrase",
         why="Quorate does not ask for passphrases",
-        next_step=f"Unlock it with `ssh-add {file}` in the session that starts Quorate (with {public.name} beside it), "
+        next_step=f"Unlock it with `ssh-add {file}` in the session that starts Quorate (with {public.name} in the same "
+        "folder), "
         "or create a separate key for Quorate without a passphrase",
     )
 

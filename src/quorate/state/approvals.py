@@ -54,7 +54,7 @@ class Use(StrEnum):
     PENDING = "it is not answered yet"
     DENIED = "it was denied"
     EXPIRED = "it has expired"
-    USED = "it was used already"
+    USED = "it has already been used"
     OTHER_CALLER = "another caller requested it"
     OTHER_ARGUMENTS = "it is for other arguments"
     OTHER_IDENTITY = "its target has changed since"

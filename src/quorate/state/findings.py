@@ -262,7 +262,7 @@ class Findings:
     async def _changed(self, id: str, changed: int) -> Finding:
         found = await self.get(id)
         if not changed:
-            raise Conflict(f"Finding {found.id} was resolved already", next_step="It needs no answer")
+            raise Conflict(f"Finding {found.id} is already resolved", next_step="It needs no answer")
         return found
 
     # -- what people read ------------------------------------------------------------------------------------------

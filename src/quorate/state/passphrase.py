@@ -65,7 +65,7 @@ class Passphrase:
         if known is not None:
             if old is None or not await self.verify(old):
                 raise PassphraseWrong(
-                    "The passphrase is unchanged", why="It is set already, and the old one was not given or is wrong"
+                    "The passphrase is unchanged", why="One is already set, and the old one is missing or wrong"
                 )
             changed = await self._store.execute(
                 "UPDATE quorate_operator SET passphrase = $1 WHERE name = $2 AND passphrase = $3",

@@ -337,7 +337,7 @@ class RunStore:
         def edit(run: Run) -> None:
             _refuse_ended(run)
             if run.state is RunState.PAUSED:
-                raise Conflict(f"The run {run.id} is paused already")
+                raise Conflict(f"The run {run.id} is already paused")
             if run.state is RunState.ABORTING:
                 raise Conflict(f"The run {run.id} is being aborted")
             run.state, run.reason, run.request = RunState.PAUSED, why or f"paused by {by}", []

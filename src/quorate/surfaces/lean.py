@@ -64,7 +64,7 @@ class Tool:
 FIND = Tool(
     "pve_find",
     "Find operations by plain words, best first, or describe one with all its arguments; without either, name them "
-    "all. Run an operation with the tool listed beside it.",
+    "all. Run an operation with the tool listed next to it.",
     (Risk.READ,),
     _Finding,
 )

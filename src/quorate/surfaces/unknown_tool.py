@@ -21,7 +21,7 @@ def _related(name: str, among: Iterable[Operation]) -> str:
 
     found = Finder(among).find(" ".join(re.split(r"[^A-Za-z0-9]+", name)))
     near = [one.name for one in found if one.risk is not Risk.DESTROY][:MAX_TOOLS]
-    return f"Related tools are {', '.join(near)}." if near else ""
+    return f"Related tools: {', '.join(near)}." if near else ""
 
 
 def of_other_servers(name: str) -> tuple[list[str], str]:

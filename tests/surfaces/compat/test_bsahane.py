@@ -345,7 +345,7 @@ async def test_a_rule_that_is_there_is_not_added_a_second_time(tmp_path):
         await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules[:1], confirm=True)
         await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules, confirm=True)
         again = await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules, confirm=True)
-        assert again["unchanged"] == ["All of it is there already"]
+        assert again["unchanged"] == ["All of it already exists"]
         told = await quorate.facts("proxmox-vm-firewall-get", vmid=102)
         assert sorted(rule["dport"] for rule in told["rules"]) == ["22", "443"]
 
@@ -415,7 +415,7 @@ async def test_a_pool_is_neither_made_by_adding_to_it_nor_changed_by_creating_it
         for tool in ("proxmox-pool-add", "proxmox-pool-remove"):
             assert "There is no pool 'typo'" in await refused(quorate, tool, poolid="typo", vmid=205, confirm=True)
         text = await refused(quorate, "proxmox-create-pool", poolid="lab", comment="mine", confirm=True)
-        assert "There is a pool lab already. Its comment is 'play here'" in text
+        assert "Pool lab already exists. Its comment is 'play here'" in text
 
 
 @pytest.mark.parametrize(("default", "expected"), [(None, "local-lvm"), ("tank", "tank")])

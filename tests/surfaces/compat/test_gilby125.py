@@ -242,7 +242,7 @@ def test_an_existing_environment_is_understood(word, open_):
         ("proxmox_stop_lxc", ON(104), "104 is a VM"),
         ("proxmox_start_vm", {"node": "pve1", "vmid": "web"}, "Give a whole number"),
         ("proxmox_get_vms", {"node": "pve9"}, "There is no node 'pve9'"),
-        ("proxmox_get_vms", {"type": "vm"}, "Valid are qemu, lxc, all"),
+        ("proxmox_get_vms", {"type": "vm"}, "Valid values: qemu, lxc, all"),
         ("proxmox_delete_vm", ON(104), "proxmox_shutdown_vm"),
         ("proxmox_resize_vm", ON(107), "needs cores or memory"),
         ("proxmox_add_network_vm", ON(104, net="net0", bridge="vmbr0"), "already has net0"),

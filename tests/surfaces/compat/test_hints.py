@@ -230,6 +230,6 @@ async def test_a_restore_to_a_taken_vmid_is_refused_with_what_can_be_done_there(
         backup = next(one.volid for one in stored if "vzdump-qemu" in one.volid)
         archive = {key: backup if value == BACKUP else value for key, value in given.items()}
         text = await refused(served, tool, **archive)
-        assert "exists already" in text or "is taken" in text
+        assert "already exists" in text or "is taken" in text
         assert "overwrite" not in text
         assert ("force=true" in text) == (name != "gilby125")

@@ -302,7 +302,7 @@ async def test_a_source_that_is_not_fit_is_told_why(tmp_path):
             "Devices of the host are passed through: hostpci0",
             "It has raw QEMU arguments (args)",
             "The guest agent is not enabled",
-            "A clone would take its address along: ipconfig0",
+            "A clone would have the same address: ipconfig0",
             "Its disks have 8.0 GiB, more than 4",
         ]
         running = await quorate.facts("proxmox_validate_qemu_smoke_source", vmid=104)

@@ -44,7 +44,7 @@ class Index(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
             near = similar(wanted, [one.slug for one in self.scripts], 3)
             raise NotFound(
                 f"The index has no script {name!r}" + (f" of the category {category}" if category else ""),
-                why=f"Similar names are {', '.join(near)}" if near else None,
+                why=f"Similar names: {', '.join(near)}" if near else None,
                 next_step=Advice(f"Search for it. {REFRESH}", SCRIPT_SEARCH),
             )
         return found[0]

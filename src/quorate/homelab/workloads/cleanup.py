@@ -219,7 +219,7 @@ async def project_on(engine: Engine, name: str) -> RunningProject:
     )  # fmt: skip
     if not ids:
         known = ", ".join(sorted(await project_names(engine))) or "none"
-        raise NotFound(f"{engine.machine} has no Compose project {name!r}", next_step=f"Those there: {known}")
+        raise NotFound(f"{engine.machine} has no Compose project {name!r}", next_step=f"Available: {known}")
     try:
         told = read_json("\n".join(await engine.lines("inspect", *ids)), list[dict[str, object]])
     except Unreadable as error:

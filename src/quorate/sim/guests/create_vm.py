@@ -114,7 +114,7 @@ def _completed(world: World, vmid: int, config: dict[str, Value]) -> dict[str, V
 
 
 def check_machine(value: str) -> None:
-    """Refuse a virtual IOMMU that does not go with the machine."""
+    """Refuse a virtual IOMMU that cannot be combined with the machine."""
     options = dict(part.partition("=")[::2] if "=" in part else ("type", part) for part in value.split(","))
     width = options.get("aw-bits", "0")
     if options.get("viommu") == "intel":

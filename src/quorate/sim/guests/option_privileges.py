@@ -312,7 +312,7 @@ def _check_extraction(call: Call, key: str, source: str) -> None:
 
 
 def check_volume_access(call: Call, vmid: int | None, volid: str, *, content: str | None = None) -> None:
-    """Whether the caller may use a volume that is there already."""
+    """Whether the caller may use a volume that already exists."""
     try:
         storage_id, _ = volumes.split_volid(volid)
     except TaskError:

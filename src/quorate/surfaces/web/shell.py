@@ -130,7 +130,7 @@ class ShellPages:
         invitation = self.shells.find(token)
         if invitation is None:
             self.authenticator.failed(socket.scope, "terminal")
-            raise Rejection("The link was used already, or has expired. Ask for a new one.")
+            raise Rejection("The link has already been used, or has expired. Ask for a new one.")
         await _send(socket, machine=clean(invitation.machine))
         return token
 

@@ -66,7 +66,7 @@ def configure(type: str) -> Recipe:
 async def _all_answers(call: ToolCall, done: list[ChangeResult]) -> dict[str, Any]:
     answers = [await task_answer(call, one) for one in done]
     if not answers:
-        return {"result": None, "unchanged": ["All of it is there already"]}
+        return {"result": None, "unchanged": ["All of it already exists"]}
     return answers[0] if len(answers) == 1 else {"results": answers}
 
 
@@ -90,7 +90,7 @@ async def _set_card(call: ToolCall, guest: LocatedGuest, key: str, text: str) ->
     arguments: dict[str, Any] = {}
     for part, value in parts.items():
         if part not in CARD:
-            raise BadArgument(f"{key} cannot be given {part!r}", next_step=f"Known are {', '.join(CARD)}")
+            raise BadArgument(f"{key} cannot be given {part!r}", next_step=f"Known: {', '.join(CARD)}")
         arguments[CARD[part]] = values.is_on(value) if part in ("firewall", "link_down") else value
     return await call.change("nic_set", guest=guest.vmid, nic=key, **arguments)
 
@@ -159,7 +159,7 @@ async def set_firewall(call: ToolCall) -> dict[str, Any]:
 
 
 def _is_same(wanted: dict[str, Any], there: dict[str, Any]) -> bool:
-    """Whether the rule exists already: a repeated call does not add it twice."""
+    """Whether the rule already exists: a repeated call does not add it twice."""
     return all(values.same(value, there.get(key)) for key, value in wanted.items() if key != "pos")
 
 

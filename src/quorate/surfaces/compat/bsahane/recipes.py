@@ -144,7 +144,7 @@ async def create_pool(call: ToolCall) -> dict[str, Any]:
     pool, comment = call["poolid"], call["comment"]
     there = next((one for one in await call.get("/pools") if one["poolid"] == pool), None)
     if there is not None and comment not in (None, there.get("comment", "")):
-        raise Conflict(f"There is a pool {pool} already", why=f"Its comment is {there.get('comment', '')!r}")
+        raise Conflict(f"Pool {pool} already exists", why=f"Its comment is {there.get('comment', '')!r}")
     return await task_answer(call, await call.change("pool_set", pool=pool, comment=comment))
 
 

@@ -31,7 +31,7 @@ async def execute(call: ToolCall) -> dict[str, Any]:
     )
     if done.was_dry_run:
         return {"vmid": guest.vmid, "type": guest.type, "dry_run": True, **done.facts}
-    late = {"note": "It is still running although its timeout is over"} if done.is_running else {}
+    late = {"note": "It is still running although its timeout has passed"} if done.is_running else {}
     return {"vmid": guest.vmid, "type": guest.type, **_outputs(done.facts), **late}
 
 

@@ -72,7 +72,7 @@ def _blockers(config: dict[str, Any], gib: float, most: int) -> list[str]:
         f"Devices of the host are passed through: {', '.join(_passed_through(config))}": _passed_through(config),
         "It has raw QEMU arguments (args)": config.get("args"),
         "The guest agent is not enabled": not values.agent_enabled(str(config.get("agent", ""))),
-        f"A clone would take its address along: {', '.join(fixed)}": fixed,
+        f"A clone would have the same address: {', '.join(fixed)}": fixed,
         f"Its disks have {gib:.1f} GiB, more than {most}": gib > most,
     }
     return [text for text, is_so in found.items() if is_so]

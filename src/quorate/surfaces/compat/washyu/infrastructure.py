@@ -57,8 +57,8 @@ async def native_document(call: ToolCall, plan: Mapping[str, Any]) -> dict[str, 
         raise BadArgument(f"A plan has no {', '.join(unknown)}", next_step=f"Available: {', '.join(PARTS)}")
     if plan.get("network_changes"):
         raise BadArgument(
-            "A plan cannot hold network_changes",
-            why="VLANs, routes and packet filters of plain machines are their own affair; nothing was done",
+            "A plan cannot contain network_changes",
+            why="VLANs, routes and packet filters of plain machines are not managed here; nothing was done",
             next_step="Leave them out; ssh_execute_command can make them on a machine",
         )
     items: dict[str, dict[str, Any]] = {"workloads": {}, "services": {}}
@@ -84,7 +84,9 @@ async def _item(call: ToolCall, given: Any) -> tuple[str, str, dict[str, Any]]:
     config = as_object(given.get("config"), f"The config of {given['name']}")
     if given["type"] in ("service", "systemd") and "service_file" in config:
         if unknown := [name for name in config if name != "service_file"]:
-            raise BadArgument(f"{given['name']} has a service_file and nothing beside it", why=", ".join(unknown))
+            raise BadArgument(
+                f"{given['name']} cannot combine service_file with other settings", why=", ".join(unknown)
+            )
         return given["name"], "services", {"host": host, "unit": config["service_file"]}
     if given["type"] == "service":
         settings = {name: value for name, value in config.items() if name != "service"}
@@ -221,7 +223,7 @@ async def scale(call: ToolCall) -> dict[str, Any]:
     """One after the other; nothing is begun before all of them have been looked at."""
     wanted = _scaled(call["scaling_plan"])
     if len(wanted) > 1 and call.arguments.get("plan_token"):
-        raise BadArgument("A plan token is good for one service", next_step="Scale them one by one")
+        raise BadArgument("A plan token is valid for one service", next_step="Scale them one by one")
     looked = [await _scale(call, one, dry_run=True) for one in wanted]
     for one, plan in zip(wanted, looked, strict=True):
         await _require_place(call, one, plan)

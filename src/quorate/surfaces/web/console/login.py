@@ -101,7 +101,7 @@ class LoginPages:
         bearer = local.take(request.path_params["ticket"]) if local else None
         if bearer is None:
             self._console.authenticator.failed(request.scope, "link")
-            return self._form(PATH, "The link has been used already. Start `quorate console` again.", 403)
+            return self._form(PATH, "The link has already been used. Start `quorate console` again.", 403)
         try:
             return self._console.welcome(await self._console.sessions.create(bearer), request.scope, PATH)
         except StateUnavailable as problem:
