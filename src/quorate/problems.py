@@ -189,6 +189,10 @@ class GuestRefused(Problem):
     code = ProblemCode.GUEST
 
 
+class SudoRefused(GuestRefused):
+    """The login may not become the user that a command needs."""
+
+
 def _sentence(text: str) -> str:
     text = text.strip()
     return text if text.endswith((".", "!", "?", ":", "`")) else text + "."

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from quorate.hints import GUEST_DIR_LIST, GUEST_JOB, HOST_JOB, Advice
 from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
-from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, TimedOut, Unreachable
-from quorate.ssh.launcher import NOT_STARTED, Launch
+from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, SudoRefused, TimedOut, Unreachable
+from quorate.ssh.launcher import NO_SUDO, NOT_STARTED, Launch
 from quorate.ssh.pool import Dialled
 from quorate.ssh.process import Ended, ExecutionTarget, Process
 
@@ -55,8 +55,10 @@ def not_started(guest: object, code: int | None, words: str) -> Problem:
     """Why the command did not start, from what was printed instead."""
     if code == NOT_STARTED:
         return BadArgument(f"The command could not be started in {guest}", why=f"It said: {words}")
+    if code == NO_SUDO:
+        return SudoRefused(f"The command could not be started in {guest}", why=f"It said: {words}")
     if "sudo" in words:
-        return GuestRefused(
+        return SudoRefused(
             f"sudo does not allow the command in {guest}",
             why=f"It said: {words}",
             next_step="Set the right sudo_password for the registered host, or allow the login to use sudo",

@@ -134,7 +134,12 @@ class Failure:
     target: str
     why: str
     named: bool = False
-    """Whether `why` names the target already."""
+    """Whether `why` begins with the target's name."""
+
+    @classmethod
+    def about(cls, target: str, why: str) -> Failure:
+        """With the target's name in front, unless the reason begins with it."""
+        return cls(target, why, named=why.startswith(target))
 
     def __str__(self) -> str:
         return self.why if self.named else f"{self.target}: {self.why}"

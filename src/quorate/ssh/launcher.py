@@ -18,6 +18,8 @@ from quorate.secret import Secret
 
 NOT_STARTED = 125
 """The exit code of the script if it cannot start; the reason is in its error output."""
+NO_SUDO = 124
+"""The same, if there is no sudo to become the user."""
 LONGEST_NOISE = 64 * 1024
 """What may precede the mark: output of a login shell, or the reason why the mark never came."""
 
@@ -46,7 +48,7 @@ kill "-$q_sig" "-$q_root"; };
 # If sudo is needed to become the user, sudo runs the same script again, which reads the remaining lines as that user:
 # nothing else differs, and the time limit can kill what runs as root.
 _LAUNCH = """
-q_x=$1; q_again=$2; q_in=$3; set --; q_u=; q_c=; q_t=; q_i=; q_p=; q_fail() { echo "$1" >&2; exit 125; };
+q_x=$1; q_again=$2; q_in=$3; set --; q_u=; q_c=; q_t=; q_i=; q_p=; q_fail() { echo "$1" >&2; exit "${2:-125}"; };
 q_setsid=$(command -v setsid); q_su=$(command -v su); q_sudo=$(command -v sudo);
 q_past() { echo "@quorate@ in" >&2; while IFS= read -r q_l && [ "$q_l" != @quorate@ ]; do :; done; };
 [ "$q_in" != p ] || q_past;
@@ -61,7 +63,7 @@ p*) q_p=1;;
 c*) cd -- "$q_v" || exit 125; q_c=1;;
 u*) q_u=$(id -u "$q_v" 2>/dev/null) || q_fail "there is no user $q_v";
 if [ "$q_u" = "$(id -u)" ]; then q_u=; elif [ "$(id -u)" = 0 ]; then q_u=$q_v;
-elif [ -z "$q_sudo" ]; then q_fail "there is no sudo to become $q_v";
+elif [ -z "$q_sudo" ]; then q_fail "there is no sudo to become $q_v" 124;
 elif [ -n "$q_p" ]; then
 exec "$q_sudo" -k -S -p "@quorate@ ask " -H -u "$q_v" -- /bin/sh -c "$q_again" quorate "$q_x" "" p;
 else exec "$q_sudo" -n -H -u "$q_v" -- /bin/sh -c "$q_again" quorate "$q_x" "" n; fi;

@@ -56,6 +56,8 @@ class Look(msgspec.Struct, frozen=True, gc=False):
 class Looked:
     """The last answer, when it came, and what went wrong since."""
 
+    name: str
+    target: str
     value: Any = None
     at: float = float("-inf")
     tried: float = float("-inf")
@@ -98,6 +100,10 @@ class Snapshot:
         """None if it was not read yet."""
         found = self.looked.get(source)
         return found.value if found is not None and found.is_known else None
+
+    def each_named(self, name: str) -> Iterator[tuple[str, Looked]]:
+        """By source, all that is known under one name: of each storage, of each kind of settings."""
+        return ((source, one) for source, one in self.looked.items() if one.name == name and one.is_known)
 
     def of_nodes(self, name: str) -> dict[str, Any]:
         """Node -> value, of the nodes where it is known."""
@@ -170,7 +176,7 @@ class ClusterFacts:
 
     async def _look(self, look: Look) -> None:
         clock = self._cluster.clock
-        found = self._looked.setdefault(look.source, Looked())
+        found = self._looked.setdefault(look.source, Looked(look.name, look.target))
         begun = clock.time()
         try:
             answer = await patient(self._cluster.get(look.path, **look.params))

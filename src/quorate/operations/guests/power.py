@@ -41,14 +41,13 @@ async def plan_each(summary: str, guests: list[Guest], planner: Planner) -> Plan
         summary,
         tuple(each for each in found if isinstance(each, Call)),
         tuple(each for each in found if isinstance(each, str)),
-        tuple(_failure(guest, each) for guest, each in zip(guests, found, strict=True) if isinstance(each, Problem)),
+        tuple(
+            Failure.about(str(guest), str(each))
+            for guest, each in zip(guests, found, strict=True)
+            if isinstance(each, Problem)
+        ),
         independent=True,
     )
-
-
-def _failure(guest: Guest, problem: Problem) -> Failure:
-    why = str(problem)
-    return Failure(str(guest), why, named=str(guest) in why)
 
 
 def _together(problems: list[Problem]) -> Conflict:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.operations.plan import Call, Plan
+from quorate.operations.plan import Call, Failure, Plan
 from quorate.operations.provision.guest_migrate import LINKED_CLONES, LocalDisks, guest_migrate
 from quorate.operations.runs.kind import Step
 from quorate.operations.units import size
@@ -158,5 +158,4 @@ def facts_of(placements: Sequence[Placement]) -> dict[str, Any]:
 
 
 def with_its_name(stuck: Placement) -> str:
-    guest = f"{stuck.row.kind} {stuck.row.vmid} {stuck.row.name}"
-    return stuck.reason if stuck.reason.startswith(guest) else f"{guest}: {stuck.reason}"
+    return str(Failure.about(f"{stuck.row.kind} {stuck.row.vmid} {stuck.row.name}", stuck.reason))

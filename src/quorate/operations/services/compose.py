@@ -24,12 +24,11 @@ from quorate.problems import Conflict, NotFound
 from quorate.pve.tasks import Report
 
 INSTALLS_DOCKER = "apt-get install docker.io docker-compose && "
-HARD = ("architecture", "port")
-"""Without these it cannot work; too little memory or disk is a warning."""
 
 
 async def install(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], *, docker: bool) -> Plan:
     from quorate.homelab.services.requirements import (
+        Verdict,
         check_requirements,
         collect_requirements,
     )  # many parsers, for those who need them
@@ -43,15 +42,16 @@ async def install(home: Homelab, place: Machine, template: Template, given: Mapp
     former = await project.former(template) if command else Former()
     facts = await collect_requirements(place)
     rows = check_requirements(template, chosen.values, facts, project.folder, former.values if former.images else {})
-    if lacking := [row for row in rows if row[3] == "missing" and row[0].startswith(HARD)]:
-        told = "; ".join(f"{row[0]}: {row[2]}, not {row[1]}" for row in lacking)
+    lacking = [row for row in rows if row.verdict is Verdict.MISSING]
+    if hard := [row for row in lacking if row.kind.is_hard]:
+        told = "; ".join(f"{row.name}: {row.found}, not {row.needed}" for row in hard)
         raise Conflict(
             f"{place} does not have what {template.title} needs",
             why=told,
             next_step=Advice("Choose other ports in settings, or another host", SERVICE_CHECK),
         )
     does = f"{'Change' if former.files else 'Install'} {template.title} on {place}"
-    warnings = [f"{row[0]}: {row[1]} is required, {row[2]} is available" for row in rows if row[3] == "missing"]
+    warnings = [f"{row.name}: {row.needed} is required, {row.found} is available" for row in lacking]
     warnings += [f"{place} has no Docker: it is installed with apt-get"] if command is None else []
     warnings += ["It was not installed by this server"] if former.files and old is None else []
     rollout = Rollout(home, project, template, chosen, former, needs_docker=command is None)

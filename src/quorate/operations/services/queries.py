@@ -114,6 +114,9 @@ async def service_check(
 ) -> dict[str, Any] | Table:
     """Whether hosts have what a service needs: ports, memory, disk, architecture, Compose. Changes nothing."""
     from quorate.homelab.services.requirements import (
+        Requirement,
+        RequirementKind,
+        Verdict,
         check_requirements,
         collect_requirements,
     )  # many parsers, for those who need them
@@ -122,7 +125,7 @@ async def service_check(
     require_known(one, settings or {})
     given = {name: str(value) for name, value in (settings or {}).items()}
 
-    async def check(place: Machine) -> tuple[dict[str, Any], list[list[str]]]:
+    async def check(place: Machine) -> tuple[dict[str, Any], list[Requirement]]:
         old = await Ledger(home.store).find(place_of(place), one.id)
         facts = await collect_requirements(place)
         own = old.settings if old and old.state == "installed" else {}
@@ -130,24 +133,26 @@ async def service_check(
         if one.compose:
             try:
                 command = await compose_of(place)
-                rows.append(["Compose", "any", " ".join(command or ()), "ok" if command else "missing"])
+                found, verdict = " ".join(command or ()), Verdict.OK if command else Verdict.MISSING
             except Problem as problem:
-                rows.append(["Compose", "any", str(problem), "not known"])
-        verdicts = {row[3] for row in rows}
-        fits = "no" if "missing" in verdicts else "not sure" if "not known" in verdicts else "yes"
+                found, verdict = str(problem), Verdict.NOT_KNOWN
+            rows.append(Requirement(RequirementKind.COMPOSE, "any", found, verdict))
+        verdicts = {row.verdict for row in rows}
+        fits = "no" if Verdict.MISSING in verdicts else "not sure" if Verdict.NOT_KNOWN in verdicts else "yes"
         not_known = {"not_known": facts.not_known} if facts.not_known else {}
         return {"service": one.id, "host": str(place), "fits": fits, **not_known}, rows
 
     async def of_several(place: Machine) -> list[list[Any]]:
         answer, rows = await check(place)
-        lacking = {row[0]: f"{row[1]} needed, found {row[2]}" for row in rows if row[3] != "ok"}
+        lacking = {row.name: f"{row.needed} needed, found {row.found}" for row in rows if row.verdict is not Verdict.OK}
         return [[answer["fits"], lacking]]
 
     chosen = await select(home, host)
     if chosen.several:
         return await answer_each(home, host, of_several, ("fits", "lacking"))
     answer, rows = await check(chosen.machines[0])
-    return answer | {"checks": {"columns": ["what", "needed", "found", "verdict"], "rows": rows}}
+    checks = [[row.name, row.needed, row.found, row.verdict.value] for row in rows]
+    return answer | {"checks": {"columns": ["what", "needed", "found", "verdict"], "rows": checks}}
 
 
 @operation(

@@ -11,6 +11,7 @@ from quorate.operations.reports.backup_health import missing_or_old, without_job
 from quorate.operations.reports.findings import Finding, Severity, counted, names
 from quorate.operations.reports.node_health import DAY, failure_of
 from quorate.operations.units import moment, size
+from quorate.pve.inventory import Resource
 from quorate.state.findings import Observation
 from quorate.watch.checks import observed
 from quorate.watch.facts import Snapshot
@@ -47,27 +48,33 @@ def age(now: Snapshot, memory: Memory) -> Iterator[Observation]:
 def proof(now: Snapshot) -> Iterator[Observation]:
     files = _files(now) or {}
     rows = {row.vmid: row for row in now.every_guest}
-    unproven, broken = [], []
+    unproven: list[Resource] = []
+    broken: list[Resource] = []
     for vmid, some in sorted(files.items()):
         if vmid not in rows:
             continue
         if any(one.verified == "failed" for one in some):
-            broken.append(f"{vmid} {rows[vmid].name}")
+            broken.append(rows[vmid])
         elif vmid in now.proved or any(one.verified for one in some):
             continue
         elif min(one.time for one in some) < now.there - PROOF_DAYS * DAY:
-            unproven.append(f"{vmid} {rows[vmid].name}")
+            unproven.append(rows[vmid])
     if broken:
-        what = f"Verification found damaged backups of {counted(len(broken), 'guest', 'guests')}: {names(broken)}"
-        next_call = BACKUP_LIST(guest=int(broken[0].split()[0]))
-        subjects = tuple(f"guest {one.split()[0]}" for one in broken)
+        whose = counted(len(broken), "guest", "guests")
+        what = f"Verification found damaged backups of {whose}: {names(map(_label, broken))}"
+        next_call = BACKUP_LIST(guest=broken[0].vmid)
+        subjects = tuple(f"guest {one.vmid}" for one in broken)
         yield observed(Finding("critical", "backups", what, next_call, "backup-unproven", "damaged", subjects), SOURCE)
     if unproven:
         whose = counted(len(unproven), "guest", "guests")
-        what = f"No backup of {whose} was ever verified, or restored by a drill: {names(unproven)}"
-        next_call = RUN_RESTORE_DRILL(guest=int(unproven[0].split()[0]), dry_run=True)
-        subjects = tuple(f"guest {one.split()[0]}" for one in unproven)
+        what = f"No backup of {whose} was ever verified, or restored by a drill: {names(map(_label, unproven))}"
+        next_call = RUN_RESTORE_DRILL(guest=unproven[0].vmid, dry_run=True)
+        subjects = tuple(f"guest {one.vmid}" for one in unproven)
         yield observed(Finding("info", "backups", what, next_call, "backup-unproven", "", subjects), SOURCE)
+
+
+def _label(row: Resource) -> str:
+    return f"{row.vmid} {row.name}"
 
 
 def sizes(now: Snapshot) -> Iterator[Observation]:
@@ -89,11 +96,10 @@ def sizes(now: Snapshot) -> Iterator[Observation]:
 def _files(now: Snapshot) -> dict[int, list[BackupFile]] | None:
     """By guest, over all storages; None while a storage that holds backups was not read, since it might have them."""
     found: dict[int, list[BackupFile]] = defaultdict(list)
-    places = [source for source in now.looked if source.startswith("backups ")]
     if not now.backups_known:
         return None
-    for source in places:
-        for one in now.value(source) or ():
+    for _, looked in now.each_named("backups"):
+        for one in looked.value or ():
             found[one.vmid].append(one)
     return found
 

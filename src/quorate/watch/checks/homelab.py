@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from quorate.hints import HOST_SERVICE, HOST_VERIFY, SERVICE_STATUS, ToolHint
+from quorate.hints import HOST_DISCOVER, HOST_SERVICE, HOST_VERIFY, SERVICE_STATUS
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
 from quorate.homelab.machines import machine, registered
@@ -30,7 +30,6 @@ DISK_PERCENT = 90
 CRITICAL_PERCENT = 97
 MOST_UNITS = 5
 """Findings about failed units of one host: a machine in ruins is one problem, not five hundred."""
-HOST_DISCOVER = ToolHint("host_discover")
 
 
 @dataclass(slots=True)

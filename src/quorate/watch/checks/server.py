@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from quorate.config.watch import WatchSettings
+from quorate.hints import RUN_GET
 from quorate.operations.units import moment
 from quorate.state.approvals import Approval
 from quorate.state.findings import Next, Observation
@@ -42,7 +43,7 @@ def runs(stopped: Sequence[Run], now: float, settings: WatchSettings) -> Iterato
             what=f"Run {one.id} on {one.cluster} {'is paused' if one.state is RunState.PAUSED else 'failed'}: "
             f"{one.title}" + (f" ({one.reason})" if one.reason else ""),
             evidence={"cluster": one.cluster, "state": one.state.value},
-            next=Next("run_get", {"run": one.id}),
+            next=Next(RUN_GET.tool, {"run": one.id}),
             link=page(settings),
         )
 

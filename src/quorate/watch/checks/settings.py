@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from quorate.hints import ACCESS_LIST, CLUSTER_STATUS, GUEST_GET, ToolHint
+from quorate.hints import (
+    ACCESS_LIST,
+    BACKUP_JOB_LIST,
+    CLUSTER_STATUS,
+    FIREWALL_GET,
+    GUEST_GET,
+    HA_STATUS,
+    STORAGE_LIST,
+    ToolHint,
+)
 from quorate.operations.reports.findings import Finding, counted, names
 from quorate.state.findings import Observation
 from quorate.watch.checks import observed
@@ -20,10 +29,10 @@ ACCEPTABLE = ("privileges-grown", "config-drift")
 """Kinds that a person accepts by acknowledging them."""
 _SHOWN = 6
 _NEXT = {
-    "settings storages": ToolHint("storage_list"),
-    "settings backup jobs": ToolHint("backup_job_list"),
-    "settings HA": ToolHint("ha_status"),
-    "settings firewall": ToolHint("firewall_get", {"scope": "cluster"}),
+    "storages": STORAGE_LIST,
+    "backup jobs": BACKUP_JOB_LIST,
+    "HA": HA_STATUS,
+    "firewall": FIREWALL_GET(scope="cluster"),
 }
 
 
@@ -44,36 +53,36 @@ def privileges(now: Snapshot, memory: Memory, accepted: Collection[str]) -> Iter
 
 
 def drift(now: Snapshot, memory: Memory, accepted: Collection[str]) -> Iterator[Observation]:
-    for source in now.looked:
-        if source.startswith("settings ") and (current := now.value(source)) is not None:
-            ours = memory.accepts(source, now.looked[source].at)
-            yield from _drift(source, source.removeprefix("settings "), dict(current), memory, accepted, ours=ours)
+    for source, looked in now.each_named("settings"):
+        if changed := _changes(source, looked.target, dict(looked.value), looked.at, memory, accepted):
+            what = f"The {looked.target} settings changed: {'; '.join([*changed.values()][:_SHOWN])}"
+            yield _drifted(source, looked.target, what, _NEXT.get(looked.target, CLUSTER_STATUS), changed)
     pinned = set(now.settings.pinned_tags)
     for row in now.guests if pinned else ():
         config = now.value(f"config {row.vmid}")
         if config is not None and pinned & set(row.tag_list):
-            source, current = f"config {row.vmid}", {"settings": config.fingerprint}
-            ours = memory.accepts(source, now.looked[source].at)
-            yield from _drift(source, f"guest {row.vmid}", current, memory, accepted, ours=ours)
+            source, target = f"config {row.vmid}", f"guest {row.vmid}"
+            fingerprint = {"settings": config.fingerprint}
+            at = now.looked[source].at
+            if changed := _changes(source, target, fingerprint, at, memory, accepted):
+                what = f"The settings of {target} changed"
+                yield _drifted(source, target, what, GUEST_GET(guest=row.vmid), changed)
 
 
-def _drift(
-    source: str, target: str, current: dict[str, str], memory: Memory, accepted: Collection[str], *, ours: bool
-) -> Iterator[Observation]:
-    good = memory.good.get(source)
+def _changes(
+    source: str, target: str, current: dict[str, str], at: float, memory: Memory, accepted: Collection[str]
+) -> dict[str, str]:
+    """What differs from the good settings, each with a description. What is accepted is good from now on."""
+    good, ours = memory.good.get(source), memory.accepts(source, at)
     if good is None or ours or f"config-drift/{target}" in accepted:
         memory.good[source] = current
-        return
-    if good == current:
-        return
-    changed = sorted(key for key in good.keys() | current.keys() if good.get(key) != current.get(key))
-    is_guest = target.startswith("guest ")
-    told = [] if is_guest else [_change(key, good.get(key), current.get(key)) for key in changed[:_SHOWN]]
-    subject = f"The settings of {target}" if is_guest else f"The {target} settings"
-    what = f"{subject} changed" + (f": {'; '.join(told)}" if told else "")
-    next_call = GUEST_GET(guest=int(target.split()[1])) if is_guest else _NEXT.get(source, CLUSTER_STATUS)
-    finding = Finding("warning", "settings", what, next_call, "config-drift", target, tuple(changed))
-    yield observed(finding, source)
+        return {}
+    keys = sorted(key for key in good.keys() | current.keys() if good.get(key) != current.get(key))
+    return {key: _change(key, good.get(key), current.get(key)) for key in keys}
+
+
+def _drifted(source: str, target: str, what: str, next_call: ToolHint, changed: Collection[str]) -> Observation:
+    return observed(Finding("warning", "settings", what, next_call, "config-drift", target, tuple(changed)), source)
 
 
 def _change(key: str, old: str | None, new: str | None) -> str:
