@@ -28,7 +28,7 @@ from quorate.config import load
 async def main():
     async with Client(build(load(tolerate=True, toolsets="all")).server()) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
-    heavy = [name for name in ("matplotlib", "numpy", "PIL", "quorate.charts") if name in sys.modules]
+    heavy = [name for name in ("matplotlib", "numpy", "PIL", "quorate.operations.chart_png") if name in sys.modules]
     print(json.dumps({"listed": "metrics_get" in names, "heavy": heavy}))
 
 asyncio.run(main())
@@ -60,7 +60,7 @@ def test_listing_the_tools_imports_no_chart_code(tmp_path):
 async def test_other_tools_do_not_need_matplotlib_and_a_chart_says_how_to_get_it(tmp_path, monkeypatch):
     async with rig(tmp_path) as quorate:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
-        monkeypatch.delitem(sys.modules, "quorate.charts", raising=False)
+        monkeypatch.delitem(sys.modules, "quorate.operations.chart_png", raising=False)
         text = await quorate.refusal("metrics_get", chart=True, guest=102)
         assert "pip install 'quorate[charts]'" in text
         assert "metrics_get" in text

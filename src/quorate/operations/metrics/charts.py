@@ -119,7 +119,7 @@ def _span(found: list[Series]) -> tuple[float, float]:
 def _drawing() -> Callable[..., bytes]:
     """matplotlib is large and optional: it is imported for the first chart and never before."""
     try:
-        from quorate.charts import draw
+        from quorate.operations.chart_png import draw
     except ImportError as error:
         raise NotConfigured(
             "Charts need matplotlib, which is not installed",
