@@ -180,7 +180,7 @@ class App:
                 said = news
             except Problem as problem:
                 _LOG.warning("Unfinished changes cannot be resolved now: %s", problem)
-            except Exception as error:  # noqa: BLE001 (a defect of ours must not end the loop)
+            except Exception as error:  # noqa: BLE001 (an internal defect must not end the loop)
                 _LOG.error("%s", self.pipeline.trace_of(error, {}))
             await asyncio.sleep(RESOLVE_SECONDS)
 

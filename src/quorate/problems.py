@@ -86,7 +86,7 @@ class BadTaskId(BadArgument):
 
 
 class Refused(Problem):
-    """Access level, policy, approval or another check of ours forbids it."""
+    """Access level, policy, approval or another check of Quorate forbids it."""
 
     code = ProblemCode.REFUSED
 

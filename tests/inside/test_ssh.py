@@ -328,7 +328,7 @@ async def test_a_server_that_allows_one_session_lets_go_of_it_when_the_command_i
 @pytest.mark.thorough
 @pytest.mark.parametrize("most_sessions", [10, 3])
 async def test_long_commands_do_not_keep_the_others_waiting(tmp_path, most_sessions):
-    seconds = str(71080 + most_sessions)  # of its own: the other case may run beside it
+    seconds = str(71080 + most_sessions)  # unique: the other case may run in parallel
     async with machine(tmp_path, most_sessions=most_sessions) as (host, into):
         starting = [into.start(Command(("sleep", seconds))) for _ in range(12)]
         jobs = []

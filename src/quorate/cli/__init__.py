@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if list(arguments[:1]) == ["call"]:
         gc.disable()  # it ends before there is garbage worth looking for
     gc.set_threshold(ALLOCATIONS_BEFORE_COLLECTION)
-    atexit.register(gc.freeze)  # or Python looks through everything once more as it ends
+    atexit.register(gc.freeze)  # or Python scans everything again at exit
     if list(arguments[:1]) == ["help"]:
         arguments = [*arguments[1:], "--help"]
     if arguments:
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
             raise
         if error.errno == errno.ENOSPC:
             print(f"quorate: the output cannot be written: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
         return FAILED
     return code
 

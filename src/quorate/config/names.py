@@ -146,7 +146,7 @@ _BESIDE_A_HOST = ("username", "realm", "api_token", "verify_ssl")
 
 
 def is_of_host_family(spelling: str, setting: str) -> bool:
-    """Whether who writes a setting like this writes `setting` in the way of the family of `host`."""
+    """Whether someone who spells one setting like this also spells `setting` in the style of the family of `host`."""
     family = (*_HOST_FAMILY, *_BESIDE_A_HOST) if setting == "address" else _HOST_FAMILY
     return spelling.lower().removeprefix("proxmox_").removesuffix("_file") in family
 

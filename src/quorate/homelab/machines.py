@@ -74,7 +74,7 @@ class Machine:
         return replace(command, user="root", password=self.sudo_password)
 
     def rooted(self) -> Machine:
-        """The same machine where everything runs as root; an agent and `pct` do that already."""
+        """The same machine, with everything run as root; an agent and `pct` already do that."""
         if not isinstance(self.transport, SshTransport) or (self.guest is not None and self.transport.name == "pct"):
             return self
         return replace(self, transport=self.transport.adapted(self.as_root))

@@ -1,4 +1,4 @@
-"""Which machine a stored secret is meant for: a person approves each new pair of reference and address.
+"""The machine that a stored secret belongs to: a person approves each new pair of reference and address.
 
 A reference says where a secret is, and a caller may combine any reference with any host: the password of one machine
 could be sent to another. Once a pair is approved, the registered host itself binds it; any other address is asked about

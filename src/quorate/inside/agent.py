@@ -297,7 +297,7 @@ class AgentJob:
         return Output(None)
 
     def leave(self) -> None:
-        """The agent keeps it; it takes nothing of ours."""
+        """The agent keeps it; it uses no resources here."""
 
     async def stop(self) -> None:
         """The agent is asked first, because only a process that it started may be killed."""

@@ -33,7 +33,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Where a file is about to be written: the target behind all links, and a temporary file beside it."""
+    """Where a file is about to be written: the target behind all links, and a temporary file in the same folder."""
 
     target: str
     temporary: str

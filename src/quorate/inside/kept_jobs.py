@@ -205,7 +205,7 @@ class KeptJob:
         return (self._ended or await self._look()).output
 
     def leave(self) -> None:
-        """Its machine keeps it; it takes nothing of ours."""
+        """Its machine keeps it; it uses no resources here."""
 
     async def stop(self) -> None:
         if self._follower is not None:  # the caller that waited for it was interrupted

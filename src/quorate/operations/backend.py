@@ -34,7 +34,7 @@ class Backend(Protocol):
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The addresses of its API, which tell two clusters of the same name apart; none for hosts."""
+        """The addresses of its API, which distinguish two clusters of the same name; none for hosts."""
 
     def secrets(self) -> list[str]:
         """What must not leave, as far as it is in use."""
@@ -61,7 +61,7 @@ class Backend(Protocol):
         """
 
     async def identity(self, kind: str, id: str) -> str:
-        """What tells this target, other than a guest, from another of the same name later; may be empty."""
+        """What distinguishes this target, other than a guest, from a later one of the same name; may be empty."""
 
     def forget(self, changed: Iterable[int] = ()) -> None:
         """Drop what was read about guests, because something changed, such as these."""

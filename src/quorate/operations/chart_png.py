@@ -39,7 +39,7 @@ _STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # names may contain a dollar sign
 }
 # For ticks that are years, months, days, hours, minutes or seconds apart: their label, the label of the first one of a
-# year, month, day and so on, and the label beside the axis.
+# year, month, day and so on, and the label next to the axis.
 _TICKS = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 _FIRST_TICKS = ["%Y", "%b\n%Y", "%d %b", "%d %b", "%H:%M", "%H:%M:%S"]
 _BESIDE_TICKS = ["", "", "%Y", "%d %b %Y", "%d %b %Y", "%d %b %Y"]

@@ -96,7 +96,7 @@ class CommandJob:
     timeout: float | None
     keep: int
     named: bool
-    """The operator's patterns allow this very command."""
+    """The operator's patterns allow exactly this command."""
     back: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the snapshot_rollback that undoes it, if any does."""
 

@@ -71,7 +71,7 @@ def write_config(
 
 
 def is_set(name: str, value: Any, config: Mapping[str, Any]) -> bool:
-    """Whether the configuration has this value already, however it is written there."""
+    """Whether the configuration already has this value, in whatever notation."""
     if name not in config:
         return False
     if name == "tags":

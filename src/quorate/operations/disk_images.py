@@ -63,7 +63,7 @@ def firmware_drive(slot: str, storage: Resource) -> dict[str, str]:
 
 
 async def image_size(pve: Cluster, node: str, volid: str, wanted: int | None = None) -> int:
-    """How large a disk the image makes, which its file does not tell; a smaller one than that is refused."""
+    """How large a disk the image expands to, which its file size does not show; a smaller one is refused."""
     try:
         packed = ".ova/" in volid or volid.endswith(".ova")
         held = await (_size_in_archive if packed else _virtual_size)(pve, node, volid)
@@ -88,7 +88,7 @@ async def _virtual_size(pve: Cluster, node: str, volid: str) -> int:
 
 
 async def _size_in_archive(pve: Cluster, node: str, volid: str) -> int:
-    """The size of a disk inside an appliance; the appliance alone does not say which of its disks is meant."""
+    """The size of a disk inside an appliance; an appliance may contain several, so the name must include the disk."""
     storage, _, name = volid.partition(":")
     stem, _, inside = name.partition(".ova/")
     archive = f"{stem.removesuffix('.ova')}.ova"
@@ -112,7 +112,7 @@ def _named_disk(disk: Any) -> tuple[str, int]:
 
 
 async def working_storage(pve: Cluster, node: str, volid: str, target: Resource) -> str | None:
-    """Where PVE is to take the disk out of its archive, if it cannot do so where the archive lies."""
+    """Where PVE is to extract the disk from its archive, if it cannot do so where the archive is stored."""
     if ".ova/" not in volid:
         return None
     return await pve.inventory.choose_storage(node, lambda rows: _working_storage(rows, node, volid, target))

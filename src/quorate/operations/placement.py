@@ -12,7 +12,7 @@ LOWEST_VMID, HIGHEST_VMID = 100, 999_999_999
 
 
 async def next_vmid(pve: Cluster) -> int:
-    """PVE's next free id that no other call of ours has just reserved."""
+    """PVE's next free id that no other call has just reserved."""
     vmid = int(await pve.get("/cluster/nextid"))
     guests = {row.vmid for row in await pve.inventory.guests()}
     pve.reserved_vmids -= guests

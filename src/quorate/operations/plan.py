@@ -51,7 +51,7 @@ class Call:
     settled: Callable[[], Awaitable[bool]] | None = None
     """Whether the effect is there, asked after a lost answer. None where before and after look the same."""
     arrived: Callable[[], Awaitable[bool]] | None = None
-    """What is waited for after tasks that only hand the work on (to the HA manager, to a reboot); else `settled`."""
+    """What is waited for after tasks that only pass the work on (to the HA manager, to a reboot); else `settled`."""
     digest: Callable[[], Awaitable[str]] | None = field(default=None, compare=False)
     """Reads the digest to send, where an earlier step changes it; a Problem if anyone else changed anything."""
     task_unnamed: bool = False
@@ -113,11 +113,11 @@ class Action:
     risk_because: str = ""
     """Why it has that risk, where it is not that the step runs on a node."""
     on_a_node: Callable[[], Awaitable[bool]] | None = field(default=None, compare=False)
-    """Asks the machine itself whether it is a node, where its address does not tell."""
+    """Asks the machine itself whether it is a node, where its address does not show it."""
     opens: bool = False
     """The caller chooses what runs or is written there, so rules that deny `destroy` there deny this, too.
 
-    Not where the operator's patterns name this very command."""
+    Not where the operator's patterns name exactly this command."""
     becomes: Host | None = field(default=None, compare=False)
     """What is kept of the host afterwards, where the action sets that: rules may rest on its address and labels."""
     input: str = ""
@@ -163,7 +163,7 @@ class Plan:
     """Facts of the steps that make a table of the answer, one row for each target, failures first."""
     next_step: str | Advice | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the caller should know beside the calls, such as defaults that were chosen; shown in a dry run, too."""
+    """What the caller should know in addition to the calls, such as chosen defaults; also shown in a dry run."""
     warnings: tuple[str | Advice, ...] = ()
     after: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     """Reads facts for the answer once everything is done."""

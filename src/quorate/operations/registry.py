@@ -331,7 +331,7 @@ def _modules(toolset: str) -> Sequence[str]:
 
 @cache
 def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    """Worked out once, shown in every list of tools: who adds to it takes a copy."""
+    """Computed once and shared by every list of tools: copy it before you add to it."""
     (top,), parts = msgspec.json.schema_components([arguments])
     schema = parts[arguments.__name__] if "$ref" in top else top
     properties = {name: _slim(part) for name, part in schema.get("properties", {}).items()}
@@ -340,7 +340,7 @@ def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _slim(part: dict[str, Any]) -> dict[str, Any]:
-    """Without what tells a caller nothing: `null` as an alternative to leaving the argument out, and null defaults."""
+    """Without parts that are useless to a caller: null defaults, and `null` instead of leaving the argument out."""
     slim = {key: value for key, value in part.items() if not (key == "default" and value is None)}
     alternatives = [one for one in slim.pop("anyOf", ()) if one != {"type": "null"}]
     if len(alternatives) == 1:
@@ -366,7 +366,7 @@ class Table:
     offset: int = 0
     note: str | Advice | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """What stands beside the rows."""
+    """Facts in addition to the rows."""
     keys: list[Any] = field(default_factory=list)
     """What the rows are sorted by, one for each, so that tables of several clusters can be put into one order."""
 
@@ -378,7 +378,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Illustrated:
-    """Facts with pictures (PNG) beside them."""
+    """Facts together with pictures (PNG)."""
 
     facts: dict[str, Any]
     pictures: tuple[bytes, ...]

@@ -1,7 +1,7 @@
 """`safely`: a snapshot of every guest that a change is about, before anything changes.
 
 The guests come from the plan, not from the tool, so every change takes it: what PVE is asked to do decides whether a
-snapshot would be a way back.
+snapshot could undo it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _vmid_of(step: Call | Action) -> int | None:
 
 
 def _refuse_elsewhere(step: Call | Action) -> str:
-    """What the step is called if it may go beside others. On a machine that is not a guest, it may not."""
+    """What the step is called if it may run in parallel with others. On a machine that is not a guest, it may not."""
     if isinstance(step, Action) and step.later:
         raise _not_applicable(PLANNED_LATER)
     if isinstance(step, Action) and step.target is not None:

@@ -129,7 +129,7 @@ async def _unmapped(pve: Cluster, node: str, config: Mapping[str, Any]) -> list[
         try:
             rows = await pve.get(f"/cluster/mapping/{kind}", **{"check-node": node})
         except Problem:
-            continue  # the start will tell
+            continue  # the start will show it
         row = next((one for one in rows if one["id"] == name), None)
         problems = row.get("checks", []) if row is not None else [{"message": "no such mapping"}]
         reasons = "; ".join(str(one["message"]).strip().rstrip(".") for one in problems)
@@ -171,7 +171,7 @@ async def _machine(pve: Cluster, node: str, config: Mapping[str, Any]) -> str | 
     try:
         rows = await pve.get(f"/nodes/{node}/capabilities/qemu/machines")
     except Problem:
-        return None  # the start will tell
+        return None  # the start will show it
     known = [tuple(map(int, found.groups())) for row in rows if (found := _VERSION.search(str(row["id"])))]
     wanted = (int(version[1]), int(version[2]))
     newest = max(known, default=wanted)

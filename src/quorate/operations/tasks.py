@@ -67,7 +67,7 @@ def _outcome(row: dict[str, Any]) -> str:
 
 
 def _is_by(user: str, row: dict[str, Any]) -> bool:
-    """The user itself or one of its tokens, which PVE names within `user` or beside it."""
+    """The user itself or one of its tokens, which PVE names within `user` or in a separate field."""
     who = f"{row['user']}!{row['tokenid']}" if row.get("tokenid") else str(row["user"])
     return who == user or who.startswith(f"{user}!")
 

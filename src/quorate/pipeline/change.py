@@ -188,7 +188,7 @@ class ChangeRun:
     # -- approval --------------------------------------------------------------------------------------------------
 
     def _approval_request(self, plan: Plan, risk: Risk) -> ApprovalRequest:
-        """As a person will read it: what a stranger wrote into a name or a note cannot look like a line of ours."""
+        """As a person will read it: text in a name or note cannot look like one of Quorate's own lines."""
         several = len(targets_of(plan)) > 1
         lines = tuple(
             one_line(f"{call.target}: {line}" if several and isinstance(call, Action) else line)

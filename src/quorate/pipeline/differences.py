@@ -1,4 +1,4 @@
-"""What a plan changes, value by value: the current one, read from the cluster at this moment, beside the new one.
+"""What a plan changes, value by value: the current one, read from the cluster at this moment, next to the new one.
 
 PVE reads an object at the path where it is written, so one rule serves all of them.
 """

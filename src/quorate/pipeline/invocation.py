@@ -27,7 +27,7 @@ def without_token(given: Mapping[str, Any]) -> Mapping[str, Any]:
 class Invocation:
     operation: Operation
     risk: Risk
-    """What this very call can do."""
+    """What this call can do."""
     given: Mapping[str, Any]
     """The arguments as they came."""
     exchange: Exchange

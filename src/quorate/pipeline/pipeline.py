@@ -99,7 +99,7 @@ class Pipeline:
         raise BadArgument(f"There is no tool {name!r}", next_step=suggest_tool(name, operations(), None))
 
     def risk_of(self, operation: Operation, given: Mapping[str, Any]) -> Risk:
-        """What this very call can do: fixed for most operations, by method and path for a raw API call."""
+        """What this call can do: fixed for most operations, by method and path for a raw API call."""
         if operation.risk_of is None:
             return operation.risk
         given = with_known_names(operation, given)
@@ -167,7 +167,7 @@ class Pipeline:
         return self._sanitizer().sanitize(data)
 
     def trace_of(self, error: Exception, given: Mapping[str, Any]) -> str:
-        """Where a defect of ours came from, without secrets, for the log."""
+        """Where an internal defect came from, without secrets, for the log."""
         return str(self._sanitizer(given).sanitize("".join(traceback.format_exception(error))))
 
     async def _execute_read(self, invocation: Invocation) -> Result:

@@ -204,7 +204,7 @@ def _held_by(rule: Rule, subjects: Iterable[Subject]) -> list[Subject]:
 
 
 def _covers(rule: Rule, subject: Subject | None, *, beside: bool) -> bool:
-    """Whether the rule lets a call act on this. `beside` covered guests, nodes and storages need no rule."""
+    """Whether the rule lets a call act on this; with covered guests (`beside`), nodes and storages need no rule."""
     if subject is None:
         return not rule.about_targets
     found = verdict(rule, subject)

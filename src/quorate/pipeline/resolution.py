@@ -50,7 +50,7 @@ class Resolved:
 
     entry: Mapping[str, Any]
     outcome: Outcome | None
-    """None if nobody can tell now."""
+    """None if that cannot be determined now."""
     says: list[str] = field(default_factory=list)
 
 

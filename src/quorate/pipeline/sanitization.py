@@ -112,7 +112,7 @@ def clean_text(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Cleaned and without line ends: a name must not look like a line of ours."""
+    """Cleaned and without line ends: a name must not look like one of Quorate's own lines."""
     return " ".join(clean_text(text).split())
 
 

@@ -26,7 +26,7 @@ LEAST_LOOK = 5.0  # seconds that even the last poll may take
 LOG_PAGE = 500
 LOG_KEPT = 1000
 OWN_TASKS_KEPT = 5000
-LISTED = 500  # tasks to search for one of ours
+LISTED = 500  # tasks to search for one that this server started
 EMPTY_LOG = "no content"  # PVE's line for an empty log
 
 Report = Callable[[float, float | None, str], Awaitable[None]]
@@ -249,7 +249,7 @@ async def find_started(
 ) -> Upid | None:
     """The task that a write with a lost answer started, if any.
 
-    `since` is our time just before sending; `known` are tasks that belong to other calls of ours.
+    `since` is our time just before sending; `known` are tasks that belong to other calls of this server.
     """
     for pause in (0.0, 1.0, 2.0):  # PVE lists a task a moment after it starts
         await clock.sleep(pause)

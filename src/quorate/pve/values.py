@@ -141,7 +141,7 @@ def decode_keys(stored: str) -> list[str]:
 
 
 def encode_keys(keys: Iterable[str]) -> str:
-    """Keys as PVE expects them in the value: percent-encoded, including spaces. The form encodes them once more."""
+    """Keys as PVE expects them in the value: percent-encoded, including spaces. The form encodes them again."""
     return quote("\n".join(keys) + "\n", safe="")
 
 

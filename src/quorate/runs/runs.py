@@ -130,7 +130,7 @@ class Runs:
                     await self._start_worker(run)
             except Problem as problem:
                 _LOG.warning("Runs cannot be continued now: %s", problem)
-            except Exception as error:  # noqa: BLE001 (a defect of ours must not end the loop)
+            except Exception as error:  # noqa: BLE001 (an internal defect must not end the loop)
                 _LOG.error("%s", self._pipeline.trace_of(error, {}))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -151,7 +151,7 @@ class Runs:
             await worker.drive()
         except Problem as problem:
             _LOG.warning("The run %s stops here: %s", worker.id, problem)
-        except Exception as error:  # noqa: BLE001 (a defect of ours pauses this run, not the others)
+        except Exception as error:  # noqa: BLE001 (an internal defect pauses this run, not the others)
             trace = self._pipeline.trace_of(error, {})
             _LOG.error("%s", trace)
             with contextlib.suppress(Problem):

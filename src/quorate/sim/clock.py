@@ -46,7 +46,7 @@ class RealClock:
 
 
 class ManualClock:
-    """Time that stands still until `advance` moves it; everything due runs in order of its time."""
+    """Time that does not move until `advance` is called; everything due runs in order of its time."""
 
     def __init__(self, epoch: float = MANUAL_EPOCH) -> None:
         self._now = epoch

@@ -220,7 +220,7 @@ class RunOptions:
 
 
 async def run(options: RunOptions) -> None:
-    """Run a cluster until SIGINT or SIGTERM, after one line of JSON that tells how to reach it."""
+    """Run a cluster until SIGINT or SIGTERM, after one line of JSON that says how to reach it."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

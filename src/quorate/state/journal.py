@@ -140,7 +140,7 @@ class Journal:
             await self._forget(change, final)
 
     async def finish(self) -> None:
-        """Before the process ends: finish the writes in progress, and try the failed ones once more."""
+        """Before the process ends: finish the writes in progress, and retry the failed ones."""
         await self.trail.writes.finish()
         with suppress(AuditUnwritable, StateUnavailable):
             await self.settle_debts()

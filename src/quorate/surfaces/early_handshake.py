@@ -1,6 +1,6 @@
 """The first messages of a client, answered from the cache while the server is being imported in the background.
 
-The server then gets every message that was read, in its order, with other ids where the client has its answer already;
+The server then gets every message that was read, in its order, with other ids where the client already has its answer;
 what the server answers to those is compared with the cache and not sent (`stdio.py`).
 """
 

@@ -144,7 +144,7 @@ class LeanSurface:
         return name
 
     def _needed(self, operation: Operation, arguments: dict[str, Any]) -> Tool | None:
-        """None where the arguments are wrong: the pipeline finds that as well, and tells it without secrets."""
+        """None where the arguments are wrong: the pipeline finds that as well, and reports it without secrets."""
         try:
             risk = self._pipeline.risk_of(operation, arguments)
         except WrongArguments:

@@ -129,7 +129,8 @@ def _lines(values: dict[str, Any], indent: str) -> list[str]:
         elif isinstance(value, list):
             lines += _list(key, value, indent)
         elif isinstance(value, str) and "\n" in value:
-            # Every line is set in by the same: a file keeps its shape, and no line of it passes for one of ours.
+            # Every line is set in by the same: a file keeps its shape, and no line of it passes for one of Quorate's
+            # own.
             lines += [f"{indent}{key}:", *(f"{indent}  {line}" for line in value.split("\n"))]
         else:
             lines.append(f"{indent}{key}: {_scalar(value, indent)}")

@@ -28,7 +28,7 @@ Read = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any] | Table]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What stands under one part of the addresses: `pve://nodes/{node}`."""
+    """What is listed under one part of the addresses: `pve://nodes/{node}`."""
 
     part: str
     variable: str
@@ -143,7 +143,7 @@ class Resources:
         return {CLUSTER: cluster} if self._pipeline.sites.several else {}
 
     def _several(self, caller: Caller) -> list[str]:
-        """The names of the clusters, where it takes one to say which is meant."""
+        """The names of the clusters, if a cluster has to be named."""
         return [site.name for site in self._pipeline.sites.open_to(caller)] if self._pipeline.sites.several else []
 
     def _offers(self, operation: str, caller: Caller) -> bool:

@@ -246,7 +246,7 @@ class Server(MCPServer[Any]):
 
 
 def _defect(what: str, error: Exception, next_step: Advice | None = None) -> Problem:
-    """A defect of ours: the log has the place and the cause, the caller sees no internals."""
+    """An internal defect: the log has the place and the cause, the caller sees no internals."""
     return Problem(
         f"{what} failed inside Quorate ({type(error).__name__})",
         why="This is a defect, not your mistake; the server's log has the details",

@@ -13,7 +13,7 @@ EMPTY = (
     "very via want wants was wasnt we were what whats when where which while who whom whose why will with wont "
     "would you your"
 )
-"""Words that tell nothing about what is wanted."""
+"""Words that say nothing about what is requested."""
 
 ASKING = (
     "any anything are can check compare count did display do does explain find has have how is look list print read "

@@ -92,7 +92,7 @@ def stem(word: str) -> str:
 
 
 def _rarity(count: int, whole: int) -> float:
-    """A word that few operations have tells more."""
+    """A word that few operations have says more."""
     return math.log(1 + (whole - count + 0.5) / (count + 0.5))
 
 

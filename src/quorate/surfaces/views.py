@@ -1,7 +1,7 @@
-"""Views that MCP clients can show beside an answer (MCP Apps): a plan, a chart, the map.
+"""Views that MCP clients can show next to an answer (MCP Apps): a plan, a chart, the map.
 
-Each is one HTML page without outside parts. The client puts it into a sandbox and passes the answer in; a client that
-knows no views gets text and pictures as before, and its list of tools is not longer by a byte.
+Each is one HTML page without outside parts. The client puts it into a sandbox and passes the answer in; a client
+without support for views gets text and pictures as before, and its list of tools is not longer by a byte.
 """
 
 from __future__ import annotations

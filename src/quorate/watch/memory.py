@@ -38,7 +38,7 @@ class Memory(msgspec.Struct):
     good: dict[str, dict[str, str]] = {}
     """Last known good settings, by area."""
     ours: dict[str, float] = {}
-    """Facts that a change of ours may have altered -> when."""
+    """Facts that one of Quorate's own changes may have altered -> when."""
     appeared: dict[str, float] = {}
     """Guests of the last day -> when they were first seen."""
 

@@ -32,7 +32,7 @@ class Message:
 
 
 def compose(parcel: Parcel, *, mark_repeat: bool) -> Message:
-    """`mark_repeat`: the receiver cannot tell a repetition, so the text says that it may be one."""
+    """`mark_repeat`: the receiver cannot recognize a repetition, so the text says that it may be one."""
     notices = parcel.notices
     open_ones = [one for one in notices if one.event != "resolved"]
     severity = min((one.severity for one in open_ones), key=_ORDER.index, default="info")

@@ -22,7 +22,7 @@ _GUEST = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/(\d+)(?:/|$)")
 
 
 async def changed_sources(trail: AuditTrail, cluster: str, since: float) -> set[str]:
-    """The facts that changes of ours since then may have altered."""
+    """The facts that Quorate's own changes since then may have altered."""
     found: set[str] = set()
     async for line in trail.newest_first():
         if (seconds_of(line.get("time")) or since) < since - SLACK:

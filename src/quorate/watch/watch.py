@@ -126,7 +126,7 @@ class Watch:
                 await self.step()
             except Problem as problem:
                 _LOG.warning("The watch cannot continue now: %s", problem)
-            except Exception as error:  # noqa: BLE001 (a defect of ours must not end the watch)
+            except Exception as error:  # noqa: BLE001 (an internal defect must not end the watch)
                 _LOG.error("%s", self._sanitize("".join(traceback.format_exception(error))))
             await self._clock.sleep(TICK_SECONDS)
 

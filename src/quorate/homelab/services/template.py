@@ -23,7 +23,7 @@ _PORT = re.compile(r"(?P<port>[0-9]{1,5}|[a-z][a-z0-9_]*)(?:/(?P<protocol>tcp|ud
 _TAKEN = ("home", "lang", "logname", "mail", "path", "pwd", "shell", "term", "user")
 """Variables that always exist and would override the settings."""
 _OURS = ("compose.yaml", "compose.yml", "plans", "terraform.tfstate", "variables.json")
-"""Files that Quorate or the programs write beside those of the template."""
+"""Files that Quorate or the programs write next to those of the template."""
 _TASKS = ("tasks", "pre_tasks", "post_tasks", "roles")
 LONGEST_HEALTH = 1800
 _FACTORS = {"M": 1024**2, "G": 1024**3, "T": 1024**4}
@@ -85,13 +85,13 @@ class Template(Strict, frozen=True):
     files: dict[str, str] = {}
     """Beside the Compose file: name -> content."""
     folders: dict[str, int] = {}
-    """Created beside the Compose file before it starts, for images that do not run as root: name -> owner."""
+    """Created next to the Compose file before it starts, for images that do not run as root: name -> owner."""
     ansible: Ansible | None = None
     terraform: dict[str, str] = {}
     """Name of the file -> content."""
     health: Health | None = None
     backup: tuple[str, ...] = ()
-    """What to back up; without a leading / it is beside the Compose file."""
+    """What to back up; without a leading / it is relative to the Compose file."""
     homepage: str = ""
     notes: str = ""
     also: tuple[str, ...] = ()

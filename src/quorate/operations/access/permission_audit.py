@@ -131,7 +131,7 @@ class _Rights:
         return found
 
     def has(self, path: str, privilege: str) -> bool:
-        """Held on the path, and below it where the path stands for all objects below."""
+        """Held on the path, and below it where the path represents all objects below."""
         held = self.known.get(path, {}).get(privilege)
         return held is not None and (bool(held) or path.count("/") > 1)
 
@@ -361,7 +361,7 @@ def _grants(
 
 
 def _role_for(wanted: set[str], name: str, taken: dict[str, set[str]]) -> tuple[str, bool]:
-    """A role with exactly these privileges: an existing one of ours, else a new one under a free name."""
+    """A role with exactly these privileges: an existing one of Quorate's, else a new one under a free name."""
     for known, held in taken.items():
         if known.startswith("Quorate-") and held == wanted:
             return known, False

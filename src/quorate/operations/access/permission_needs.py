@@ -21,7 +21,7 @@ _ALL_CONFIG: Final = (
 # What every toolset needs to find the guests, storages and nodes that its tools act on.
 _LOOKUP: Final = (f"GET {_GUEST}/status/current", f"GET {_STORAGE}/status", "GET /nodes/{node}/status")
 _SEE_BACKUPS: Final = "POST /nodes/{node}/vzdump"
-"""PVE shows backups only to those who may make them."""
+"""PVE shows backups only to users who may create them."""
 
 # Representative calls of each toolset at each level. The privileges follow from the facts of the version.
 CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
@@ -250,7 +250,7 @@ def _missing(facts: Facts, one: NeededCall, who: str, has: Has) -> list[Need]:
 
 
 def _beyond(facts: Facts, one: NeededCall, who: str) -> list[Need]:
-    """What the declared privileges do not tell: checks in PVE's code, and those that depend on a user."""
+    """What the declared privileges do not cover: checks in PVE's code, and those that depend on a user."""
     listed = IN_CODE.get(one.name, ())
     listed += (_ALL_CONFIG,) if one.name == _WHOLE_CONFIG and not one.values.keys() - {"node", "vmid"} else ()
     found = []

@@ -220,7 +220,7 @@ def _commenting(pve: Cluster, pool: str, present: Mapping[str, Any], comment: st
 def _moving(
     pve: Cluster, pool: str, members: Mapping[str, list[str]], *, joins: bool, move: bool = False
 ) -> list[Call]:
-    """One call for all that comes, one for all that goes; none if nobody does."""
+    """One call for all members that join, one for all that leave; none if there are none."""
     given = {name: ",".join(ids) for name, ids in members.items() if ids}
     if not given:
         return []

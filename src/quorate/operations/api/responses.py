@@ -1,4 +1,4 @@
-"""Answers of the raw API made small enough to read, and without the secrets that PVE shows to who may see them."""
+"""Answers of the raw API made small enough to read, and without the secrets that PVE shows to privileged callers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT_CHARACTERS = 4000
 NESTED_ITEMS = 50
 PAGE_CHARACTERS = 20_000
 
-# PVE gives these out in the clear; their names alone do not distinguish them from harmless ones.
+# PVE returns these in plain text; their names alone do not distinguish them from harmless ones.
 _SECRETS = {
     "/cluster/acme/plugins": ("data",),
     "/cluster/metrics/server": ("token", "otel-headers"),
@@ -97,7 +97,7 @@ def _cell(value: Any) -> Any:
 
 
 def cut(value: Any, items: int = NESTED_ITEMS) -> Any:
-    """The same structure with long texts and lists cut, told where; if that is not enough, cut harder."""
+    """The same structure with long texts and lists cut and the cuts marked; if that is not enough, cut further."""
     smaller = _cut(value, items, TEXT_CHARACTERS)
     if len(json.dumps(smaller, default=str)) <= PAGE_CHARACTERS:
         return smaller

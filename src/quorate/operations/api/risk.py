@@ -28,7 +28,7 @@ ORDER: Final = (Risk.READ, Risk.LOOK_INSIDE, Risk.CHANGE, Risk.DESTROY)
 
 
 class Reason(enum.Enum):
-    """Why a request has its risk. The name is what code goes by; the words are for people."""
+    """Why a request has its risk. Code uses the name; people read the words."""
 
     def __init__(self, risk: Risk, words: str, undoable: bool = True) -> None:
         self.risk = risk
@@ -217,7 +217,7 @@ def _lists_unknown(request: Request, name: str) -> bool:
 
 
 def _takes_node_device(request: Request, name: str) -> bool:
-    """Whether an option hands a device of the node on. Sockets and SPICE channels are no devices."""
+    """Whether an option passes a device of the node on. Sockets and SPICE channels are not devices."""
     parts = request.parts(name) or {}
     return request.text(name) != "socket" and parts.get("host", "").lower() != "spice"
 
@@ -227,7 +227,7 @@ def _takes_node_entropy(request: Request, name: str) -> bool:
 
 
 def _adds_storage(request: Request, name: str) -> bool:
-    """A pool with erasure coding becomes a storage, unless told not to."""
+    """A pool with erasure coding becomes a storage by default."""
     return request.has(name) and request.params.get("add_storages") != "0"
 
 
@@ -256,7 +256,7 @@ def _prunes_by_default(request: Request, name: str) -> bool:
 
 
 def _prunes_elsewhere(request: Request, name: str) -> bool:
-    """A job that is pointed at other guests or another storage prunes there, unless told not to."""
+    """A job that is pointed at other guests or another storage prunes there by default."""
     if not _prunes_by_default(request, name):
         return False
     return any(request.has(one) for one in _SELECTS_BACKUPS) or _lists(*_SELECTS_BACKUPS)(request, "delete")

@@ -161,7 +161,7 @@ def _collect(check: Any, found: set[str]) -> None:
 
 
 def _described(facts: Facts, path: str, method: str | None, parameter: str | None) -> Table | dict[str, Any]:
-    """The one endpoint that is meant; if the path has several methods and none is named, what they are."""
+    """The requested endpoint; if the path has several methods and none is named, what they are."""
     found = _at(facts, path, method)
     if len(found) == 1:
         return describe(found[0], parameter)

@@ -148,7 +148,7 @@ async def backup_job_set(
     old = known.get(job or "")
     selection = await _selected(pve, guest, pool, all, exclude, old)
     if notes and storage is None and old is not None:
-        storage = old.get("storage")  # PVE takes notes only with the storage beside them
+        storage = old.get("storage")  # PVE takes notes only together with the storage
     params = {
         "schedule": schedule,
         **selection,
@@ -204,7 +204,7 @@ async def _selected(
     exclude: int | str | list[int | str] | None,
     old: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """The parameters that say which guests are meant; one way of saying it only."""
+    """The parameters that select the guests; only one kind of selection."""
     ways = [name for name, value in (("guest", guest), ("pool", pool), ("all", every)) if value]
     if len(ways) > 1:
         raise BadArgument(f"{' and '.join(ways)} cannot be combined", next_step="Give one of guest, pool and all")

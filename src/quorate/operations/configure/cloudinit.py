@@ -241,7 +241,7 @@ def _addresses(guest: Guest, config: Config, nic: int | str, **given: str | None
 
 
 async def _new_drive(pve: Cluster, guest: Guest, config: Config, storage: str | None) -> dict[str, str]:
-    """The drive beside the boot disk, on a bus that the guest can read."""
+    """The drive on the storage of the boot disk, on a bus that the guest can read."""
     slot = _free_place(config)
     if slot is None:
         raise Conflict(

@@ -1,4 +1,4 @@
-"""Checks of the disk tools: which disk is meant, whether it may be changed, and whether there is room."""
+"""Checks of the disk tools: which disk to act on, whether it may be changed, and whether there is room."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ async def plan_power(guests: list[Guest], action: str, **params: Any) -> Plan:
 
 
 async def _refuse_passing(guest: Guest, action: str, state: str) -> None:
-    """A guest that is about to leave the wanted state is not left alone."""
+    """A guest that is about to leave the requested state counts as not in it."""
     leaving = _LEAVE.get(_RULES[action].leads_to, ())
     for task in await guest.running_tasks() or ():
         if task.get("type") in leaving:

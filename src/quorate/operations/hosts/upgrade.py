@@ -94,7 +94,7 @@ def _summary(found: Pending) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Safeguard:
-    """The snapshot of a guest before its upgrade, and the way back to it."""
+    """The snapshot of a guest before its upgrade, and the rollback to it."""
 
     cluster: Cluster
     guest: Guest

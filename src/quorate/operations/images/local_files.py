@@ -49,7 +49,7 @@ class Checksum:
 
 
 def parse_checksum(text: str) -> Checksum:
-    """`sha256:ab12…`, or the digits alone: their number tells the algorithm."""
+    """`sha256:ab12…`, or the digits alone: their number determines the algorithm."""
     named, colon, digits = text.strip().lower().rpartition(":")
     algorithm = _ALGORITHMS.get(len(digits))
     if algorithm is None or not re.fullmatch(r"[0-9a-f]+", digits) or (colon and named != algorithm):

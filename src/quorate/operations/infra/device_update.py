@@ -1,4 +1,4 @@
-"""Changing a device: its services, containers, name, who may log in, and of guests the hardware."""
+"""Changing a device: its services, containers, name and logins, and the hardware of guests."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def infra_validate(
 async def _simulate(
     home: Homelab, document: Document, differences: list[Difference], found: validation.Findings
 ) -> None:
-    """Every step is planned by its own tool; what stands on something that is not there yet cannot be."""
+    """Every step is planned by its own tool, except steps that depend on something that does not exist yet."""
     steps = Steps(home, document, "")
     for one in differences:
         if one.act not in TODO:

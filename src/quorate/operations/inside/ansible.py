@@ -35,7 +35,7 @@ class Inventory:
         return host
 
     def _free_host(self, name: str, number: int) -> str:
-        """A name of letters, digits, dots, dashes: no pattern, no port, no number, no word that means something."""
+        """A name of letters, digits, dots, dashes: no pattern, no port, no number, no reserved word."""
         safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")
         if not re.match(r"[A-Za-z_]", safe) or safe in ("all", "ungrouped", "localhost", "meta"):
             safe = f"guest-{safe}" if safe else f"guest-{number}"

@@ -35,8 +35,7 @@ async def network_map(
     limit: Annotated[int, Meta(ge=1, le=1000)] = 200,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table | dict[str, Any] | Illustrated:
-    """The map of the homelab: segments, hosts, hypervisors with their guests, from all that was discovered or scanned
-    and from the clusters."""
+    """The map of the homelab: segments, hosts, hypervisors with their guests, from discovery, scans and clusters."""
     map_ = (await visible_devices(home)).map()
     if segment is not None:
         map_ = _narrowed(map_, segment)

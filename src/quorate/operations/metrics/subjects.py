@@ -26,7 +26,7 @@ async def chosen(
     nodes: str | list[str] | None,
     storages: str | list[str] | None,
 ) -> list[Subject]:
-    """Each once. Beside storages, nodes say whose storages are meant."""
+    """Each once. Together with storages, nodes select whose storages to show."""
     found = [await _guest(pve, ref) for ref in listed(guests)]
     if storages is None:
         found += [await _node(pve, name) for name in listed(nodes)]

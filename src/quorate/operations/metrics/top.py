@@ -85,7 +85,7 @@ def _share(by: str, wanted: list[Resource], rows: list[list[Any]]) -> dict[str, 
 
 
 async def _by_rate(pve: Cluster, running: list[Resource], by: str, limit: int) -> Table:
-    """From the recorded hour: the counters in the inventory only tell what came together since a guest's start."""
+    """From the recorded hour: the counters in the inventory only show the total since a guest's start."""
     first, second = _RATES[by]
 
     def since_start(row: Resource) -> float:

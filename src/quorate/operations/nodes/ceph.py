@@ -49,7 +49,7 @@ def summarize(status: Mapping[str, Any]) -> dict[str, Any]:
     """The few facts that show how the Ceph cluster is doing."""
     health = status.get("health", {})
     osds, groups = status.get("osdmap", {}), status.get("pgmap", {})
-    osds = osds.get("osdmap", osds)  # older Ceph wraps it once more
+    osds = osds.get("osdmap", osds)  # older Ceph wraps it in another level
     return {
         "health": health.get("status", "unknown"),
         "reasons": [

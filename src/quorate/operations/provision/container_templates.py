@@ -38,7 +38,7 @@ class Template:
 
 
 async def find_template(pve: Cluster, library: Library, node: str, wanted: str) -> Template:
-    """The template that is meant by a volid, a file name or a part of it; the newest if only versions differ."""
+    """The template that matches a volid, a file name or a part of it; the newest if only versions differ."""
     files = await library.on(node, "vztmpl")
     if not matching(files, wanted):
         files = await library.closer_on(node, "vztmpl")
@@ -56,9 +56,9 @@ async def find_template(pve: Cluster, library: Library, node: str, wanted: str) 
 
 
 def appliance_named(wanted: str, rows: Iterable[dict[str, Any]]) -> str | None:
-    """The appliance that is meant by a file name, a package or a part of it, in its newest version.
+    """The appliance that matches a file name, a package or a part of it, in its newest version.
 
-    A plain system comes before the many that are built upon it.
+    A plain system comes before the many appliances built on it.
     """
     lowered = wanted.rpartition("/")[2].lower()
     offered = [row for row in rows if lowered in str(row["template"]).lower()]

@@ -18,7 +18,7 @@ NAMES_SHOWN = 6
 
 
 class Ambiguous(BadArgument):
-    """Only the caller can say which is meant; that another node has fewer to choose from proves nothing."""
+    """Only the caller can choose; that another node has fewer candidates proves nothing."""
 
 
 class File(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Library:
         return self._read[key]
 
     async def find(self, node: str, content: str, wanted: str, word: str) -> File:
-        """The one file that is meant by a volid, a file name or a part of it."""
+        """The one file that matches a volid, a file name or a part of it."""
         files = await self.on(node, content)
         found = matching(files, wanted)
         if not found:

@@ -236,7 +236,7 @@ async def _refuse_unreachable(
 
 
 async def refuse_snapshots(pve: Cluster, guest: Guest, node: str, local: list[AttachedVolume], mode: Mode) -> None:
-    """Snapshots of local disks go along only when the guest stands still, and only from some storages."""
+    """Snapshots of local disks can be migrated only while the guest is stopped, and only from some storages."""
     data = [one for one in local if not one.is_cloudinit]
     names = [row["name"] for row in await snapshots_of(guest)] if data else []
     if not names or any(job.get("target") == node for job in await replication_jobs(pve, guest)):
@@ -274,7 +274,7 @@ def _refuse_uncopied(guest: Guest, local: list[AttachedVolume], mode: Mode, *, w
 async def refuse_untransferable(
     pve: Cluster, guest: Guest, node: str, local: list[AttachedVolume], mapping: dict[str, str]
 ) -> None:
-    """Disks of a guest that stands still are sent as streams, and those of ZFS only fit ZFS."""
+    """Disks of a stopped guest are sent as streams, and ZFS streams can only be received by ZFS."""
     here = await storages_on(pve, guest.row.node, {one.storage for one in local})
     there = await storages_on(pve, node)
     for one in local:

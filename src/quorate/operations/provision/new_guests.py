@@ -168,7 +168,7 @@ def part_text(key: str, value: Any) -> str:
 
 
 def plain_value(key: str, value: Any) -> str | float | bool:
-    """What PVE can take as text. A list or an object in its place was meant differently."""
+    """What PVE can take as text. A list or an object in its place is a mistake."""
     if not isinstance(value, (str, int, float)):
         kind = "an object" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else "null"
         raise BadArgument(f"{key} takes a single value, not {kind}")

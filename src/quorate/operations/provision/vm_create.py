@@ -195,7 +195,7 @@ def _system(ostype: str | None, bios: str | None, tpm: bool | None, machine: str
 
 
 def _guessed(isos: list[str]) -> str:
-    """The OS type that the name of an installation CD tells."""
+    """The OS type that the name of an installation CD suggests."""
     for iso in isos:
         if re.search(r"win(?:dows)?[-_ ]?11|server[-_ ]?(?:2022|2025)", iso, re.I):
             return "win11"
@@ -270,7 +270,7 @@ async def _home(pve: Cluster, node: str, request: _Request) -> Resource | None:
 
 
 def _special_drives(request: _Request, home: Resource | None, slots: Slots) -> dict[str, str]:
-    """UEFI's variables, the TPM's state and the disk that cloud-init reads live beside the first disk."""
+    """UEFI's variables, the TPM's state and the disk that cloud-init reads are on the storage of the first disk."""
     if home is None:
         return {}
     return {

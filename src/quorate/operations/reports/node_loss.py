@@ -70,7 +70,7 @@ async def plan(pve: Cluster, rows: list[Resource], rooms: list[Room], fails: str
 
 
 def _counts(row: Resource, rooms: list[Room]) -> bool:
-    """Running guests; of a node that is down already, nobody knows which of them ran."""
+    """Running guests; of a node that is already down, it is unknown which of them ran."""
     gone = row.node not in {room.node for room in rooms}
     return not row.template and (gone or row.status == "running")
 

@@ -9,7 +9,7 @@ from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 
-# Storages that hand out room only as it is written to, so that they can promise more than they have.
+# Storages that allocate space only as it is written to, so that they can promise more than they have.
 THIN = frozenset({"lvmthin", "zfspool", "rbd", "btrfs", "dir", "nfs", "cifs", "cephfs"})
 
 

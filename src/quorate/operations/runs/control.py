@@ -177,7 +177,7 @@ def _require_access(run: Run, origin: Mapping[str, Any]) -> None:
 
 
 def _risk_of(run: Run) -> Risk | None:
-    """What the run may do at most: the access and the approval of a caller who is gone are not handed on."""
+    """What the run may do at most: the access and the approval of a caller who is gone are not passed on."""
     started = operation_named(run.tool)
     destroys = (started is not None and started.risk is Risk.DESTROY) or any(
         bound.risk == Risk.DESTROY.value for bound in run.bounds
@@ -228,7 +228,7 @@ async def _visible(
 ) -> dict[str, Any]:
     """Without words about guests that are hidden from the caller: a run may be older than the rule that hides them.
 
-    What commands printed is shown to those who may look inside.
+    What commands printed is shown to callers who may look inside.
     """
 
     def blanked(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Updating the packages of a guest, with a way back if it is not healthy afterwards."""
+"""Updating the packages of a guest, with a rollback if it is not healthy afterwards."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class GuestUpdate:
         return self._drop(work, guest) or self._end(work)
 
     async def _is_protected(self, work: Work, guest: Guest) -> bool:
-        """Whether there is a way back; or there was, and it has been removed by rule."""
+        """Whether there is a snapshot or backup; or there was, and it has been removed by rule."""
         if work.memory.get("dropped"):
             return True
         if work.scope["by_snapshot"]:
@@ -313,7 +313,7 @@ class GuestUpdate:
         return failed("rolled back: " + memory["why"] if memory.get("rolled_back") else memory["why"])
 
     def _name_way_back(self, work: Work) -> dict[str, str]:
-        """The way back that is still there, by what it is."""
+        """The snapshot or backup that is still there, by its kind."""
         if not work.memory.get("protected") or work.memory.get("dropped"):
             return {}
         if work.scope["by_snapshot"]:

@@ -74,7 +74,7 @@ async def _free_memory(pve: Cluster, nodes: Collection[str], coming: Mapping[str
 async def place_all(
     pve: Cluster, rows: Iterable[Resource], nodes: Collection[str], *, with_local_disks: bool
 ) -> list[Placement]:
-    """Largest first, each beside those that were placed before."""
+    """Largest first, each in addition to those that were placed before."""
     coming: dict[str, int] = {}
     found = []
     for row in sorted(rows, key=lambda one: (-one.maxmem, one.vmid)):

@@ -364,7 +364,7 @@ async def _find(pve: Cluster, vmid: int) -> Guest | None:
 
 
 async def _is_ours(guest: Guest, name: str, state: Mapping[str, Any]) -> bool:
-    """By its name; or, without one, as what a failed restore of ours left: no disks, no name."""
+    """By its name; or, without one, as what a failed restore of this run left: no disks, no name."""
     config = await guest.get("config")
     given = str(config.get("name") or config.get("hostname") or "")
     if given:

@@ -230,7 +230,7 @@ async def _status(home: Homelab, place: Machine, template: Template, entry: Inst
 
 
 async def _resolved(home: Homelab, place: Machine, template: Template, entry: Installed) -> Installed:
-    """The server that was doing it has died: the host shows how far it came, and the record says so from now on."""
+    """The server that was doing it has died: the host shows how far it got, and the record is updated."""
     if entry.method == "compose":
         found = await _as_far_as_known(compose.status(home, place, template))
         if found["state"] == "not known":

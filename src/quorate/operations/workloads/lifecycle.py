@@ -190,7 +190,7 @@ async def workload_remove(
     volumes: Annotated[bool, Meta(description="Also its anonymous volumes")] = False,
     engine: EngineChoice | None = None,
 ) -> Plan:
-    """Stop and remove a workload with all that is in no volume. Named volumes and paths of the host stay."""
+    """Stop and remove a workload with all data outside volumes. Named volumes and paths of the host stay."""
 
     async def prepare(place: Machine) -> Plan:
         found, old = await with_workload(place, home.clock, name, engine)
@@ -213,7 +213,7 @@ async def workload_remove(
 
 
 def require_workload_allowed(rules: CommandRules, spec: Spec) -> bool:
-    """Hold what the caller wants run against the operator's patterns. Whether they name this very command.
+    """Check the requested command against the operator's patterns. Whether they name exactly this command.
 
     Without a command the image decides, which no pattern can match. What the container can write of the host counts
     as written.
@@ -278,7 +278,7 @@ async def _fetches(engine: Engine, spec: Spec) -> bool:
 
 
 def _line(engine: Engine, spec: Spec) -> str:
-    """What is done, in the way of a command line; of the environment only the names."""
+    """What is done, as a command line; of the environment only the names."""
     parts = [engine.name, "run", "--name", spec.name, "--restart", spec.restart]
     for flag, values in (("--publish", spec.ports), ("--volume", spec.mounts), ("--env", spec.env)):
         parts += [part for one in values for part in (flag, str(one))]

@@ -1,4 +1,4 @@
-"""Newer images for a Compose project, with the former ones as the way back."""
+"""Newer images for a Compose project, with a rollback to the former ones."""
 
 from __future__ import annotations
 

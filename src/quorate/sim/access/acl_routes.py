@@ -56,7 +56,7 @@ def _apply(call: Call, path: str, role: str, subject: str) -> None:
 
 
 def _refuse_role(call: Call, path: str, role: str) -> None:
-    """Who may not change permissions as such can hand out only what is held there already."""
+    """A caller without permission to change permissions can grant only what they already hold there."""
     held_by_role = existing(call.world.access.role(role), f"role '{role}' does not exist")
     own = call.world.access.privileges(call.authid, path)
     if call.is_root or "Permissions.Modify" in own:

@@ -159,7 +159,7 @@ def _one(call: Call) -> Factor:
 
 
 def _confirm_password(call: Call) -> None:
-    """Everybody but root enters the own password once more."""
+    """Everybody but root enters their own password again."""
     if call.is_root:
         return
     if call.values["userid"] == ROOT:

@@ -122,7 +122,7 @@ class Authentication:
             raise self._failed(f"user '{userid}' access expired")
 
     def _failed(self, detail: str) -> Unauthorized:
-        """Since 9.1.5 PVE no longer tells what was wrong."""
+        """Since 9.1.5 PVE no longer reports what was wrong."""
         return Unauthorized(detail if self._detailed else "Authentication failed!")
 
     def _stamp(self) -> str:

@@ -77,7 +77,7 @@ def confirm(call: Call, key: str, missing: str) -> None:
 
 
 def store_password(access: Access, user: User, password: str) -> None:
-    """Set a password where the realm keeps one; system users have to be there already."""
+    """Set a password where the realm keeps one; system users must already exist."""
     realm = existing(access.realms.get(user.realm), f"auth domain '{user.realm}' does not exist")
     if realm.type not in ("pve", "pam"):
         raise failure(f"can't set password on auth type '{realm.type}'")

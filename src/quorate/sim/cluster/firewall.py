@@ -84,7 +84,7 @@ class FirewallScope:
 
     @property
     def own(self) -> FirewallFile | None:
-        """The file whose aliases and IP sets count beside those of the cluster."""
+        """The file whose aliases and IP sets count in addition to those of the cluster."""
         return self.file if self.kind in ("vm", "ct") else None
 
 

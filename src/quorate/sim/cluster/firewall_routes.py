@@ -80,7 +80,7 @@ def log(_call: Call) -> Payload:
 
 
 _LISTS = (scope.GROUP, *(f"{each}/rules" for each in _SCOPES))
-# Where the file of a node or guest has no rules at all, PVE's code trips over it; the line tells where.
+# Where the file of a node or guest has no rules at all, PVE's code fails on it; the line shows where.
 _TRIPS = "Can't use an undefined value as an ARRAY reference at /usr/share/perl5/PVE/API2/Firewall/Rules.pm line {}."
 _LINE_OF_UPDATE = 386
 _LINE_OF_DELETE = 462

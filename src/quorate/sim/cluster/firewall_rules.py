@@ -182,7 +182,7 @@ def _check_reference(name: str, value: str | None, own: FirewallFile | None, clu
 
 
 def about_rule(rule: Mapping[str, Any], own: FirewallFile | None, cluster: FirewallFile) -> dict[str, Any]:
-    """What lists tell about a rule: the family of its addresses, and what it names that is not there any more."""
+    """What lists show about a rule: the family of its addresses, and what it names that no longer exists."""
     told: dict[str, Any] = {}
     families = _families(rule, own, cluster)
     if families:

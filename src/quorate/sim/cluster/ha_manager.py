@@ -296,7 +296,7 @@ def _requested_state(resource: HaResource) -> str:
 
 
 def pass_on(address: GuestAddress, state: str, *, stop_now: bool = False) -> Work:
-    """The task that tells the manager; it ends long before the guest has changed."""
+    """The task that notifies the manager; it ends long before the guest has changed."""
 
     async def work(context: TaskContext) -> None:
         guest = address.load()

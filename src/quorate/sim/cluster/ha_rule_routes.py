@@ -50,7 +50,7 @@ class _Rules(Sections):
             raise failure(f"cannot use non-existent node(s) {', '.join(missing)}.")
 
     def keep(self, call: Call, name: str, section: Section) -> None:
-        """The rule, unless it cannot be kept beside the others."""
+        """The rule, unless it conflicts with the others."""
         rules = _rules(call)
         before = dict(rules.rules.sections)
         section["resources"] = ",".join(resources_of(section))

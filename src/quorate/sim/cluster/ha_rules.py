@@ -118,7 +118,7 @@ def _relation_errors(rule: Rule, relations: Mapping[str, Rule], node_count: int)
 
 
 def refuse_infeasible(rules: HaRules, name: str, node_count: int) -> None:
-    """HTTP 400 if the rule cannot be kept beside the others."""
+    """HTTP 400 if the rule conflicts with the others."""
     errors = errors_of(rules, node_count).get(name)
     if errors:
         raise Refusal(400, f"Rule '{name}' is invalid.\n", {"resources": ", ".join(errors)})

@@ -18,7 +18,7 @@ Entity = dict[str, Any]
 
 MATCHER: Final = "matcher"
 ENDPOINTS: Final = ("gotify", "sendmail", "smtp", "webhook")
-# Kept beside the configuration and never shown again.
+# Kept next to the configuration and never shown again.
 _SECRETS: Final = {"gotify": ("token",), "smtp": ("password",)}
 _BUILTIN: Final[dict[str, Entity]] = {
     "mail-to-root": {
@@ -52,7 +52,7 @@ _BASE = "/cluster/notifications"
 
 
 class _AnyOptions(SectionType):
-    """The API has checked the options already."""
+    """The API has already checked the options."""
 
     def check_new(self, options: Mapping[str, Any]) -> None: ...
 

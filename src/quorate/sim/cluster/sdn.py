@@ -153,7 +153,7 @@ class Sdn:
         return {name: subnet for name, subnet in self.files["subnets"].sections.items() if subnet["vnet"] == vnet}
 
     def check_subnet(self, name: str, subnet: Section) -> None:
-        """Gateway and DHCP ranges lie inside, and the vnet takes subnets at all."""
+        """Gateway and DHCP ranges are inside, and the vnet takes subnets at all."""
         if self.configured("vnets", subnet["vnet"]).get("vlanaware"):
             raise bad_parameters({"vnet": "you can't add a subnet on a vlanaware vnet"})
         network = network_of(name)

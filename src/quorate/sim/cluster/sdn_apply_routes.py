@@ -1,4 +1,4 @@
-"""Applying the SDN configuration, and what it needs beside zones: IPAM and DNS servers."""
+"""Applying the SDN configuration, and what it needs in addition to zones: IPAM and DNS servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulated agent tells about its machine: the answers to commands that take no arguments."""
+"""What the simulated agent reports about its machine: the answers to commands that take no arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real QEMU guest agent behind the socket of its virtio port, asked in the way in which PVE asks it."""
+"""A real QEMU guest agent behind the socket of its virtio port, queried as PVE does."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class SocketAgent:
             await asyncio.sleep(_AGAIN)
 
     async def _synchronised(self, reader: asyncio.StreamReader, number: int) -> None:
-        """Read up to the answer of this very synchronisation, past those of others."""
+        """Read up to the answer of this synchronization, past those of others."""
         while True:
             await reader.readuntil(_DELIMITER)
             if json.loads(await reader.readline()).get("return") == number:

@@ -138,7 +138,7 @@ def _add_proc(machine: Machine) -> None:
 
 
 def _routes(machine: Machine) -> bytes:
-    """The table of the kernel: addresses in hexadecimal, last byte first. The first address tells the gateway."""
+    """The table of the kernel: addresses in hexadecimal, last byte first. The first address determines the gateway."""
     rows = ["Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"]
     own = [address for address in machine.guest.addresses if ":" not in address.ip]
     if own:

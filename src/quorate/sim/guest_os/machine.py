@@ -153,7 +153,7 @@ class Machine:
         return process
 
     def in_background(self, io: Io, program: Program) -> Process:
-        """What a command starts beside itself; it can outlive the command, but not a signal to its group."""
+        """What a command starts in the background; it can outlive the command, but not a signal to its group."""
         parent = self.processes.get(io.pid)
         io.pid = self.next_pid()
         process = self.processes[io.pid] = Process(io.pid, [], io, self.now())

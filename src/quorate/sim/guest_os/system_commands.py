@@ -1,4 +1,4 @@
-"""Programs that tell about the system and change it: uname, df, ps, ip, kill, sleep and friends."""
+"""Programs that report about the system and change it: uname, df, ps, ip, kill, sleep and friends."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class AgentLine:
         return cls(guest, agent)
 
     async def plain(self, name: str) -> Any:
-        """A command without arguments; PVE hands its answer on without a look, an error too."""
+        """A command without arguments; PVE passes its answer on unchanged, an error too."""
         try:
             return await self.ask(name)
         except AgentError as error:

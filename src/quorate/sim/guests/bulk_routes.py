@@ -126,7 +126,7 @@ def migrate_all(call: Call) -> str:
 
 
 def _on_node(call: Call, guests: list[Guest], start_one: StartOne, word: str, *, backwards: bool = False) -> Work:
-    """The nodes' own actions tell what went wrong but end well all the same."""
+    """The nodes' own actions report what went wrong but still end successfully."""
 
     async def work(context: TaskContext) -> None:
         groups = in_start_order(guests, backwards=backwards)
@@ -250,7 +250,7 @@ class _Actions:
         return self._begin(guest, "qmigrate" if guest.kind == "qemu" else "vzmigrate", migration.run(wanted))
 
     def _skip(self, context: TaskContext, guest: Guest, why: str) -> str | None:
-        """Only the actions of the cluster tell about guests that there is nothing to do for."""
+        """Only the actions of the cluster report guests that there is nothing to do for."""
         if self._in_cluster:
             context.warn(f"Skipping {guest.word} {guest.vmid}, {why}.")
         return None

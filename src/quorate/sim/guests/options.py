@@ -99,7 +99,7 @@ def described(kind: Kind, text: str) -> str:
 
 
 def encrypted(password: str) -> str:
-    """A password as a hash, unless it is one already."""
+    """A password as a hash, unless it already is one."""
     if _ENCRYPTED.match(password):
         return password
     digest = hashlib.sha256(password.encode()).digest()
@@ -116,7 +116,7 @@ def check_cpu_model(world: World, cpu: object) -> None:
 
 
 def check_encoded_ssh_keys(sshkeys: object) -> None:
-    """Refuse cloud-init keys that are none; the parameter is percent-encoded once more."""
+    """Refuse cloud-init keys that are not valid; the parameter is percent-encoded a second time."""
     if sshkeys is not None:
         check_ssh_keys(unquote(str(sshkeys)))
 

@@ -114,7 +114,7 @@ async def _save_memory(context: TaskContext, guest: Guest, volume: Volume) -> No
 
 
 def state_storage(world: World, guest: Guest) -> str:
-    """Where the memory goes: the configured place, else beside a shared disk, else beside the first one."""
+    """Where the memory goes: the configured place, else next to a shared disk, else next to the first one."""
     configured = guest.config.get("vmstatestorage")
     if configured:
         return str(configured)
@@ -238,7 +238,7 @@ def _apply(world: World, guest: Guest, snapshot: Snapshot) -> None:
     guest.config.clear()
     guest.config.update(restored | kept)
     guest.config["parent"] = snapshot.name
-    if "vmgenid" in guest.config:  # tells the system inside that time has jumped
+    if "vmgenid" in guest.config:  # shows the system inside that time has jumped
         guest.config["vmgenid"] = world.part(Identities).uuid()
     guest.pending.clear()
     guest.pending_delete.clear()

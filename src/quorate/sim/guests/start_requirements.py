@@ -26,7 +26,7 @@ _SCRIPT = "/usr/libexec/qemu-server/pve-bridge"
 
 
 def require_parts(world: World, guest: Guest, log: Log) -> None:
-    """End the start as PVE does if something is not there or does not go together."""
+    """End the start as PVE does if something is missing or incompatible."""
     config = guest.effective_config()
     if guest.kind == "lxc" and config.get("unprivileged"):
         for key, value in config.items():

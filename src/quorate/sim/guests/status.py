@@ -89,7 +89,7 @@ def list_row(world: World, guest: Guest, *, full: bool = False) -> dict[str, Any
 
 
 def current(world: World, guest: Guest) -> dict[str, Any]:
-    """`status/current`: the list row and what only a look at the guest itself tells."""
+    """`status/current`: the list row and what only the guest itself reports."""
     row = list_row(world, guest)
     row["ha"] = _ha(world, guest)
     if guest.kind == "lxc":
@@ -168,7 +168,7 @@ def _running_vm(world: World, guest: Guest) -> dict[str, Any]:
         for key, volid in guest.drives()
     }
     extra |= {key: value for key, value in (("nics", nics), ("blockstat", blocks)) if value}
-    if guest.system.agent_installed:  # the balloon driver tells what is free inside
+    if guest.system.agent_installed:  # the balloon driver reports what is free inside
         free = memory - moving["mem"]
         extra["freemem"] = free
         balloon |= {
@@ -281,5 +281,5 @@ def node_status(world: World, node: Node) -> dict[str, Any]:
 
 
 def repoid(version: str) -> str:
-    """The short commit that PVE shows beside its version."""
+    """The short commit that PVE shows next to its version."""
     return hashlib.sha256(version.encode()).hexdigest()[:16]

@@ -66,7 +66,7 @@ async def apply_to_vm(call: Call, request: Request) -> None:
     guest = call.guest()
     request.check(guest)
     async with config_lock(call.world.clock, guest):
-        request.check(call.guest())  # once more, it may have changed or gone since then
+        request.check(call.guest())  # again: it may have changed or disappeared since then
         _change_vm(call, guest, request, silent)
 
 

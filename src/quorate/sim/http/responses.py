@@ -27,7 +27,7 @@ class BareResponse(web.Response):
 
 
 def success(data: Any, fmt: str, *, gzip_accepted: bool) -> web.Response:
-    """HTTP 200 with the data, and what an `Payload` has beside it."""
+    """HTTP 200 with the data, and what a `Payload` has in addition to it."""
     body: dict[str, Any] = {"data": data}
     if isinstance(data, Text):
         headers = {hdrs.SERVER: SERVER, "Content-Disposition": f'attachment; filename="{data.filename}"'}

@@ -35,7 +35,7 @@ GUEST = "/nodes/{node}/{kind}/{vmid}"  # both of them: `route` makes two of a pa
 
 @dataclass(slots=True)
 class Payload:
-    """Data with something beside it, such as the `total` of a list."""
+    """Data with something in addition, such as the `total` of a list."""
 
     data: Any
     total: int | None = None

@@ -161,7 +161,7 @@ def _with_split_addresses(options: Mapping[str, Any]) -> Interface:
 
 
 def _completed(settings: Interface, given: Mapping[str, Any]) -> Interface:
-    """What PVE writes beside the given settings: families, methods and the defaults of a bridge."""
+    """What PVE writes in addition to the given settings: families, methods and the defaults of a bridge."""
     families = [family for family, key in (("inet", "address"), ("inet6", "address6")) if key in given]
     settings = {
         **settings,

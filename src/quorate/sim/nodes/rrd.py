@@ -1,7 +1,7 @@
 """Round-robin data: what the charts of nodes, guests and storages are drawn from.
 
 Nothing is stored. A sample is computed from the same functions of the time that the current numbers come from, so
-the end of every series agrees with the status shown beside it.
+the end of every series agrees with the status shown next to it.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _rate(world: World, guest: Guest, name: str, time: float) -> float:
 
 
 class _PowerHistory:
-    """When a guest ran, as far as its tasks tell; before the first of them it was in the other state."""
+    """When a guest ran, as far as its tasks show; before the first of them it was in the other state."""
 
     def __init__(self, world: World, guest: Guest) -> None:
         self._now_running = guest.running

@@ -24,7 +24,7 @@ _MISSING_LIBRARY = "SSH to the simulated nodes needs the package asyncssh"
 
 
 class SshFront:
-    """The SSH servers of a cluster. The files for the client lie in `directory`."""
+    """The SSH servers of a cluster. The files for the client are in `directory`."""
 
     def __init__(self, world: World, directory: Path) -> None:
         self._world = world

@@ -128,7 +128,7 @@ class TaskContext:
 
 @asynccontextmanager
 async def config_lock(clock: Clock, target: Lockable, log: Callable[..., None] | None = None) -> AsyncIterator[None]:
-    """Hold the lock file of a guest, after waiting until it is free; tasks tell that they wait."""
+    """Hold the lock file of a guest, after waiting until it is free; tasks log that they wait."""
     waited = 0.0
     while target.lock_file_held:
         if waited == 0.0 and log is not None:

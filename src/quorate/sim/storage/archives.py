@@ -92,7 +92,7 @@ class Archive:
 
     @property
     def text(self) -> str:
-        """The configuration file as it lies in the backup."""
+        """The configuration file as stored in the backup."""
         lines = [f"#{line}" for line in str(self.config.get("description", "")).splitlines()]
         lines += [f"{key}: {self.config[key]}" for key in sorted(self.config) if key != "description"]
         if self.kind == "qemu":
@@ -113,7 +113,7 @@ def _image_format(drive: drives.Drive) -> str:
 
 
 def included(kind: Kind, drive: drives.Drive) -> bool:
-    """Whether a backup takes this disk along: VMs' disks unless told otherwise, mount points only if told."""
+    """Whether a backup includes this disk: VMs' disks by default, mount points only on request."""
     options = drive.text.split(",")
     if kind == "qemu" or drive.key == "rootfs":
         return not {"backup=0", "backup=no", "backup=off"} & set(options)
@@ -161,7 +161,7 @@ def backups(storage: Storage, node: str) -> list[Volume]:
 
 
 def made_at(volume: Volume) -> int:
-    """When a backup was made, which its name tells better than the file."""
+    """When a backup was made, which its name shows better than the file."""
     match = _FILE_NAME.match(volume.name)
     try:
         if match is not None:

@@ -115,7 +115,7 @@ def _forget_rights(world: World, storage_id: str) -> None:
 
 
 def _returned(options: dict[str, Any]) -> dict[str, Any]:
-    """The key of a backup server is the one secret that PVE hands back."""
+    """The key of a backup server is the one secret that PVE returns."""
     key = options.get("encryption-key")
     if key is None:
         return {}

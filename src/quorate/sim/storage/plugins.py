@@ -46,7 +46,7 @@ def _plugin(required: str, optional: str, contents: str, default: str, about: st
 _NETWORK_FILES = "images rootdir vztmpl iso backup snippets import"
 _ANY_FILE = f"{_NETWORK_FILES} none"
 _DISKS = "images rootdir"
-_MOUNTED = re.compile(r"/mnt/(?!pve)[^/]+")  # where a disk may be mounted that nobody has told the simulator about
+_MOUNTED = re.compile(r"/mnt/(?!pve)[^/]+")  # where a disk may be mounted that the simulator does not know about
 _PATH = re.compile(r"/[-/a-zA-Z0-9_.@]+")
 # Directories that every node has.
 _SYSTEM_DIRECTORIES = frozenset(

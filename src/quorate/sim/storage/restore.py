@@ -132,7 +132,7 @@ class _Request:
             raise bad_parameters({"storage": f"storage '{storage_id}' does not support container directories"})
 
     def existing(self) -> Guest | None:
-        """The guest that is to be overwritten; any other that has the number is in the way."""
+        """The guest that is to be overwritten; any other guest with this number blocks it."""
         found = self.world.find_guest(self.call.node, self.kind, self.vmid)
         if found is None or not self.params.get("force"):
             refuse_taken(self.world, self.vmid, self.complaint if self.kind == "qemu" else "")
@@ -271,7 +271,7 @@ class _Restore:
         guest.touch()
 
     def _make_unique(self, config: dict[str, Value]) -> None:
-        """New addresses and identity, for a guest that exists beside its original."""
+        """New addresses and identity, for a guest that exists next to its original."""
         vmid, kind = self._guest.vmid, self._request.kind
         own = "macaddr" if kind == "qemu" else "hwaddr"
         for key in config:

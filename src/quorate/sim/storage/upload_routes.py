@@ -58,7 +58,7 @@ class Upload:
     boundary: str
     fields: dict[str, str] = field(default_factory=dict)
     size: int = 0
-    head: bytes = b""  # the first bytes of the file, which tell its format
+    head: bytes = b""  # the first bytes of the file, which show its format
     _buffer: bytes = b""
     _in_file: bool = False
     _done: bool = False

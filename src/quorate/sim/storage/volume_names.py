@@ -26,7 +26,7 @@ _PBS_SNAPSHOT = re.compile(r"backup/(vm|ct|host)/([^\s_/]+)/(\d{4}-\d\d-\d\dT\d\
 
 @dataclass(frozen=True, slots=True)
 class VolumeName:
-    """What the name alone tells: the content type, the owner if there is one, the format."""
+    """What the name alone shows: the content type, the owner if there is one, the format."""
 
     content: str
     vmid: int | None
@@ -136,12 +136,12 @@ def has_feature(storage: Storage, volume_name: str, fmt: str, feature: Feature, 
 
 
 def is_base(volume_name: str) -> bool:
-    """Whether a volume is the read-only image of a template, which its name tells."""
+    """Whether a volume is the read-only image of a template, as its name shows."""
     return _own_name(volume_name).startswith(("base-", "basevol-"))
 
 
 def format_of(volume_name: str) -> str:
-    """The format that a volume's name tells."""
+    """The format that a volume's name shows."""
     own_name = _own_name(volume_name)
     if own_name.startswith(("subvol-", "basevol-")):
         return "subvol"

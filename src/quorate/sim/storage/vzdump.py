@@ -235,7 +235,7 @@ class _Dump:
             guest.touch()
 
     async def _sync_suspended(self) -> None:
-        """The files of a running container are copied twice; it stands still only for the second time."""
+        """The files of a running container are copied twice; it is suspended only for the second time."""
         name, _ = archives.backup_name(self._storage, "lxc", self._guest.vmid, self._interrupted_at, "0")
         path = volumes.path_of(self._storage, name).removesuffix(".tar")
         where = f"/proc/{self._guest.pid}/root/ to {path}.tmp"

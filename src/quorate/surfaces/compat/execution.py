@@ -138,7 +138,7 @@ class ToolCall:
         return (await self.listing(operation, **arguments))[0]
 
     async def listing(self, operation: str, /, **arguments: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """All rows of a native list, and the facts beside them."""
+        """All rows of a native list, and its other facts."""
         rows: list[dict[str, Any]] = []
         while True:
             page = await self._table(operation, {"limit": PAGE, **arguments, "offset": len(rows)})

@@ -1,4 +1,4 @@
-"""Graceful shutdown: report it, accept nothing new, let running calls finish, then hand over their tasks."""
+"""Graceful shutdown: report it, accept nothing new, let running calls finish, then return their task ids."""
 
 from __future__ import annotations
 

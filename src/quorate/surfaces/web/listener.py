@@ -37,7 +37,7 @@ READING_SECONDS = 60.0
 MESSAGE_BYTES = 64 * 1024
 """Of a web socket message: nobody types that much at once."""
 HANDOVER_SECONDS = 10
-"""After the grace period: calls that follow a task check once more, then hand it back."""
+"""After the grace period: calls that follow a task check it a last time, then return its id."""
 
 
 class Listener(uvicorn.Server):
@@ -83,7 +83,7 @@ class Listener(uvicorn.Server):
         )
 
     async def listen(self) -> None:
-        """Until told to leave. Raises OSError where the address cannot be had."""
+        """Serve until shutdown is requested. Raises OSError if the address is not available."""
         host, port = self._settings.host, self._settings.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family) as listening:

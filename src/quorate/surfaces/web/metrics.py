@@ -68,7 +68,7 @@ def _current(pve: Mapping[str, Counts[tuple[str, str]]], pending: int | None, fr
 
 
 class _Families(Collector):
-    """Families that are collected already."""
+    """Families that are already collected."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)

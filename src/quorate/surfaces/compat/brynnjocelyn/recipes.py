@@ -172,7 +172,7 @@ async def upload(call: ToolCall) -> Any:
 
 
 def _as_base64(content: str) -> str:
-    """Binary content comes in base64 already, text may come as it is."""
+    """Binary content is already in base64; text may come as it is."""
     try:
         base64.b64decode(re.sub(r"\s", "", content), validate=True)
     except (binascii.Error, ValueError):

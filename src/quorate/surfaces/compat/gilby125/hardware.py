@@ -135,7 +135,7 @@ async def _set(call: ToolCall, guest: LocatedGuest, kind: Kind) -> Any:
 
 
 def _updated(call: ToolCall, done: ChangeResult) -> str:
-    """The settings that were given, unless the interface had them already."""
+    """The specified settings, unless the interface already had them."""
     settings = [name for name, value in call.arguments.items() if value is not None and name in GIVEN]
     return ", ".join(settings) if "unchanged" not in done.facts else ""
 

@@ -155,7 +155,7 @@ def _guest(row: dict[str, Any]) -> str:
 
 
 async def guest_status(call: ToolCall) -> str:
-    """Whichever of the two kinds it is: the id tells."""
+    """Of either kind: the id is enough."""
     guest = await guest_on_node(call)
     status = await call.get(f"{guest.path}/status/current")
     running = status["status"] == "running"

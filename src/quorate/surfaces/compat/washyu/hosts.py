@@ -33,7 +33,7 @@ async def discover(call: ToolCall) -> dict[str, Any]:
 
 
 async def execute(call: ToolCall) -> dict[str, Any]:
-    """As one output, errors after the rest; its exit code tells whether it went well."""
+    """As one output, errors after the rest; its exit code shows whether it succeeded."""
     done = await call.change(
         "host_exec",
         follow=PATIENCE,

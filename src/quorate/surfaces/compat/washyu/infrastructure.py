@@ -47,7 +47,7 @@ async def _validated(call: ToolCall, document: dict[str, Any], level: str) -> di
 
 
 async def native_document(call: ToolCall, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan of theirs as a document of ours. What is a document already stays as it is.
+    """A washyu plan as an infrastructure document. A document is left unchanged.
 
     Its name follows from the names in it, so that the same services are the same document later.
     """
@@ -114,7 +114,7 @@ async def update(call: ToolCall) -> dict[str, Any]:
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Their services are containers as well as what the system itself runs: `type` or an image tells them apart."""
+    """Their services are containers as well as what the system itself runs: `type` or an image distinguishes them."""
     workloads: dict[str, Any] = dict(as_object(given.get("workloads"), "workloads"))
     services: dict[str, Any] = {}
     for name, value in as_object(given.get("services"), "services").items():

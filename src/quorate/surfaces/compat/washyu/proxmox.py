@@ -57,7 +57,7 @@ async def guest_status(call: ToolCall) -> dict[str, Any]:
 
 
 async def manage(call: ToolCall) -> dict[str, Any]:
-    """The hard stop loses what is unsaved, and is therefore another tool of ours."""
+    """The hard stop loses what is unsaved, and is therefore a separate native tool."""
     guest = await find_guest(call)
     action = call["action"]
     if action == "stop":

@@ -48,7 +48,7 @@ async def deploy(call: ToolCall) -> dict[str, Any]:
 
 
 def workload(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration of theirs as arguments of workload_deploy. What says the usual needs no word of ours."""
+    """A washyu configuration as arguments of workload_deploy. Settings that equal the default are left out."""
     config = {name: value for name, value in config.items() if name not in USUAL or value not in USUAL[name]}
     if unknown := [name for name in config if name not in CONFIG]:
         raise BadArgument(

@@ -1,6 +1,6 @@
 """The console as an application: who may see a page, what a form must prove, and where each page is.
 
-A person logs in with a token; a cookie stands for it from then on. The cookie is out of reach of scripts, is not sent
+A person logs in with a token; a cookie represents it from then on. The cookie is out of reach of scripts, is not sent
 along by forms of other sites, and opens nothing without its session in the store. Every form also carries a secret of
 the session, and an answer that matters takes the operator's passphrase.
 """
