@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,9 +29,9 @@ class ToolHint:
 
     @property
     def spelled_arguments(self) -> dict[str, str]:
-        """The arguments as text: `true` for True."""
+        """The arguments as text: `true` for True, lists as JSON."""
         return {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
+            name: json.dumps(value) if isinstance(value, (bool, list)) else str(value)
             for name, value in self.arguments.items()
         }
 

@@ -11,7 +11,9 @@ import pytest
 from mcp.types import ElicitResult
 
 from quorate.config import Approval
-from quorate.operations.hosts.several import join_answers
+from quorate.homelab import selection
+from quorate.operations.hosts.several import join_answers, join_plans
+from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
 from quorate.operations.registry import HOMELAB, Table, operations
 from quorate.ssh.settings import Login, SshSettings
 from tests.homelab.test_services_terraform import catalogue
@@ -24,6 +26,7 @@ from tests.rigs.homelab import House, house
 from tests.rigs.host_tools import plain_tools
 from tests.rigs.mcp_session import Rig, text_of
 from tests.rigs.own_system import OwnSystem, own_system
+from tests.rigs.ssh_server import HOST
 
 pytestmark = pytest.mark.anyio
 
@@ -285,3 +288,73 @@ def test_an_answer_about_many_hosts_is_bounded_and_says_what_is_left_out():
     table = join_answers(answers, {})
     assert (len(table.rows), table.facts["hosts"], table.facts["not_shown"]) == (1000, 150, 500)
     assert "fewer hosts" in table.facts["next"]
+
+
+async def test_a_label_never_takes_the_place_of_an_address_a_node_or_a_guest(tmp_path):
+    async with house(tmp_path, THREE) as built:
+        quorate = built.quorate
+        await quorate.facts("host_update", host="web", labels=["docker01", "pve1", "10.9.9.9", "root@10.9.9.9"])
+        for name in ("docker01", "pve1"):
+            refusal = await quorate.refusal("service_status", host=name)
+            assert "is ambiguous. It is a label of web, and the name of" in refusal
+            assert "Use demo/" in refusal
+            assert "ambiguous" in await quorate.refusal("host_exec", host=["nas", name], command="true")
+        for address in ("10.9.9.9", "root@10.9.9.9"):
+            shown = await quorate.call("host_exec", host=address, command="true", dry_run=True)
+            assert "host web" not in text_of(shown)
+        assert [row["name"] for row in await quorate.rows("host_list", host=["docker01"])] == ["web"]
+
+
+async def test_hosts_separated_by_commas_are_a_list_and_the_limit_counts_groups_too(tmp_path, monkeypatch):
+    async with house(tmp_path, THREE) as built:
+        rows = await built.quorate.rows("host_status", host="nas, web")
+        assert {row["host"] for row in rows} == {"host nas", "host web"}
+        monkeypatch.setattr(selection, "MOST", 2)
+        assert "3 hosts are too many for one call" in await built.quorate.refusal("host_status", host="all")
+
+
+async def test_next_steps_name_all_hosts_and_failures_are_counted(tmp_path):
+    async with house(tmp_path, THREE) as built:
+        quorate = built.quorate
+        await with_a_dead_one(built)
+        changed = await quorate.facts("host_update", host=["nas", "pi"], user="root")
+        assert changed["next"] == 'Try the login: host_verify host=["nas", "pi"]'
+        tried = await quorate.facts("host_verify", host=["dead", "web"])
+        assert tried["failed"] == 1
+        await quorate.facts("host_update", host=["web"], address=HOST)
+        await quorate.facts("host_update", host="pi", jump="nas")
+        gone = hosts_of(await quorate.facts("host_remove", host="all"))
+        assert {row["state"] for row in gone} == {"done"}
+
+
+async def test_a_host_without_workloads_is_named_and_long_lines_say_that_they_are_cut(tmp_path):
+    async with two_engines(tmp_path) as (built, one, two):
+        quorate = built.quorate
+        for host in ("one", "two"):
+            await quorate.facts("workload_deploy", host=host, name="web", image="nginx:1.27")
+        one.log = [b"x" * 5000 + b"\n"]
+        two.log = []
+        printed = await quorate.facts("workload_logs", host=["one", "two"], name="web")
+        assert printed["nothing_on"] == ["host two"]
+        assert printed["rows"][0][-1].endswith("… (5000 characters)")
+        alone = await quorate.facts("workload_logs", host="one", name="web")
+        assert len(alone["log"][0]) > 4000
+        partly = await quorate.facts("workload_logs", host="two", name=["web", "nope"])
+        assert "nope" in partly["no_answer"]
+
+
+def test_an_approval_is_for_the_steps_of_each_host():
+    def step(host: str, number: int) -> Action:
+        return Action(f"Step {number}", "useradd quorate", nothing, Target("host", host))
+
+    async def nothing(_: StepContext) -> Performed:
+        return Performed()
+
+    def joined(*sizes: int) -> Plan:
+        plans = [
+            (f"host {host}", Plan("", tuple(step(host, number) for number in range(size))))
+            for host, size in zip("ab", sizes, strict=True)
+        ]
+        return join_plans("Set up", plans, {}, ("verified",))
+
+    assert joined(2, 1).digest != joined(1, 2).digest

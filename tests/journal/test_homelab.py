@@ -154,3 +154,20 @@ async def test_of_several_hosts_each_is_resolved_by_its_own_steps(tmp_path: Path
         await dying.close()
         (entry,) = await resolved_on(stage)
         assert [step["state"] for step in entry["steps"]] == ["done", "unknown", "unknown", "not tried"]
+
+
+async def test_what_a_killed_change_of_several_hosts_left_is_shown_host_by_host(tmp_path: Path) -> None:
+    async with scene(tmp_path, toolsets=("homelab",), homelab=HomelabSettings()) as stage:
+        dying = stage.server()
+        now = units.moment(stage.time.time())
+        wire = [
+            {"cluster": "homelab", "action": "docker stop web", "target": f"host {host}", "calls": []}
+            for host in ("one", "two")
+        ]
+        given = {"host": ["one", "two"], "name": "web", "action": "stop"}
+        begun = {"time": now, "cluster": "homelab", "tool": "workload_power", "arguments": given, "wire": wire}
+        await dying.pipeline.journal.change().begin({**begun, "independent": True, "sequences": [1, 1, 1]})
+        await dying.close()
+        (entry,) = await resolved_on(stage)
+        for line, host in zip(entry["found"], ("one", "two"), strict=True):
+            assert f"There is no host '{host}'" in line

@@ -269,6 +269,12 @@ def _ssh_transport(ssh: SshAccess, target: SshTarget, name: str) -> SshTransport
 # -- nodes and guests of the clusters ----------------------------------------------------------------------------------
 
 
+async def in_clusters(home: Homelab, ref: str) -> list[str]:
+    """The nodes and guests that a name may mean: CLUSTER/NAME. A cluster that does not answer is skipped."""
+    answers = await asyncio.gather(*(_found_in(one, ref) for one in home.clusters))
+    return [f"{cluster.name}/{name}" for answer in answers for cluster, name, _ in answer]
+
+
 async def _of_clusters(clusters: Iterable[Cluster], ref: str) -> Machine | None:
     """The node or guest of that name. A cluster that does not answer is skipped."""
     prefix, slash, rest = ref.partition("/")

@@ -12,19 +12,24 @@ from typing import Any, TypeVar
 
 from quorate.hints import HOST_IMPORT, HOST_REGISTER, Advice
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.host import ALL, Host
-from quorate.homelab.machines import Login, Machine, machine
+from quorate.homelab.host import ALL, Host, is_ip
+from quorate.homelab.machines import Login, Machine, in_clusters, machine
 from quorate.homelab.network.probe import PortState, probe
-from quorate.problems import BadArgument, NotFound, Problem, TimedOut, Unreachable
+from quorate.problems import BadArgument, NotFound, Problem, Refused, TimedOut, Unreachable
 from quorate.pve.tasks import Report, gather_bounded
+from quorate.ssh.settings import split_port
 from quorate.ssh.target import SshTarget
 
 AT_ONCE = 32
+PROGRAMS_AT_ONCE = 4
+"""Where each host takes a program of this machine: Ansible, Terraform."""
 MOST = 500
 SECONDS = 40.0
 """For all of them together: clients wait a minute for a tool."""
 HOST_SECONDS = 20.0
 KNOCK_SECONDS = 3.0
+SHOWN = 5
+"""Hosts of a label in an error message."""
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
@@ -61,7 +66,7 @@ class RecordSelection:
 
 async def select_records(home: Homelab, given: str | Sequence[str], *, inactive: bool = False) -> RecordSelection:
     """As `select`, for what is about the registry. `inactive`: a label and all include deactivated hosts."""
-    refs, several = await expand_all(home, given, inactive=inactive)
+    refs, several = await expand_all(home, given, inactive=inactive, records=True)
     if not several:
         return RecordSelection([await home.hosts.get(refs[0])], {}, several=False)
     found: list[Host] = []
@@ -74,17 +79,30 @@ async def select_records(home: Homelab, given: str | Sequence[str], *, inactive:
     return RecordSelection(found, failures, several=True)
 
 
-async def expand_all(home: Homelab, given: str | Sequence[str], *, inactive: bool = False) -> tuple[list[str], bool]:
+async def expand_all(
+    home: Homelab, given: str | Sequence[str], *, inactive: bool = False, records: bool = False
+) -> tuple[list[str], bool]:
     """The names that one reference or several stand for, and whether they are a group, even of a single host."""
+    if isinstance(given, str) and "," in given:
+        given = given.split(",")
     if isinstance(given, str):
-        return await expand(home, given, inactive=inactive)
-    parts = [await expand(home, one, inactive=inactive) for one in given]
-    refs = list(dict.fromkeys(ref for part, _ in parts for ref in part))
+        refs, several = await expand(home, given, inactive=inactive, records=records)
+    else:
+        parts = [await _expand_one(home, one, inactive, records) for one in given]
+        refs, several = list(dict.fromkeys(ref for part in parts for ref in part)), True
     if not refs:
         raise BadArgument("The list of hosts is empty", next_step="Name a host, a label, or all")
     if len(refs) > MOST:
         raise BadArgument(f"{len(refs)} hosts are too many for one call", next_step=f"Choose at most {MOST}")
-    return refs, True
+    return refs, several
+
+
+async def _expand_one(home: Homelab, ref: str, inactive: bool, records: bool) -> list[str]:
+    """Of a list: a host that the caller may not see is one of the failures, it does not stop the others."""
+    try:
+        return (await expand(home, ref, inactive=inactive, records=records))[0]
+    except Refused:
+        return [ref.strip()]
 
 
 def _identity(one: Machine) -> tuple[object, ...]:
@@ -92,19 +110,31 @@ def _identity(one: Machine) -> tuple[object, ...]:
     return one.kind, one.guest.vmid if one.guest else one.name, one.where.name if one.where else ""
 
 
-async def expand(home: Homelab, ref: str, *, inactive: bool = False) -> tuple[list[str], bool]:
-    """The names that a reference stands for, and whether it stands for a group. A registered name is only itself."""
+async def expand(home: Homelab, ref: str, *, inactive: bool = False, records: bool = False) -> tuple[list[str], bool]:
+    """The names that a reference stands for, and whether it stands for a group. A registered name is only itself.
+
+    A label never takes the place of an address, a node or a guest: whoever sets labels could redirect commands.
+    `records`: only registered hosts can be meant.
+    """
     name = ref.strip()
     if await home.hosts.find(name):
         return [name], False
-    active = [one for one in await home.hosts.all() if one.active or inactive]
+    known = [one for one in await home.hosts.all() if one.active or inactive]
     if name == ALL:
-        if not active:
+        if not known:
             advice = Advice("Register them first", HOST_REGISTER, HOST_IMPORT)
             raise NotFound("No host is registered", next_step=advice)
-        return [one.name for one in active], True
-    labelled = [one.name for one in active if name in one.labels]
-    return (labelled, True) if labelled else ([name], False)
+        return [one.name for one in known], True
+    labelled = [one.name for one in known if name in one.labels]
+    if not labelled or "@" in name or is_ip(split_port(name)[0]):
+        return [name], False
+    if not records and (others := await in_clusters(home, name)):
+        raise BadArgument(
+            f"{name!r} is ambiguous",
+            why=f"It is a label of {', '.join(labelled[:SHOWN])}, and the name of {', '.join(others)}",
+            next_step=f"Use {others[0]}, or name the hosts",
+        )
+    return labelled, True
 
 
 async def _find(home: Homelab, ref: str, login: Login) -> Machine | Problem:
@@ -132,6 +162,7 @@ async def within_time(
     *,
     seconds: float = SECONDS,
     host_seconds: float = HOST_SECONDS,
+    at_once: int = AT_ONCE,
     report: Report | None = None,
 ) -> list[T | Problem]:
     """The answer of each, or why there is none, in order. Nobody waits for a dead host longer than `seconds`."""
@@ -149,7 +180,7 @@ async def within_time(
 
     with contextlib.suppress(TimeoutError):  # finished answers count
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as workers:
-            for _ in range(min(AT_ONCE, len(items))):
+            for _ in range(min(at_once, len(items))):
                 workers.create_task(work())
     return answers
 

@@ -206,7 +206,11 @@ class Plan:
             for call in ((step,) if isinstance(step, Call) else () if step.later else step.needs)
         ]
         sent = [[call.method, call.path, pairs(encode(call.params))] for call in calls]
-        performed = [step.line for step in self.calls if isinstance(step, Action)]
+        performed = [
+            [step.where.name if step.where else "", str(step.target or ""), step.line]
+            for step in self.calls
+            if isinstance(step, Action)
+        ]
         return hashlib.sha256(json.dumps([sent, performed]).encode()).hexdigest()
 
     @property

@@ -108,7 +108,7 @@ class ChangeRun:
         view = await self._pipeline.visible_view(site, call)
         self._blank = await view.blanker()  # the operation's own refusals pass through it, too
         arguments |= call.supplied(self._other_cluster)
-        plan: Plan = await call.run(view, arguments)
+        plan = self._blanked_plan(await call.run(view, arguments))
         try:
             plan = await in_wire_form(site.backend, plan)
             if safely:
@@ -266,6 +266,15 @@ class ChangeRun:
             await report(done, whole, self._blank(line))
 
         return tell
+
+    def _blanked_plan(self, plan: Plan) -> Plan:
+        """What PVE and hosts said while it was planned may name guests that the caller must not see."""
+        return replace(
+            plan,
+            failures=tuple(replace(one, why=self._blank(one.why)) for one in plan.failures),
+            unchanged=tuple(map(self._blank, plan.unchanged)),
+            warnings=tuple(self._blank(one) if isinstance(one, str) else one for one in plan.warnings),
+        )
 
     def _blanked(self, problem: Problem) -> Problem:
         problem.what = self._blank(problem.what)

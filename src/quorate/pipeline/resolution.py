@@ -148,6 +148,8 @@ class _Investigation:
     def _lanes(self, numbered: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
         """The steps that ran in order, by target; those before them, and all of a plan without sequences, alone."""
         sizes = [int(one) for one in self._entry.get("sequences", ())]
+        if sum(sizes) > len(numbered):  # the entry was cut short
+            sizes = []
         left = iter(numbered)
         return [
             *([one] for one in itertools.islice(left, len(numbered) - sum(sizes))),
@@ -229,7 +231,7 @@ class _Investigation:
         what = f"Step {number} ({wire.get('target') or wire.get('action')})"
         calls = wire.get("calls")
         if not isinstance(calls, list) or not calls or not await self._is_known_to_pve(number, wire, calls):
-            now = await self._current_state()
+            now = await self._current_state(wire)
             return Found(StepState.UNKNOWN, f"{what}: it may have been started; its end is unknown. {now}{LOOK}")
         parts = await self._in_order([(f"{number}.{place}", one) for place, one in enumerate(calls, 1)], since)
         done = sum(part.state.is_done for part in parts)
@@ -247,13 +249,15 @@ class _Investigation:
         }
         return Found(states.get(state, StepState.FAILED), says, tasks[-1] if tasks else "")
 
-    async def _current_state(self) -> str:
-        """The current state of the host or guest, if a tool can show it."""
+    async def _current_state(self, wire: Mapping[str, Any]) -> str:
+        """The current state of the host or guest, if a tool can show it; of several hosts, that of this step."""
         given = self._entry.get("arguments")
         operation = operation_named(str(self._entry.get("tool")))
         if operation is None or not operation.shown_by or not isinstance(given, Mapping):
             return ""
         tool, *names = operation.shown_by
+        if self._entry.get("independent") and "host" in names:
+            given = {**given, "host": _host_of(wire)}
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 shown = await self._look(tool, {name: given[name] for name in names if given.get(name) is not None})
@@ -284,3 +288,9 @@ class _Investigation:
         """Tasks since this change began that are known to belong to a step."""
         self._contested = await self._journal.unanswered_calls(self._begun)  # first: an answer may arrive in between
         return await self._journal.tasks_since(self._begun)
+
+
+def _host_of(wire: Mapping[str, Any]) -> str:
+    """The host of a step, as callers name it: nas, or CLUSTER/102 for what belongs to a cluster."""
+    _, key, *_ = (*str(wire.get("target")).split(" "), "")
+    return key if wire.get("cluster") == HOMELAB else f"{wire.get('cluster')}/{key}"

@@ -43,7 +43,7 @@ async def host_update(
 ) -> Plan:
     """Change the records of registered hosts. What is not given stays; an empty string clears a field."""
     chosen = await select_records(home, host, inactive=True)
-    if address and chosen.several:
+    if address and len(chosen.hosts) > 1:
         raise BadArgument("Several hosts cannot have the same address", next_step="Give one host, or leave address out")
     given = {
         "address": address, "port": port, "user": user, "key": key, "password": password,
@@ -90,7 +90,10 @@ async def host_verify(home: Homelab, host: HostNames, report: Report) -> dict[st
         return {"host": only.name, **await verification(home, only)}
     found = await within_time(chosen.hosts, lambda one: verification(home, one), host_seconds=SECONDS, report=report)
     named = zip(map(str, chosen.hosts), found, strict=True)
-    return join_answers(sorted(named, key=lambda pair: _works(pair[1])), chosen.failures)
+    answers = sorted(named, key=lambda pair: _works(pair[1]))
+    table = join_answers(answers, chosen.failures)
+    table.facts["failed"] = len(chosen.failures) + sum(not _works(answer) for _, answer in answers)
+    return table
 
 
 def _works(answer: dict[str, Any] | Table | Problem) -> bool:

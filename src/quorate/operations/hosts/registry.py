@@ -113,16 +113,17 @@ async def host_remove(home: Homelab, host: HostNames) -> Plan:
     """Forget registered hosts. The machines themselves are not touched."""
     chosen = await select_records(home, host, inactive=True)
     if not chosen.several:
-        return await _removal(home, chosen.hosts[0])
-    plans = await within_time(chosen.hosts, lambda old: _removal(home, old))
+        return await _removal(home, chosen.hosts[0], {chosen.hosts[0].name})
+    going = {one.name for one in chosen.hosts}
+    plans = await within_time(chosen.hosts, lambda old: _removal(home, old, going))
     named = zip(map(str, chosen.hosts), plans, strict=True)
     return join_plans("Forget", named, chosen.failures, ("records_forgotten",))
 
 
-async def _removal(home: Homelab, old: Host) -> Plan:
+async def _removal(home: Homelab, old: Host, going: set[str]) -> Plan:
     host = old.name
-    if any(one.jump == host for one in await home.hosts.everyone()):
-        users = [one.name for one in await home.hosts.all() if one.jump == host]
+    if any(one.jump == host and one.name not in going for one in await home.hosts.everyone()):
+        users = [one.name for one in await home.hosts.all() if one.jump == host and one.name not in going]
         raise Conflict(
             f"{old} is the jump host of {', '.join(users) or 'another one'}", next_step="Update or remove those first"
         )

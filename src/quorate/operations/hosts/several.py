@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from quorate.hints import HOST_REGISTER, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Login, Machine, is_node
-from quorate.homelab.selection import HOST_SECONDS, SECONDS, Selection, ask_each, select
+from quorate.homelab.selection import AT_ONCE, HOST_SECONDS, SECONDS, Selection, ask_each, select
 from quorate.operations.machine import machine_label
 from quorate.operations.plan import Action, Call, Failure, Performed, Plan, StepContext
 from quorate.operations.registry import Risk, Table, page
@@ -56,13 +57,16 @@ async def describe_each(
     login: Login = Login(),  # noqa: B008 - it is frozen
     seconds: float = SECONDS,
     host_seconds: float = HOST_SECONDS,
+    at_once: int = AT_ONCE,
     report: Report | None = None,
 ) -> Answer | Table:
     """The answer of a single host as it is; of several, a table with a row for each, or with their rows."""
     chosen = await select(home, host, login)
     if not chosen.several:
         return await describe(chosen.machines[0])
-    return await _ask_all(chosen, describe, columns, seconds=seconds, host_seconds=host_seconds, report=report)
+    return await _ask_all(
+        chosen, describe, columns, seconds=seconds, host_seconds=host_seconds, at_once=at_once, report=report
+    )
 
 
 async def _ask_all(
@@ -82,10 +86,12 @@ def join_answers(
     answered, failures = _apart(answers, failures)
     found: list[tuple[str, Facts]] = []
     beside: list[tuple[str, Mapping[str, Any]]] = []
+    empty: list[str] = []
     for label, answer in answered:
         if isinstance(answer, Table):
             found += [(label, dict(zip(answer.columns, row, strict=True))) for row in answer.rows]
             beside.append((label, answer.facts))
+            empty += [] if answer.rows else [label]
         else:
             found.append((label, answer))
             beside.append((label, {}))
@@ -94,7 +100,12 @@ def join_answers(
     rows: Rows = [[label, *("" for _ in names), str(problem)] for label, problem in failures.items()]
     rows += [[label, *(row.get(name, "") for name in (*names, WHY_NOT))] for label, row in found]
     table = page(("host", *names, WHY_NOT), rows[:MOST_ROWS], limit=MOST_ROWS, offset=0)
-    table.facts = {"hosts": len(beside) + len(failures), "failed": len(failures), **_by_host(beside)}
+    table.facts = {
+        "hosts": len(beside) + len(failures),
+        "failed": len(failures),
+        **_by_host(beside, whole=not failures),
+    }
+    table.facts |= {"nothing_on": empty} if empty else {}
     if len(rows) > MOST_ROWS:
         table.facts |= {"not_shown": len(rows) - MOST_ROWS, "next": "Name fewer hosts, or ask for less of each"}
     return table
@@ -114,13 +125,13 @@ def _apart(
     return answered, failed
 
 
-def _by_host(facts: Sequence[tuple[str, Mapping[str, Any]]]) -> Facts:
-    """A fact that all hosts share as it is, others by host."""
+def _by_host(facts: Sequence[tuple[str, Mapping[str, Any]]], *, whole: bool) -> Facts:
+    """A fact that all hosts share as it is, others by host; also if not all hosts are there to share it."""
     joined: Facts = {}
     for name in dict.fromkeys(name for _, one in facts for name in one if name != "host"):
         values = {label: one[name] for label, one in facts if name in one}
         first = next(iter(values.values()))
-        shared = len(values) == len(facts) and all(value == first for value in values.values())
+        shared = whole and len(values) == len(facts) > 1 and all(value == first for value in values.values())
         joined[name] = first if shared else values
     return joined
 
@@ -137,6 +148,7 @@ async def plan_each(
     *,
     login: Login = Login(),  # noqa: B008 - it is frozen
     seconds: float = SECONDS,
+    at_once: int = AT_ONCE,
 ) -> Plan:
     """The steps of each host, hosts side by side. `summary` ends where the hosts are named: "Restart nginx on"."""
     chosen = await select(home, host, login)
@@ -152,7 +164,7 @@ async def plan_each(
         await is_node(one)  # whether it answers at all; what it says is remembered for the judgment of the plan
         return await prepare(one)
 
-    answers = await ask_each(chosen.machines, ready, seconds=seconds, host_seconds=seconds)
+    answers = await ask_each(chosen.machines, ready, seconds=seconds, host_seconds=seconds, at_once=at_once)
     plans = [Plan(one.says, (one,)) if isinstance(one, Action) else one for one in answers]
     return join_plans(summary, zip(map(machine_label, chosen.machines), plans, strict=True), chosen.failures, columns)
 
@@ -178,7 +190,7 @@ def join_plans(
         sequences=tuple(len(part) for part in steps if part),
         columns=columns,
         next_step=following if all(plan.next_step == following for _, plan in plans) else None,
-        facts=_by_host([(label, plan.facts) for label, plan in plans]),
+        facts=_by_host([(label, plan.facts) for label, plan in plans], whole=not failures),
         warnings=_warnings(plans),
         risk=Risk.DESTROY if any(plan.risk is Risk.DESTROY for _, plan in plans) else None,
     )
@@ -186,7 +198,8 @@ def join_plans(
 
 def _steps(label: str, plan: Plan) -> list[Call | Action]:
     """Each names its host, and the last one reads what the plan would read in the end."""
-    steps = [step if label in step.says else replace(step, says=f"{label}: {step.says}") for step in plan.calls]
+    named = re.compile(rf"(?<![\w.-]){re.escape(label)}(?![\w.-])")
+    steps = [step if named.search(step.says) else replace(step, says=f"{label}: {step.says}") for step in plan.calls]
     if steps and plan.after is not None:
         last = steps[-1]
         assert isinstance(last, Action)

@@ -12,7 +12,7 @@ from quorate.homelab.ansible import checked_tags, play, require_ansible
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.secret_scope import question_about
-from quorate.homelab.selection import select
+from quorate.homelab.selection import PROGRAMS_AT_ONCE, select
 from quorate.homelab.services.health import wait_until_healthy
 from quorate.homelab.services.installations import Installed, Ledger, address_of, place_of
 from quorate.homelab.services.settings import ChosenSettings, choose
@@ -161,7 +161,9 @@ async def ansible_check(
 
     columns = ("would_change", "counts", "diff")
     longest = seconds + SPARE_SECONDS
-    return await describe_each(home, host, describe, columns, seconds=longest, host_seconds=longest, report=report)
+    return await describe_each(
+        home, host, describe, columns, seconds=longest, host_seconds=longest, at_once=PROGRAMS_AT_ONCE, report=report
+    )
 
 
 @operation(

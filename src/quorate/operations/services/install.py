@@ -61,8 +61,9 @@ async def service_install(
             return await ansible.install(home, there, template, given)
         return await terraform.install(home, there, template, given)
 
-    seconds = terraform.PLAN_SECONDS if how == "terraform" else SECONDS
-    return await plan_each(home, host, f"Install {template.title} on", prepare, INSTALLED, seconds=seconds)
+    return await plan_each(
+        home, host, f"Install {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
+    )
 
 
 @operation(
@@ -98,7 +99,7 @@ async def service_upgrade(
         return await terraform.install(home, there, template, given)
 
     return await plan_each(
-        home, host, f"Upgrade {template.title} on", prepare, INSTALLED, seconds=terraform.PLAN_SECONDS
+        home, host, f"Upgrade {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
     )
 
 
@@ -126,7 +127,7 @@ async def service_uninstall(
         return await terraform.uninstall(home, there, template, data=data)
 
     return await plan_each(
-        home, host, f"Remove {template.title} from", prepare, ("removed", "data"), seconds=terraform.PLAN_SECONDS
+        home, host, f"Remove {template.title} from", prepare, ("removed", "data"), seconds=_planning_seconds(template)
     )
 
 
@@ -134,3 +135,7 @@ async def _method(home: Homelab, place: Machine, template: Template) -> Method:
     """As it was installed, else the usual one."""
     entry = await Ledger(home.store).find(place_of(place), template.id)
     return entry.method if entry else template.method()
+
+
+def _planning_seconds(template: Template) -> float:
+    return terraform.PLAN_SECONDS if "terraform" in template.methods else SECONDS

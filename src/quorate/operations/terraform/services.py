@@ -9,8 +9,8 @@ from msgspec import Meta
 from quorate.hints import TERRAFORM_APPLY, TERRAFORM_PLAN, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.services.installations import place_of
-from quorate.homelab.terraform import Workspace
+from quorate.homelab.selection import PROGRAMS_AT_ONCE
+from quorate.homelab.terraform import SHOWN, Workspace
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import describe_each, plan_each
 from quorate.operations.plan import Plan
@@ -37,17 +37,28 @@ async def terraform_plan(
     """Plan a Terraform service and keep the plan: what would be created, changed, destroyed. Nothing is applied."""
     template = template_of(home, service)
 
+    plans: dict[str, str] = {}
+
     async def describe(place: Machine) -> dict[str, Any]:
         saved = await planned(home, place, template, settings or {}, seconds=seconds)
-        apply = TERRAFORM_APPLY(service=template.id, host=place_of(place), plan=saved.hash)
-        step = Advice("Apply exactly this plan", apply)
-        return {**saved.as_dict(), "next": "Nothing to do" if saved.empty else step}
+        if not saved.empty:
+            plans[place.ref] = saved.hash
+        step = Advice("Apply exactly this plan", TERRAFORM_APPLY(service=template.id, host=place.ref, plan=saved.hash))
+        destroyed = {"destroys": list(saved.destroys[:SHOWN])} if saved.destroys else {}
+        return {**saved.as_dict(), **destroyed, "next": "Nothing to do" if saved.empty else step}
 
     found = await describe_each(
-        home, host, describe, ("plan", "counts", "drift", "outputs_changed"), seconds=seconds, host_seconds=seconds
+        home,
+        host,
+        describe,
+        ("plan", "counts", "destroys", "drift", "outputs_changed"),
+        seconds=seconds,
+        host_seconds=seconds,
+        at_once=PROGRAMS_AT_ONCE,
     )
-    if isinstance(found, Table):
-        found.facts["next"] = Advice("Apply exactly these plans", TERRAFORM_APPLY(service=template.id))
+    if isinstance(found, Table) and plans:
+        apply = TERRAFORM_APPLY(service=template.id, host=list(plans), plan=list(plans.values()))
+        found.facts["next"] = Advice("Apply exactly these plans", apply)
     return found
 
 
@@ -82,7 +93,7 @@ def _own(at: Workspace, place: Machine, plans: list[str]) -> str:
     if len(own) != 1:
         raise BadArgument(
             f"{len(own) or 'None'} of the plans {'are' if own else 'is'} for {place}",
-            next_step=Advice("Give one plan for each host", TERRAFORM_PLAN(host=place_of(place))),
+            next_step=Advice("Give one plan for each host", TERRAFORM_PLAN(host=place.ref)),
         )
     return own[0]
 
@@ -115,7 +126,9 @@ async def terraform_refresh(
         }
 
     columns = ("drifted", "drift", "outputs_changed")
-    return await describe_each(home, host, describe, columns, seconds=seconds, host_seconds=seconds)
+    return await describe_each(
+        home, host, describe, columns, seconds=seconds, host_seconds=seconds, at_once=PROGRAMS_AT_ONCE
+    )
 
 
 @operation(
@@ -130,4 +143,12 @@ async def terraform_destroy(home: Homelab, service: ServiceName, host: HostRefs)
     async def prepare(place: Machine) -> Plan:
         return await destroying(home, place, template)
 
-    return await plan_each(home, host, f"Destroy {template.title} on", prepare, ("destroyed",), seconds=PLAN_SECONDS)
+    return await plan_each(
+        home,
+        host,
+        f"Destroy {template.title} on",
+        prepare,
+        ("destroyed",),
+        seconds=PLAN_SECONDS,
+        at_once=PROGRAMS_AT_ONCE,
+    )

@@ -115,7 +115,7 @@ async def _deployment(
             lambda tell: found.deploy(spec, tell, replace=replace), context.wait, context.report, home.ssh.pool
         )
         if done is None:
-            shown = WORKLOAD_GET(host=place_of(place), name=name)
+            shown = WORKLOAD_GET(host=place.ref, name=name)
             return Performed(running=True, next_step=Advice("See its progress", shown))
         replaced = {"replaced": done.replaced.image} if done.replaced else {}
         warned = {"engine_warns": list(done.warnings)} if done.warnings else {}
@@ -199,7 +199,7 @@ async def workload_remove(
             await _ensure_same(found, name, old)
             await found.remove(name, volumes=volumes)
             if await found.find(name) is not None:
-                shown = WORKLOAD_GET(host=place_of(place), name=name)
+                shown = WORKLOAD_GET(host=place.ref, name=name)
                 raise Conflict(f"{old} is still there", next_step=Advice("See its state", shown))
             return Performed({"removed": name})
 

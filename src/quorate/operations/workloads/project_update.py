@@ -66,7 +66,7 @@ async def _project_plan(home: Homelab, place: Machine, project: str, wanted: tup
             work, context.wait, context.report, home.ssh.pool
         )
         if done is None:
-            return Performed(running=True, next_step=Advice("See its containers", WORKLOAD_LIST(host=place_of(place))))
+            return Performed(running=True, next_step=Advice("See its containers", WORKLOAD_LIST(host=place.ref)))
         return Performed(done)
 
     does = f"Update the images of {project} on {place}"

@@ -37,7 +37,7 @@ IN_SHORT = ("engine", "state", "health", "status", "image", "digest", "ports", "
 """What is shown of a workload on several hosts."""
 LOG = ("name", "state", "line")
 SEVERAL_LINES = 20
-LONGEST_LINE = 2000
+LONGEST_LINE = 500
 
 
 @operation(
@@ -69,7 +69,7 @@ async def workload_list(
             for each in there
             for one in await each.list()
         ]
-        about = {"host": place_of(place), "engines": {one.name: one.how for one in there}}
+        about = {"host": place.ref, "engines": {one.name: one.how for one in there}}
         return Table(COLUMNS, rows, len(rows), facts=about | ({"no_answer": silent} if silent else {}))
 
     found = await describe_each(home, host, describe)
@@ -119,7 +119,7 @@ async def workload_logs(
     asked = _LogQuery(home, given, isinstance(name, str), engine, begin)
     chosen = await select(home, host)
     if chosen.several:
-        return await answer_each(home, host, partial(asked.table, lines=min(lines, SEVERAL_LINES)), LOG)
+        return await answer_each(home, host, partial(asked.brief_table, lines=min(lines, SEVERAL_LINES)), LOG)
     return await asked.answer(chosen.machines[0], lines)
 
 
@@ -140,25 +140,28 @@ class _LogQuery:
         about = {"host": place.name, "name": names[0], "engine": engine.name, "state": one.state}
         return about | ({"log": printed} if printed else {"note": "It has printed nothing"})
 
+    async def brief_table(self, place: Machine, lines: int) -> Table:
+        """Among several hosts: long lines are cut. Raises a Problem if none of the workloads can be read."""
+        table = await self.table(place, lines)
+        if not table.rows and (silent := table.facts.get("no_answer")) and len(silent) == len(self.names):
+            raise NotFound(next(iter(silent.values())))
+        return replace(table, rows=[[*about, shorten(line)] for *about, line in table.rows])
+
     async def table(self, place: Machine, lines: int) -> Table:
-        """Raises a Problem if none of them can be read."""
         rows: list[list[Any]] = []
-        silent: dict[str, Problem] = {}
+        silent: dict[str, str] = {}
         for name in dict.fromkeys(await self._members(place)):
             try:
                 _, one, printed = await self._read(place, name, lines)
                 rows += [[name, one.state, line] for line in printed]
             except Problem as problem:
-                silent[name] = problem
-        if silent and not rows:
-            raise next(iter(silent.values()))
-        no_answer = {"no_answer": {name: str(one) for name, one in silent.items()}} if silent else {}
+                silent[name] = str(problem)
+        no_answer = {"no_answer": silent} if silent else {}
         return Table(LOG, rows, len(rows), facts={"host": place.name, **no_answer})
 
     async def _read(self, place: Machine, name: str, lines: int) -> tuple[Engine, Workload, list[str]]:
         engine, one = await with_workload(place, self.home.clock, name, self.engine)
-        printed = (await engine.logs(name, lines, self.begin)).splitlines()[-lines:]
-        return engine, one, [line[:LONGEST_LINE] for line in printed]
+        return engine, one, (await engine.logs(name, lines, self.begin)).splitlines()[-lines:]
 
     async def _members(self, place: Machine) -> list[str]:
         """The workloads of a Compose project where the name is that of a project; else those that are named."""
@@ -170,6 +173,10 @@ class _LogQuery:
         if any(one.name == name for one in everything):
             return self.names
         return [one.name for one in everything if one.labels.get(COMPOSE) == name] or self.names
+
+
+def shorten(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… ({len(line)} characters)"
 
 
 def _time(text: str) -> str:
