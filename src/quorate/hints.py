@@ -1,6 +1,7 @@
 """Advice that refers to tools, so that each surface can name them in its own words.
 
-    raise NotFound(f"No guest {name!r}", next_step=Advice("See what exists", GUEST_LIST))
+    raise NotFound(f"No guest {name!r}", next_step=see("See what exists", GUEST_LIST))
+    raise Conflict(f"{guest} runs", next_step=Advice("Shut it down", GUEST_POWER(guest=105, action="shutdown")))
 
 `str()` gives the native wording: "See what exists: guest_list". Layers below the operations use the constants here.
 """
@@ -46,10 +47,13 @@ class Advice:
 
     text: str
     tools: tuple[ToolHint, ...]
+    only_with_tools: bool
+    """Whether it is worth nothing where none of the tools exist; see `see`."""
 
-    def __init__(self, text: str, *tools: ToolHint) -> None:
+    def __init__(self, text: str, *tools: ToolHint, only_with_tools: bool = False) -> None:
         object.__setattr__(self, "text", text.strip().removesuffix("."))
         object.__setattr__(self, "tools", tools)
+        object.__setattr__(self, "only_with_tools", only_with_tools)
 
     def __str__(self) -> str:
         return self.render(str)
@@ -57,7 +61,7 @@ class Advice:
     def transform(self, change: Callable[[Any], Any]) -> Advice:
         """The same advice with its text and the arguments of its tools passed through `change`."""
         tools = (ToolHint(one.tool, change(dict(one.arguments))) for one in self.tools)
-        return Advice(change(self.text), *tools)
+        return Advice(change(self.text), *tools, only_with_tools=self.only_with_tools)
 
     def render(self, name: Naming) -> str:
         """The advice with the tools that `name` can name; the others are left out."""
@@ -65,12 +69,17 @@ class Advice:
         return ": ".join(part for part in (self.text, ", ".join(named)) if part)
 
 
+def see(text: str, *tools: ToolHint) -> Advice:
+    """Where to look: `see("List the nodes", NODE_LIST)`. A surface without these tools leaves it out."""
+    return Advice(text, *tools, only_with_tools=bool(tools))
+
+
 def append_advice(advice: Advice | str | None, text: str, *tools: ToolHint) -> Advice:
     """The advice, followed by more."""
     first = Advice(advice) if isinstance(advice, str) else advice
     if first is None or not (first.text or first.tools):
         return Advice(text, *tools)
-    return Advice(f"{first.text}. {text}", *first.tools, *tools)
+    return Advice(f"{first.text}. {text}", *first.tools, *tools, only_with_tools=first.only_with_tools)
 
 
 def resolve(value: Any, name: Naming = str) -> Any:

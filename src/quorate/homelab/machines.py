@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from quorate.hints import HOST_LIST, HOST_REGISTER, HOST_UPDATE, Advice
+from quorate.hints import HOST_LIST, HOST_REGISTER, HOST_UPDATE, Advice, see
 from quorate.homelab.admin.keys import key_of
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, is_ip, require_address, unregistered
@@ -99,7 +99,7 @@ async def machine(home: Homelab, ref: str, login: Login = Login()) -> Machine:  
     """The machine that `ref` names: a registered host, `cluster/guest`, a node, a guest, or `user@address:port`."""
     ref = ref.strip()
     if not ref:
-        raise BadArgument("The host is empty", next_step=Advice("See which hosts exist", HOST_LIST))
+        raise BadArgument("The host is empty", next_step=see("See which hosts exist", HOST_LIST))
     return replace(await _find(home, ref, (home.login or login) if login == Login() else login), ref=ref)
 
 

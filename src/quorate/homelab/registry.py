@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import HOST_LIST, HOST_REGISTER, HOST_UPDATE, Advice
+from quorate.hints import HOST_LIST, HOST_REGISTER, HOST_UPDATE, Advice, see
 from quorate.homelab.host import Host, checked
 from quorate.problems import BadArgument, Conflict, NotFound, Problem
 from quorate.pve.subjects import Hides
@@ -45,7 +45,7 @@ class Hosts:
         if host := await self.find(name):
             return host
         names = [host.name for host in await self.all()]
-        hint = suggest(name, names, Advice("See which hosts exist, or register one", HOST_LIST, HOST_REGISTER))
+        hint = suggest(name, names, see("See which hosts exist, or register one", HOST_LIST, HOST_REGISTER))
         raise NotFound(f"There is no registered host {name!r}", next_step=hint)
 
     def require_seen(self, host: Host) -> None:

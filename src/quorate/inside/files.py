@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from quorate.hints import GUEST_DIR_LIST, Advice
+from quorate.hints import GUEST_DIR_LIST, see
 from quorate.inside import posix_files, windows_files
 from quorate.inside.entries import Entry, Listing, WriteTarget
 from quorate.inside.transport import Transport
@@ -37,7 +37,7 @@ async def readable(transport: Transport, path: str) -> Entry:
     else:
         found = await posix_files.look_at(transport, path, behind_links=True)
     if found.type == "folder":
-        raise Conflict(f"{path} is a folder", next_step=Advice("List its contents", GUEST_DIR_LIST(path=path)))
+        raise Conflict(f"{path} is a folder", next_step=see("List its contents", GUEST_DIR_LIST(path=path)))
     if found.type in _UNREADABLE:
         raise Conflict(f"{path} is {_UNREADABLE[found.type]}, not a file", why="Reading it might never end")
     return found

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from quorate.command_rules import CommandRules
-from quorate.hints import GUEST_JOB, HOST_JOB, Advice
+from quorate.hints import GUEST_JOB, HOST_JOB, Advice, see
 from quorate.inside.transport import Job
 from quorate.problems import NotFound, Problem, Refused
 from quorate.pve.clock import Clock
@@ -207,5 +207,5 @@ def no_job(handle: str) -> NotFound:
         f"There is no job {handle!r}",
         why="A job belongs to the caller who started it, and is forgotten some time after it ends; one that its "
         "machine could not keep ended with the server that started it",
-        next_step=Advice("List the jobs of hosts or of guests", HOST_JOB(action="list"), GUEST_JOB(action="list")),
+        next_step=see("List the jobs of hosts or of guests", HOST_JOB(action="list"), GUEST_JOB(action="list")),
     )

@@ -6,7 +6,7 @@ import datetime
 import re
 from dataclasses import dataclass
 
-from quorate.hints import HOST_FILE, Advice
+from quorate.hints import HOST_FILE, Advice, see
 from quorate.inside import names
 from quorate.inside.paths import guest_path
 from quorate.inside.posix_script import failure, script
@@ -123,7 +123,7 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
 
 def _missing(path: str | None) -> NotFound:
     if path:
-        return NotFound(f"There is no log file {path}", next_step=Advice("See what exists", HOST_FILE(path="/var/log")))
+        return NotFound(f"There is no log file {path}", next_step=see("See what exists", HOST_FILE(path="/var/log")))
     return NotFound(
         "This machine keeps no journal and no system log that could be read",
         next_step=Advice("Give path, the file of the log", HOST_FILE(path="/var/log")),

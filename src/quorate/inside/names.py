@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from quorate.hints import GUEST_SERVICE, HOST_SERVICE, Advice
+from quorate.hints import GUEST_SERVICE, HOST_SERVICE, see
 from quorate.problems import BadArgument
 
 _ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?"
@@ -48,7 +48,7 @@ def service(text: str, system: str) -> str:
             why="A name starts with a letter or digit and contains no spaces, wildcards or quotes"
             if system != "windows"
             else "A name starts with a letter or digit and contains no wildcards or quotes",
-            next_step=Advice("List the services", HOST_SERVICE, GUEST_SERVICE),
+            next_step=see("List the services", HOST_SERVICE, GUEST_SERVICE),
         )
     return text
 

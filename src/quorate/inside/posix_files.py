@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 
-from quorate.hints import GUEST_DIR_LIST, GUEST_FILE_READ, GUEST_PATH_STAT, Advice
+from quorate.hints import GUEST_DIR_LIST, GUEST_FILE_READ, GUEST_PATH_STAT, Advice, see
 from quorate.inside.entries import Entry, Listing, WriteTarget
 from quorate.inside.paths import parent_of
 from quorate.inside.posix_script import failure, script, words_of
@@ -152,9 +152,7 @@ def _plain(part: bytes, path: str) -> str:
 
 def _unprepared(output: Output, path: str) -> Problem:
     if output.exit_code == _LOST_LINK:
-        return Conflict(
-            f"{path} is a dangling link", next_step=Advice("See where it points", GUEST_PATH_STAT(path=path))
-        )
+        return Conflict(f"{path} is a dangling link", next_step=see("See where it points", GUEST_PATH_STAT(path=path)))
     if "No such file or directory" in words_of(output):
         return NotFound(f"The folder of {path} does not exist", next_step="Create it with parents=true")
     return failure(output, f"Writing {path}")

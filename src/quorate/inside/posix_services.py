@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from quorate.hints import GUEST_SERVICE, HOST_SERVICE, Advice
+from quorate.hints import GUEST_SERVICE, HOST_SERVICE, see
 from quorate.inside import names, small_services
 from quorate.inside.posix_script import failure, script, words_of
 from quorate.inside.service_state import Service
@@ -112,7 +112,7 @@ def _parts(output: Output, doing: str) -> list[str]:
 
 
 def _unknown(name: str) -> Problem:
-    return NotFound(f"There is no service {name!r}", next_step=Advice("List the services", HOST_SERVICE, GUEST_SERVICE))
+    return NotFound(f"There is no service {name!r}", next_step=see("List the services", HOST_SERVICE, GUEST_SERVICE))
 
 
 def _of_systemd(name: str, parts: list[str]) -> Service:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorate.hints import GUEST_EXEC, GUEST_SERVICE, HOST_EXEC, HOST_SERVICE, Advice
+from quorate.hints import GUEST_EXEC, GUEST_SERVICE, HOST_EXEC, HOST_SERVICE, Advice, see
 from quorate.inside.posix_script import script, words_of
 from quorate.inside.service_state import Service
 from quorate.inside.transport import Transport
@@ -106,9 +106,7 @@ esac
 async def status(transport: Transport, name: str) -> Service:
     output = await transport.run(script(_ONE, name))
     if output.exit_code == _NO_SERVICE:
-        raise NotFound(
-            f"There is no service {name!r}", next_step=Advice("List the services", HOST_SERVICE, GUEST_SERVICE)
-        )
+        raise NotFound(f"There is no service {name!r}", next_step=see("List the services", HOST_SERVICE, GUEST_SERVICE))
     found = _rows(output.stdout) if output.exit_code == 0 else []
     if not found:
         raise no_manager(f"Reading the service {name}")

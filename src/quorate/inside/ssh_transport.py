@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-from quorate.hints import GUEST_DIR_LIST, GUEST_JOB, HOST_JOB, Advice
+from quorate.hints import GUEST_DIR_LIST, GUEST_JOB, HOST_JOB, Advice, see
 from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
 from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, SudoRefused, TimedOut, Unreachable
 from quorate.ssh.launcher import NO_SUDO, NOT_STARTED, Launch
@@ -38,12 +38,12 @@ def content_of(output: Output, path: str) -> bytes:
     if output.exit_code == _NOT_THERE:
         raise file_missing(path)
     if output.exit_code == _A_FOLDER:
-        raise GuestRefused(f"{path} is a folder", next_step=Advice("List its contents", GUEST_DIR_LIST(path=path)))
+        raise GuestRefused(f"{path} is a folder", next_step=see("List its contents", GUEST_DIR_LIST(path=path)))
     raise file_refused(output, f"{path} could not be read")
 
 
 def file_missing(path: str) -> NotFound:
-    return NotFound(f"There is no file {path} in the guest", next_step=Advice("See what exists", GUEST_DIR_LIST))
+    return NotFound(f"There is no file {path} in the guest", next_step=see("See what exists", GUEST_DIR_LIST))
 
 
 def file_refused(output: Output, what: str) -> Problem:

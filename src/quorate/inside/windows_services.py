@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.hints import GUEST_SERVICE, HOST_SERVICE, Advice
+from quorate.hints import GUEST_SERVICE, HOST_SERVICE, see
 from quorate.inside.service_state import Service
 from quorate.inside.transport import Transport
 from quorate.inside.windows import ask
@@ -50,9 +50,7 @@ _NO_ERROR = (0, 1077)
 async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Service:
     told = await ask(transport, f"Reading the service {name}", _STATUS, service=name, log=log_lines)
     if not told["found"]:
-        raise NotFound(
-            f"There is no service {name!r}", next_step=Advice("List the services", HOST_SERVICE, GUEST_SERVICE)
-        )
+        raise NotFound(f"There is no service {name!r}", next_step=see("List the services", HOST_SERVICE, GUEST_SERVICE))
     return _service(told)
 
 

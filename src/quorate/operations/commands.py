@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.command_secrets import shown_line, without_secrets
-from quorate.hints import GUEST_JOB, HOST_JOB, Advice, ToolHint
+from quorate.hints import GUEST_JOB, HOST_JOB, ToolHint, see
 from quorate.inside.jobs import JobRecord, JobRegistry
 from quorate.inside.kept_jobs import CannotKeep, KeptJob, new_id
 from quorate.inside.transport import Command, Job, Output, Transport
@@ -178,7 +178,7 @@ class CommandJob:
         return Performed(
             {"job": job.handle, **output_facts(await job.so_far(), ended=False), **note},
             running=True,
-            next_step=Advice(
+            next_step=see(
                 "See how it ends, or stop it",
                 follow(action="poll", job=job.handle, seconds=30),
                 follow(action="stop", job=job.handle),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.hints import IMAGE_UPLOAD, VOLUME_LIST, Advice
+from quorate.hints import IMAGE_UPLOAD, VOLUME_LIST, Advice, see
 from quorate.operations.units import size
 from quorate.problems import BadArgument, NotFound, ServerFailed
 from quorate.pve.cluster import Cluster
@@ -71,7 +71,7 @@ async def image_size(pve: Cluster, node: str, volid: str, wanted: int | None = N
         raise NotFound(
             f"{volid} cannot be read on {node}",
             why=str(failed),
-            next_step=Advice("See what exists", VOLUME_LIST(storage=volid.partition(":")[0], content="import")),
+            next_step=see("See what exists", VOLUME_LIST(storage=volid.partition(":")[0], content="import")),
         ) from None
     if wanted and held > wanted:
         raise BadArgument(

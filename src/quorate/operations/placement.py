@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorate.hints import CLUSTER_STATUS, STORAGE_LIST, Advice
+from quorate.hints import CLUSTER_STATUS, STORAGE_LIST, Advice, see
 from quorate.operations.units import size
 from quorate.problems import BadArgument, Conflict, ParameterRejected
 from quorate.pve.cluster import Cluster
@@ -51,7 +51,7 @@ async def pick_node(pve: Cluster, wanted: str | None = None, *, memory: int = 0)
 
 def _roomiest(view: View, memory: int) -> str:
     if not view.online:
-        raise Conflict("No node is online", next_step=Advice("See the state of the cluster", CLUSTER_STATUS))
+        raise Conflict("No node is online", next_step=see("See the state of the cluster", CLUSTER_STATUS))
     best = max((view.nodes[name] for name in view.online), key=lambda row: (row.maxmem - row.mem, row.node))
     if memory and best.maxmem and best.maxmem < memory:
         raise BadArgument(
@@ -92,7 +92,7 @@ def _pick_storage(
             raise BadArgument(
                 f"Node {node} shows no storage for {content}",
                 why="It has none, or these credentials lack Datastore.Audit on it",
-                next_step=Advice("See what there is", STORAGE_LIST),
+                next_step=see("See what there is", STORAGE_LIST),
             )
         disks = content in ("images", "rootdir")
         found = max(fitting, key=lambda row: (disks and _rank(row, room), row.maxdisk - row.disk, row.storage))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import BACKUP_LIST, STORAGE_LIST, VOLUME_LIST, Advice
+from quorate.hints import BACKUP_LIST, STORAGE_LIST, VOLUME_LIST, see
 from quorate.operations.units import duration, moment, size
 from quorate.problems import BadArgument, NotFound, Problem
 from quorate.pve.cluster import Cluster
@@ -183,20 +183,18 @@ async def find(pve: Cluster, volid: str, node: str | None = None) -> StoredVolum
         raise BadArgument(
             f"{volid!r} is not a volume",
             why="A volume is written storage:name, such as local:iso/debian.iso",
-            next_step=Advice("List the volumes or the backups", VOLUME_LIST, BACKUP_LIST),
+            next_step=see("List the volumes or the backups", VOLUME_LIST, BACKUP_LIST),
         )
     where = await places(pve, storages=[storage], node=node)
     if not where:
-        raise NotFound(
-            f"Storage {storage} is not available", next_step=Advice("See what is wrong with it", STORAGE_LIST)
-        )
+        raise NotFound(f"Storage {storage} is not available", next_step=see("See what is wrong with it", STORAGE_LIST))
     # Listing disk images can be slow, as PVE looks into each; the names of other kinds show that they are not.
     folder = name.partition("/")[0]
     volumes, _ = await read(pve, where, content=folder if folder in FOLDERS else None)
     found = [volume for volume in volumes if volume.volid == volid]
     if not found:
         hint = suggest(
-            volid, sorted({volume.volid for volume in volumes}), Advice("See what exists", VOLUME_LIST), count=2
+            volid, sorted({volume.volid for volume in volumes}), see("See what exists", VOLUME_LIST), count=2
         )
         raise NotFound(f"There is no volume {volid!r}", next_step=hint)
     if len(found) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from quorate.hints import GUEST_GET, GUEST_LIST, TASK_GET, TASK_LIST, Advice
+from quorate.hints import GUEST_GET, GUEST_LIST, TASK_GET, TASK_LIST, Advice, see
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, StepContext, Target, in_wire_form
 from quorate.pipeline import responses
@@ -132,7 +132,7 @@ async def _follow_start(cluster: Cluster, step: Step, restore: Upid, deadline: f
         step.state, step.log = StepState.FAILED, started.log[-LOG_LINES_ON_FAILURE:]
         step.problem = TaskFailed(
             f"It was restored but could not be started: {started.exit}",
-            next_step=conflict_advice(started.exit or "") or Advice("See the whole log", TASK_GET(task=task.text)),
+            next_step=conflict_advice(started.exit or "") or see("See the whole log", TASK_GET(task=task.text)),
         )
 
 
@@ -250,7 +250,7 @@ def _judge(step: Step, state: TaskState) -> None:
         step.note = f"It was started; its current state is unknown. {state.trouble}"
     step.state = StepState.DONE if state.outcome is TaskOutcome.OK else StepState(state.outcome)
     if state.outcome is TaskOutcome.FAILED:
-        whole_log = Advice("See its whole log", TASK_GET(task=state.upid.text))
+        whole_log = see("See its whole log", TASK_GET(task=state.upid.text))
         advice = conflict_advice(state.exit or "") or whole_log
         step.problem = TaskFailed(f"The task failed: {state.exit}", next_step=advice)
         step.id_taken = id_was_taken(state.exit or "")

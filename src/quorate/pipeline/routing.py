@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from quorate.hints import GUEST_LIST, Advice
+from quorate.hints import GUEST_LIST, see
 from quorate.operations.registry import Operation
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.sites import Site, Sites
@@ -134,7 +134,7 @@ def _refuse_unclear(ref: int | str, names: Sequence[str], silent: Mapping[str, P
         raise GuestNotFound(
             f"No cluster has a guest {str(ref)!r}",
             why=f"{away} did not answer: {next(iter(silent.values())).what}" if silent else None,
-            next_step=Advice("See the guests of all clusters", GUEST_LIST),
+            next_step=see("See the guests of all clusters", GUEST_LIST),
         )
     if changes and silent:
         raise BadArgument(

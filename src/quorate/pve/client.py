@@ -16,7 +16,7 @@ import msgspec
 import yarl
 
 from quorate.documents import Unreadable, can_be_deep, read_json, refuse_depth
-from quorate.hints import NODE_LIST, Advice
+from quorate.hints import NODE_LIST, Advice, see
 from quorate.http_body import ACCEPTED, BodyRefused, read_body
 from quorate.http_client import aiohttp
 from quorate.problems import (
@@ -232,7 +232,7 @@ class PveClient:
         if name not in self._nodes:
             self.note_nodes(row.node for row in await self.get_as(list[_Node], "/nodes"))
         if name not in self._nodes:
-            raise NotFound(f"There is no node {name!r}", next_step=Advice("List the nodes", NODE_LIST))
+            raise NotFound(f"There is no node {name!r}", next_step=see("List the nodes", NODE_LIST))
 
     # -- reads and writes ------------------------------------------------------------------------------------------
 

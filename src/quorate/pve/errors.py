@@ -20,6 +20,7 @@ from quorate.hints import (
     TASK_LIST,
     TASK_WAIT,
     Advice,
+    see,
 )
 from quorate.problems import (
     AgentNotConfigured,
@@ -86,7 +87,7 @@ def from_answer(
         return NoQuorum(
             "The cluster has no quorum, so it refuses changes",
             why=f"PVE said: {text}",
-            next_step=Advice("See which nodes are offline and bring enough of them back", CLUSTER_STATUS),
+            next_step=see("See which nodes are offline and bring enough of them back", CLUSTER_STATUS),
             facts=facts,
         )
     if _NOT_FOUND.search(text):
@@ -212,12 +213,12 @@ def _node_offline(path: str, text: str, status: int, facts: Mapping[str, Any]) -
 def _where_to_look(text: str) -> Advice:
     lowered = text.lower()
     if "storage" in lowered:
-        return Advice("List the storages of each node", STORAGE_LIST)
+        return see("List the storages of each node", STORAGE_LIST)
     if "node" in lowered and "configuration file" not in lowered:
-        return Advice("List the nodes", NODE_LIST)
+        return see("List the nodes", NODE_LIST)
     if "task" in lowered:
-        return Advice("List the recent tasks", TASK_LIST)
-    return Advice("See what exists and where", GUEST_LIST)
+        return see("List the recent tasks", TASK_LIST)
+    return see("See what exists and where", GUEST_LIST)
 
 
 _CONFLICTS: Final[tuple[tuple[str, Advice], ...]] = (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from quorate.hints import NODE_LIST, Advice
+from quorate.hints import NODE_LIST, see
 from quorate.problems import Conflict, NodeOffline, NotFound, Problem, TimedOut, Unreachable
 from quorate.pve.lookup import (
     ListedGuest,
@@ -213,9 +213,7 @@ class Inventory:
         def online(view: View) -> Resource:
             row = _node(view, name)
             if row.status != "online":
-                raise Conflict(
-                    f"Node {name} is {row.status}", next_step=Advice("See which nodes are online", NODE_LIST)
-                )
+                raise Conflict(f"Node {name} is {row.status}", next_step=see("See which nodes are online", NODE_LIST))
             return row
 
         return await self.on_second_look(online)

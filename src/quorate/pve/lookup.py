@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import GUEST_LIST, TASK_LIST, Advice
+from quorate.hints import GUEST_LIST, TASK_LIST, Advice, see
 from quorate.problems import BadArgument, Conflict, GuestNotFound, NotFound
 from quorate.suggestions import did_you_mean, similar
 
@@ -251,7 +251,7 @@ def no_guest(ref: int | str, view: View, *, all_seen: bool) -> NotFound:
     elif near:
         hint = Advice(did_you_mean(dict.fromkeys(near)))
     else:
-        hint = Advice("List the guests", GUEST_LIST)
+        hint = see("List the guests", GUEST_LIST)
     why = _why_unseen(view, key, all_seen=all_seen)
     return GuestNotFound(f"There is no guest {str(ref)!r}", why=why, next_step=hint)
 

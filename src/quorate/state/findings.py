@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import FINDING_LIST, Advice, ToolHint
+from quorate.hints import FINDING_LIST, Advice, ToolHint, see
 from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.state.store import Row, Store
 
@@ -270,7 +270,7 @@ class Findings:
     async def get(self, id: str) -> Finding:
         found = await self._read("WHERE id = $1", _as_written(id))
         if not found:
-            raise NotFound(f"There is no finding {id!r}", next_step=Advice("See which exist", FINDING_LIST))
+            raise NotFound(f"There is no finding {id!r}", next_step=see("See which exist", FINDING_LIST))
         return found[0]
 
     async def open(self, cluster: str | None = None) -> list[Finding]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import RUN_LIST, Advice
+from quorate.hints import RUN_LIST, see
 from quorate.problems import Conflict, NotFound, Problem
 from quorate.state.store import Store
 
@@ -399,7 +399,7 @@ class RunStore:
 
 def no_run(id: str) -> NotFound:
     """The same for one that does not exist and one that the caller must not see."""
-    advice = Advice("List the runs, or use `quorate runs`", RUN_LIST)
+    advice = see("List the runs, or use `quorate runs`", RUN_LIST)
     return NotFound(f"There is no run {_as_written(id)!r}", next_step=advice)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import quorate
-from quorate.hints import DEVICE_DECOMMISSION, GUEST_POWER, GUEST_SERVICE, TASK_WAIT, Advice
+from quorate.hints import DEVICE_DECOMMISSION, GUEST_POWER, GUEST_SERVICE, TASK_WAIT, Advice, see
 from quorate.operations.registry import operations
 from quorate.surfaces.compat import SYSTEMS, system
 from quorate.surfaces.compat.advice import AdviceTranslator
@@ -108,7 +108,7 @@ def test_a_call_of_ours_becomes_the_call_of_theirs_that_does_the_same():
 def test_a_tool_that_has_just_been_called_is_no_advice_and_nothing_is_to_be_listed_without_one():
     served = system("solomonneas")
     translator, tool = AdviceTranslator(served), served.tools["proxmox_service_status"]
-    assert translator.advise(Advice("List the services", GUEST_SERVICE), tool) is None
+    assert translator.advise(see("List the services", GUEST_SERVICE), tool) is None
     again = Advice("Look at another", GUEST_SERVICE(service="ssh"))
     assert translator.advise(again, tool) == "Look at another: proxmox_service_status service=ssh"
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from quorate.hints import NETWORK_MAP, Advice
+from quorate.hints import NETWORK_MAP, see
 from quorate.homelab.devices.device import Device, Sighting, State
 from quorate.homelab.devices.identity import identities, matching
 from quorate.homelab.devices.merge import first_looks, merge
@@ -169,7 +169,7 @@ def find_device(devices: Sequence[Device], ref: int | str) -> Device:
     for knows in (_by_id, _by_name, _by_address):
         if fitting := [one for one in devices if knows(one, text)]:
             return max(fitting, key=lambda one: one.last_seen)
-    raise NotFound(f"There is no device {text!r}", next_step=Advice("See the devices and their ids", NETWORK_MAP))
+    raise NotFound(f"There is no device {text!r}", next_step=see("See the devices and their ids", NETWORK_MAP))
 
 
 def _cut(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import INFRA_BACKUP, INFRA_BACKUP_LIST, Advice
+from quorate.hints import INFRA_BACKUP, INFRA_BACKUP_LIST, Advice, see
 from quorate.homelab.devices.identity import fingerprint
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra.archive import DeviceBackup, Manifest, Reader, Writer
@@ -116,6 +116,6 @@ async def opened(home: Homelab, backup: str) -> Reader:
         raise NotFound(
             f"There is no backup {backup!r}",
             why=f"The newest are {', '.join(known)}" if known else None,
-            next_step=Advice("See all of them", INFRA_BACKUP_LIST) if known else Advice("Make one", INFRA_BACKUP),
+            next_step=see("See all of them", INFRA_BACKUP_LIST) if known else Advice("Make one", INFRA_BACKUP),
         )
     return await asyncio.to_thread(Reader, Path(entry["file"]), entry["sha256"], home.settings.passphrase)

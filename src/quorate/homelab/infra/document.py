@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from quorate.documents import Unreadable, read_yaml
-from quorate.hints import INFRA_VALIDATE, Advice
+from quorate.hints import INFRA_VALIDATE, see
 from quorate.homelab.host import Host, checked
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.model import EngineName, Port, Pull, Restart
@@ -190,7 +190,7 @@ def read(given: str | Mapping[str, Any]) -> Document:
         raise BadArgument(
             "The document cannot be used",
             why="; ".join(map(str, faults[:10])),
-            next_step=Advice("See everything that is wrong", INFRA_VALIDATE),
+            next_step=see("See everything that is wrong", INFRA_VALIDATE),
             facts={"faults": [str(one) for one in faults[:50]]},
         )
     return document

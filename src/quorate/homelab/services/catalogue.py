@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from quorate.hints import SERVICE_LIST, Advice
+from quorate.hints import SERVICE_LIST, see
 from quorate.homelab.services.template import Template, read
 from quorate.problems import NotFound
 from quorate.suggestions import suggest
@@ -34,7 +34,7 @@ class Catalogue:
             raise NotFound(
                 f"The service {name!r} cannot be used", why=fault, next_step="The operator has to fix its file"
             )
-        hint = suggest(name.lower(), self.services, Advice("See all services", SERVICE_LIST), count=3)
+        hint = suggest(name.lower(), self.services, see("See all services", SERVICE_LIST), count=3)
         raise NotFound(f"There is no service {name!r} in the catalogue", next_step=hint)
 
 

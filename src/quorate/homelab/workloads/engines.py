@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from quorate.hints import WORKLOAD_LIST, Advice
+from quorate.hints import WORKLOAD_LIST, see
 from quorate.homelab.machines import Machine
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.docker_api import DockerApi
@@ -83,7 +83,7 @@ async def with_workload(
     if len(there) == 1 and not silent:
         return there[0], await there[0].get(workload)  # its error lists what exists
     why = "; ".join(f"{one} did not answer: {words}" for one, words in silent.items())
-    advice = Advice("See what exists", WORKLOAD_LIST)
+    advice = see("See what exists", WORKLOAD_LIST)
     raise NotFound(f"{machine} has no workload {workload!r}", why=why or None, next_step=advice)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import GUEST_INFO, HOST_EXEC, Advice
+from quorate.hints import GUEST_INFO, HOST_EXEC, Advice, see
 from quorate.inside.facts import devices, machine, network, software, storage, updates
 from quorate.inside.facts.model import EVERY_SECTION, SECTIONS, Facts
 from quorate.inside.facts.script import Answers, build_script, sources_of, split_answers
@@ -79,7 +79,7 @@ async def collect_answers(
     answers = split_answers(output, mark)
     if answers is None:
         raise GuestRefused(
-            f"{label} does not answer like a POSIX system", next_step=Advice("See what a command prints", HOST_EXEC)
+            f"{label} does not answer like a POSIX system", next_step=see("See what a command prints", HOST_EXEC)
         )
     return answers
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import ACCESS_LIST, Advice
+from quorate.hints import ACCESS_LIST, see
 from quorate.operations.plan import Target
 from quorate.operations.units import moment, shortlist
 from quorate.problems import BadArgument, NotFound
@@ -64,7 +64,7 @@ def unknown(what: str, name: str, known: Collection[str]) -> NotFound:
     """The name does not exist: suggests the nearest one, or lists what exists."""
     listed = f"Available: {shortlist(sorted(known), NAMES_SHOWN)}"
     where = ACCESS_LIST(kind=f"{what}s") if what in _LISTED else ACCESS_LIST
-    hint = suggest(name, known, listed if known else Advice("See what these credentials can see", where))
+    hint = suggest(name, known, listed if known else see("See what these credentials can see", where))
     return NotFound(f"There is no {what} {name!r}", next_step=hint)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import API_SEARCH, Advice
+from quorate.hints import API_SEARCH, Advice, see
 from quorate.operations.api import paths as api_paths
 from quorate.operations.api.responses import bounded, cut, hide_secrets
 from quorate.operations.api.risk import effects, refusal, worst
@@ -89,7 +89,7 @@ def _check_parameters(match: Match, path: str, params: Mapping[str, Any]) -> Non
         raise ParameterRejected(
             f"PVE would not accept GET {path}",
             why=listed,
-            next_step=Advice("See what this path takes", API_SEARCH),
+            next_step=see("See what this path takes", API_SEARCH),
             facts={"errors": errors},
         )
 

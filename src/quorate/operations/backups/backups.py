@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import BACKUP_LIST, STORAGE_LIST, Advice
+from quorate.hints import BACKUP_LIST, STORAGE_LIST, see
 from quorate.operations import stored_volumes
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
@@ -119,7 +119,7 @@ async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> Stor
     found = await stored_volumes.find(pve, volid, node)
     if found.content != "backup":
         raise BadArgument(
-            f"{found} is not a backup but {found.content}", next_step=Advice("List the backups", BACKUP_LIST)
+            f"{found} is not a backup but {found.content}", next_step=see("List the backups", BACKUP_LIST)
         )
     return found
 
@@ -261,7 +261,7 @@ async def backup_prune(
     where = await stored_volumes.places(pve, storages=[storage], node=node, content=["backup"])
     if not where:
         raise NotFound(
-            f"Storage {storage} holds no backups", next_step=Advice("See those that do", STORAGE_LIST(content="backup"))
+            f"Storage {storage} holds no backups", next_step=see("See those that do", STORAGE_LIST(content="backup"))
         )
     vmid = None if guest is None else await vmid_of(pve, guest)
     await _may_prune(pve, storage, vmid)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import BACKUP_COVERAGE, BACKUP_JOB_LIST, BACKUP_JOB_SET, STORAGE_LIST, Advice
+from quorate.hints import BACKUP_COVERAGE, BACKUP_JOB_LIST, BACKUP_JOB_SET, STORAGE_LIST, Advice, see
 from quorate.operations.backups.backups import Compress, Keep, Mode, Notes, retention
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRefs, Risk, Table, operation, page
@@ -245,7 +245,7 @@ async def _check_places(pve: Cluster, storage: str | None, node: str | None) -> 
     if not await places(pve, storages=[storage], node=node or None, content=["backup"]):
         raise BadArgument(
             f"Storage {storage} does not hold backups",
-            next_step=Advice("See those that do", STORAGE_LIST(content="backup")),
+            next_step=see("See those that do", STORAGE_LIST(content="backup")),
         )
     await require(pve, f"let a job write to {storage}", f"/storage/{storage}", "Datastore.Allocate")
 
@@ -314,7 +314,7 @@ async def backup_job_delete(pve: Cluster, job: JobId) -> Plan:
 
     says = f"Delete backup job {job} ({_selection(found)} to {found.get('storage', '?')})"
     call = Call(says, "DELETE", f"{JOBS}/{job}", {}, Target("backup job", job), settled=gone)
-    return Plan(says, (call,), next_step=Advice("See which guests no job covers now", BACKUP_COVERAGE))
+    return Plan(says, (call,), next_step=see("See which guests no job covers now", BACKUP_COVERAGE))
 
 
 @operation(

@@ -8,7 +8,17 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import CLOUDINIT_SET, DISK_ADD, DISK_CHANGE, DISK_DESTROY, GUEST_GET, NIC_REMOVE, NIC_SET, Advice
+from quorate.hints import (
+    CLOUDINIT_SET,
+    DISK_ADD,
+    DISK_CHANGE,
+    DISK_DESTROY,
+    GUEST_GET,
+    NIC_REMOVE,
+    NIC_SET,
+    Advice,
+    see,
+)
 from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
@@ -291,7 +301,7 @@ def _schema_of(guest: Guest, key: str, table: Mapping[str, Any]) -> Mapping[str,
         hint = suggest(
             key,
             table,
-            Advice("See the options that are set", GUEST_GET(guest=guest.vmid, detail=True)),
+            see("See the options that are set", GUEST_GET(guest=guest.vmid, detail=True)),
             count=3,
         )
         raise BadArgument(f"A {kind} has no option {key!r}", next_step=hint)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.hints import GUEST_CLONE, GUEST_CONFIGURE, GUEST_GET, GUEST_POWER, Advice
+from quorate.hints import GUEST_CLONE, GUEST_CONFIGURE, GUEST_GET, GUEST_POWER, Advice, see
 from quorate.operations.registry import GuestRef, Illustrated, Risk, operation
 from quorate.problems import BadArgument, Conflict
 from quorate.pve import values
@@ -68,7 +68,7 @@ async def _refuse_without_screen(pve: Cluster, guest: Guest) -> None:
         raise Conflict(
             f"{guest} has no screen to capture",
             why=reason,
-            next_step=Advice(
+            next_step=see(
                 "See its state; vga=std in options gives it a screen after a restart", GUEST_GET, GUEST_CONFIGURE
             ),
         )

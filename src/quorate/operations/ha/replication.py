@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import NODE_LIST, REPLICATION_LIST, REPLICATION_SET, Advice
+from quorate.hints import NODE_LIST, REPLICATION_LIST, REPLICATION_SET, Advice, see
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.units import duration, moment
@@ -205,7 +205,7 @@ def _outcome(job: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """How the last run ended. It has synced if the last sync is the last try: an error alone may be an older one."""
     if int(state.get("last_sync", 0)) < int(state.get("last_try", 0)):
         reason = state.get("error") or "it ended without a message"
-        raise TaskFailed(f"The replication {job} failed: {reason}", next_step=Advice("See its state", REPLICATION_LIST))
+        raise TaskFailed(f"The replication {job} failed: {reason}", next_step=see("See its state", REPLICATION_LIST))
     return {"took": duration(state["duration"])} if state.get("duration") is not None else {}
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import DISK_CHANGE, GUEST_MIGRATE, HA_REMOVE, HA_RULE_SET, HA_SET, HA_STATUS, TASK_GET, Advice
+from quorate.hints import DISK_CHANGE, GUEST_MIGRATE, HA_REMOVE, HA_RULE_SET, HA_SET, HA_STATUS, TASK_GET, Advice, see
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.preconditions import refuse_locked, storages_on, volumes
 from quorate.operations.provision.guest_migrate import Mode, local_volumes, refuse_snapshots, refuse_untransferable
@@ -263,7 +263,7 @@ def _company(answers: list[Any]) -> dict[str, Any]:
     blocking = [f"{one['sid']} ({one['cause']})" for one in answer.get("blocking-resources", [])]
     if blocking:
         raise Conflict(
-            f"HA rules keep it from moving there: {', '.join(blocking)}", next_step=Advice("See the rules", HA_STATUS)
+            f"HA rules keep it from moving there: {', '.join(blocking)}", next_step=see("See the rules", HA_STATUS)
         )
     together = answer.get("comigrated-resources")
     return {"moved_along": together} if together else {}

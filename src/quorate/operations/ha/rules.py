@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import API_CALL, HA_REMOVE, HA_SET, HA_STATUS, Advice
+from quorate.hints import API_CALL, HA_REMOVE, HA_SET, HA_STATUS, Advice, see
 from quorate.operations.api.risk import Reason
 from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, managed, sid_of, target_of
 from quorate.operations.plan import Call, Plan, Target
@@ -69,7 +69,7 @@ async def ha_rule_set(
 async def ha_remove(pve: Cluster, guest: GuestRef | None = None, rule: str | None = None) -> Plan:
     """Take a guest out of HA and its rules; it keeps running. Or remove an HA rule; its guests stay under HA."""
     if (guest is None) == (rule is None):
-        raise BadArgument("Give either guest or rule", next_step=Advice("See both", HA_STATUS))
+        raise BadArgument("Give either guest or rule", next_step=see("See both", HA_STATUS))
     if guest is not None:
         return await _remove_guest(pve, await pve.guest(guest))
     return await _remove_rule(pve, str(rule))

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Meta
 
-from quorate.hints import IMAGE_UPLOAD, TEMPLATE_LIST, Advice
+from quorate.hints import IMAGE_UPLOAD, TEMPLATE_LIST, Advice, see
 from quorate.operations.argument_checks import refuse_beside
 from quorate.operations.images.local_files import (
     ENDINGS,
@@ -56,7 +56,7 @@ async def image_download(
     """Let a node download an image from a URL, or a container template by name. Never overwrites."""
     if (url is None) == (template is None):
         raise BadArgument(
-            "One of url and template is needed", next_step=Advice("See the templates by name", TEMPLATE_LIST)
+            "One of url and template is needed", next_step=see("See the templates by name", TEMPLATE_LIST)
         )
     if url is not None:
         return await _from_url(pve, url, storage, node, content, filename, checksum, verify=verify_certificates)
@@ -161,6 +161,6 @@ def _find_appliance(wanted: str, offers: list[dict[str, Any]]) -> str:
     name = appliance_named(wanted, offers)
     if name is None:
         names = (str(row["template"]) for row in offers)
-        hint = suggest(wanted.rpartition("/")[2], names, Advice("See what it has", TEMPLATE_LIST), count=3, cutoff=0.4)
+        hint = suggest(wanted.rpartition("/")[2], names, see("See what it has", TEMPLATE_LIST), count=3, cutoff=0.4)
         raise NotFound(f"The appliance list has no template {wanted!r}", next_step=hint)
     return name

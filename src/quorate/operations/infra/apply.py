@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from quorate.hints import INFRA_APPLY, INFRA_PLAN, INFRA_VALIDATE, SERVICE_STATUS, WORKLOAD_GET, Advice, ToolHint
+from quorate.hints import INFRA_APPLY, INFRA_PLAN, INFRA_VALIDATE, SERVICE_STATUS, WORKLOAD_GET, Advice, ToolHint, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra.diff import Difference, compare, find_superfluous
 from quorate.homelab.infra.document import MOST_COPIES, Document, Item, read
@@ -71,7 +71,7 @@ async def infra_scale(
         raise Conflict(
             f"{changed[0].item.kind} {changed[0].name} does not match the document",
             why=", ".join(field for field, _, _ in changed[0].changes),
-            next_step=Advice("See the difference and apply the document, then scale", INFRA_PLAN, INFRA_APPLY),
+            next_step=see("See the difference and apply the document, then scale", INFRA_PLAN, INFRA_APPLY),
         )
     entry = await PlanStore(home.store).entry(wanted.name)
     made = [one for one in (entry.made.values() if entry else ()) if one.item == name]
@@ -126,7 +126,7 @@ async def _plan(
         unchanged=as_wanted[:SHOWN],
         facts={"plan_id": wanted.id, **({"changes": [one.as_dict() for one in todo[:SHOWN]]} if todo else {})},
         warnings=warnings,
-        next_step=Advice(
+        next_step=see(
             "See the state; apply again after a failure", INFRA_PLAN(plan=wanted.id), INFRA_APPLY(plan=wanted.id)
         ),
         risk=gravest(todo),

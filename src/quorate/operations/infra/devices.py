@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from quorate.hints import HOST_REGISTER, NETWORK_MAP, Advice
+from quorate.hints import HOST_REGISTER, NETWORK_MAP, Advice, see
 from quorate.homelab.devices.device import Device
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.homelab import Homelab
@@ -34,7 +34,7 @@ async def find_device(home: Homelab, device: int | str) -> tuple[str, Machine, D
         known = None
     is_number = isinstance(device, int) or device.isdecimal()
     if known is None and is_number:
-        raise NotFound(f"There is no device {device}", next_step=Advice("See the devices with their ids", NETWORK_MAP))
+        raise NotFound(f"There is no device {device}", next_step=see("See the devices with their ids", NETWORK_MAP))
     ref = str(device)
     if known is not None and is_number:
         if not known.refs:

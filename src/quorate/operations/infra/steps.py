@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from quorate.command_secrets import HIDDEN, without_secrets
-from quorate.hints import INFRA_APPLY, INFRA_PLAN, Advice, append_advice
+from quorate.hints import INFRA_APPLY, INFRA_PLAN, append_advice, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
 from quorate.homelab.infra.diff import (
@@ -194,7 +194,7 @@ class Steps:
                 raise Conflict(
                     f"{one.item.kind} {one.name} has changed since it was planned",
                     why=f"It would now be {now.act}, but {one.act} was approved",
-                    next_step=Advice("See the differences", INFRA_PLAN),
+                    next_step=see("See the differences", INFRA_PLAN),
                 )
             if one.item.kind == "guest":
                 return await self._carried_out(one, context)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_JOB, Advice
+from quorate.hints import GUEST_JOB, see
 from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job, parse_agent_handle
 from quorate.inside.transport_selection import agent_transport, select_transport
 from quorate.operations.command_jobs import FoundJob, JobAction, JobTool, Seconds, job_on
@@ -113,7 +113,7 @@ async def _find(pve: Cluster, jobs: JobRegistry, keep: int, handle: str) -> Foun
         raise no_job(handle)
     if not guest.is_vm:
         raise NotFound(
-            f"{guest} is a container and has no agent", next_step=Advice("List the jobs", GUEST_JOB(action="list"))
+            f"{guest} is a container and has no agent", next_step=see("List the jobs", GUEST_JOB(action="list"))
         )
     job = (await agent_transport(pve, guest)).job(pid, keep)
     return FoundJob(handle, "guest", job, known, guest)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from quorate.hints import NODE_LIST, Advice
+from quorate.hints import NODE_LIST, see
 from quorate.operations.argument_checks import refuse_beside
 from quorate.operations.network import guest_networks, node_network, sdn
 from quorate.operations.plan import Plan
@@ -43,7 +43,7 @@ async def network_list(
         return await guest_networks.for_guests(pve, node, kind, limit=limit, offset=offset)
     if of == "node":
         if node is None:
-            raise BadArgument("of=node needs node", next_step=Advice("List the nodes", NODE_LIST))
+            raise BadArgument("of=node needs node", next_step=see("List the nodes", NODE_LIST))
         return await node_network.interfaces(pve, node, kind, limit=limit, offset=offset)
     refuse_beside("of=sdn", {"node": node}, "SDN is the same on all nodes")
     return await sdn.objects(pve, kind, limit=limit, offset=offset)
@@ -65,7 +65,7 @@ async def network_apply(
     """Apply the pending network edits of a node or of SDN. A mistake cuts off nodes and their guests."""
     if of == "node":
         if node is None:
-            raise BadArgument("of=node needs node", next_step=Advice("List the nodes", NODE_LIST))
+            raise BadArgument("of=node needs node", next_step=see("List the nodes", NODE_LIST))
         return await node_network.apply(pve, node)
     refuse_beside("of=sdn", {"node": node}, "SDN is applied on all nodes at once")
     return await sdn.apply(pve)

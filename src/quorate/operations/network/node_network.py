@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import NETWORK_APPLY, NETWORK_LIST, NODE_NETWORK_CHANGE, Advice
+from quorate.hints import NETWORK_APPLY, NETWORK_LIST, NODE_NETWORK_CHANGE, Advice, see
 from quorate.operations.api.risk import Reason
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
@@ -97,7 +97,7 @@ async def node_network_change(
         return await _revert(pve, node)
     if iface is None:
         raise BadArgument(
-            f"action={action} needs iface", next_step=Advice("List the interfaces", NETWORK_LIST(of="node", node=node))
+            f"action={action} needs iface", next_step=see("List the interfaces", NETWORK_LIST(of="node", node=node))
         )
     rows = {row["iface"]: row for row in await pve.get(f"/nodes/{node}/network")}
     if action == "delete":

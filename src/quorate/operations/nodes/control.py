@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from quorate.hints import NODE_INSPECT, NODE_LIST, Advice
+from quorate.hints import NODE_INSPECT, NODE_LIST, Advice, see
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.problems import Conflict, NotFound
@@ -53,7 +53,7 @@ async def node_service_control(
     if rows[service].get("unit-state") == "not-found":
         raise Conflict(
             f"{service} is not installed on {node}",
-            next_step=Advice("See its services", NODE_INSPECT(node=node, aspect="services")),
+            next_step=see("See its services", NODE_INSPECT(node=node, aspect="services")),
         )
     says = f"{action.capitalize()} {service} on {node}"
     if rows[service].get("state") == _DONE.get(action):
@@ -89,7 +89,7 @@ async def node_updates_refresh(pve: Cluster, node: str) -> Plan:
     async def after() -> dict[str, Any]:
         return {
             "updates": len(await pve.get(f"/nodes/{node}/apt/update")),
-            "next": Advice("See the updates", NODE_INSPECT(node=node, aspect="updates")),
+            "next": see("See the updates", NODE_INSPECT(node=node, aspect="updates")),
         }
 
     return Plan(says, (Call(says, "POST", f"/nodes/{node}/apt/update", {}, _target(node)),), after=after)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import NODE_LIST, NODE_UPDATES_REFRESH, Advice
+from quorate.hints import NODE_LIST, NODE_UPDATES_REFRESH, Advice, see
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import moment, size, used_of, yes, yes_or_no
 from quorate.problems import BadArgument, Conflict
@@ -54,9 +54,7 @@ async def node_inspect(
     """One aspect of a node: services, pending updates, disks and their health, certificates and so on."""
     row = await pve.inventory.node(node)
     if row.status != "online":
-        raise Conflict(
-            f"Node {node} is {row.status} and cannot be queried", next_step=Advice("See the nodes", NODE_LIST)
-        )
+        raise Conflict(f"Node {node} is {row.status} and cannot be queried", next_step=see("See the nodes", NODE_LIST))
     if aspect == "smart":
         return await _smart(pve, node, disk)
     found = await _ASPECTS[aspect](pve, f"/nodes/{node}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from quorate.hints import IMAGE_DOWNLOAD, IMAGE_UPLOAD, STORAGE_LIST, Advice
+from quorate.hints import IMAGE_DOWNLOAD, IMAGE_UPLOAD, STORAGE_LIST, Advice, see
 from quorate.operations.units import shortlist
 from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
@@ -88,7 +88,7 @@ class Library:
         def require(rows: list[Resource]) -> None:
             if all(row.storage != storage for row in rows):
                 raise NotFound(
-                    f"Node {node} has no storage {storage!r}", next_step=Advice("See what there is", STORAGE_LIST)
+                    f"Node {node} has no storage {storage!r}", next_step=see("See what there is", STORAGE_LIST)
                 )
 
         await self._pve.inventory.choose_storage(node, require)

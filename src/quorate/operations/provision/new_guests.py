@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import BACKUP_RESTORE, GUEST_GET, GUEST_POWER, Advice
+from quorate.hints import BACKUP_RESTORE, GUEST_GET, GUEST_POWER, Advice, see
 from quorate.operations.config_change import checked_tags
 from quorate.operations.placement import choose_vmid, pick_node
 from quorate.operations.plan import Call, Plan, Target
@@ -272,7 +272,7 @@ class NewGuest:
         return Plan(
             create.says,
             (*self.prepare, create, *finish, *([start_call(pve, target)] if self.start else [])),
-            next_step=Advice("See its state and addresses", GUEST_GET(guest=target.id, detail=True))
+            next_step=see("See its state and addresses", GUEST_GET(guest=target.id, detail=True))
             if runs
             else Advice("Start it", GUEST_POWER(guest=target.id, action="start")),
             facts={"vmid": int(target.id), "node": self.node, **self.facts},

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from quorate.hints import RUN_LIST, Advice
+from quorate.hints import RUN_LIST, see
 from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.runs import moves
@@ -99,7 +99,7 @@ async def run_return(
     """Start a run that takes the guests of an earlier evacuation back."""
     earlier = await run_here(pve, run, other_cluster)
     if earlier.kind != EVACUATE:
-        raise BadArgument(f"The run {earlier.id} is not an evacuation", next_step=Advice("See the runs", RUN_LIST))
+        raise BadArgument(f"The run {earlier.id} is not an evacuation", next_step=see("See the runs", RUN_LIST))
     if not earlier.state.has_ended:
         raise Conflict(f"The run {earlier.id} has not ended ({earlier.state.value})")
     home = str(earlier.scope["node"])

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import BACKUP_LIST, Advice
+from quorate.hints import BACKUP_LIST, see
 from quorate.operations import stored_volumes
 from quorate.operations.backup_proofs import ITEMS, KIND, PASSED
 from quorate.operations.backups.restore import backup_restore
@@ -111,12 +111,12 @@ async def _chosen(
     pve: Cluster, guest: int | str | list[int | str] | None, backups: list[str] | None
 ) -> list[StoredVolume]:
     if (guest is None) == (backups is None):
-        raise BadArgument("Give either guest or backups", next_step=Advice("See the backups", BACKUP_LIST))
+        raise BadArgument("Give either guest or backups", next_step=see("See the backups", BACKUP_LIST))
     volumes, _ = await stored_volumes.survey(pve, content="backup")
     if backups is not None:
         known = {one.volid: one for one in volumes}
         if missing := [name for name in backups if name not in known]:
-            raise NotFound(f"There is no backup {missing[0]!r}", next_step=Advice("See the backups", BACKUP_LIST))
+            raise NotFound(f"There is no backup {missing[0]!r}", next_step=see("See the backups", BACKUP_LIST))
         found = [known[name] for name in dict.fromkeys(backups)]
     else:
         refs = guest if isinstance(guest, list) else [guest]
@@ -124,7 +124,7 @@ async def _chosen(
         for one in await pve.guests(ref for ref in refs if ref is not None):
             own = [volume for volume in volumes if volume.vmid == one.vmid and volume.is_container != one.is_vm]
             if not own:
-                raise Conflict(f"{one} has no backup", next_step=Advice("See the backups", BACKUP_LIST))
+                raise Conflict(f"{one} has no backup", next_step=see("See the backups", BACKUP_LIST))
             found.append(max(own, key=lambda volume: (volume.ctime, volume.volid)))
     if len(found) > MOST_BACKUPS:
         raise BadArgument(f"{len(found)} backups are too many for one run", next_step=f"Give at most {MOST_BACKUPS}")

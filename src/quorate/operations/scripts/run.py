@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_DELETE, GUEST_GET, HOST_LIST, HOST_SHELL_OPEN, SCRIPT_INFO, Advice, append_advice
+from quorate.hints import GUEST_DELETE, GUEST_GET, HOST_LIST, HOST_SHELL_OPEN, SCRIPT_INFO, Advice, append_advice, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, machine
 from quorate.homelab.scripts.download import Fetched, fetch_script
@@ -89,7 +89,7 @@ async def script_run(
         (machine_action(where, f"Run it on {where}", wanted.described, perform, opens=not wanted.named),),
         facts=_describe(found, fetched, vmid),
         warnings=_warnings(fetched),
-        next_step=Advice("See the container", GUEST_GET(guest=vmid)),
+        next_step=see("See the container", GUEST_GET(guest=vmid)),
     )
 
 
@@ -111,7 +111,7 @@ async def _node(home: Homelab, ref: str) -> tuple[Machine, Cluster]:
         raise NotConfigured(
             f"{found} is not a node of a configured cluster",
             why="The cluster is asked whether the script has created its container",
-            next_step=Advice("List the nodes", HOST_LIST),
+            next_step=see("List the nodes", HOST_LIST),
         )
     await found.where.inventory.online_node(found.name)
     return found, found.where
@@ -169,7 +169,7 @@ def _describe(script: Script, fetched: Fetched, vmid: int) -> dict[str, Any]:
         left = len(text) - LONGEST_SHOWN
         cut = f"\n[… {left} characters …]\n"
         text = text[: LONGEST_SHOWN - END_SHOWN] + cut + text[-END_SHOWN:]
-        more = {"content_cut": Advice("See all of it", SCRIPT_INFO(script=script.path, text=True))}
+        more = {"content_cut": see("See all of it", SCRIPT_INFO(script=script.path, text=True))}
     return {
         "script": script.path,
         "sha256": fetched.sha256,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import ANSIBLE_CHECK, ANSIBLE_RUN, SERVICE_INSTALL, Advice
+from quorate.hints import ANSIBLE_CHECK, ANSIBLE_RUN, SERVICE_INSTALL, Advice, see
 from quorate.homelab.ansible import checked_tags, play, require_ansible
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
@@ -85,7 +85,7 @@ async def install(
         does,
         (machine_action(place, does, line, recorded(home, entry, work, hidden), writes=True),),
         facts={"host": place.name, "settings": chosen.without_secrets},
-        next_step=Advice("See what it would change", ANSIBLE_CHECK(service=template.id, host=place.name)),
+        next_step=see("See what it would change", ANSIBLE_CHECK(service=template.id, host=place.name)),
     )
     return bind_secrets(plan, chosen.references, str(place))
 

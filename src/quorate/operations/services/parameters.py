@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from quorate.hints import SERVICE_STATUS, Advice
+from quorate.hints import SERVICE_STATUS, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.secret_scope import question_about
 from quorate.homelab.services.catalogue import catalogue
@@ -95,7 +95,7 @@ def lasting(home: Homelab, place: str, service: str, work: Work, hidden: tuple[s
             exclusively, context.wait, context.report, home.ssh.pool
         )
         if facts is None:
-            step = Advice("See its progress", SERVICE_STATUS(host=place, service=service))
+            step = see("See its progress", SERVICE_STATUS(host=place, service=service))
             return Performed(running=True, next_step=step)
         return Performed(facts)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from quorate.hints import ANSIBLE_CHECK, TERRAFORM_REFRESH, Advice
+from quorate.hints import ANSIBLE_CHECK, TERRAFORM_REFRESH, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.selection import select
@@ -223,7 +223,7 @@ async def _status(home: Homelab, place: Machine, template: Template, entry: Inst
         health = await find_health_problem(place, template, entry.settings) if template.health else None
         facts |= {"version": entry.version} if entry.version else {}
         facts |= {"health": health or "ok"} if template.health else {}
-        facts["next"] = Advice("See what differs", ANSIBLE_CHECK if method == "ansible" else TERRAFORM_REFRESH)
+        facts["next"] = see("See what differs", ANSIBLE_CHECK if method == "ansible" else TERRAFORM_REFRESH)
     else:
         facts["state"] = "not installed by this server"
     return facts | ({"underway": underway} if underway else {})

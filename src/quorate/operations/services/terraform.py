@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quorate.hints import SERVICE_LIST, Advice
+from quorate.hints import SERVICE_LIST, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.health import wait_until_healthy
@@ -100,7 +100,7 @@ async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
     if not at.applied:
         raise NotFound(
             f"{template.title} was not created on {place} by this server",
-            next_step=Advice("See what was", SERVICE_LIST),
+            next_step=see("See what was", SERVICE_LIST),
         )
     saved = await planned(home, place, template, {}, "destroy")
     ledger, where = Ledger(home.store), place_of(place)

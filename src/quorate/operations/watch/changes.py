@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import FINDING_LIST, TASK_LIST, Advice
+from quorate.hints import FINDING_LIST, TASK_LIST, see
 from quorate.homelab.homelab import Homelab
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.reports.node_health import has_failed
@@ -72,7 +72,7 @@ async def changes_since(
         table.facts["not_watched"] = _not_watched(gaps, begin)
     if silent:
         table.facts["no_answer"] = silent
-    table.note = Advice("See what is open, and the tasks", FINDING_LIST, TASK_LIST(status="failed"))
+    table.note = see("See what is open, and the tasks", FINDING_LIST, TASK_LIST(status="failed"))
     return table
 
 

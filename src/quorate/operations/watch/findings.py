@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.config.settings import HOMELAB
-from quorate.hints import FINDING_GET, FINDING_LIST, Advice
+from quorate.hints import FINDING_GET, FINDING_LIST, see
 from quorate.homelab.homelab import Homelab
 from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
 from quorate.operations.registry import Risk, Table, operation, page
@@ -111,7 +111,7 @@ async def finding_acknowledge(
     """Acknowledge a finding: no more messages unless it gets worse. Accepts new settings and privileges as good."""
     found = await _visible(home, finding)
     if found.resolved is not None:
-        raise Conflict(f"Finding {found.id} is resolved", next_step=Advice("See what is open", FINDING_LIST))
+        raise Conflict(f"Finding {found.id} is resolved", next_step=see("See what is open", FINDING_LIST))
     if silence is None:
         until, says = None, f"Acknowledge finding {found.id}: {found.seen_as.what}"
     else:
@@ -124,7 +124,7 @@ async def finding_acknowledge(
             await findings.acknowledge(found.id, context.by, note)
         else:
             await findings.silence(found.id, until, context.by, note)
-        return Performed(next_step=Advice("See its state", FINDING_GET(finding=found.id)))
+        return Performed(next_step=see("See its state", FINDING_GET(finding=found.id)))
 
     line = f"acknowledge {found.id}" if until is None else f"silence {found.id} until {moment(until)}"
     return Plan(says, (Action(says, line, perform, Target("finding", found.id, found.kind)),))
@@ -133,7 +133,7 @@ async def finding_acknowledge(
 async def _visible(home: Homelab, id: str) -> Finding:
     found = (await Visibility.of(home)).finding(await Findings(home.store).get(id))
     if found is None:
-        raise NotFound(f"There is no finding {id!r}", next_step=Advice("See which exist", FINDING_LIST))
+        raise NotFound(f"There is no finding {id!r}", next_step=see("See which exist", FINDING_LIST))
     return found
 
 

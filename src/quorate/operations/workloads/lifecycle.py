@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.command_rules import CommandRules
 from quorate.command_secrets import without_secrets
-from quorate.hints import WORKLOAD_GET, Advice
+from quorate.hints import WORKLOAD_GET, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.installations import place_of
@@ -116,7 +116,7 @@ async def _deployment(
         )
         if done is None:
             shown = WORKLOAD_GET(host=place.ref, name=name)
-            return Performed(running=True, next_step=Advice("See its progress", shown))
+            return Performed(running=True, next_step=see("See its progress", shown))
         replaced = {"replaced": done.replaced.image} if done.replaced else {}
         warned = {"engine_warns": list(done.warnings)} if done.warnings else {}
         return Performed({"workload": described(done.workload), **replaced, **warned})
@@ -200,7 +200,7 @@ async def workload_remove(
             await found.remove(name, volumes=volumes)
             if await found.find(name) is not None:
                 shown = WORKLOAD_GET(host=place.ref, name=name)
-                raise Conflict(f"{old} is still there", next_step=Advice("See its state", shown))
+                raise Conflict(f"{old} is still there", next_step=see("See its state", shown))
             return Performed({"removed": name})
 
         does = f"Remove {old} ({old.state}, {old.image}) from {place}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import WORKLOAD_LIST, Advice
+from quorate.hints import WORKLOAD_LIST, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.installations import place_of
@@ -66,7 +66,7 @@ async def _project_plan(home: Homelab, place: Machine, project: str, wanted: tup
             work, context.wait, context.report, home.ssh.pool
         )
         if done is None:
-            return Performed(running=True, next_step=Advice("See its containers", WORKLOAD_LIST(host=place.ref)))
+            return Performed(running=True, next_step=see("See its containers", WORKLOAD_LIST(host=place.ref)))
         return Performed(done)
 
     does = f"Update the images of {project} on {place}"

@@ -40,8 +40,6 @@ _GIVEN = re.compile(r"(?<![\w-])([a-z][a-z_]*)=")
 _LEFT_OUT = re.compile(r"\b[Ll]eave (?!it |them |that )(\w+) out")
 _SENTENCE = re.compile(r"(?<=[.;])\s+")
 _CHOICE = re.compile(r",? or (?=\w)")
-_LOOK = ("See ", "List ")
-"""How advice begins that is nothing without its tool."""
 _KINDS = {"vm": "vm", "vms": "vm", "qemu": "vm", "lxc": "ct", "container": "ct", "containers": "ct"}
 """Words in the name of a tool for one kind of guest -> what our labels call that kind."""
 _FOR_BOTH = {"type", "type_", "vm_type"}
@@ -113,7 +111,7 @@ class AdviceTranslator:
         calls = [call for hint in advice.tools if (call := self.call(hint, tool, about))]
         text = self._possible_text(advice.text, tool)
         if not calls:
-            return None if advice.tools and advice.text.startswith(_LOOK) else text
+            return None if advice.only_with_tools else text
         return f"{text.rstrip('.')}: {', '.join(calls)}" if text else f"See {', '.join(calls)}"
 
     def translate(self, facts: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
