@@ -75,7 +75,7 @@ def as_general_name(name: str) -> x509.GeneralName:
 
 
 def names_of(pem: bytes) -> tuple[str, ...]:
-    """The names and addresses in a server certificate, in its order. Raises ValueError if it is none."""
+    """The names and addresses in a server certificate, in its order. Raises ValueError if it is not one."""
     certificate = x509.load_pem_x509_certificate(pem)
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -34,7 +34,7 @@ def command(commands: Any, name: str, run: Any, summary: str, **how: Any) -> arg
 def actions_of(
     parent: argparse.ArgumentParser, *options: Callable[[argparse.ArgumentParser], None]
 ) -> Callable[..., argparse.ArgumentParser]:
-    """Adds actions to a command: name, what runs, summary. The options may stand before and after the action."""
+    """Adds actions to a command: name, what runs, summary. The options may come before and after the action."""
     # Without defaults there, so that what stands before the action keeps its value.
     shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     for add in options:
@@ -141,7 +141,7 @@ def with_app(
     adapt: Callable[[Settings], Settings] = lambda settings: settings,
     name: Callable[[ToolHint], str] = str,
 ) -> int:
-    """Run it with all that the settings describe; a problem becomes a message on standard error."""
+    """Run it with everything that the settings describe; a problem becomes a message on standard error."""
 
     async def main() -> int:
         from quorate.app import build

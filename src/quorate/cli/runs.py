@@ -1,4 +1,4 @@
-"""quorate runs: list, follow and control durable runs, or carry them on without a server."""
+"""quorate runs: list, follow and control durable runs, or continue them without a server."""
 
 from __future__ import annotations
 

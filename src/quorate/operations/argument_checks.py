@@ -1,4 +1,4 @@
-"""Checks of arguments: those that only go with some choices, and those of another operation inside an argument."""
+"""Checks of arguments: those that apply only to some choices, and those of another operation inside an argument."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from quorate.problems import BadArgument
 def refuse_misplaced(
     choice: str, chosen: str, given: Mapping[str, object], belongs_to: Mapping[str, Sequence[str]]
 ) -> None:
-    """`belongs_to`: for each argument the values of `choice` that it goes with. What is None was not given."""
+    """`belongs_to`: for each argument the values of `choice` that it applies to. None means not specified."""
     for name, value in given.items():
         if chosen not in belongs_to[name]:
             refuse_beside(f"{choice}={chosen}", {name: value}, f"It is for {' and '.join(belongs_to[name])}")
 
 
 def refuse_beside(what: str, given: Mapping[str, object], next_step: str) -> None:
-    """Of these arguments none goes with `what`."""
+    """Refuse these arguments together with `what`."""
     for name, value in given.items():
         if value is not None:
             raise BadArgument(f"{name} cannot be combined with {what}", next_step=next_step)

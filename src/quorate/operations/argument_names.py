@@ -75,7 +75,7 @@ _VALUES: Final = {
 }
 """What callers write for one of the choices, where it is not a choice of its own."""
 _OF: Final = {"guest": "guest", "vmid": "guest", "node": "node", "group": "group"}
-"""Where `scope` and `of` name an object together: what gives both at once."""
+"""Where `scope` and `of` name an object together: arguments that give both at once."""
 
 
 _WHOLE_LINES: Final = ("ssh_keys", "volumes")
@@ -98,7 +98,7 @@ def with_known_names(operation: Operation, given: Mapping[str, Any]) -> dict[str
 
 
 def _fit(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
-    """A value in the form that its schema asks for, where what was sent can mean only one thing."""
+    """A value in the form that its schema requires, if what was sent has only one interpretation."""
     if isinstance(value, int) and not isinstance(value, bool) and schema.get("type") == "string":
         return str(value)
     if not isinstance(value, str):

@@ -37,7 +37,7 @@ class Backend(Protocol):
         """The addresses of its API, which distinguish two clusters of the same name; none for hosts."""
 
     def secrets(self) -> list[str]:
-        """What must not leave, as far as it is in use."""
+        """Secrets that must not leave, as far as they are in use."""
 
     async def visible_view(self, hides: Hides | None, neighbors: Neighbors, login: Login | None = None) -> Backend:
         """The same without what is hidden from a caller. `neighbors` are the clusters as that caller sees them.
@@ -49,7 +49,7 @@ class Backend(Protocol):
         """How much of it this view shows, in words."""
 
     async def blanker(self) -> Callable[[str], str]:
-        """Takes words about hidden guests out of a text, such as PVE's error or the log of a task."""
+        """Removes mentions of hidden guests from a text, such as PVE's error or a task log."""
 
     async def lookup(self, arguments: Mapping[str, Any]) -> None:
         """Find the guests or hosts that the arguments name. Raises Problem if one is missing or hidden."""
@@ -67,6 +67,6 @@ class Backend(Protocol):
         """Drop what was read about guests, because something changed, such as these."""
 
     async def explain(self, problem: Problem) -> Problem:
-        """The problem with what this side knows about its cause, such as the command that grants what is missing."""
+        """The problem with what this backend knows about its cause, such as the command that grants what is missing."""
 
     async def close(self) -> None: ...

@@ -92,7 +92,7 @@ def _any_height(panel: Panel) -> bool:
 
 
 def _legend(axes: Axes, panel: Panel) -> None:
-    """Beside the panel, where it never hides a line."""
+    """Next to the panel, where it never hides a line."""
     handles = [
         Line2D([], [], color=COLORS[line.colour % len(COLORS)], linestyle=_DASHED if line.dashed else "-")
         for line in panel.lines

@@ -33,7 +33,7 @@ def command_target(machine: Machine) -> CommandTarget:
 
 
 def machine_target(machine: Machine) -> Target:
-    """A guest is a guest to rules and approvals, whichever way a command reaches it."""
+    """A guest is a guest to rules and approvals, whichever transport a command uses."""
     if machine.guest is not None:
         return target_of(machine.guest)
     return Target(machine.kind, machine.name, node=machine.name if machine.kind == "node" else "")
@@ -44,7 +44,7 @@ def machine_needs(machine: Machine, *, writes: bool = False) -> tuple[Call, ...]
 
 
 def machine_risk(machine: Machine) -> Risk | None:
-    """Root on a node may do anything to every guest of its cluster, past all that Proxmox VE asks of API users."""
+    """Root on a node may do anything to every guest of its cluster, past all privilege checks of Proxmox VE."""
     return Risk.DESTROY if machine.kind == "node" or machine.may_be_node else None
 
 

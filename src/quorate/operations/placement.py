@@ -119,7 +119,7 @@ def _rank(row: Resource, room: int) -> int:
 
 
 async def oversize_warnings(pve: Cluster, node: str, memory: int) -> list[str]:
-    """A guest that has more memory than its node may start, but brings the node down when it uses it."""
+    """A guest with more memory than its node may start, but exhausts the node when it uses it."""
     whole = (await pve.inventory.node(node)).maxmem
     if not whole or memory <= whole:
         return []

@@ -55,7 +55,7 @@ class Call:
     digest: Callable[[], Awaitable[str]] | None = field(default=None, compare=False)
     """Reads the digest to send, where an earlier step changes it; a Problem if anyone else changed anything."""
     task_unnamed: bool = False
-    """PVE does this in a task but may answer without naming it: the task is looked for and followed all the same."""
+    """PVE does this in a task but may answer without naming it: the task is still found and followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Performed:
     running: bool = False
     """It continues in the background; `next_step` says how to follow it."""
     begun: bool = False
-    """It was only to begin something that lives on its own: a run."""
+    """It only started something that continues independently: a run."""
     next_step: str | Advice | None = None
 
 
@@ -105,13 +105,13 @@ class Action:
     """Does it, or raises a Problem."""
     target: Target | None = None
     needs: tuple[Call, ...] = ()
-    """Calls of the API it will make: checked beforehand against the facts and our rights, as all are."""
+    """Calls of the API it will make: checked beforehand against the facts and privileges, like all calls."""
     where: Cluster | None = None
-    """The cluster that target and needs belong to, if the plan itself is not about one: that cluster's rules hold."""
+    """The cluster that target and needs belong to, if the plan itself is not about one: that cluster's rules apply."""
     risk: Risk | None = None
     """Its risk, where neither the operation nor `needs` shows it: on a node, anything is DESTROY."""
     risk_because: str = ""
-    """Why it has that risk, where it is not that the step runs on a node."""
+    """Why it has that risk, unless that is because the step runs on a node."""
     on_a_node: Callable[[], Awaitable[bool]] | None = field(default=None, compare=False)
     """Asks the machine itself whether it is a node, where its address does not show it."""
     opens: bool = False
@@ -119,7 +119,7 @@ class Action:
 
     Not where the operator's patterns name exactly this command."""
     becomes: Host | None = field(default=None, compare=False)
-    """What is kept of the host afterwards, where the action sets that: rules may rest on its address and labels."""
+    """The record of the host afterwards, where the action sets it: rules may use its address and labels."""
     input: str = ""
     """What it gives the machine: standard input, variables, a file. The trail has only their length; the person who
     approves a DESTROY reads them, because they may run."""
@@ -154,7 +154,7 @@ class Plan:
     failures: tuple[Failure, ...] = ()
     """The other targets are acted on, but the call as a whole has not succeeded."""
     independent: bool = False
-    """The calls do not build on each other: run them side by side, and continue when one fails."""
+    """The calls do not depend on each other: run them in parallel, and continue when one fails."""
     sequences: tuple[int, ...] = ()
     """Of an independent plan, how many calls each target has: those run in order. By default every call is alone."""
     first: int = 0
@@ -168,7 +168,7 @@ class Plan:
     after: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     """Reads facts for the answer once everything is done."""
     from_answers: Callable[[list[Any]], Mapping[str, Any]] | None = None
-    """Facts from what PVE answered to each call, shown once and recorded nowhere: how a new secret is handed over."""
+    """Facts from what PVE answered to each call, shown once and recorded nowhere: how a new secret is passed on."""
     otherwise: Callable[[], Awaitable[Plan]] | None = None
     """Another plan, if PVE refuses the contested call at once for a conflict (an id that was taken in the meantime)."""
     contested: int = 0
@@ -238,7 +238,7 @@ def guest_call(
 
 
 async def in_wire_form(backend: Backend, plan: Plan) -> Plan:
-    """The plan with its calls as they will be sent: what is judged, shown, agreed to and recorded from here on."""
+    """The plan with its calls as they will be sent: what is judged, shown, approved and recorded from here on."""
     return replace(plan, calls=tuple([await _step_in_wire_form(backend, step) for step in plan.calls]))
 
 

@@ -89,7 +89,7 @@ def refuse_locked(guest: Guest, status: Mapping[str, Any], *tolerated: str) -> N
 
 
 NEWEST_ONLY = ("zfspool", "zfs")
-"""Types of storage that go back to the newest snapshot of a disk only."""
+"""Types of storage that can only roll back to the newest snapshot of a disk."""
 
 
 async def storages_on(pve: Cluster, node: str, needed: Iterable[str] = ()) -> dict[str, Resource]:
@@ -126,7 +126,7 @@ async def has_feature(guest: Guest, feature: str, snapshot: str | None = None) -
 
 
 async def replication_jobs(pve: Cluster, guest: Guest) -> list[dict[str, Any]]:
-    """The jobs that copy this guest to other nodes; none if we may not see them."""
+    """The jobs that copy this guest to other nodes; none if these credentials may not see them."""
     try:
         jobs = await pve.get("/cluster/replication")
     except PermissionMissing:

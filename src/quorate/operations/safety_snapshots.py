@@ -26,7 +26,7 @@ _GUEST = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/(?P<vmid>\d+)(?:/(?P<rest>.+))?"
 _HELD = re.compile(
     r"config|resize|unlink|cloudinit|sendkey|move_disk|move_volume|agent(/.+)?|status/.+|snapshot/[^/]+/rollback"
 )
-"""What a guest's snapshot brings back: its disks, with all that runs and is written there, and its options."""
+"""What a guest's snapshot brings back: its disks, with everything that runs and is written there, and its options."""
 _NEW_GUEST = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)")
 _OF_THE_SNAPSHOT = ("parent", "lock", "digest")
 """What taking a snapshot changes in a configuration."""

@@ -86,7 +86,7 @@ async def places(
     """Storages as seen from one node each: a shared one once, a local one for every node that has it.
 
     An unknown storage or node is an error, a storage on a node that cannot be asked is left out. One that its node has
-    not reported as available is there all the same: it may be new, and if it is not, reading it tells what is wrong.
+    not reported as available is included: it may be new, and if not, reading it shows what is wrong.
     """
     if node is not None:
         await pve.inventory.node(node)

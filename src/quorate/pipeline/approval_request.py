@@ -23,7 +23,7 @@ PIPELINE_ARGUMENTS = ("dry_run", "wait", "plan_token")
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """A planned call that needs consent."""
+    """A planned call that needs approval."""
 
     tool: str
     risk: Risk

@@ -57,7 +57,7 @@ class Sanitizer:
         return clean(self._redacted(data, VERBATIM))
 
     def command(self, line: str) -> str:
-        """A command for the person who approves it: without known secrets, but with all that could run."""
+        """A command for the person who approves it: without known secrets, but with everything that could run."""
         self._redactor.add(self._secrets())
         return clean_text(self._redactor.without_known(line, keys=False))
 

@@ -141,7 +141,7 @@ class Cluster:
             await self._client.close()
 
     def secrets(self) -> list[str]:
-        """What must not leave, as far as it is in use."""
+        """Secrets that must not leave, as far as they are in use."""
         return [*(self._client.secrets() if self._client is not None else ()), *self.ssh.secrets()]
 
     async def get(self, path: str, /, **params: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Carries durable runs on: one worker per run, every step an ordinary change through the pipeline."""
+"""Continues durable runs: one worker per run, every step an ordinary change through the pipeline."""

@@ -33,7 +33,7 @@ class OutsideBounds(Refused):
 
 @dataclass(frozen=True, slots=True)
 class RunApprover(Approver):
-    """Consents to every call within the bounds of a run, and to no other."""
+    """Approves every call within the bounds of a run, and no other."""
 
     run: Run = field(kw_only=True)
 

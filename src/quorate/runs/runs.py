@@ -1,4 +1,4 @@
-"""The runs of a server: start, list, follow and control them, and carry them on in the background."""
+"""The runs of a server: start, list, follow and control them, and continue them in the background."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quorate.state.tokens import Tokens
 
 LOOK_SECONDS = 2.0
 AT_ONCE = 20
-"""Runs that one process carries on at the same time."""
+"""Runs that one process continues at the same time."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -75,7 +75,7 @@ class Runs:
     # -- carrying them on ------------------------------------------------------------------------------------------
 
     async def due(self) -> Sequence[Run]:
-        """Runs that this process may carry on now and that no other does."""
+        """Runs that this process may continue now and that no other does."""
         return [run for run in await self._unattended() if self._lacks(run) is None]
 
     async def out_of_reach(self) -> Mapping[str, Lack]:
@@ -103,14 +103,14 @@ class Runs:
         return run.owner != self.store.owner and await self.store.is_worked_on(run)
 
     async def work(self) -> Sequence[Run]:
-        """Carry on everything that is due, until it ends, pauses or has to wait for its time."""
+        """Continue everything that is due, until it ends, pauses or has to wait for its time."""
         worked = [run.id for run in await self.due() if await self._start_worker(run)]
         await asyncio.gather(*(self._driving[one] for one in worked if one in self._driving), return_exceptions=True)
         return [await self.store.get(one) for one in worked]
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """While the server runs, carry on what is due. When it ends, steps in progress continue in PVE."""
+        """While the server runs, continue what is due. When it ends, steps in progress continue in PVE."""
         looking = asyncio.create_task(self._keep_working())
         try:
             yield

@@ -46,7 +46,7 @@ def after_trouble(run: Run, key: str, result: StepResult) -> StepResult:
 
 
 def is_repeated(run: Run, key: str, result: StepResult) -> bool:
-    """Whether the log says already why this step has to wait: a limit may last for hours."""
+    """Whether the log already says why this step has to wait: a limit may last for hours."""
     postponed = run.memory.setdefault(POSTPONED, {})
     if result.was_sent:
         postponed.pop(key, None)

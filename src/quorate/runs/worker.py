@@ -1,4 +1,4 @@
-"""One run, carried on by this process: ask its kind what is next, do it, remember the result."""
+"""One run, continued by this process: ask its kind what is next, do it, remember the result."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def user_target(user: str) -> Target:
 
 
 def forget_own_rights(pve: Cluster) -> Any:
-    """Read our own privileges again after the change: they may be among those that changed."""
+    """Read Quorate's own privileges again after the change, which may have affected them."""
 
     async def after() -> dict[str, Any]:
         pve.forget_rights()

@@ -206,12 +206,12 @@ def withheld(level: str, toolsets: Iterable[str]) -> list[str]:
 
 
 def paths_of(facts: Facts, wanted: Iterable[NeededCall], who: str) -> set[str]:
-    """Every path on which something has to be known."""
+    """Every path whose privileges must be known."""
     return {widened(need.path) for one in wanted for need in _all_needs(facts, one, who)}
 
 
 def lacking(facts: Facts, wanted: Iterable[NeededCall], who: str, has: Has) -> dict[str, dict[str, list[str]]]:
-    """What has to be granted: path -> privilege -> the calls that need it."""
+    """What must be granted: path -> privilege -> the calls that need it."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in wanted:
         for need in _missing(facts, one, who, has):
@@ -264,7 +264,7 @@ def _beyond(facts: Facts, one: NeededCall, who: str) -> list[Need]:
 
 
 def _about_user(check: Sequence[Any], values: Mapping[str, Any], who: str) -> list[Need]:
-    """Checks on the user that a call is about, at their widest: rights on all groups, on the user's realm."""
+    """Checks on the user that a call is about, at their widest: privileges on all groups, on the user's realm."""
     user = str(values.get("userid", ""))
     match check[0]:
         case "and":

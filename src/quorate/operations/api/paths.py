@@ -1,6 +1,6 @@
 """Paths of the raw API as callers write them: accepted only in the one plain spelling.
 
-The risk of a call is read off its path, so PVE must not read another path than we do. PVE decodes percent signs
+The risk of a call is read off its path, so PVE must read the same path as Quorate. PVE decodes percent signs
 before it splits the path and drops double slashes; a path that needs either is a trick or a mistake.
 """
 

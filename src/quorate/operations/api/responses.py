@@ -74,7 +74,7 @@ def _table(rows: list[Mapping[str, Any]], limit: int, offset: int) -> Table:
 
 
 def _page(columns: tuple[str, ...], rows: list[list[Any]], limit: int, offset: int) -> Table:
-    """As many rows as were asked for and fit; at least one, so that the pages come to an end."""
+    """As many rows as requested and as fit; at least one, so that paging ends."""
     shown: list[list[Any]] = []
     characters = 0
     for row in rows[offset : offset + limit]:

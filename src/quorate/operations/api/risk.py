@@ -195,7 +195,7 @@ def _is_path(request: Request, name: str) -> bool:
 
 
 def _not_secure(request: Request, name: str) -> bool:
-    """Of the way in which guests move between nodes."""
+    """How guests move between nodes."""
     return request.has(name) and request.text(name) not in ("secure", "type=secure")
 
 
@@ -212,7 +212,7 @@ def _lists_devices(*kinds: str) -> Callable[[Request, str], bool]:
 
 
 def _lists_unknown(request: Request, name: str) -> bool:
-    """A list of options with one in it that PVE does not have, as far as we know."""
+    """A list of options with at least one that PVE is not known to have."""
     return any(request.match.endpoint.schema_of(one) is None for one in request.elements(name))
 
 
@@ -232,7 +232,7 @@ def _adds_storage(request: Request, name: str) -> bool:
 
 
 def _rebalances(request: Request, name: str) -> bool:
-    """Lets the HA manager move running guests whenever it likes."""
+    """Lets the HA manager move running guests at any time."""
     parts = request.parts(name)
     return request.has(name) and (parts is None or values.is_on(parts.get("ha-auto-rebalance", "0")))
 
@@ -264,7 +264,7 @@ def _prunes_elsewhere(request: Request, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """A parameter that makes a write worse than its path says, by what it holds or by PVE's default."""
+    """A parameter that makes a write riskier than its path suggests, by its value or by PVE's default."""
 
     where: str
     """A regular expression that the whole path template has to match."""
@@ -305,7 +305,7 @@ _PROOFS: Final = (
     "mode",
     "smbversion",
 )
-"""How PVE makes sure that it talks to the right server, and that nobody listens."""
+"""How PVE verifies that it talks to the right server, and that nobody listens."""
 
 _HOLDS_SECRETS: Final = rf"{_SENDS_SECRETS}|/cluster/acme/plugins/{{id}}"
 _STORED_SECRETS: Final = ("password", "keyring", "token", "key", "secret", "data")
@@ -382,7 +382,7 @@ _NOBODYS: Final = re.compile(r"none|[^/:\s]+:(?:cloudinit|iso/[^/\s]+)")
 _NODE_DRIVE: Final = "cdrom"
 """As a volume: the node's own drive, with whatever disc is in it."""
 _IMAGE: Final = re.compile(r"[^/:\s]+:(?:import|iso)/.+")
-"""Made to be copied."""
+"""Intended to be copied."""
 
 
 _SNIPPETS: Final = "cicustom"

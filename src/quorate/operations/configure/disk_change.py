@@ -129,7 +129,7 @@ async def _attach(
 
 
 async def _detach(guest: Guest, disk: str | None, *, force: bool) -> Plan:
-    """Detach a disk or mount point. Its data stay, as unusedN."""
+    """Detach a disk or mount point. Its data stays, as unusedN."""
     config = await read_config(guest)
     key = existing_disk(guest, config, disk)
     volume = values.volume_of(str(config[key]))

@@ -50,7 +50,7 @@ class Access:
     everyone: bool = False
     sources: tuple[str, ...] = ()
     blocked_by: str | None = None
-    """The rule that keeps all others out, if it is a rule."""
+    """The rule that blocks everyone else, if it is a rule."""
 
 
 async def read(pve: Cluster) -> Firewall:

@@ -73,7 +73,7 @@ async def guest_bulk(
 async def _targets(
     pve: Cluster, refs: list[int | str] | None, wanted: Filter, limit: int, *, templates: bool
 ) -> list[Guest]:
-    """The guests that are listed and fit the filter, or all that match it; templates only where they make sense."""
+    """The guests that are listed and match the filter, or all that match it; templates only where they make sense."""
     if refs is None and not any((wanted.node, wanted.type, wanted.status, wanted.name, wanted.tag, wanted.pool)):
         raise BadArgument(
             "No guests were chosen", next_step="Give guests=[…], or node, type, status, name, tag or pool"

@@ -26,7 +26,7 @@ from quorate.pve.tasks import gather_bounded
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Every field that is given must fit."""
+    """Every specified field must match."""
 
     node: str | None = None
     type: str | None = None

@@ -249,7 +249,7 @@ async def ha_relocate(
 
 
 async def _failed_moves(pve: Cluster, guest: Guest) -> list[dict[str, Any]]:
-    """Migrations of the guest off its node that have failed; none if we may not see them."""
+    """Failed migrations of the guest off its node; none if these credentials may not see them."""
     try:
         rows = await pve.get(f"/nodes/{guest.row.node}/tasks", vmid=guest.vmid, errors=1, limit=50)
     except Problem:

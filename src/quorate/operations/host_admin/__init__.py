@@ -1,1 +1,1 @@
-"""Care of hosts beyond the daily: administration accounts, terminals, hardware, export."""
+"""Care of hosts beyond daily work: administration accounts, terminals, hardware, export."""

@@ -1,4 +1,4 @@
-"""Care of registered hosts: change what is kept of one, and try its login."""
+"""Care of registered hosts: change the record of one, and try its login."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Plain hosts: who they are, commands on them, what they are made of, their administration account."""
+"""Plain hosts: the registry, commands, hardware and administration accounts."""

@@ -1,4 +1,4 @@
-"""Registering many hosts at once, from where they are written down or can be seen."""
+"""Registering many hosts at once, from a configuration, an inventory, a scan or a cluster."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ async def plan_each(
     seconds: float = SECONDS,
     at_once: int = AT_ONCE,
 ) -> Plan:
-    """The steps of each host, hosts side by side. `summary` ends where the hosts are named: "Restart nginx on"."""
+    """The steps of each host, hosts in parallel. `summary` ends where the hosts are named: "Restart nginx on"."""
     chosen = await select(home, host, login)
     if not chosen.several:
         [only] = chosen.machines

@@ -108,7 +108,7 @@ class Safeguard:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of the snapshot_rollback that goes back."""
+        """Arguments of the snapshot_rollback that undoes it."""
         return {"guest": self.guest.vmid, "snapshot": self.name, "start": True}
 
 

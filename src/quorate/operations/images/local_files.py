@@ -73,7 +73,7 @@ def checksum_of(source: Path | bytes, algorithm: str = "sha256") -> Checksum:
 
 
 def refuse_false_image(name: str, source: Path | bytes) -> None:
-    """PVE opens a disk image after the upload; one that is not what its ending says is refused before it is sent."""
+    """PVE opens a disk image after the upload; refuse one whose format contradicts its extension."""
     ending = f".{name.lower().rpartition('.')[2]}"
     if ending not in _SIGNATURES:
         return
@@ -97,7 +97,7 @@ def stored_name(name: str) -> str:
 
 
 def content_for(name: str, wanted: str | None) -> str:
-    """What the file is to PVE, by its ending; a content type that its ending contradicts is refused."""
+    """The content type of the file, by its extension; one that contradicts its extension is refused."""
     fitting = [content for content, endings in ENDINGS.items() if name.lower().endswith(endings)]
     if len(name) > LONGEST_NAME:
         raise BadArgument(f"A file name of {len(name)} characters is too long", next_step=f"At most {LONGEST_NAME}")
@@ -147,7 +147,7 @@ async def where_it_is(pve: Cluster, place: Resource, content: str, name: str) ->
 
 
 async def other_nodes(pve: Cluster, place: Resource) -> list[str]:
-    """The nodes that have a storage of this name for themselves, and so not what is on this one."""
+    """The nodes that have a local storage of this name, and so not the content of this one."""
     rows = await pve.inventory.of_type("storage")
     return sorted(
         row.node for row in rows if not place.shared and row.storage == place.storage and row.node != place.node

@@ -125,7 +125,7 @@ def backup_steps(
 
 
 class _Reading:
-    """Of all devices side by side, begun with the first step; each step then waits for its own."""
+    """Of all devices in parallel, begun with the first step; each step then waits for its own."""
 
     def __init__(
         self, home: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, data: bool

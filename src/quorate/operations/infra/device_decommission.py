@@ -86,7 +86,7 @@ def _require_plain(place: Machine) -> None:
 async def _moves(
     home: Homelab, place: Machine, needed: Dependants, other: Machine, *, data: bool, force: bool
 ) -> list[Move]:
-    """Every container over there, checked before the first is touched."""
+    """Every container on the target, checked before the first is touched."""
     if str(other) == str(place):
         raise BadArgument(f"{other} is the device itself", next_step="Name another host")
     if not needed.workloads:

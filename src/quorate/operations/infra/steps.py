@@ -40,7 +40,7 @@ SHORTEST_HIDDEN = 5
 
 
 def gravest(differences: list[Difference]) -> Risk | None:
-    """Replacing a container loses what is in no volume; so does removing anything."""
+    """Replacing a container loses data outside volumes; so does removing anything."""
     for one in differences:
         if one.act == "remove" or (one.act == "update" and one.item.kind == "workload"):
             return Risk.DESTROY
@@ -58,7 +58,7 @@ class Steps:
         self._run = run
         self._kept = PlanStore(home.store)
         self._guest_plans: dict[str, Plan] = {}
-        """As they were checked and agreed to: another look would choose another vmid."""
+        """As they were checked and approved: planning again would choose another vmid."""
 
     async def of(self, one: Difference) -> Action:
         """The action for a difference that there is something to do about."""
@@ -133,7 +133,7 @@ class Steps:
         return None, (), cluster_named(self._home, maker.wanted.cluster), None, None
 
     def _line(self, one: Difference) -> str:
-        """What is agreed to: every field; of variables only the names, of secrets only where they are."""
+        """What is approved: every field; of variables only the names, of secrets only where they are."""
         if one.act == "remove":
             return f"remove {one.item.kind} {one.name}" + (f" from {one.place}" if one.place else "")
         wanted = one.item.wanted
@@ -247,7 +247,7 @@ class Steps:
         return await service_install(self._home, now.name, await self._ref(now.item), dict(wanted.settings))
 
     async def _ref(self, item: Item) -> str:
-        """How the tools name the machine: a guest by its cluster, for another may have a host of its name."""
+        """How the tools name the machine: a guest by its cluster, as another may have a host of that name."""
         maker = self._document.items.get(item.place)
         if maker is None or maker.kind != "guest":
             return item.place
@@ -295,7 +295,7 @@ class Steps:
 
 
 async def new_guest(cluster: Cluster, name: str, wanted: WantedGuest) -> Plan:
-    """By the tool that makes such a guest, with its own checks and choices."""
+    """By the tool that creates such a guest, with its own checks and choices."""
     size = {key: value for key in ("cores", "memory") if (value := getattr(wanted, key)) is not None}
     if wanted.clone:
         from quorate.operations.provision.guest_clone import guest_clone
@@ -314,7 +314,7 @@ async def new_guest(cluster: Cluster, name: str, wanted: WantedGuest) -> Plan:
 
 
 async def removal(home: Homelab, one: Difference) -> Plan:
-    """The plan of the tool that takes such a thing away. Volumes and data stay."""
+    """The plan of the tool that removes such an item. Volumes and data stay."""
     if one.item.kind == "workload":
         from quorate.operations.workloads.lifecycle import workload_remove
 

@@ -123,7 +123,7 @@ async def infra_plan(
 
 
 async def surveyed(home: Homelab, document: Document, *, prune: bool) -> tuple[list[Difference], list[str]]:
-    """All differences, with what is to be removed if that is asked for; and what is left over if it is not."""
+    """All differences, with what is to be removed if requested, or what is left over otherwise."""
     differences = await compare(home, document)
     entry = await PlanStore(home.store).entry(document.name)
     left = await find_superfluous(home, document.name, entry.made.values(), differences) if entry else []

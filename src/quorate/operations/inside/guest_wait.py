@@ -1,4 +1,4 @@
-"""Waiting until a guest can be reached."""
+"""Waiting until a guest is reachable."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def _reached(pve: Cluster, guest: Guest, until: Until) -> dict[str, Any] |
 
 
 async def _refuse_hopeless(guest: Guest, until: Until) -> None:
-    """What waiting cannot bring."""
+    """Refuse what waiting cannot achieve."""
     if until == "agent" and not guest.is_vm:
         raise BadArgument(f"{guest} is a container and has no agent", next_step="Wait for its address or for ssh")
     status = await guest.get("status/current")

@@ -159,7 +159,7 @@ def _checked(name: str, value: Value) -> Value:
 
 
 def _jump(jump: SshTarget) -> str:
-    """The arguments by which ssh goes over a machine in between, with that one's own key."""
+    """The arguments by which ssh uses a jump host, with that host's own key."""
     before = ["-J", ",".join(_hops(jump.jump))] if jump.jump else []
     key = ["-i", str(jump.key)] if jump.key else []
     command = ["ssh", *before, *key, "-p", str(jump.port), "-W", "%h:%p", f"{jump.user}@{jump.host}"]

@@ -1,4 +1,4 @@
-"""The history of one guest, node or storage as a few numbers, and as points where they are asked for."""
+"""The history of one guest, node or storage as a few numbers, and as points where they are requested."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _CURSOR = re.compile(r"^s=[^ ]*;i=[0-9a-f]+;")
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Which lines are asked for."""
+    """Which lines are requested."""
 
     begin: float | None
     end: float | None

@@ -59,7 +59,7 @@ def _delete_parameters(*, purge: bool, unreferenced: bool) -> dict[str, Any]:
 
 
 async def _stop_calls(guest: Guest, *, stop: bool) -> list[Call]:
-    """The power cut that has to come first, to its end, if the guest runs and that is wanted."""
+    """The power cut that must complete first, if the guest runs and that is requested."""
     state = await state_of(guest)
     if guest.row.template or state in ("stopped", "hibernated"):
         return []

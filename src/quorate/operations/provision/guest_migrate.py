@@ -144,7 +144,7 @@ async def _preconditions(pve: Cluster, guest: Guest, node: str) -> dict[str, Any
 
 
 def _refuse_bound(guest: Guest, node: str, verdict: dict[str, Any], config: dict[str, Any]) -> None:
-    """Devices and files of the node that cannot go along, and HA rules that forbid it."""
+    """Devices and files of the node that cannot be migrated, and HA rules that forbid it."""
     mapped = _mapped_devices(verdict)
     if devices := [device for device in verdict.get("local_resources") or [] if device not in mapped]:
         raise Conflict(
@@ -170,7 +170,7 @@ def _refuse_bound(guest: Guest, node: str, verdict: dict[str, Any], config: dict
 
 
 def _mapped_devices(verdict: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Devices that are named by a mapping. PVE counts them among the local ones, too, but they can go along."""
+    """Devices that are named by a mapping. PVE counts them among the local ones, too, but they can be migrated."""
     named: dict[str, dict[str, Any]] = {key: {} for key in verdict.get("mapped_resources") or ()}
     return named | (verdict.get("mapped_resource_info") or {})
 

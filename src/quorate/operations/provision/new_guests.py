@@ -59,8 +59,8 @@ _NOT_OPTIONS = frozenset(
 
 
 def risk_of_creation(arguments: Mapping[str, Any]) -> Risk:
-    """A change, unless it gives rights: roles on a pool hold for every member, and root in a privileged container is
-    root on the node."""
+    """A change, unless it grants privileges: roles on a pool apply to every member, and root in a privileged container
+    is root on the node."""
     return Risk.DESTROY if arguments.get("pool") or not arguments.get("unprivileged", True) else Risk.CHANGE
 
 
@@ -216,7 +216,7 @@ async def check_pool(pve: Cluster, pool: str | None) -> None:
 
 
 async def check_rights(pve: Cluster, asked: str, vmid: int, pool: str | None, storages: Iterable[str]) -> None:
-    """PVE checks these inside its create call, and names neither path nor privilege when one lacks."""
+    """PVE checks these inside its create call, and names neither path nor privilege when one is missing."""
     own = f"/vms/{vmid}"
     places = [own, *([f"/pool/{pool}"] if pool else [])]
     if not any([await pve.may(place, "VM.Allocate") for place in places]):

@@ -72,7 +72,7 @@ def _subjects(rows: list[Resource]) -> tuple[str, ...]:
 
 
 async def _hidden(pve: Cluster, guests: list[Resource]) -> list[Resource]:
-    """Guests whose backups PVE leaves out of its lists for us; every refusal costs a request, so not all are asked."""
+    """Guests whose backups PVE hides from these credentials; every refusal costs a request, so not all are asked."""
     hidden: list[Resource] = []
     for row in guests:
         if len(hidden) >= REFUSALS_ASKED or not await pve.may(f"/vms/{row.vmid}", "VM.Backup"):
@@ -101,7 +101,7 @@ def without_job(guests: list[Resource], listed: list[dict[str, Any]]) -> list[Fi
 
 @dataclass(slots=True)
 class _Seen:
-    """What the storages that we may read hold."""
+    """Content of the storages that these credentials may read."""
 
     newest: dict[int, float] = field(default_factory=dict)
     places: int = 0

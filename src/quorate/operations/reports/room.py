@@ -71,7 +71,7 @@ class StorageRoom:
     promised: int = 0
     """The full size of all volumes; 0 where that is not known or nothing can be promised twice."""
     hidden: bool = False
-    """What it has promised is not shown to us."""
+    """These credentials cannot see what it has promised."""
 
     async def read_promises(self, pve: Cluster) -> None:
         """Without Datastore.Allocate PVE leaves volumes out of the list, and a part of the promises misleads."""

@@ -1,4 +1,4 @@
-"""Evacuating a node, and taking its guests back later."""
+"""Evacuating a node, and moving its guests back later."""
 
 from __future__ import annotations
 

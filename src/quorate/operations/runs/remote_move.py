@@ -138,7 +138,7 @@ def _arrival(guest: Guest, to: str, node: str, vmid: int) -> str:
 
 
 def _room_check(guest: Guest, there: Cluster, node: str, vmid: int, move: Mapping[str, Any]) -> Action:
-    """A step in the other cluster, so that its rules and limits and our privileges there are judged as well."""
+    """A step in the other cluster, so that its rules, limits and privileges there are checked as well."""
 
     async def receive(_: StepContext) -> Performed:
         await choose_vmid(there, vmid)

@@ -1,4 +1,4 @@
-"""Proving backups: restore each one apart from the network, boot it, look at it, remove it again."""
+"""Proving backups: restore each one isolated from the network, boot it, check it, remove it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _kind(item: Mapping[str, Any]) -> str:
 
 
 def drill_name(run: str, vmid: int) -> str:
-    """Tells what the run restored from any other guest."""
+    """Distinguishes what the run restored from any other guest."""
     return f"drill-{run}-{vmid}"
 
 

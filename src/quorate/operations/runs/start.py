@@ -120,7 +120,7 @@ def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | Non
 
 
 def access_for(tool: str) -> Access:
-    """The access level that carries on a run of this tool."""
+    """The access level that continues a run of this tool."""
     operation = operation_named(tool)
     return NEEDED[Risk.CHANGE if operation is None else operation.risk]
 

@@ -36,7 +36,7 @@ def template_of(home: Homelab, service: str) -> Template:
 
 
 def bind_secrets(plan: Plan, references: Collection[str], place: str) -> Plan:
-    """A stored secret goes to a machine only after a person has agreed to that."""
+    """A stored secret is sent to a machine only after a person has approved it."""
     if not references:
         return plan
     because = question_about(references, place)

@@ -22,7 +22,7 @@ from quorate.watch.memory import Memory
 LEAST_SAMPLES = 24
 LEAST_SPAN = 2 * DAY
 STEADY = 0.8
-"""How well a straight line must fit; backups that come and go are no trend."""
+"""How well a straight line must fit; backups that come and go are not a trend."""
 LEAST_SHARE = 0.5
 
 
