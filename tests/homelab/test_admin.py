@@ -41,6 +41,10 @@ async def test_an_account_is_made_used_and_taken_away_again(tmp_path, busybox):
         assert made["verified"]["sudo"] == "without a password"
         assert {"docker", "kvm"} <= set(made["verified"]["groups"])
         assert box.accounts() == before | {"quorate"}
+        rule = box.folder / "etc/sudoers.d/quorate"
+        comment, rules = rule.read_text().split("\n", 1)
+        assert comment.startswith("# Made by Quorate")
+        rule.write_text(f"# Made by Quorate, as an older version put it.\n{rules}")
         again = await quorate.facts("host_admin_setup", host="box")
         assert "steps" not in again
         assert "account quorate" in str(again["unchanged"])
