@@ -108,7 +108,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("guest_migrate", {"guest": 201, "node": "pve3"}, "no snapshot is needed"),
     ("guest_clone", {"guest": 108, "name": "copy"}, "no snapshot is needed"),
     ("guest_template", {"guest": 206}, "cannot become a template"),
-    ("snapshot_create", {"guest": 108}, "about snapshots itself"),
+    ("snapshot_create", {"guest": 108}, "itself manages snapshots"),
     ("firewall_rule_set", {"scope": "guest", "of": 108, "type": "in", "action": "ACCEPT"}, "not firewall rules"),
     ("disk_destroy", {"guest": 106, "disk": "scsi0", "force": True}, "cannot be destroyed"),
     ("disk_change", {"guest": 104, "action": "move", "disk": "scsi0", "storage": "nas", "delete": True}, "its source"),
