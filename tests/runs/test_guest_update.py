@@ -62,7 +62,7 @@ async def test_a_check_that_a_signal_ends_has_failed_and_is_not_repeated_forever
         machine(quorate, 104).updates = ["nginx"]
         run = await update(quorate, guest=104, check="kill -9 $$", health_seconds=30)
         assert (run["state"], len(done(quorate, "/rollback"))) == ("failed", 1)
-        assert "ended by signal" in run["report"]["why"]
+        assert "terminated by signal" in run["report"]["why"]
 
 
 async def test_a_failing_update_is_rolled_back(tmp_path: Path) -> None:

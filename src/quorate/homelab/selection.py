@@ -113,7 +113,7 @@ def _identity(one: Machine) -> tuple[object, ...]:
 async def expand(home: Homelab, ref: str, *, inactive: bool = False, records: bool = False) -> tuple[list[str], bool]:
     """The names that a reference stands for, and whether it stands for a group. A registered name is only itself.
 
-    A label never takes the place of an address, a node or a guest: whoever sets labels could redirect commands.
+    A label never takes the place of an address, a node or a guest: anyone who sets labels could redirect commands.
     `records`: only registered hosts can be meant.
     """
     name = ref.strip()
