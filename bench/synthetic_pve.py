@@ -46,10 +46,10 @@ class Cluster:
         self._resources = _envelope([*nodes, *guests(count)])
         self._nodes = _envelope(nodes)
         self._running = set(range(FIRST, FIRST + count))
-        rights = dict.fromkeys(("VM.Audit", "VM.PowerMgmt", "VM.Config.Options", "Sys.Audit", "Datastore.Audit"), 1)
+        privileges = dict.fromkeys(("VM.Audit", "VM.PowerMgmt", "VM.Config.Options", "Sys.Audit", "Datastore.Audit"), 1)
         self._fixed = {
             "/version": _envelope({"version": "9.1.8", "release": "9.1", "repoid": "bench"}),
-            "/access/permissions": _envelope({"/": rights}),
+            "/access/permissions": _envelope({"/": privileges}),
             "/cluster/resources": self._resources,
             "/nodes": self._nodes,
             **{f"/nodes/pve{n}/qemu": _envelope([]) for n in range(NODES)},

@@ -6,7 +6,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Iterator
 
-from quorate.operations.api.risk import ORDER, TELLING, effects_of, refusal
+from quorate.operations.api.risk import ORDER, RISK_PARAMETERS, effects_of, refusal
 from quorate.operations.registry import NEEDED, Operation, Risk, operations
 from quorate.pve.schema import NEWEST, OLDEST, Endpoint, facts
 
@@ -99,7 +99,7 @@ def _classes() -> list[str]:
 def _parameters() -> list[str]:
     return [
         f"| {', '.join(f'`{name}`' for name in one.names)} | `{_readable(one.where)}` | {one.reason.words} |\n"
-        for one in TELLING
+        for one in RISK_PARAMETERS
     ]
 
 

@@ -366,12 +366,12 @@ anything = st.builds(
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_looking_twice_at_anything_makes_no_change_and_what_is_kept_can_be_read_again(before, found):
     device = merge(Device(), Sighting(kind="host", name="x", facts=before), 1.0)
-    device = msgspec.structs.replace(device, told=view(device))
+    device = msgspec.structs.replace(device, reported=view(device))
     once = merge(device, Sighting(kind="host", name="x", facts=found), 2.0)
-    _, told = differences(device.told, view(once))
-    once = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(once, told=told)), type=Device)
+    _, told = differences(device.reported, view(once))
+    once = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(once, reported=told)), type=Device)
     twice = merge(once, Sighting(kind="host", name="x", facts=found), 3.0)
-    assert differences(once.told, view(twice))[0] == []
+    assert differences(once.reported, view(twice))[0] == []
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

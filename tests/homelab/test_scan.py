@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorate.config.settings import PRIVATE_NETWORKS
-from quorate.homelab.network import neighbours, nmap, targets
+from quorate.homelab.network import neighbors, nmap, targets
 from quorate.homelab.network.probe import PortState, probe
 from quorate.problems import Problem
 from tests.rigs.homelab import House, house
@@ -159,24 +159,24 @@ def test_neighbours_are_read_from_every_kind_of_table():
         "192.168.1.1      0x1         0x2         02:FC:00:00:00:05     *        eth0\n"
         "192.168.1.9      0x1         0x0         00:00:00:00:00:00     *        eth0\n"
     )
-    assert neighbours.parse_arp_file(kernel) == {"192.168.1.1": "02:fc:00:00:00:05"}
+    assert neighbors.parse_arp_file(kernel) == {"192.168.1.1": "02:fc:00:00:00:05"}
     iproute = (
         "192.168.1.1 dev eth0 lladdr 02:fc:00:00:00:05 REACHABLE\n"
         "fe80::1 dev eth0 lladdr 02:fc:00:00:00:06 router STALE\n"
         "192.168.1.7 dev eth0  FAILED\n"
         "192.168.1.8 dev eth0 lladdr 02:fc:00:00:00:08 FAILED\n"
     )
-    assert neighbours.parse_ip_neigh(iproute) == {"192.168.1.1": "02:fc:00:00:00:05", "fe80::1": "02:fc:00:00:00:06"}
-    assert neighbours.parse_states(iproute) == {
+    assert neighbors.parse_ip_neigh(iproute) == {"192.168.1.1": "02:fc:00:00:00:05", "fe80::1": "02:fc:00:00:00:06"}
+    assert neighbors.parse_states(iproute) == {
         "192.168.1.1": "REACHABLE", "fe80::1": "STALE", "192.168.1.7": "FAILED", "192.168.1.8": "FAILED",
     }  # fmt: skip
     bsd = "? (192.168.1.1) at 2:fc:0:0:0:5 on en0 ifscope [ethernet]\n? (192.168.1.4) at (incomplete) on en0\n"
-    assert neighbours.parse_arp_command(bsd) == {"192.168.1.1": "02:fc:00:00:00:05"}
+    assert neighbors.parse_arp_command(bsd) == {"192.168.1.1": "02:fc:00:00:00:05"}
 
 
 @given(st.text())
 def test_no_text_breaks_the_reading_of_neighbours(text):
-    for parse in (neighbours.parse_arp_file, neighbours.parse_ip_neigh, neighbours.parse_arp_command):
+    for parse in (neighbors.parse_arp_file, neighbors.parse_ip_neigh, neighbors.parse_arp_command):
         assert isinstance(parse(text), dict)
 
 

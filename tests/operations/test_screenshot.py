@@ -56,10 +56,10 @@ async def test_the_screen_of_a_vm_is_seen_as_it_is(tmp_path, version):
         picture.load()
         for place, letter in enumerate("docker01"):
             left = place * consoles.STEP + consoles.STEP - consoles.BLOCK
-            assert picture.getpixel((left, consoles.STEP)) == consoles.colour_of(letter)
+            assert picture.getpixel((left, consoles.STEP)) == consoles.color_of(letter)
             assert picture.getpixel(
                 (left + consoles.BLOCK - 1, consoles.STEP + consoles.BLOCK - 1)
-            ) == consoles.colour_of(letter)
+            ) == consoles.color_of(letter)
             assert picture.getpixel((left - 1, consoles.STEP)) == BLACK
         assert picture.getpixel((639, 399)) == BLACK
 
@@ -97,7 +97,7 @@ async def test_a_wide_screen_is_made_smaller_unless_all_of_it_is_wanted(tmp_path
         assert picture.size == (960, 540)
         assert facts["size"] == "1920x1080"
         assert facts["shown"] == "1/2 of each side; max_width=1920 shows every pixel"
-        assert picture.getpixel((4, 12)) == consoles.colour_of("d")
+        assert picture.getpixel((4, 12)) == consoles.color_of("d")
         _, whole = await screenshot(quorate, guest=102, max_width=1920)
         assert whole.size == (1920, 1080)
 

@@ -30,19 +30,19 @@ def read_credentials(found: Found, warnings: list[str]) -> Token | Password:
 
 def _no_login(found: Found) -> ConfigError:
     some = found.get("user", next(iter(found.values())))[0]
-    needed = f"{some.neighbour('token')} and {some.neighbour('token_secret')}"
+    needed = f"{some.sibling('token')} and {some.sibling('token_secret')}"
     if "user" in found:
-        return ConfigError(f"{some.neighbour('password')} is missing: set it, or set {needed}.")
+        return ConfigError(f"{some.sibling('password')} is missing: set it, or set {needed}.")
     return ConfigError(f"{needed} are missing: set them to an API token (user@realm!name and its secret).")
 
 
 def _token(found: Found, warnings: list[str]) -> Token:
     if "token" not in found:
         given = found["token_secret"][0]
-        raise ConfigError(f"{given.neighbour('token')} is missing: {given.label} needs the token it belongs to.")
+        raise ConfigError(f"{given.sibling('token')} is missing: {given.label} needs the token it belongs to.")
     if "token_secret" not in found:
         given = found["token"][0]
-        raise ConfigError(f"{given.neighbour('token_secret')} is missing: {given.label} needs its secret.")
+        raise ConfigError(f"{given.sibling('token_secret')} is missing: {given.label} needs its secret.")
     user = found["user"][0] if "user" in found else None
     realm = found["realm"][0] if "realm" in found else None
     if len(found.get("user", ())) > 1:
@@ -61,7 +61,7 @@ def _token_id(given: Given, user: Given | None, realm: Given | None) -> str:
     if not is_full:
         if user is None:
             raise ConfigError(
-                f"{given.neighbour('user')} is missing: {given.label} gives only the token's name, so set "
+                f"{given.sibling('user')} is missing: {given.label} gives only the token's name, so set "
                 "the user (user@realm) or write the name as user@realm!name."
             )
         return f"{_user(user, realm)}!{name}"
@@ -74,7 +74,7 @@ def _token_id(given: Given, user: Given | None, realm: Given | None) -> str:
 def _login(found: Found, warnings: list[str]) -> Password:
     if "user" not in found:
         given = found["password"][0]
-        raise ConfigError(f"{given.neighbour('user')} is missing: {given.label} needs the user (user@realm).")
+        raise ConfigError(f"{given.sibling('user')} is missing: {given.label} needs the user (user@realm).")
     realm = found["realm"][0] if "realm" in found else None
     return Password(agreed(found["user"], lambda given: _user(given, realm)), read_secret(found["password"], warnings))
 

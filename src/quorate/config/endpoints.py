@@ -16,7 +16,7 @@ PVE_PORT = 8006
 def read_endpoints(found: Found) -> tuple[str, ...]:
     if "address" not in found:
         some = next(iter(found.values()))[0]
-        raise ConfigError(f"{some.neighbour('address')} is missing: set it to the address of a Proxmox VE node.")
+        raise ConfigError(f"{some.sibling('address')} is missing: set it to the address of a Proxmox VE node.")
     port = found["port"][0] if "port" in found else None
     return agreed(found["address"], lambda given: _endpoints(given, port))
 

@@ -53,7 +53,7 @@ class Given:
     def rank(self) -> Rank:
         return self.source.rank
 
-    def neighbour(self, setting: str) -> str:
+    def sibling(self, setting: str) -> str:
         """The name of another setting in the family of names that this operator uses."""
         if self.source.file is not None and self.source.file.suffix == ".json":
             return JSON_KEYS[setting] + self.source.suffix

@@ -158,7 +158,7 @@ def _report_missing(
 def _held_on_some(path: str, privilege: str, held: Mapping[str, Mapping[str, int]]) -> bool:
     below = path.rstrip("/") + "/"
     pooled = ("/pool/",) if path in ("/vms", "/storage") else ()
-    return any(privilege in rights for at, rights in held.items() if at.startswith((below, *pooled)))
+    return any(privilege in privileges for at, privileges in held.items() if at.startswith((below, *pooled)))
 
 
 def _report_commands(level: str, verdict: Mapping[str, Any], lacks: bool, found: Findings) -> None:

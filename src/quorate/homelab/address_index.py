@@ -110,8 +110,8 @@ class AddressIndex:
         guests = [Guest(cluster, row) for row in await cluster.inventory.guests() if not row.template]
         shown = await gather_bounded(AT_ONCE, [partial(_addresses, cluster, guest) for guest in guests])
         places: list[tuple[str, str, str, int | None]] = []
-        for guest, told in zip(guests, shown, strict=True):
-            places += [("guest", str(guest.vmid), *split_port(place)) for place in told]
+        for guest, addresses in zip(guests, shown, strict=True):
+            places += [("guest", str(guest.vmid), *split_port(place)) for place in addresses]
         return [*nodes, *await self._resolved_members(places)]
 
     async def _nodes_of(self, cluster: Cluster) -> list[Member]:

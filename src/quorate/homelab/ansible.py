@@ -258,9 +258,9 @@ def _jump(folder: Path, jump: SshTarget) -> list[str]:
     return ["ssh", *_options(folder, jump), *key, "-p", str(jump.port), "-l", jump.user, "-W", "[%h]:%p", jump.host]
 
 
-def _diffs(told: Any) -> list[str]:
+def _diffs(reported: Any) -> list[str]:
     shown = []
-    for one in told if isinstance(told, list) else [told] if told else []:
+    for one in reported if isinstance(reported, list) else [reported] if reported else []:
         if not isinstance(one, dict):
             continue
         if prepared := one.get("prepared"):

@@ -154,5 +154,5 @@ class Homelab:
     async def explain(self, problem: Problem) -> Problem:
         if isinstance(problem, PermissionMissing):
             for cluster in self.clusters:
-                cluster.forget_rights()
+                cluster.forget_privileges()
         return problem

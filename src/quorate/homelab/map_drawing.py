@@ -16,10 +16,10 @@ MOST_GUESTS = 60
 """Of one hypervisor."""
 
 # Distinguishable for color-blind people, too (Okabe and Ito).
-ROLE_COLOURS = {
+ROLE_COLORS = {
     "router": "#7A5195", "hypervisor": "#D55E00", "host": "#0072B2", "guest": "#009E73", "device": "#8A8F98",
 }  # fmt: skip
-STATE_COLOURS = {"up": "#2E9E4F", "away": "#C8202F", "stopped": "#B5BAC2", "retired": "#B5BAC2", "unknown": "#B5BAC2"}
+STATE_COLORS = {"up": "#2E9E4F", "away": "#C8202F", "stopped": "#B5BAC2", "retired": "#B5BAC2", "unknown": "#B5BAC2"}
 _INK, _FAINT, _PAPER, _LANE, _EDGE = "#1F2933", "#66707C", "#FFFFFF", "#F4F6F9", "#D5DAE1"
 
 _WIDTH, _MARGIN, _SPINE = 1400.0, 28.0, 44.0
@@ -54,7 +54,7 @@ class Words:
     """Of the baseline."""
     text: str
     size: float = 12.0
-    colour: str = _INK
+    color: str = _INK
     bold: bool = False
     right: bool = False
     """It ends at x."""
@@ -64,14 +64,14 @@ class Words:
 class Dot:
     x: float
     y: float
-    colour: str
+    color: str
     radius: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     points: tuple[tuple[float, float], ...]
-    colour: str = _FAINT
+    color: str = _FAINT
     width: float = 2.0
     dashed: bool = False
 
@@ -113,10 +113,10 @@ def _head(segment: Segment) -> tuple[str, str]:
         one for spot in segment.spots for one in spot.guests if not one.address or one.address_in(segment.network)
     ]
     count = len(segment.spots) + len(segment.visitors) + len(inside)
-    told = [f"{count} device{'' if count == 1 else 's'}"]
-    told += [f"gateway {', '.join(segment.gateways)}"] if segment.gateways else []
-    told += ["prefix assumed"] if segment.assumed else []
-    return segment.network, " · ".join(told)
+    parts = [f"{count} device{'' if count == 1 else 's'}"]
+    parts += [f"gateway {', '.join(segment.gateways)}"] if segment.gateways else []
+    parts += ["prefix assumed"] if segment.assumed else []
+    return segment.network, " · ".join(parts)
 
 
 def _lane(picture: Picture, top: float, head: tuple[str, str], segment: Segment) -> float:
@@ -150,7 +150,7 @@ def _lane(picture: Picture, top: float, head: tuple[str, str], segment: Segment)
 def _card(picture: Picture, x: float, y: float, spot: Spot, visited: str = "") -> None:
     """`visited` is a further segment in which it has an address."""
     there = spot.state in ("up", "unknown")
-    colour = ROLE_COLOURS[spot.role]
+    color = ROLE_COLORS[spot.role]
     room = _CARD - 50
     address = spot.address_in(visited) if visited else spot.address or "no address known"
     if address == spot.name:
@@ -167,15 +167,15 @@ def _card(picture: Picture, x: float, y: float, spot: Spot, visited: str = "") -
             _CARD,
             _CARD_HEIGHT,
             _PAPER,
-            _EDGE if there else STATE_COLOURS["away"],
+            _EDGE if there else STATE_COLORS["away"],
             7,
             dashed=bool(visited) or not there,
         ),
-        Box(x, y + 8, 5, _CARD_HEIGHT - 16, colour, radius=2),
+        Box(x, y + 8, 5, _CARD_HEIGHT - 16, color, radius=2),
         Words(x + 17, y + 23, fitted(spot.name, room, 13.5, bold=True), 13.5, _INK if there else _FAINT, bold=True),
         Words(x + 17, y + 40, fitted(first, room, 11.5), 11.5, _INK if there else _FAINT),
         Words(x + 17, y + 56, fitted(second, room + 16, 11), 11, _FAINT),
-        Dot(x + _CARD - 17, y + 18, STATE_COLOURS[spot.state]),
+        Dot(x + _CARD - 17, y + 18, STATE_COLORS[spot.state]),
     ]
 
 
@@ -186,15 +186,15 @@ def _block(picture: Picture, x: float, y: float, spot: Spot) -> float:
     rows = -(-(len(shown) + bool(more)) // _CHIP_COLUMNS)
     height = _BLOCK_HEAD + rows * (_CHIP_HEIGHT + _CHIP_GAP) + 6
     running = sum(one.state == "up" for one in spot.guests)
-    told = " · ".join(filter(None, (spot.address, spot.system, *_size(spot))))
+    details = " · ".join(filter(None, (spot.address, spot.system, *_size(spot))))
     there = spot.state == "up"
     picture.shapes += [
-        Box(x, y, _BLOCK, height, _PAPER, _EDGE if there else STATE_COLOURS["away"], 7, dashed=not there),
-        Box(x, y + 10, 5, height - 20, ROLE_COLOURS[spot.role], radius=2),
+        Box(x, y, _BLOCK, height, _PAPER, _EDGE if there else STATE_COLORS["away"], 7, dashed=not there),
+        Box(x, y + 10, 5, height - 20, ROLE_COLORS[spot.role], radius=2),
         Words(x + 18, y + 26, fitted(spot.name, _BLOCK - 240, 15, bold=True), 15, bold=True),
-        Words(x + 18, y + 46, fitted(told, _BLOCK - 60, 11.5), 11.5, _FAINT),
+        Words(x + 18, y + 46, fitted(details, _BLOCK - 60, 11.5), 11.5, _FAINT),
         Words(x + _BLOCK - 34, y + 26, f"{running} of {len(spot.guests)} guests running", 11.5, _FAINT, right=True),
-        Dot(x + _BLOCK - 19, y + 22, STATE_COLOURS[spot.state]),
+        Dot(x + _BLOCK - 19, y + 22, STATE_COLORS[spot.state]),
     ]
     width = (_BLOCK - 36 - (_CHIP_COLUMNS - 1) * _CHIP_GAP) / _CHIP_COLUMNS
     for number in range(len(shown) + bool(more)):
@@ -209,12 +209,12 @@ def _block(picture: Picture, x: float, y: float, spot: Spot) -> float:
 
 def _chip(picture: Picture, x: float, y: float, width: float, guest: Spot) -> None:
     there = guest.state == "up"
-    told = " · ".join(filter(None, (guest.address, *_size(guest)))) or guest.state
+    details = " · ".join(filter(None, (guest.address, *_size(guest)))) or guest.state
     picture.shapes += [
         Box(x, y, width, _CHIP_HEIGHT, "#EFF7F4" if there else "#F3F4F6", "#BFE0D4" if there else _EDGE, 5),
         Words(x + 10, y + 18, fitted(guest.name, width - 34, 12, bold=True), 12, _INK if there else _FAINT, bold=True),
-        Words(x + 10, y + 34, fitted(told, width - 16, 10.5), 10.5, _FAINT),
-        Dot(x + width - 13, y + 13, STATE_COLOURS[guest.state], 4),
+        Words(x + 10, y + 34, fitted(details, width - 16, 10.5), 10.5, _FAINT),
+        Dot(x + width - 13, y + 13, STATE_COLORS[guest.state], 4),
     ]
 
 
@@ -228,18 +228,18 @@ def _size(spot: Spot) -> Iterator[str]:
 def _spine(picture: Picture, joined: list[float]) -> None:
     if not joined:
         return
-    x, colour = _MARGIN + 12, ROLE_COLOURS["router"]
-    picture.shapes.append(Line(((x, joined[0]), (x, joined[-1])), colour, 3))
+    x, color = _MARGIN + 12, ROLE_COLORS["router"]
+    picture.shapes.append(Line(((x, joined[0]), (x, joined[-1])), color, 3))
     for y in joined:
-        picture.shapes += [Line(((x, y), (_LANE_X, y)), colour, 3), Dot(x, y, colour, 6)]
+        picture.shapes += [Line(((x, y), (_LANE_X, y)), color, 3), Dot(x, y, color, 6)]
 
 
 def _legend() -> Iterator[Shape]:
-    for row, names in enumerate((tuple(ROLE_COLOURS), ("up", "away", "stopped"))):
+    for row, names in enumerate((tuple(ROLE_COLORS), ("up", "away", "stopped"))):
         x = _WIDTH - _MARGIN - sum(_width(name, 12) + 26 for name in names) + 10
         y = _MARGIN + 14 + row * 22
         for name in names:
-            yield Dot(x, y - 4, STATE_COLOURS[name]) if row else Box(x - 2, y - 10, 5, 12, ROLE_COLOURS[name], radius=2)
+            yield Dot(x, y - 4, STATE_COLORS[name]) if row else Box(x - 2, y - 10, 5, 12, ROLE_COLORS[name], radius=2)
             yield Words(x + 10, y, name, 12, _FAINT)
             x += _width(name, 12) + 26
 
@@ -291,14 +291,14 @@ def _svg_shape(shape: Shape) -> str:
     if isinstance(shape, Words):
         more = (' font-weight="bold"' if shape.bold else "") + (' text-anchor="end"' if shape.right else "")
         return (
-            f'<text x="{shape.x:.0f}" y="{shape.y:.0f}" font-size="{shape.size:g}" fill="{shape.colour}"{more}>'
+            f'<text x="{shape.x:.0f}" y="{shape.y:.0f}" font-size="{shape.size:g}" fill="{shape.color}"{more}>'
             f"{escape(shape.text)}</text>"
         )
     if isinstance(shape, Dot):
-        return f'<circle cx="{shape.x:.0f}" cy="{shape.y:.0f}" r="{shape.radius:g}" fill="{shape.colour}"/>'
+        return f'<circle cx="{shape.x:.0f}" cy="{shape.y:.0f}" r="{shape.radius:g}" fill="{shape.color}"/>'
     dash = ' stroke-dasharray="6 4"' if shape.dashed else ""
     points = " ".join(f"{x:.0f},{y:.0f}" for x, y in shape.points)
-    stroke = f'fill="none" stroke="{shape.colour}" stroke-width="{shape.width:g}"{dash}'
+    stroke = f'fill="none" stroke="{shape.color}" stroke-width="{shape.width:g}"{dash}'
     return f'<polyline points="{points}" {stroke}/>'
 
 
@@ -322,8 +322,8 @@ def mermaid(map_: Sitemap) -> str:
     lanes = [*((one.network, one.spots) for one in map_.segments), ("no address known", map_.unplaced)]
     for index, (name, spots) in enumerate(lane for lane in lanes if lane[1]):
         lines += [f'  subgraph s{index}["{name}"]', *(line for spot in spots for line in node(spot, "    ")), "  end"]
-    styles = [f"  classDef {role} stroke:{colour},stroke-width:2px" for role, colour in ROLE_COLOURS.items()]
-    return "\n".join([*lines, *styles, f"  classDef gone stroke:{STATE_COLOURS['away']},stroke-dasharray:4 3"])
+    styles = [f"  classDef {role} stroke:{color},stroke-width:2px" for role, color in ROLE_COLORS.items()]
+    return "\n".join([*lines, *styles, f"  classDef gone stroke:{STATE_COLORS['away']},stroke-dasharray:4 3"])
 
 
 def _quoted(text: str) -> str:

@@ -42,14 +42,14 @@ def png(picture: Picture) -> bytes:
                 )  # fmt: skip
             elif isinstance(shape, Words):
                 axes.text(
-                    shape.x, shape.y, shape.text, fontsize=shape.size * _POINTS, color=shape.colour, zorder=depth,
+                    shape.x, shape.y, shape.text, fontsize=shape.size * _POINTS, color=shape.color, zorder=depth,
                     fontweight="bold" if shape.bold else "normal", ha="right" if shape.right else "left", va="baseline",
                 )  # fmt: skip
             elif isinstance(shape, Dot):
-                axes.add_patch(Circle((shape.x, shape.y), shape.radius, color=shape.colour, linewidth=0, zorder=depth))
+                axes.add_patch(Circle((shape.x, shape.y), shape.radius, color=shape.color, linewidth=0, zorder=depth))
             else:
                 xs, ys = zip(*shape.points, strict=True)
-                axes.add_line(Line2D(xs, ys, color=shape.colour, linewidth=shape.width * _POINTS, zorder=depth))
+                axes.add_line(Line2D(xs, ys, color=shape.color, linewidth=shape.width * _POINTS, zorder=depth))
         figure.savefig(drawn, format="png")
     small = io.BytesIO()
     few = Image.open(drawn).convert("RGB").quantize(palette=_palette(picture), dither=Image.Dither.NONE)
@@ -62,7 +62,7 @@ def _palette(picture: Picture) -> Image.Image:
     names = dict.fromkeys(
         name
         for shape in picture.shapes
-        for name in ((shape.fill, shape.edge) if isinstance(shape, Box) else (shape.colour,))
+        for name in ((shape.fill, shape.edge) if isinstance(shape, Box) else (shape.color,))
         if name != "none"
     )
     steps = max(1, 256 // len(names))

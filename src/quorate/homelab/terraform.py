@@ -179,10 +179,10 @@ class Workspace:
     async def _outputs(self) -> dict[str, Any]:
         try:
             _, out, _ = await self._run(("output", "-json", "-no-color"), {}, 60.0)
-            told = read_json(out, dict[str, dict[str, Any]])
+            outputs = read_json(out, dict[str, dict[str, Any]])
         except (Problem, Unreadable):
             return {}
-        shown = {name: "(sensitive)" if one.get("sensitive") else one.get("value") for name, one in told.items()}
+        shown = {name: "(sensitive)" if one.get("sensitive") else one.get("value") for name, one in outputs.items()}
         return {"outputs": dict(list(shown.items())[:SHOWN])} if shown else {}
 
     # -- files -----------------------------------------------------------------------------------------------------
@@ -243,10 +243,10 @@ class Workspace:
     async def _show_plan(self, file: Path, seconds: float) -> dict[str, Any]:
         _, out, _ = await self._run(("show", "-json", "-no-color", str(file)), {}, seconds)
         try:
-            told: dict[str, Any] = read_json(out, dict[str, Any])
+            plan: dict[str, Any] = read_json(out, dict[str, Any])
         except Unreadable as fault:
             raise ServerFailed(f"The plan from {self.program} {fault}") from None
-        return told
+        return plan
 
     async def _run(self, argv: tuple[str, ...], variables: Mapping[str, str], seconds: float) -> tuple[int, bytes, str]:
         surroundings = {**_surroundings(), **variables}
@@ -281,9 +281,9 @@ def _read(digest: str, shown: Mapping[str, Any]) -> SavedPlan:
     )
 
 
-def _changes(told: Any) -> tuple[Change, ...]:
+def _changes(listed: Any) -> tuple[Change, ...]:
     found = []
-    for one in told or ():
+    for one in listed or ():
         change = one.get("change", {})
         actions = change.get("actions", [])
         action = "replace" if {"create", "delete"} <= set(actions) else _ACTIONS.get("".join(actions[:1]))

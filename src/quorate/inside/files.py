@@ -56,7 +56,7 @@ async def write(
     """Replace a file atomically: a reader sees the old content or the new, never a part. An append is not atomic."""
     windows = transport.system == "windows"
     if windows:
-        windows_files.refuse_rights(owner, mode)
+        windows_files.refuse_ownership(owner, mode)
         place = await windows_files.prepare(transport, path, parents=parents, append=append)
     else:
         place = await posix_files.prepare(transport, path, parents=parents, append=append)

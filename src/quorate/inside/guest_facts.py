@@ -72,8 +72,8 @@ async def system_facts(transport: Transport, label: str) -> SystemFacts:
 
 async def network_facts(transport: Transport, label: str) -> NetworkFacts:
     if transport.system == "windows":
-        told = await ask(transport, "Reading the network", _WINDOWS_NETWORK)
-        gateways, dns, search = ([str(one) for one in told.get(key) or []] for key in ("gateways", "dns", "search"))
+        reported = await ask(transport, "Reading the network", _WINDOWS_NETWORK)
+        gateways, dns, search = ([str(one) for one in reported.get(key) or []] for key in ("gateways", "dns", "search"))
         return NetworkFacts(gateways=gateways, dns=dns, search=search)
     answers = await collect_answers(transport, label, sections=("network",))
     found = read_facts(answers, ("network",)).network
@@ -100,14 +100,14 @@ def _posix_system(found: Facts, kernel_name: str) -> SystemFacts:
 
 
 async def _windows_system(transport: Transport) -> SystemFacts:
-    told = await ask(transport, "Reading the system", _WINDOWS_SYSTEM)
-    total, free = int(told["total"]) * _KIB, int(told["free"]) * _KIB
+    reported = await ask(transport, "Reading the system", _WINDOWS_SYSTEM)
+    total, free = int(reported["total"]) * _KIB, int(reported["free"]) * _KIB
     return SystemFacts(
-        os=str(told["os"]),
-        hostname=str(told["hostname"]),
-        uptime=float(told["uptime"]),
-        load=str(told["load"]),
-        cpus=int(told["cpus"]),
+        os=str(reported["os"]),
+        hostname=str(reported["hostname"]),
+        uptime=float(reported["uptime"]),
+        load=str(reported["load"]),
+        cpus=int(reported["cpus"]),
         memory_total=total,
         memory_used=total - free,
     )

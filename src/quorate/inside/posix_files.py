@@ -120,8 +120,8 @@ async def prepare(transport: Transport, path: str, *, parents: bool, append: boo
     output = await transport.run(command)
     if output.exit_code != 0:
         raise _unprepared(output, path)
-    target, told, temporary = (_plain(part, path) for part in output.stdout.split(b"\0"))
-    old = _entry(told.encode(), b"") if told else None
+    target, status, temporary = (_plain(part, path) for part in output.stdout.split(b"\0"))
+    old = _entry(status.encode(), b"") if status else None
     if old is not None and old.type != "file":
         if temporary:
             await discard(transport, temporary)
@@ -162,9 +162,9 @@ async def finish(transport: Transport, place: WriteTarget, *, owner: str | None,
     """Move the temporary file over the target, with the owner and mode of the old file."""
     old = place.old
     keeps = f"{old.owner}:{old.group}" if old else ""
-    rights = old.mode if old else _NEW_MODE
+    old_mode = old.mode if old else _NEW_MODE
     output = await transport.run(
-        script(_FINISH, place.temporary, place.target, _kept_group(owner, old) or keeps, mode or rights, str(size))
+        script(_FINISH, place.temporary, place.target, _kept_group(owner, old) or keeps, mode or old_mode, str(size))
     )
     if output.exit_code == _OTHER_WAY:
         raise GuestRefused(

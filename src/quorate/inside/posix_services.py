@@ -159,8 +159,8 @@ def _columns(line: str, count: int) -> list[str]:
 
 
 def _of_openrc(name: str, parts: list[str]) -> Service:
-    told, code, levels = parts[0], parts[1], parts[2]
-    match = _OPENRC_STATUS.search(told)
+    status, code, levels = parts[0], parts[1], parts[2]
+    match = _OPENRC_STATUS.search(status)
     # A service may print its own status text; then the code decides: 0 is running, 3 is stopped.
     word = match[1] if match else {"0": "started", "3": "stopped", "32": "crashed"}.get(code, "unknown")
     log = _last_lines(parts[3]) if len(parts) > 3 else []

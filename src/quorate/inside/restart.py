@@ -1,4 +1,4 @@
-"""Restarting a machine, and telling whether it has been restarted."""
+"""Restarting a machine, and finding out whether it has been restarted."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ of_runit() {
   [ -n "$runit" ] || return 1
   [ -d "$runit/$1" ] || [ -d "/etc/sv/$1" ] || return 1
   starts=disabled; if [ -d "$runit/$1" ] && [ ! -e "$runit/$1/down" ]; then starts=enabled; fi
-  told=$(sv status "$runit/$1" 2>/dev/null)
-  row runit "$1" "${told%%:*}" "$(pid_in "$told")" "$starts"
+  reply=$(sv status "$runit/$1" 2>/dev/null)
+  row runit "$1" "${reply%%:*}" "$(pid_in "$reply")" "$starts"
 }
 of_s6() {
   [ -n "$s6" ] && [ -d "$s6/$1" ] || return 1
   starts=enabled; if [ -e "$s6/$1/down" ]; then starts=disabled; fi
-  told=$(s6-svstat "$s6/$1" 2>/dev/null)
-  row s6 "$1" "${told%% *}" "$(pid_in "$told")" "$starts"
+  reply=$(s6-svstat "$s6/$1" 2>/dev/null)
+  row s6 "$1" "${reply%% *}" "$(pid_in "$reply")" "$starts"
 }
 init_file() {
   for at in "/etc/init.d/$1" "/etc/init.d/S"[0-9][0-9]"$1"; do
@@ -96,9 +96,9 @@ init-enable|init-disable)
 init-*) file=$(init_file "$1") || exit {_NO_SERVICE}
   set -- "$file" "$3" "$1"
   case $file in */S[0-9][0-9]*) ;; *) if command -v service >/dev/null; then set -- service "$3" "$2"; fi;; esac
-  told=$(mktemp) || exit
-  if [ "$1" = service ]; then service "$2" "$3" </dev/null >"$told" 2>&1; else "$1" "$2" </dev/null >"$told" 2>&1; fi
-  code=$?; cat "$told" >&2; rm -f "$told"; exit "$code";;
+  output=$(mktemp) || exit
+  if [ "$1" = service ]; then service "$2" "$3" </dev/null >"$output" 2>&1; else "$1" "$2" </dev/null >"$output" 2>&1;
+  fi code=$?; cat "$output" >&2; rm -f "$output"; exit "$code";;
 esac
 """
 

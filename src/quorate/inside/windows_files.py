@@ -61,15 +61,15 @@ async def list_folder(transport: Transport, path: str) -> Listing:
     return Listing([_entry(one) for one in answer["entries"]], bool(answer["cut"]))
 
 
-def _entry(told: Mapping[str, Any]) -> Entry:
+def _entry(item: Mapping[str, Any]) -> Entry:
     return Entry(
-        name=str(told["name"]).encode("utf-8", "replace"),
-        type="link" if told["link"] else "folder" if told["folder"] else "file",
-        size=int(told["size"]),
-        modified=float(told["modified"]),
-        mode=str(told["attributes"]),
-        owner=str(told.get("owner") or ""),
-        target=str(told["target"] or "") if told["link"] else "",
+        name=str(item["name"]).encode("utf-8", "replace"),
+        type="link" if item["link"] else "folder" if item["folder"] else "file",
+        size=int(item["size"]),
+        modified=float(item["modified"]),
+        mode=str(item["attributes"]),
+        owner=str(item.get("owner") or ""),
+        target=str(item["target"] or "") if item["link"] else "",
     )
 
 
@@ -91,7 +91,7 @@ async def discard(transport: Transport, path: str) -> None:
     await ask(transport, f"Removing {path}", _DISCARD, path=path)
 
 
-def refuse_rights(owner: str | None, mode: str | None) -> None:
+def refuse_ownership(owner: str | None, mode: str | None) -> None:
     if owner or mode:
         raise BadArgument(
             "mode and owner are not supported on Windows", next_step=Advice("Omit them, and run icacls", GUEST_EXEC)

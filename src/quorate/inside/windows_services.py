@@ -55,7 +55,7 @@ async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Serv
 
 
 async def every(transport: Transport) -> list[Service]:
-    return [_service(told) for told in (await ask(transport, "Listing the services", _LIST))["services"]]
+    return [_service(row) for row in (await ask(transport, "Listing the services", _LIST))["services"]]
 
 
 async def act(transport: Transport, service: Service, action: str, *, seconds: float) -> None:
@@ -66,17 +66,17 @@ async def act(transport: Transport, service: Service, action: str, *, seconds: f
     )
 
 
-def _service(told: Mapping[str, Any]) -> Service:
-    code = int(told["code"])
+def _service(row: Mapping[str, Any]) -> Service:
+    code = int(row["code"])
     return Service(
-        name=str(told["name"]),
+        name=str(row["name"]),
         manager="windows",
-        state=_STATES.get(str(told["state"]), str(told["state"])),
-        detail=str(told["state"]),
-        enabled=_STARTS.get(str(told["start"]), str(told["start"])),
-        description=str(told["title"]),
-        pid=int(told["pid"]),
-        result="" if code in _NO_ERROR or told["state"] == "Running" else f"exit code {code}",
-        busy=str(told["state"]).endswith("Pending"),
-        log=[str(line) for line in told.get("log") or []],
+        state=_STATES.get(str(row["state"]), str(row["state"])),
+        detail=str(row["state"]),
+        enabled=_STARTS.get(str(row["start"]), str(row["start"])),
+        description=str(row["title"]),
+        pid=int(row["pid"]),
+        result="" if code in _NO_ERROR or row["state"] == "Running" else f"exit code {code}",
+        busy=str(row["state"]).endswith("Pending"),
+        log=[str(line) for line in row.get("log") or []],
     )

@@ -73,7 +73,7 @@ def _draw_panel(axes: Axes, panel: Panel, zone: datetime.tzinfo) -> None:
         axes.plot(
             [datetime.datetime.fromtimestamp(time, zone) for time in line.times],  # type: ignore[arg-type]
             line.values,
-            color=COLORS[line.colour % len(COLORS)],
+            color=COLORS[line.color % len(COLORS)],
             linestyle=_DASHED if line.dashed else "-",
             linewidth=1.3,
             solid_joinstyle="round",
@@ -94,7 +94,7 @@ def _any_height(panel: Panel) -> bool:
 def _legend(axes: Axes, panel: Panel) -> None:
     """Next to the panel, where it never hides a line."""
     handles = [
-        Line2D([], [], color=COLORS[line.colour % len(COLORS)], linestyle=_DASHED if line.dashed else "-")
+        Line2D([], [], color=COLORS[line.color % len(COLORS)], linestyle=_DASHED if line.dashed else "-")
         for line in panel.lines
     ]
     labels = [line.label for line in panel.lines]

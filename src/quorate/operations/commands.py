@@ -208,7 +208,7 @@ def _overtime(output: Output, spent: float, timeout: float | None) -> dict[str, 
     return {"timed_out": f"It was killed after {duration(timeout)}, its time limit"}
 
 
-# -- telling -----------------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 def output_facts(output: Output, *, ended: bool = True) -> dict[str, Any]:

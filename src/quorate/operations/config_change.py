@@ -108,13 +108,13 @@ def live_and_waiting(guest: Guest, names: Iterable[str]) -> Callable[[], Awaitab
             return {"changed": changed, "status": status}
         waiting = values.pending_changes(await guest.get("pending"))
         late = {name: waiting[name] for name in changed if name in waiting}
-        told: dict[str, Any] = {"live": [name for name in changed if name not in waiting]}
+        facts: dict[str, Any] = {"live": [name for name in changed if name not in waiting]}
         if late:
-            told["waits_for_restart"] = late
-            told["next"] = Advice(
+            facts["waits_for_restart"] = late
+            facts["next"] = Advice(
                 "A reboot from inside the guest does not apply it", GUEST_POWER(guest=guest.vmid, action="reboot")
             )
-        return told
+        return facts
 
     return look
 

@@ -97,11 +97,11 @@ def write_action(
         )
 
     verb = "Append" if append else "Write"
-    rights = "".join(f" {name}={value}" for name, value in (("mode", mode), ("owner", owner)) if value)
+    ownership = "".join(f" {name}={value}" for name, value in (("mode", mode), ("owner", owner)) if value)
     return machine_action(
         machine,
         f"{verb} {len(data)} bytes to {path} on {machine_label(machine)}",
-        f"{into.description}: {verb.lower()} {len(data)} bytes to {path}{rights}",
+        f"{into.description}: {verb.lower()} {len(data)} bytes to {path}{ownership}",
         perform,
         writes=True,
         opens=not rules.allows_write(path),
@@ -163,8 +163,8 @@ def content_bytes(content: str, encoding: Encoding) -> bytes:
     try:
         data = base64.b64decode(content, validate=True) if encoding == "base64" else content.encode()
     except (binascii.Error, ValueError):
-        told = "base64" if encoding == "base64" else "valid text (it contains an invalid Unicode surrogate)"
-        raise BadArgument(f"The content is not {told}", next_step="Nothing was written") from None
+        form = "base64" if encoding == "base64" else "valid text (it contains an invalid Unicode surrogate)"
+        raise BadArgument(f"The content is not {form}", next_step="Nothing was written") from None
     if len(data) > MOST_WRITTEN:
         raise BadArgument(
             f"The content has {size(len(data))}; the limit is {size(MOST_WRITTEN)}",

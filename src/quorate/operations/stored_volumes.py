@@ -207,5 +207,5 @@ async def require(pve: Cluster, what: str, path: str, *privileges: str) -> None:
     """Check a privilege that PVE checks only in its code: report what is missing before PVE does."""
     lacking = [privilege for privilege in privileges if not await pve.may(path, privilege)]
     if lacking:
-        pve.forget_rights()
+        pve.forget_privileges()
         raise await pve.refusal(what, path, lacking)

@@ -26,7 +26,7 @@ class ApprovalPending(Problem):
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
+class ApprovalGrant:
     """Why a call may proceed, for the audit trail."""
 
     how: str
@@ -75,9 +75,9 @@ class Approver:
     def needed(self, risk: Risk) -> bool:
         return risk is Risk.DESTROY or (self.settings().also_changes and risk is Risk.CHANGE)
 
-    async def consent(
+    async def obtain(
         self, request: ApprovalRequest, backend: Backend, exchange: Exchange, *, token: str | None, seconds: float
-    ) -> Consent:
+    ) -> ApprovalGrant:
         """Return if an authorized person agreed to exactly this; otherwise raise what is missing."""
         if self.mode is Mode.NONE:
             return self._switched_off
@@ -92,7 +92,7 @@ class Approver:
                 f"The approval {answered.id} cannot be used: {used}",
                 next_step="Nothing was done; call again to ask again",
             )
-        return Consent("approved", answered.id, answered.answered_by or "")
+        return ApprovalGrant("approved", answered.id, answered.answered_by or "")
 
     @property
     def asks(self) -> bool:
@@ -108,8 +108,8 @@ class Approver:
         return str(self._switched_off) if self.mode is Mode.NONE else "not asked for"
 
     @property
-    def _switched_off(self) -> Consent:
-        return Consent("none", by=self.settings().opted_in or "the operator, who switched approvals off")
+    def _switched_off(self) -> ApprovalGrant:
+        return ApprovalGrant("none", by=self.settings().opted_in or "the operator, who switched approvals off")
 
     async def announce(self, request: ApprovalRequest, backend: Backend, caller: Caller) -> dict[str, Any]:
         """For the result of a dry run: how approval works; in token mode the token, shown once."""
@@ -123,7 +123,7 @@ class Approver:
             row = await self.approvals.answer(row.id, True, DRY_RUN)
         return {"plan_token": row.id, "next": "Read the plan; to do exactly this, call again with this plan_token"}
 
-    async def _by_token(self, request: Request, token: str | None) -> Consent:
+    async def _by_token(self, request: Request, token: str | None) -> ApprovalGrant:
         if token is None:
             raise Refused(
                 f"{request.tool} needs the plan token of its dry run",
@@ -136,7 +136,7 @@ class Approver:
                 f"The plan token is not valid for this call: {used}",
                 next_step="Call again with dry_run=true; the new plan comes with a new token. Nothing was done",
             )
-        return Consent("plan token", token)
+        return ApprovalGrant("plan token", token)
 
     async def _answered(self, asked: Request, request: ApprovalRequest, exchange: Exchange, seconds: float) -> Approval:
         """The approval, once granted."""

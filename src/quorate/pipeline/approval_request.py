@@ -11,7 +11,7 @@ from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk
 from quorate.pipeline.caller import Caller, Question
 from quorate.pipeline.differences import Difference
-from quorate.pipeline.question import GUESTS, question, targets_of, word_of_consent
+from quorate.pipeline.question import GUESTS, confirmation_word, question, targets_of
 from quorate.pipeline.sanitization import spelled_out
 from quorate.problems import NotFound
 from quorate.pve.cluster import Cluster
@@ -50,13 +50,13 @@ class ApprovalRequest:
             self.summary,
             self.lines,
             self.remarks,
-            word_of_consent(self.plan),
+            confirmation_word(self.plan),
             self.differences,
         )
 
     def question(self, row: Approval) -> Question:
         """For the person at the client."""
-        word = word_of_consent(self.plan)
+        word = confirmation_word(self.plan)
         return Question(row.id, question(row, word), word)
 
     async def identity(self, backend: Backend) -> str:

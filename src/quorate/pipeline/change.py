@@ -13,7 +13,7 @@ from quorate.operations.plan import Action, Call, Plan, in_wire_form
 from quorate.operations.registry import Risk
 from quorate.operations.undoable import can_be_undone, observe_all, replaced
 from quorate.pipeline import responses
-from quorate.pipeline.approval import ApprovalPending, Consent
+from quorate.pipeline.approval import ApprovalGrant, ApprovalPending
 from quorate.pipeline.approval_request import ApprovalRequest
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.authorization import Verdict, authorize, effects_of, reach_of
@@ -146,9 +146,9 @@ class ChangeRun:
             return Result(facts, record.outcome, failed=bool(plan.failures))
         await self._journal.freeze.require_none()  # before anybody is asked
         deadline = self._clock.monotonic() + self._wait_seconds(wait)
-        consent: Consent | None = None
+        grant: ApprovalGrant | None = None
         if self._approver.needed(risk):
-            consent = await self._obtain_consent(site, request, deadline)
+            grant = await self._obtain_approval(site, request, deadline)
             (await self._authorize(site, plan)).require(at_most=risk)  # the person took their time
             await self._journal.freeze.require_none()
         if risk is Risk.DESTROY:
@@ -163,7 +163,7 @@ class ChangeRun:
         record.applied()
         if before and record.outcome in (Outcome.DONE, Outcome.WARNINGS):
             record.replaced = replaced(before, await self._observed(site, plan))
-        return await self._result(plan, {**({"approval": str(consent)} if consent else {}), **self._undo_id(plan)})
+        return await self._result(plan, {**({"approval": str(grant)} if grant else {}), **self._undo_id(plan)})
 
     def _undo_id(self, plan: Plan) -> dict[str, str]:
         """The id for change_undo, if that could revert it."""
@@ -201,13 +201,13 @@ class ChangeRun:
         text = step_line(step, risk)
         return self._sanitizer.command(text) if runs_code(step) else str(self._sanitizer.sanitize(text))
 
-    async def _obtain_consent(self, site: Site, request: ApprovalRequest, deadline: float) -> Consent:
+    async def _obtain_approval(self, site: Site, request: ApprovalRequest, deadline: float) -> ApprovalGrant:
         if self._approver.asks:
             request = await self._with_briefing(site, request)
         seconds = min(max(0.0, deadline - self._clock.monotonic()), APPROVAL_SECONDS)
         exchange = replace(self._call.exchange, report=self._call.report)
         try:
-            consent = await self._approver.consent(
+            grant = await self._approver.obtain(
                 request, site.backend, exchange, token=self._call.plan_token, seconds=seconds
             )
         except ApprovalPending as problem:
@@ -216,8 +216,8 @@ class ChangeRun:
         except Problem as problem:
             self._record.not_approved(str(problem.facts.get("approval", "")))
             raise
-        self._record.approval = str(consent)
-        return consent
+        self._record.approval = str(grant)
+        return grant
 
     async def _with_briefing(self, site: Site, request: ApprovalRequest) -> ApprovalRequest:
         """With everything that the person has to know, unless it is more than anybody reads."""

@@ -144,7 +144,7 @@ async def _members(cluster: Cluster, params: Mapping[str, Any]) -> Trace:
     return _all_there(wanted, members, removed=_is_true(params.get("delete")))
 
 
-async def _rights(cluster: Cluster, params: Mapping[str, Any]) -> Trace:
+async def _acl_entries(cluster: Cluster, params: Mapping[str, Any]) -> Trace:
     """PUT /access/acl: roles are granted or revoked on a path."""
     rows = await cluster.get("/access/acl")
     given = {(str(row.get("roleid")), str(row.get("ugid"))) for row in rows if row.get("path") == params.get("path")}
@@ -155,7 +155,7 @@ async def _rights(cluster: Cluster, params: Mapping[str, Any]) -> Trace:
 
 _READERS: dict[tuple[str, str], Callable[[Cluster, Mapping[str, Any]], Awaitable[Trace]]] = {
     ("PUT", "/pools"): _members,
-    ("PUT", "/access/acl"): _rights,
+    ("PUT", "/access/acl"): _acl_entries,
 }
 
 

@@ -26,7 +26,7 @@ async def _check(cluster: Cluster, plan: Plan) -> None:
     for call in plan.api_calls:
         endpoint, values = _endpoint(facts, call)
         _check_parameters(call, endpoint, values)
-        await _check_rights(cluster, call, endpoint, values, pools)
+        await _check_privileges(cluster, call, endpoint, values, pools)
         if new := call.params.get("pool") and (call.params.get("newid") or call.params.get("vmid")):
             pools[f"/vms/{new}"] = f"/pool/{call.params['pool']}"  # from then on the guest has the pool's privileges
 
@@ -50,7 +50,7 @@ def _check_parameters(call: Call, endpoint: Endpoint, values: Mapping[str, Any])
         )
 
 
-async def _check_rights(
+async def _check_privileges(
     cluster: Cluster, call: Call, endpoint: Endpoint, values: Mapping[str, Any], pools: Mapping[str, str]
 ) -> None:
     identity = cluster.client.identity

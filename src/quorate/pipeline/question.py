@@ -85,7 +85,7 @@ def _render(name: str, text: str) -> str:
     return shortened(text, LONGEST_VALUE) if name in FREE_TEXT else text
 
 
-def word_of_consent(plan: Plan) -> str:
+def confirmation_word(plan: Plan) -> str:
     """What the person types: the name of the only target, or the number of steps."""
     names = {target.name if _is_a_word(target.name) else target.id for target in targets_of(plan)}
     return names.pop() if len(names) == 1 else f"yes to {len(plan.calls)} steps"

@@ -109,8 +109,8 @@ def _table(plan: Plan, lanes: list[Sequence[Step]]) -> dict[str, Any]:
     ]
     described.sort(key=lambda one: (one[0].problem is None, one[1].get("exit_code", 0) == 0))
     for step, facts in described:
-        told = [facts.get(name, "") for name in plan.columns]
-        rows.append([str(step.call.target), str(step.state), *told, facts.get("why", facts.get("note", ""))])
+        cells = [facts.get(name, "") for name in plan.columns]
+        rows.append([str(step.call.target), str(step.state), *cells, facts.get("why", facts.get("note", ""))])
     filled = [index for index in range(len(columns)) if any(row[index] not in ("", None) for row in rows)]
     return {"columns": [columns[index] for index in filled], "rows": [[row[index] for index in filled] for row in rows]}
 

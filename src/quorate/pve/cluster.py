@@ -31,7 +31,7 @@ from quorate.ssh.access import SshAccess
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
 
-RIGHTS_LIFE_SECONDS = 60.0
+PRIVILEGES_LIFE_SECONDS = 60.0
 VERSION_LIFE_SECONDS = 600.0
 STATUS, CONFIG = "status/current", "config"
 
@@ -79,9 +79,9 @@ class Cluster:
         self._inventory: Inventory | None = None
         self._version: dict[str, Any] | None = None
         self._version_due = 0.0
-        self._rights: dict[str, Mapping[str, int]] = {}
-        self._rights_read_at = float("-inf")
-        self._reading_rights = asyncio.Lock()
+        self._privileges: dict[str, Mapping[str, int]] = {}
+        self._privileges_read_at = float("-inf")
+        self._reading_privileges = asyncio.Lock()
         self.reserved_vmids: set[int] = set()
         """Ids chosen by calls in progress, so that two of them never choose the same."""
         self.own_tasks = OwnTasks()
@@ -202,30 +202,30 @@ class Cluster:
     def forget(self, changed: Iterable[int] = ()) -> None:
         self.inventory.forget(changed)
 
-    # -- rights ----------------------------------------------------------------------------------------------------
+    # -- privileges ----------------------------------------------------------------------------------------------------
 
     async def may(self, path: str, privilege: str) -> bool:
         """Whether our credentials hold `privilege` on `path`."""
-        rights = await self._known_rights()
-        if privilege in _granted(rights, path):
+        held = await self._known_privileges()
+        if privilege in _granted(held, path):
             return True
         # Privileges through a pool show only when PVE is asked for that exact path.
-        if path not in rights:
-            rights[path] = (await self.get("/access/permissions", path=path)).get(path, {})
-        return privilege in rights[path]
+        if path not in held:
+            held[path] = (await self.get("/access/permissions", path=path)).get(path, {})
+        return privilege in held[path]
 
     async def refusal(
         self, asked: str, path: str, privileges: list[str] | tuple[str, ...], *, any_of: bool = False
     ) -> PermissionMissing:
         """The error for credentials that lack `privileges` on `path`, with the command that grants them."""
         held = (await self.get("/access/permissions", path=path)).get(path, {})
-        self.forget_rights()  # so that the next attempt sees a new grant
+        self.forget_privileges()  # so that the next attempt sees a new grant
         role = await self._role_to_extend(path, held) if held else None
         return permission_missing(asked, self.client.identity, path, privileges, any_of=any_of, held=held, role=role)
 
     async def explain(self, problem: Problem) -> Problem:
         if isinstance(problem, PermissionMissing) and problem.facts.get("status") == HTTPStatus.FORBIDDEN:
-            self.forget_rights()
+            self.forget_privileges()
             if path := problem.facts.get("path"):
                 privileges = problem.facts["privileges"]
                 with suppress(Problem):
@@ -245,26 +245,26 @@ class Cluster:
         alike = [role for role in own if own[role] == {*held}] if not entries else []
         return next((role for role in (*granted, *alike) if role in own), None)
 
-    def forget_rights(self) -> None:
-        self._rights_read_at = float("-inf")
+    def forget_privileges(self) -> None:
+        self._privileges_read_at = float("-inf")
 
-    async def _known_rights(self) -> dict[str, Mapping[str, int]]:
-        async with self._reading_rights:  # concurrent calls share one request
-            if self.clock.monotonic() - self._rights_read_at > RIGHTS_LIFE_SECONDS:
-                self._rights = dict(await self.get("/access/permissions"))
-                self._rights_read_at = self.clock.monotonic()
-            return self._rights
+    async def _known_privileges(self) -> dict[str, Mapping[str, int]]:
+        async with self._reading_privileges:  # concurrent calls share one request
+            if self.clock.monotonic() - self._privileges_read_at > PRIVILEGES_LIFE_SECONDS:
+                self._privileges = dict(await self.get("/access/permissions"))
+                self._privileges_read_at = self.clock.monotonic()
+            return self._privileges
 
 
-def _granted(rights: Mapping[str, Mapping[str, int]], path: str) -> set[str]:
+def _granted(held: Mapping[str, Mapping[str, int]], path: str) -> set[str]:
     """What the closest known path at or above `path` grants; from above only what propagates."""
-    if path in rights:
-        return set(rights[path])
+    if path in held:
+        return set(held[path])
     at = path
     while at != "/":
         at = at.rpartition("/")[0] or "/"
-        if at in rights:
-            return {privilege for privilege, propagates in rights[at].items() if propagates}
+        if at in held:
+            return {privilege for privilege, propagates in held[at].items() if propagates}
     return set()
 
 

@@ -39,7 +39,7 @@ _RAW, _DESKTOP_SIZE = 0, -223
 # 32 bits a pixel, 24 of them used; little-endian, true color, 255 for each; red in the first byte, then green, blue.
 _PIXEL_FORMAT = struct.pack(">BBBBHHHBBB3x", 32, 24, 0, 1, 255, 255, 255, 0, 8, 16)
 _SET_PIXEL_FORMAT, _SET_ENCODINGS, _ASK = 0, 2, 3
-_UPDATE, _COLOURS, _BELL, _CUT_TEXT = range(4)
+_UPDATE, _COLORS, _BELL, _CUT_TEXT = range(4)
 
 Reading = Generator[int, bytes, None]
 """Yields the number of bytes that it needs next, and receives them."""
@@ -153,7 +153,7 @@ class RfbClient:
         kind = (yield 1)[0]
         if kind == _UPDATE:
             yield from self._update()
-        elif kind == _COLOURS:
+        elif kind == _COLORS:
             (count,) = struct.unpack(">3xH", (yield 5))
             yield count * 6
         elif kind == _CUT_TEXT:

@@ -64,8 +64,8 @@ class _FilteredCluster(Cluster):
     async def explain(self, problem: Problem) -> Problem:
         return await self._original.explain(problem)
 
-    def forget_rights(self) -> None:
-        self._original.forget_rights()
+    def forget_privileges(self) -> None:
+        self._original.forget_privileges()
 
 
 class _FilteredInventory(Inventory):

@@ -70,7 +70,7 @@ _WHOLE_NODE: Final = re.compile(r"/nodes/{node}/(?:start|stop|suspend|migrate)al
 _WHOLE_CLUSTER: Final = re.compile(r"/cluster/bulk-action/guest/\w+|/nodes/{node}/storage/{storage}/prunebackups")
 _WITHOUT_HARM: Final = re.compile(r"/nodes/{node}/status|/cluster/ha/status/(?:arm|disarm)-ha")
 """Guests are shut down cleanly, or lose the guard of HA; nothing of them is destroyed."""
-_TELLS: Final = re.compile(r"/cluster/(?:metrics/server/{id}|notifications/endpoints/\w+(?:/{name})?)")
+_RECEIVERS: Final = re.compile(r"/cluster/(?:metrics/server/{id}|notifications/endpoints/\w+(?:/{name})?)")
 """These receive names, load and events of every guest."""
 _HOLDS_DISKS: Final = re.compile(r"/nodes/{node}/(?:disks|ceph/(?:pool|fs|osd))/.+")
 """Where the disks of any guest may be: on the node, or with Ceph on all nodes."""
@@ -246,7 +246,7 @@ def _implied(request: Request) -> Iterator[Reached]:
         yield Reached(STORAGE, _DEFAULT_STORAGE, here)
     if _WITHOUT_HARM.fullmatch(template):
         yield Reached(GUESTS, node=here, level="change")
-    elif _TELLS.fullmatch(template) and request.method != "DELETE":
+    elif _RECEIVERS.fullmatch(template) and request.method != "DELETE":
         yield Reached(GUESTS, level="read")
     elif _LEASES.fullmatch(template):
         yield Reached(GUESTS)

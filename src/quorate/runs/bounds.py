@@ -8,7 +8,7 @@ from quorate.operations.api.risk import ORDER
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, Target
 from quorate.operations.registry import Risk
-from quorate.pipeline.approval import Approver, Consent
+from quorate.pipeline.approval import ApprovalGrant, Approver
 from quorate.pipeline.approval_request import ApprovalRequest
 from quorate.pipeline.caller import Exchange
 from quorate.problems import NotFound, Refused
@@ -48,7 +48,7 @@ class RunApprover(Approver):
     def takes_tokens(self) -> bool:
         return False
 
-    async def consent(
+    async def obtain(
         self,
         request: ApprovalRequest,
         backend: Backend,
@@ -56,10 +56,10 @@ class RunApprover(Approver):
         *,
         token: str | None,  # noqa: ARG002
         seconds: float,  # noqa: ARG002
-    ) -> Consent:
+    ) -> ApprovalGrant:
         if outside := await beyond(self.run.bounds, request.plan, backend, request.risk):
             raise OutsideBounds(self.run, outside)
-        return Consent("within run", self.run.id, self.run.approval)
+        return ApprovalGrant("within run", self.run.id, self.run.approval)
 
 
 async def beyond(bounds: list[Bound], plan: Plan, backend: Backend, risk: Risk) -> list[Bound]:

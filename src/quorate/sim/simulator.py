@@ -228,10 +228,10 @@ async def run(options: RunOptions) -> None:
     given = asdict(options)
     cluster = SimulatedCluster(clock=RealClock(given.pop("speed")), **given)
     async with cluster:
-        told = ["url", "ca_file", "fingerprint", "token_id", "token_secret", "node"]
-        told += ["urls"] if options.endpoints > 1 else []
-        told += ["ssh_ports", "ssh_key_file", "ssh_known_hosts"] if options.ssh else []
-        ready = {name: getattr(cluster, name) for name in told}
+        names = ["url", "ca_file", "fingerprint", "token_id", "token_secret", "node"]
+        names += ["urls"] if options.endpoints > 1 else []
+        names += ["ssh_ports", "ssh_key_file", "ssh_known_hosts"] if options.ssh else []
+        ready = {name: getattr(cluster, name) for name in names}
         sys.stdout.write(json.dumps(ready) + "\n")
         sys.stdout.flush()
         await ended.wait()

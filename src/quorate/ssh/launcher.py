@@ -131,13 +131,13 @@ class Launch:
         """What precedes the command's own input and follows `for_sudo`."""
         if not self.argv or not self.argv[0] or self.argv[0].startswith("-"):
             raise BadArgument("The command has no program", next_step="Start it with the name of a program")
-        told = [("u", _account(self.user))] if self.user and not self.password else []
-        told += [("t", str(max(1, round(self.limit))))] if self.limit is not None else []
-        told += [("i", self.stdin_file)] if self.stdin_file else []
-        told += [("c", self.cwd)] if self.cwd else []
-        told += [("e", f"{_variable(name)}={value}") for name, value in self.env.items()]
-        told += [("a", part) for part in self.argv]
-        return (_MARK_AFTER if self.user and self.password else b"") + _encoded(told) + b"\n"
+        fields = [("u", _account(self.user))] if self.user and not self.password else []
+        fields += [("t", str(max(1, round(self.limit))))] if self.limit is not None else []
+        fields += [("i", self.stdin_file)] if self.stdin_file else []
+        fields += [("c", self.cwd)] if self.cwd else []
+        fields += [("e", f"{_variable(name)}={value}") for name, value in self.env.items()]
+        fields += [("a", part) for part in self.argv]
+        return (_MARK_AFTER if self.user and self.password else b"") + _encoded(fields) + b"\n"
 
     def for_sudo(self) -> bytes:
         """What precedes those lines if there is a password: they follow only after LET_IN.
@@ -155,8 +155,8 @@ class Launch:
         return Launch(ending(pid, signal), user=self.user, password=self.password)
 
 
-def _encoded(told: Sequence[tuple[str, str]]) -> bytes:
-    return "".join(f"{letter}{_escaped(text)}\n" for letter, text in told).encode("ascii")
+def _encoded(fields: Sequence[tuple[str, str]]) -> bytes:
+    return "".join(f"{letter}{_escaped(text)}\n" for letter, text in fields).encode("ascii")
 
 
 def ending(pid: int, signal: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ LIKE = 0.8
 """The weight of a synonym."""
 READING = 1.5
 """How much more likely a question means an operation that reads."""
-_UNTELLING = frozenset({"cluster", "dry_run", "limit", "offset", "safely", "wait", "way"})
+_UNHELPFUL = frozenset({"cluster", "dry_run", "limit", "offset", "safely", "wait", "way"})
 """Parameters that many operations have."""
 
 _ASKING, _EMPTY = frozenset(ASKING.split()), frozenset(EMPTY.split())
@@ -67,7 +67,7 @@ def is_question(words: str) -> bool:
 
 
 def words_of(text: str) -> Iterator[str]:
-    """The telling words of a text, each in its shortest form."""
+    """The significant words of a text, each in its shortest form."""
     text = text.lower().replace("'", "").replace("\N{RIGHT SINGLE QUOTATION MARK}", "")
     text = _PHRASE.sub(lambda found: _MEANT[found.lastindex or 0], text)
     return (stem(word) for word in _WORD.findall(text) if word not in _EMPTY)
@@ -114,7 +114,7 @@ _GROUPS = _groups()
 
 def _terms(operation: Operation) -> dict[str, float]:
     """The words of an operation and the groups they belong to, each with its weight."""
-    properties = {name: part for name, part in operation.schema()["properties"].items() if name not in _UNTELLING}
+    properties = {name: part for name, part in operation.schema()["properties"].items() if name not in _UNHELPFUL}
     values = (" ".join([name, *map(str, part.get("enum", ()))]) for name, part in properties.items())
     places = (
         (NAME, operation.name),

@@ -1,1 +1,1 @@
-"""The administration account on a host: its key, its rights, what was created for it, and its removal."""
+"""The administration account on a host: its key, its privileges, what was created for it, and its removal."""

@@ -61,7 +61,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When facts were last collected from it."""
     changed: float = 0.0
     """When its history last got an entry."""
-    told: View = {}
+    reported: View = msgspec.field(default_factory=dict, name="told")  # the name in stored rows
     """The state in its history: small changes are measured from here, so that they add up."""
 
     def __str__(self) -> str:

@@ -69,7 +69,7 @@ def likeness(device: Device, seen: Sighting) -> int:
     if same_place:
         return 6
     elsewhere = bool(device.addresses) and seen.address not in map(bare, device.addresses)
-    if other_ref and elsewhere and _tells_where(seen.address):
+    if other_ref and elsewhere and _is_specific(seen.address):
         return 0  # another name at another address is another machine
     if ids_meet:  # with other network cards and another name it is a clone
         return 0 if macs_part and not same_ref else 5
@@ -84,7 +84,7 @@ def likeness(device: Device, seen: Sighting) -> int:
     return 1 if device.addresses and not elsewhere and not other_ref else 0
 
 
-def _tells_where(address: str) -> bool:
+def _is_specific(address: str) -> bool:
     """Neither a name nor the local end of a tunnel."""
     return is_address(address) and not ipaddress.ip_address(address).is_loopback
 

@@ -143,7 +143,7 @@ def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[st
     answered = {tree.cluster.name for tree in clusters}
     of_silent = [one for place, one in by_place.items() if place.partition("/")[0] not in answered]
     spots += [_spot(one) for one in (*alone, *of_silent)]
-    known = _told_segments(devices)
+    known = _reported_segments(devices)
     gateways = _gateways(devices)
     segments: dict[str, Segment] = {}
     unplaced = []
@@ -170,7 +170,7 @@ def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[st
 def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[Spot]:
     for row in sorted((row for row in tree.rows if row.type == "node"), key=lambda row: row.node):
         place = f"{tree.cluster.name}/{row.node}"
-        told = tree.addresses.get(row.node, "")
+        address = tree.addresses.get(row.node, "")
         state = "up" if row.status == "online" else "away"
         spot = (
             _spot(by_place[place], state)
@@ -178,7 +178,7 @@ def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[Spot]:
             else Spot("hypervisor", row.node, state, place=place, ref=place)
         )
         spot.role, spot.name = "hypervisor", row.node
-        spot.addresses = spot.addresses or ((told,) if told else ())
+        spot.addresses = spot.addresses or ((address,) if address else ())
         spot.cores, spot.memory = spot.cores or int(row.maxcpu) or None, spot.memory or row.maxmem or None
         guests = sorted((one for one in tree.rows if one.is_guest and one.node == row.node), key=lambda one: one.vmid)
         spot.guests = [_guest(one, tree, by_place) for one in guests if not one.template]
@@ -225,7 +225,7 @@ def _vm_state(state: str | None) -> str:
 # -- segments ----------------------------------------------------------------------------------------------------------
 
 
-def _told_segments(devices: Iterable[Device]) -> set[str]:
+def _reported_segments(devices: Iterable[Device]) -> set[str]:
     """Networks whose prefix a machine reported."""
     return {segment_of(one) for device in devices for one in device.addresses if "/" in one and not _single(one)}
 
@@ -244,8 +244,8 @@ def _network(address: str, known: set[str]) -> str:
 
 def _gateways(devices: Iterable[Device]) -> list[str]:
     networks = [one.facts.network for one in devices if one.facts and one.facts.network]
-    told = (gateway.split()[0] for network in networks for gateway in network.gateways if gateway.split())
-    return list(dict.fromkeys(one for one in told if is_address(one)))
+    gateways = (gateway.split()[0] for network in networks for gateway in network.gateways if gateway.split())
+    return list(dict.fromkeys(one for one in gateways if is_address(one)))
 
 
 def _place_gateway(gateway: str, segments: dict[str, Segment], known: set[str], spots: list[Spot]) -> None:

@@ -121,7 +121,7 @@ class Devices:
     async def _add(self, seen: Sighting, now: float) -> Known:
         """The new device, or the one that another server has just added."""
         new = merge(Device(changed=now), seen, now)
-        new = msgspec.structs.replace(new, told=view(new))
+        new = msgspec.structs.replace(new, reported=view(new))
         for identity in identities(seen):
             ours = await self._store.execute(_ADD, identity, _stored(new), now)
             rows = await self._read(f"{_ALL} WHERE identity = $1", identity)
@@ -136,8 +136,8 @@ class Devices:
         self, old: Device, entry: str, new: Device, now: float, learned: Iterable[str] = ()
     ) -> tuple[Device, str] | None:
         """Replace `old` by `new` and record the changes; None if another server was faster."""
-        changes, told = differences(old.told, view(new), learned=learned)
-        new = msgspec.structs.replace(new, told=told, changed=now if changes else old.changed)
+        changes, reported = differences(old.reported, view(new), learned=learned)
+        new = msgspec.structs.replace(new, reported=reported, changed=now if changes else old.changed)
         noted = await self._note(new.id, now, changes) if changes else None
         if await self._store.execute(_REPLACE, new.id, _stored(new), new.last_seen, entry):
             self.changed |= {new.id} if changes else set()

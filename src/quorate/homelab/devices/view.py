@@ -43,25 +43,25 @@ def differences(old: View, new: View, *, learned: Iterable[str] = ()) -> tuple[l
     were never observed before.
     """
     changes: list[dict[str, Any]] = []
-    told: View = {}
+    merged: View = {}
     fresh = set(learned)
     for section, part in new.items():
         before = old.get(section)
         if before is None:
-            told[section] = part
+            merged[section] = part
             continue
-        told[section] = {}
+        merged[section] = {}
         for key in {**before, **part}:
             was, is_now = before.get(key), part.get(key)
             path = f"{section}.{key}" if key else section
             if was is not None and is_now is not None and _about_the_same(section, key, was, is_now):
-                told[section][key] = was
+                merged[section][key] = was
                 continue
             if is_now is not None:
-                told[section][key] = is_now
+                merged[section][key] = is_now
             if path not in fresh:
                 changes.append({"path": path, "old": was, "new": is_now})
-    return changes, told
+    return changes, merged
 
 
 def _about_the_same(section: str, key: str, was: Any, is_now: Any) -> bool:
@@ -128,18 +128,18 @@ def used_percent(one: Filesystem) -> int | None:
 
 
 def _filesystem(one: Filesystem) -> dict[str, Any]:
-    told = {"device": one.device, "type": one.type, "size": one.size, "used%": used_percent(one)}
-    return {f"{one.mount}.{name}": value for name, value in told.items() if value is not None}
+    fields = {"device": one.device, "type": one.type, "size": one.size, "used%": used_percent(one)}
+    return {f"{one.mount}.{name}": value for name, value in fields.items() if value is not None}
 
 
 def _network(network: Network) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for one in interfaces.lasting(network):
         steady = " ".join(sorted(address for address in one.addresses if interfaces.steady(address)))
         speed = None if one.name.startswith("wl") else one.speed
         values = {"mac": one.mac, "state": one.state, "addresses": steady, "speed": speed}
-        told |= {f"{one.name}.{name}": value for name, value in values.items() if value is not None}
-    return told | {"gateways": " ".join(sorted(network.gateways)), "dns": " ".join(sorted(network.dns))}
+        fields |= {f"{one.name}.{name}": value for name, value in values.items() if value is not None}
+    return fields | {"gateways": " ".join(sorted(network.gateways)), "dns": " ".join(sorted(network.dns))}
 
 
 def _ports(ports: Iterable[Port]) -> dict[str, Any]:

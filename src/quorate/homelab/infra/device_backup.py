@@ -160,13 +160,13 @@ async def _with_states(machine: Machine, found: list[Taken]) -> list[Taken]:
     output = await machine.transport.run(machine.as_root(script(_STATES, *names.values())), seconds=SECONDS)
     if output.exit_code != 0:
         raise failure(output, f"Reading the state of units on {machine}")
-    told = set(output.stdout.decode("utf-8", "replace").splitlines())
+    lines = set(output.stdout.decode("utf-8", "replace").splitlines())
 
     def stated(one: Taken) -> Taken:
         unit = names.get(one.piece.name)
         if unit is None:
             return one
-        running, enabled = f"{unit} ActiveState=active" in told, f"{unit} UnitFileState=enabled" in told
+        running, enabled = f"{unit} ActiveState=active" in lines, f"{unit} UnitFileState=enabled" in lines
         return Taken(msgspec.structs.replace(one.piece, running=running, enabled=enabled), one.content)
 
     return [stated(one) for one in found]
@@ -237,7 +237,7 @@ async def put_data(home: Homelab, machine: Machine, piece: Piece, tar: bytes) ->
         if there.running:
             await engine.power(name, "start")
     then = _entries(tar)
-    if wrong := [entry for entry, told in then.items() if now.get(entry) != told]:
+    if wrong := [entry for entry, digest in then.items() if now.get(entry) != digest]:
         raise Conflict(f"{len(wrong)} files of {piece.name} differ from the backup", why=", ".join(wrong[:5]))
     return sorted(set(now) - set(then))
 

@@ -141,8 +141,8 @@ file=$1; shift
 back() {{ if [ -f "$file.old" ]; then mv -f -- "$file.old" "$file"; else rm -f -- "$file"; fi; }}
 cat > "$file" && chmod 600 "$file" || {{ back; exit 1; }}
 sshd -t || {{ back; exit 1; }}
-told=$(sshd -T) || {{ back; exit 1; }}
-for line; do printf '%s\\n' "$told" | grep -qix -- "$line" || {{ back; exit {_UNLIKE}; }}; done
+effective=$(sshd -T) || {{ back; exit 1; }}
+for line; do printf '%s\\n' "$effective" | grep -qix -- "$line" || {{ back; exit {_UNLIKE}; }}; done
 rm -f -- "$file.old"
 if [ -d /run/systemd/system ]; then systemctl reload ssh 2> /dev/null || systemctl reload sshd
 elif [ -s /run/sshd.pid ]; then kill -HUP "$(cat /run/sshd.pid)"; fi
@@ -158,15 +158,15 @@ async def set_hostname(machine: Machine, name: str) -> None:
 
 def sshd_lines(change: SecurityChange) -> tuple[list[str], list[str]]:
     """The lines to write, and what sshd must then print: it has another word for one of the values."""
-    lines, told = [], []
+    lines, effective = [], []
     if change.ssh_password_login is not None:
         word = "yes" if change.ssh_password_login else "no"
         lines += [f"PasswordAuthentication {word}", f"KbdInteractiveAuthentication {word}"]
-        told += [f"passwordauthentication {word}"]
+        effective += [f"passwordauthentication {word}"]
     if change.ssh_root_login is not None:
         lines.append(f"PermitRootLogin {change.ssh_root_login}")
-        told.append(f"permitrootlogin {change.ssh_root_login.replace('prohibit-password', 'without-password')}")
-    return lines, told
+        effective.append(f"permitrootlogin {change.ssh_root_login.replace('prohibit-password', 'without-password')}")
+    return lines, effective
 
 
 def require_way_back(machine: Machine, change: SecurityChange) -> None:
@@ -186,9 +186,9 @@ def require_way_back(machine: Machine, change: SecurityChange) -> None:
 
 
 async def set_sshd(machine: Machine, change: SecurityChange) -> None:
-    lines, told = sshd_lines(change)
+    lines, effective = sshd_lines(change)
     content = "".join(f"{line}\n" for line in lines).encode()
-    output = await machine.transport.run(machine.as_root(script(_SET_SSHD, SSHD_FILE, *told, stdin=content)))
+    output = await machine.transport.run(machine.as_root(script(_SET_SSHD, SSHD_FILE, *effective, stdin=content)))
     if output.exit_code == _LACKING:
         raise NotConfigured(f"This is not supported for this device: {machine} has no sshd with sshd_config.d")
     if output.exit_code == _UNLIKE:

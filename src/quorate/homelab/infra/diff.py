@@ -71,8 +71,8 @@ class Difference:
 
     def as_dict(self) -> dict[str, Any]:
         diff = [{"field": field, "now": now, "wanted": wanted} for field, now, wanted in self.changes]
-        told = {"what": f"{self.item.kind} {self.name}", "on": self.place, "action": self.act, "changes": diff}
-        return {key: value for key, value in {**told, "why": self.why}.items() if value not in ("", [])}
+        row = {"what": f"{self.item.kind} {self.name}", "on": self.place, "action": self.act, "changes": diff}
+        return {key: value for key, value in {**row, "why": self.why}.items() if value not in ("", [])}
 
     @property
     def record(self) -> Made:

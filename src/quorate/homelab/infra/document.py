@@ -148,10 +148,10 @@ class Document:
     """By name, in the order of the document."""
 
     def to_builtins(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"name": self.name}
+        content: dict[str, Any] = {"name": self.name}
         for item in self.items.values():
-            told.setdefault(f"{item.kind}s", {})[item.name] = msgspec.to_builtins(item.wanted)
-        return told
+            content.setdefault(f"{item.kind}s", {})[item.name] = msgspec.to_builtins(item.wanted)
+        return content
 
     @property
     def id(self) -> str:
@@ -198,18 +198,18 @@ def read(given: str | Mapping[str, Any]) -> Document:
 
 def examined(given: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
     """What can be read of it, and everything that is wrong with it."""
-    told = loaded(given)
+    content = loaded(given)
     faults = [
         Fault(str(key), f"is unknown; use name, {', '.join(KINDS)}")
-        for key in told
+        for key in content
         if key not in KINDS and key != "name"
     ]
-    name = told.get("name")
+    name = content.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         faults.append(Fault("name", "must consist of letters and digits, with . _ - between them"))
     items: dict[str, Item] = {}
     for kind, type_ in KINDS.items():
-        part = told.get(kind) or {}
+        part = content.get(kind) or {}
         if not isinstance(part, Mapping):
             faults.append(Fault(kind, "must be a mapping of names"))
             continue
@@ -230,14 +230,14 @@ def loaded(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(given, Mapping):
         return given
     try:
-        told = read_yaml(given, aliases=False)
+        content = read_yaml(given, aliases=False)
     except Unreadable as fault:
         raise BadArgument(f"The document {fault}") from None
-    if not isinstance(told, Mapping):
+    if not isinstance(content, Mapping):
         raise BadArgument(
             "The document must be a mapping", next_step="Write name: lab, then hosts:, guests:, workloads: …"
         )
-    return told
+    return content
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

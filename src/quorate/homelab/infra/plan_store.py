@@ -64,18 +64,18 @@ class PlanStore:
 
     async def planned(self, name: str) -> Document:
         """The document of a plan id, or the one last applied under a name."""
-        if told := await self._plans.find(name):
-            return read(told)
+        if stored := await self._plans.find(name):
+            return read(stored)
         if entry := await self.entry(name):
             return read(entry.document)
         raise NotFound(f"There is no plan {name!r}", next_step=Advice("Make one, or give the document", INFRA_PLAN))
 
     async def entry(self, name: str) -> Entry | None:
-        told = await self._entries.find(name)
-        return None if told is None else msgspec.convert(told, Entry)
+        stored = await self._entries.find(name)
+        return None if stored is None else msgspec.convert(stored, Entry)
 
     async def entries(self) -> dict[str, Entry]:
-        return {name: msgspec.convert(told, Entry) for name, told in (await self._entries.all()).items()}
+        return {name: msgspec.convert(stored, Entry) for name, stored in (await self._entries.all()).items()}
 
     async def begin(self, document: Document, run: str, step: str, made: Made | None) -> None:
         """The object counts as created from here on: it may appear after the caller has left."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from quorate.homelab.network import nmap
-from quorate.homelab.network.neighbours import heard_of, neighbours
+from quorate.homelab.network.neighbors import heard_of, neighbors
 from quorate.homelab.network.probe import Pace, PortState, Scan, Seen, probe_all
 from quorate.homelab.network.targets import Address
 from quorate.pve.tasks import Report
@@ -19,7 +19,7 @@ Engine = Literal["builtin", "nmap", "auto"]
 PATIENCE_SECONDS = 1.0
 FIRST_LOOK = 3
 """The number of ports that are tried at every address; the others only where something answers."""
-NEIGHBOUR_SECONDS = 10.0
+NEIGHBOR_SECONDS = 10.0
 """The kernel verifies a stale neighbor after five seconds, with up to three requests."""
 NAME_SECONDS = 1.0
 NAMES_SECONDS = 3.0
@@ -40,7 +40,7 @@ async def scan(
         done = await nmap.scan(wanted, ports, rate=pace.per_second, seconds=seconds)
     else:
         done = await _connect_scan(wanted, ports, pace, seconds, report)
-    known = await neighbours()
+    known = await neighbors()
     for one in done.seen.values():
         one.mac = one.mac or known.get(str(one.address), "")
     await _name(list(done.seen.values()))
@@ -79,7 +79,7 @@ async def _connect_scan(
             await probe_all(
                 ((one, port) for one in wanted for port in first), pace, patience=PATIENCE_SECONDS, note=note
             )
-            await add_quiet(NEIGHBOUR_SECONDS)
+            await add_quiet(NEIGHBOR_SECONDS)
             present = list(seen)
             await probe_all(
                 ((one, port) for one in present for port in rest), pace, patience=PATIENCE_SECONDS, note=note

@@ -249,7 +249,7 @@ async def _followed(
 ) -> Output:
     """Run it to its end; its last line is the progress."""
     job = await machine.transport.start(machine.as_root(Command(argv)), limit=seconds)
-    waited, told = 0.0, ""
+    waited, reported = 0.0, ""
     while (output := await job.wait(1.0)) is None:
         waited += 1.0
         if waited >= seconds:
@@ -257,8 +257,8 @@ async def _followed(
             raise TimedOut(f"{doing} did not end within {seconds:g} s", next_step="Check the host, then try again")
         said = await job.so_far()
         line = _words(said.stderr or said.stdout)
-        if report is not None and line != told:
-            told = line
+        if report is not None and line != reported:
+            reported = line
             await report(10.0 + min(70.0, waited / 5), 100.0, f"{doing}: {line}")
     return output
 

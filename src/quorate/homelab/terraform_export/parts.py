@@ -75,7 +75,7 @@ class RemainingConfig:
         """What the provider cannot express becomes a comment."""
         for key, value in sorted(self._parts.items()):
             if self._name or not _INTERNAL.fullmatch(key):
-                shown = "(not told)" if _SECRET.fullmatch(key) else value
+                shown = "(not shown)" if _SECRET.fullmatch(key) else value
                 block.remark(f"not expressed here: {' '.join(filter(None, (self._name, key)))} = {shown}")
 
 

@@ -221,32 +221,32 @@ async def project_on(engine: Engine, name: str) -> RunningProject:
         known = ", ".join(sorted(await project_names(engine))) or "none"
         raise NotFound(f"{engine.machine} has no Compose project {name!r}", next_step=f"Available: {known}")
     try:
-        told = read_json("\n".join(await engine.lines("inspect", *ids)), list[dict[str, object]])
+        containers = read_json("\n".join(await engine.lines("inspect", *ids)), list[dict[str, object]])
     except Unreadable as error:
         raise GuestRefused(f"What {engine.name} says about {name} {error}") from None
-    labels = _labels(told[0])
+    labels = _labels(containers[0])
     files = tuple(one for one in labels.get(f"{_LABEL}.project.config_files", "").split(",") if one)
-    parts = sorted((_part(one) for one in told), key=lambda one: one.name)
+    parts = sorted((_part(one) for one in containers), key=lambda one: one.name)
     return RunningProject(engine, name, labels.get(f"{_LABEL}.project.working_dir", ""), files, tuple(parts))
 
 
-def _labels(told: dict[str, object]) -> dict[str, str]:
-    config = told.get("Config")
+def _labels(container: dict[str, object]) -> dict[str, str]:
+    config = container.get("Config")
     labels = config.get("Labels") if isinstance(config, dict) else None
     return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}
 
 
-def _part(told: dict[str, object]) -> Part:
-    state, config = told.get("State"), told.get("Config")
+def _part(container: dict[str, object]) -> Part:
+    state, config = container.get("State"), container.get("Config")
     state, config = state if isinstance(state, dict) else {}, config if isinstance(config, dict) else {}
     health = state.get("Health") or state.get("Healthcheck")
     return Part(
-        str(told.get("Id", "")),
-        str(told.get("Name", "")).lstrip("/"),
-        _labels(told).get(f"{_LABEL}.service", ""),
+        str(container.get("Id", "")),
+        str(container.get("Name", "")).lstrip("/"),
+        _labels(container).get(f"{_LABEL}.service", ""),
         str(config.get("Image", "")),
-        str(told.get("Image", "")),
+        str(container.get("Image", "")),
         str(state.get("Status", "")),
         str(health.get("Status", "")) if isinstance(health, dict) else "",
-        int(str(told.get("RestartCount", 0))),
+        int(str(container.get("RestartCount", 0))),
     )

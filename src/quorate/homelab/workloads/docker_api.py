@@ -40,28 +40,28 @@ class DockerApi(Engine):
     @classmethod
     async def reached(cls, name: EngineName, socket: UnixSocket, clock: Clock) -> DockerApi:
         """The engine behind the socket. Raises a Problem if none answers."""
-        told = _checked(await socket.call("GET", "/version")).json()
-        if not isinstance(told, dict):
+        version = _checked(await socket.call("GET", "/version")).json()
+        if not isinstance(version, dict):
             raise ServerFailed(f"What answers on {socket.path} is not {name}")
-        return cls(name, socket, _agreed(told), clock)
+        return cls(name, socket, _agreed(version), clock)
 
     async def list(self) -> list[Workload]:
         rows = await self._get("/containers/json?all=true")
         return sorted((listed(self.name, row) for row in rows), key=lambda one: one.name)
 
     async def find(self, name: str) -> Workload | None:
-        told = await self._inspect(name)
-        if told is None:
+        container = await self._inspect(name)
+        if container is None:
             return None
         try:
-            digest = digest_of(await self._get(f"/images/{quote(str(told['Image']), safe='')}/json"))
+            digest = digest_of(await self._get(f"/images/{quote(str(container['Image']), safe='')}/json"))
         except Problem:  # its image may be gone
             digest = ""
-        return inspected(self.name, told, digest)
+        return inspected(self.name, container, digest)
 
     async def logs(self, name: str, lines: int, since: float | None = None) -> str:
-        told = await self._inspect(name)
-        if told is None:
+        container = await self._inspect(name)
+        if container is None:
             raise NotFound(f"{self.name} has no workload {name!r}")
         asked = {"stdout": "true", "stderr": "true", "tail": str(lines)}
         asked |= {} if since is None else {"since": f"{since:.3f}"}
@@ -70,7 +70,7 @@ class DockerApi(Engine):
         while answer.cut and lines > 1:  # the beginning of an answer is kept, and the newest lines are at its end
             lines //= 2
             answer = await self._call("GET", f"{place}?{urlencode({**asked, 'tail': lines})}", max_body=LOG_BYTES)
-        return log_text(answer.body, tty=bool((told.get("Config") or {}).get("Tty")))
+        return log_text(answer.body, tty=bool((container.get("Config") or {}).get("Tty")))
 
     async def has_image(self, image: str) -> bool:
         try:
@@ -111,10 +111,10 @@ class DockerApi(Engine):
         await self._call("DELETE", f"/containers/{quote(name)}?{asked}", seconds=STOP_SECONDS + 30.0)
 
     async def spec_of(self, name: str) -> Spec:
-        told = await self._inspect(name)
-        if told is None:
+        container = await self._inspect(name)
+        if container is None:
             raise NotFound(f"{self.name} has no workload {name!r}")
-        return copied(inspected(self.name, told), told)
+        return copied(inspected(self.name, container), container)
 
     async def save_image(self, image: str, most: int) -> bytes:
         answer = await self._call("GET", f"/images/{quote(image, safe='')}/get", seconds=COPY_SECONDS, max_body=most)
@@ -143,11 +143,11 @@ class DockerApi(Engine):
 
     async def _inspect(self, name: str) -> dict[str, Any] | None:
         try:
-            told: dict[str, Any] = await self._get(f"/containers/{quote(name)}/json")
+            container: dict[str, Any] = await self._get(f"/containers/{quote(name)}/json")
         except NotFound:
             return None
         # The API also accepts the beginning of an id; only a name counts here.
-        return told if str(told.get("Name", "")).lstrip("/") == name else None
+        return container if str(container.get("Name", "")).lstrip("/") == name else None
 
     async def _get(self, path: str) -> Any:
         return (await self._call("GET", path)).json()
@@ -168,8 +168,8 @@ def _checked(answer: HttpResponse) -> HttpResponse:
     raise kind("The engine refused it", why=f"It said: {said}")
 
 
-def _agreed(told: dict[str, Any]) -> str:
-    least, most = _version(told.get("MinAPIVersion")) or VERSION, _version(told.get("ApiVersion")) or VERSION
+def _agreed(version: dict[str, Any]) -> str:
+    least, most = _version(version.get("MinAPIVersion")) or VERSION, _version(version.get("ApiVersion")) or VERSION
     major, minor = min(max(VERSION, least), most)
     return f"{major}.{minor}"
 

@@ -44,16 +44,16 @@ class DockerCli(Engine):
 
     async def find(self, name: str) -> Workload | None:
         try:
-            told = await self._inspect(name)
+            found = await self._inspect(name)
         except NotFound:
             return None
-        if not told or str(told[0].get("Name", "")).lstrip("/") != name:
+        if not found or str(found[0].get("Name", "")).lstrip("/") != name:
             return None
         try:
-            images = await self._query("image", "inspect", str(told[0]["Image"]))
+            images = await self._query("image", "inspect", str(found[0]["Image"]))
         except Problem:
             images = ({},)
-        return inspected(self.name, told[0], digest_of(images[0]))
+        return inspected(self.name, found[0], digest_of(images[0]))
 
     async def logs(self, name: str, lines: int, since: float | None = None) -> str:
         some = () if since is None else ("--since", str(int(since)))

@@ -39,23 +39,27 @@ def listed(engine: str, row: Mapping[str, Any]) -> Workload:
     )
 
 
-def inspected(engine: str, told: Mapping[str, Any], digest: str = "") -> Workload:
+def inspected(engine: str, container: Mapping[str, Any], digest: str = "") -> Workload:
     """From the full description of a container, by the API or by `inspect`."""
-    state, config, limits = told.get("State") or {}, told.get("Config") or {}, told.get("HostConfig") or {}
-    networks = told.get("NetworkSettings") or {}
+    state, config, limits = (
+        container.get("State") or {},
+        container.get("Config") or {},
+        container.get("HostConfig") or {},
+    )
+    networks = container.get("NetworkSettings") or {}
     health = (state.get("Health") or state.get("Healthcheck") or {}).get("Status", "")
     status = str(state.get("Status", "")).lower()
     return Workload(
-        name=str(told.get("Name", "")).lstrip("/"),
+        name=str(container.get("Name", "")).lstrip("/"),
         engine=engine,
-        id=str(told.get("Id", "")),
+        id=str(container.get("Id", "")),
         state=status,
-        image=str(told.get("ImageName") or config.get("Image") or ""),
+        image=str(container.get("ImageName") or config.get("Image") or ""),
         health="" if health == "none" else str(health),
         ports=_bound(networks.get("Ports") or {}) or _bound(limits.get("PortBindings") or {}),
         mounts=tuple(
             Mount(one.get("Name") or one.get("Source", ""), one.get("Destination", ""), not one.get("RW", True))
-            for one in told.get("Mounts") or ()
+            for one in container.get("Mounts") or ()
         ),
         addresses={
             name: one["IPAddress"] for name, one in (networks.get("Networks") or {}).items() if one.get("IPAddress")
@@ -63,11 +67,11 @@ def inspected(engine: str, told: Mapping[str, Any], digest: str = "") -> Workloa
         memory=limits.get("Memory") or None,
         cpus=_cpus(limits),
         restart=str((limits.get("RestartPolicy") or {}).get("Name") or "no"),
-        restarts=int(told.get("RestartCount") or 0),
+        restarts=int(container.get("RestartCount") or 0),
         exit_code=int(state.get("ExitCode") or 0) if status in ("exited", "stopped", "dead") else None,
         error=str(state.get("Error") or ("out of memory" if state.get("OOMKilled") else "")),
-        digest=digest or str(told.get("Image", "")),
-        created=str(told.get("Created", "")),
+        digest=digest or str(container.get("Image", "")),
+        created=str(container.get("Created", "")),
         started=_moment(state.get("StartedAt")),
         command=tuple(config.get("Cmd") or ()),
         env=tuple(one.partition("=")[0] for one in config.get("Env") or ()),
@@ -104,22 +108,22 @@ def create_request(spec: Spec) -> dict[str, Any]:
     }
 
 
-def copied(one: Workload, told: Mapping[str, Any]) -> Spec:
+def copied(one: Workload, container: Mapping[str, Any]) -> Spec:
     """The request that recreates a container. A hostname that is the container's id is left out."""
-    config = {name: value for name, value in (told.get("Config") or {}).items() if value is not None}
-    if str(told.get("Id", "")).startswith(str(config.get("Hostname") or "-")):
+    config = {name: value for name, value in (container.get("Config") or {}).items() if value is not None}
+    if str(container.get("Id", "")).startswith(str(config.get("Hostname") or "-")):
         del config["Hostname"]
-    networks = (told.get("NetworkSettings") or {}).get("Networks") or {}
+    networks = (container.get("NetworkSettings") or {}).get("Networks") or {}
     own = {
         name: {key: point[key] for key in ("IPAMConfig", "Links", "Aliases") if point.get(key)}
         for name, point in networks.items()
         if name not in ("bridge", "host", "none", "podman")
     }
     for point in own.values():  # the engine adds the id automatically
-        aliases = [alias for alias in point.pop("Aliases", []) if not str(told.get("Id", "")).startswith(alias)]
+        aliases = [alias for alias in point.pop("Aliases", []) if not str(container.get("Id", "")).startswith(alias)]
         point |= {"Aliases": aliases} if aliases else {}
     connected = {"NetworkingConfig": {"EndpointsConfig": own}} if own else {}
-    exact = {**config, "HostConfig": dict(told.get("HostConfig") or {}), **connected}
+    exact = {**config, "HostConfig": dict(container.get("HostConfig") or {}), **connected}
     restart: Any = one.restart
     return Spec(
         one.name, one.image, one.ports, one.mounts, dict.fromkeys(one.env, ""), one.command, one.memory, one.cpus,
@@ -232,8 +236,8 @@ def _unique(ports: Iterable[Port]) -> tuple[Port, ...]:
     return tuple(dict.fromkeys(ports))
 
 
-def _address(told: str | None) -> str:
-    return "" if told in (None, "", "0.0.0.0", "::") else str(told)  # noqa: S104 - it is read, not listened on
+def _address(address: str | None) -> str:
+    return "" if address in (None, "", "0.0.0.0", "::") else str(address)  # noqa: S104 - it is read, not listened on
 
 
 def _cpus(limits: Mapping[str, Any]) -> float | None:
@@ -244,5 +248,5 @@ def _cpus(limits: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _moment(told: Any) -> str:
-    return "" if not told or str(told).startswith("0001-") else str(told)
+def _moment(time: Any) -> str:
+    return "" if not time or str(time).startswith("0001-") else str(time)

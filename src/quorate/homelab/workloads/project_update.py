@@ -90,9 +90,9 @@ async def _until_well(project: RunningProject, clock: Clock) -> RunningProject:
             return now
         given_up = [one for one in unwell if one.hopeless]
         if (given_up and spent >= WATCHED_SECONDS) or spent >= HEALTH_SECONDS:
-            told = "; ".join(f"{one.name} is {one.health or one.state}" for one in given_up or unwell)
+            unhealthy = "; ".join(f"{one.name} is {one.health or one.state}" for one in given_up or unwell)
             log = await _log(project.engine, (given_up or unwell)[0])
-            raise TaskFailed(f"{project.name} is not healthy with the new images", why=told, facts={"log": log})
+            raise TaskFailed(f"{project.name} is not healthy with the new images", why=unhealthy, facts={"log": log})
         await clock.sleep(EVERY)
 
 

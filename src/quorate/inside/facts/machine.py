@@ -207,11 +207,11 @@ def users(answers: Answers) -> tuple[User, ...] | None:
 def time(answers: Answers) -> Time | None:
     values = settings(answers.get("timedatectl"))
     zone = name(values.get("Timezone", "")) or name(answers.get("localtime").rpartition("zoneinfo/")[2])
-    found = Time(zone, _synchronised(answers, values))
+    found = Time(zone, _is_synchronized(answers, values))
     return found if found != Time() else None
 
 
-def _synchronised(answers: Answers, values: dict[str, str]) -> bool | None:
+def _is_synchronized(answers: Answers, values: dict[str, str]) -> bool | None:
     if leap := settings(answers.get("chronyc"), ":").get("Leap status"):
         return leap != "Not synchronised"
     if values.get("NTPSynchronized") in ("yes", "no"):

@@ -68,10 +68,10 @@ async def acl_set(
     who = list(dict.fromkeys(who for who, _ in open_pairs))
     wanted = [role for role in dict.fromkeys(roles) if any(role == open_role for _, open_role in open_pairs)]
     call = _call(pve, summary, path, wanted, who, grants=grants, propagate=propagate)
-    warnings = await _warnings(pve, path, who, privileges, entries) if grants else _own_rights(pve, who)
+    warnings = await _warnings(pve, path, who, privileges, entries) if grants else _own_privileges(pve, who)
 
     async def after() -> dict[str, Any]:
-        pve.forget_rights()
+        pve.forget_privileges()
         return {}
 
     return Plan(summary, (call,), warnings=tuple(warnings), after=after)
@@ -145,7 +145,7 @@ def _nothing_to_revoke(
     )
 
 
-def _own_rights(pve: Cluster, who: list[str]) -> list[str]:
+def _own_privileges(pve: Cluster, who: list[str]) -> list[str]:
     own = {pve.client.identity, pve.client.identity.partition("!")[0]}
     return ["Quorate itself relies on these privileges"] if own & set(who) else []
 

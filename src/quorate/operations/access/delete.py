@@ -10,7 +10,7 @@ from quorate.operations.access.directory import (
     ENTRIES_SHOWN,
     TOKEN_ID,
     acl,
-    forget_own_rights,
+    forget_own_privileges,
     groups,
     holder,
     owner_of,
@@ -62,7 +62,10 @@ async def access_delete(
 
     call = Call(f"Delete {kind} {name}", "DELETE", _path(kind, name), {}, Target(kind, name), settled=settled)
     return Plan(
-        call.says, (call,), facts={key: value for key, value in facts.items() if value}, after=forget_own_rights(pve)
+        call.says,
+        (call,),
+        facts={key: value for key, value in facts.items() if value},
+        after=forget_own_privileges(pve),
     )
 
 

@@ -110,11 +110,11 @@ def user_target(user: str) -> Target:
     return Target("user", user)
 
 
-def forget_own_rights(pve: Cluster) -> Any:
+def forget_own_privileges(pve: Cluster) -> Any:
     """Read Quorate's own privileges again after the change, which may have affected them."""
 
     async def after() -> dict[str, Any]:
-        pve.forget_rights()
+        pve.forget_privileges()
         return {}
 
     return after

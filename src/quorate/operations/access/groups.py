@@ -10,7 +10,7 @@ from quorate.operations.access.directory import (
     ENTRIES_SHOWN,
     PLAIN_ID,
     acl,
-    forget_own_rights,
+    forget_own_privileges,
     groups,
     groups_of,
     holder,
@@ -62,7 +62,7 @@ async def group_set(
         unchanged.append(f"group {group} already has these settings")
     brings = [f"{entry['roleid']} on {entry['path']}" for entry in await acl(pve) if holder(entry) == f"@{group}"]
     facts = {"rights_of_group": brings[:ENTRIES_SHOWN]} if brings and (joining or leaving) else {}
-    return Plan(f"Set group {group}", tuple(calls), tuple(unchanged), facts=facts, after=forget_own_rights(pve))
+    return Plan(f"Set group {group}", tuple(calls), tuple(unchanged), facts=facts, after=forget_own_privileges(pve))
 
 
 def _group_calls(pve: Cluster, group: str, present: dict[str, Any] | None, comment: str | None) -> list[Call]:

@@ -39,7 +39,7 @@ TOOLS_NAMED = 5
 ROOT = "root@pam"
 READS_LOCAL_FILES = frozenset({"image_upload"})
 
-Rights = dict[str, dict[str, int]]
+PrivilegeMap = dict[str, dict[str, int]]
 """Path -> privilege -> whether it also holds below."""
 
 
@@ -65,18 +65,18 @@ async def permission_audit(
     if tool and level:
         raise BadArgument("tool and level cannot be combined", next_step="Ask for one at a time")
     asked = await _paths(pve, paths or [], guests)
-    rights = await _Rights.of(pve, identity)
+    effective = await _EffectivePrivileges.of(pve, identity)
     answer: dict[str, Any] = {"who": identity}
     if tool:
-        return answer | await _for_tool(pve, rights, tool, arguments or {})
+        return answer | await _for_tool(pve, effective, tool, arguments or {})
     if level:
-        return answer | await _for_level(pve, rights, level, toolsets, asked)
+        return answer | await _for_level(pve, effective, level, toolsets, asked)
     if arguments or toolsets:
         raise BadArgument("arguments requires tool, and toolsets requires level")
-    held = await rights.on(asked) if asked else await rights.everywhere()
+    held = await effective.on(asked) if asked else await effective.everywhere()
     answer |= {"rights": await _describe(pve, held)}
     if privileges:
-        answer |= await _for_privileges(pve, rights, privileges, asked)
+        answer |= await _for_privileges(pve, effective, privileges, asked)
     return answer
 
 
@@ -92,20 +92,20 @@ async def _paths(pve: Cluster, paths: list[str], guests: Any) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Rights:
+class _EffectivePrivileges:
     """Effective privileges of one user or token, read when needed."""
 
     pve: Cluster
     who: str
-    known: Rights = field(default_factory=dict)
+    known: PrivilegeMap = field(default_factory=dict)
 
     @classmethod
-    async def of(cls, pve: Cluster, who: str) -> _Rights:
-        rights = cls(pve, who)
-        held = await rights.on(["/"])
+    async def of(cls, pve: Cluster, who: str) -> _EffectivePrivileges:
+        effective = cls(pve, who)
+        held = await effective.on(["/"])
         if not held["/"] and who != pve.client.identity:
-            await rights._refuse_unknown()
-        return rights
+            await effective._refuse_unknown()
+        return effective
 
     async def _refuse_unknown(self) -> None:
         """PVE reports no privileges for an unknown user or token; that it is unknown shows in its settings."""
@@ -113,21 +113,21 @@ class _Rights:
         with contextlib.suppress(PermissionMissing):
             await self.pve.get(f"/access/users/{user}" + (f"/token/{token}" if token else ""))
 
-    async def on(self, paths: Iterable[str]) -> Rights:
+    async def on(self, paths: Iterable[str]) -> PrivilegeMap:
         wanted = list(dict.fromkeys(paths))
         fresh = [path for path in wanted if path not in self.known]
         found = await gather_bounded(READS_AT_ONCE, [partial(self._read, path=path) for path in fresh])
         self.known |= {path: one.get(path, {}) for path, one in zip(fresh, found, strict=True)}
         return {path: self.known[path] for path in wanted}
 
-    async def everywhere(self) -> Rights:
+    async def everywhere(self) -> PrivilegeMap:
         found = await self._read()
         return dict(sorted(found.items())[:PATHS_AT_ONCE])
 
-    async def _read(self, **params: str) -> Rights:
+    async def _read(self, **params: str) -> PrivilegeMap:
         if self.who != self.pve.client.identity:
             params["userid"] = self.who
-        found: Rights = await self.pve.get("/access/permissions", **params)
+        found: PrivilegeMap = await self.pve.get("/access/permissions", **params)
         return found
 
     def has(self, path: str, privilege: str) -> bool:
@@ -136,7 +136,7 @@ class _Rights:
         return held is not None and (bool(held) or path.count("/") > 1)
 
 
-async def _describe(pve: Cluster, held: Rights) -> list[dict[str, Any]]:
+async def _describe(pve: Cluster, held: PrivilegeMap) -> list[dict[str, Any]]:
     """Paths with the same privileges together; a set of privileges that equals a role is shown as that role."""
     by_set = {
         frozenset(filter(None, role.get("privs", "").split(","))): name for name, role in (await roles(pve)).items()
@@ -158,23 +158,25 @@ async def _describe(pve: Cluster, held: Rights) -> list[dict[str, Any]]:
 # -- what is lacking ---------------------------------------------------------------------------------------------------
 
 
-async def _for_privileges(pve: Cluster, rights: _Rights, wanted: list[str], paths: list[str]) -> dict[str, Any]:
+async def _for_privileges(
+    pve: Cluster, effective: _EffectivePrivileges, wanted: list[str], paths: list[str]
+) -> dict[str, Any]:
     known = (await pve.facts()).privileges
     for name in wanted:
         if name not in known:
             raise BadArgument(f"There is no privilege {name!r}", next_step=f"Available: {', '.join(known)}")
     on = paths or ["/"]
-    await rights.on(on)
+    await effective.on(on)
     missing: dict[str, dict[str, list[str]]] = {
-        path: {name: [] for name in wanted if not rights.has(path, name)}
+        path: {name: [] for name in wanted if not effective.has(path, name)}
         for path in on
-        if any(not rights.has(path, name) for name in wanted)
+        if any(not effective.has(path, name) for name in wanted)
     }
-    return await _verdict(pve, rights, missing, "custom")
+    return await _verdict(pve, effective, missing, "custom")
 
 
 async def _for_level(
-    pve: Cluster, rights: _Rights, level: str, toolsets: list[str] | None, paths: list[str]
+    pve: Cluster, effective: _EffectivePrivileges, level: str, toolsets: list[str] | None, paths: list[str]
 ) -> dict[str, Any]:
     for name in toolsets or []:
         if name not in TOOLSETS:
@@ -182,9 +184,11 @@ async def _for_level(
     places = [_place(path) for path in paths] or [{}]
     wanted = calls_of_level(level, toolsets or [name for name in TOOLSETS if name != "api"], places)
     facts = await pve.facts()
-    await rights.on(paths_of(facts, wanted, rights.who))
-    missing = lacking(facts, wanted, rights.who, rights.has)
-    return await _verdict(pve, rights, {path: missing[path] for path in missing if path in (paths or missing)}, level)
+    await effective.on(paths_of(facts, wanted, effective.who))
+    missing = lacking(facts, wanted, effective.who, effective.has)
+    return await _verdict(
+        pve, effective, {path: missing[path] for path in missing if path in (paths or missing)}, level
+    )
 
 
 def _place(path: str) -> dict[str, str]:
@@ -198,7 +202,9 @@ def _place(path: str) -> dict[str, str]:
     return {key: name}
 
 
-async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+async def _for_tool(
+    pve: Cluster, effective: _EffectivePrivileges, tool: str, arguments: dict[str, Any]
+) -> dict[str, Any]:
     chosen = operations(TOOLSETS).get(tool)
     if chosen is None or chosen.name == "permission_audit":
         raise BadArgument(f"There is no tool {tool!r} to look at", next_step=_like(tool))
@@ -220,8 +226,8 @@ async def _for_tool(pve: Cluster, rights: _Rights, tool: str, arguments: dict[st
         match = facts.find(method, path)
         if match is not None:
             wanted.append(NeededCall(method, match.endpoint.template, {**match.values, **params}))
-    await rights.on(paths_of(facts, wanted, rights.who))
-    answer = await _verdict(pve, rights, lacking(facts, wanted, rights.who, rights.has), tool)
+    await effective.on(paths_of(facts, wanted, effective.who))
+    answer = await _verdict(pve, effective, lacking(facts, wanted, effective.who, effective.has), tool)
     if root := only_for_root(facts, wanted):
         answer["only_root"] = root
     if stopped is not None:
@@ -274,7 +280,7 @@ def _decoded(chosen: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _verdict(
-    pve: Cluster, rights: _Rights, missing: Mapping[str, Mapping[str, list[str]]], label: str
+    pve: Cluster, effective: _EffectivePrivileges, missing: Mapping[str, Mapping[str, list[str]]], label: str
 ) -> dict[str, Any]:
     if not missing:
         return {"allowed": True}
@@ -289,18 +295,20 @@ async def _verdict(
     return {
         "allowed": False,
         "missing": [{key: value for key, value in one.items() if value} for one in listed],
-        **await _commands(pve, rights, {path: set(found) for path, found in missing.items()}, label),
+        **await _commands(pve, effective, {path: set(found) for path, found in missing.items()}, label),
     }
 
 
 # -- how to grant it ---------------------------------------------------------------------------------------------------
 
 
-async def _commands(pve: Cluster, rights: _Rights, missing: Mapping[str, set[str]], label: str) -> dict[str, Any]:
+async def _commands(
+    pve: Cluster, effective: _EffectivePrivileges, missing: Mapping[str, set[str]], label: str
+) -> dict[str, Any]:
     """A token with privilege separation is limited by its user: both may need more."""
-    user, _, token = rights.who.partition("!")
+    user, _, token = effective.who.partition("!")
     notes: list[str] = []
-    holders = [rights]
+    holders = [effective]
     if token:
         separate = await _is_separate(pve, user, token)
         if separate is None:
@@ -309,12 +317,12 @@ async def _commands(pve: Cluster, rights: _Rights, missing: Mapping[str, set[str
             holders = []
         if user != ROOT:
             try:
-                owner = await _Rights.of(pve, user)
+                owner = await _EffectivePrivileges.of(pve, user)
                 await owner.on(missing)
                 holders.insert(0, owner)
             except Problem:
                 # The user holds at least what the token holds, and must hold what the token will get.
-                holders.insert(0, _Rights(pve, user, dict(rights.known)))
+                holders.insert(0, _EffectivePrivileges(pve, user, dict(effective.known)))
                 notes.append(f"What {user} holds beyond the token is not known: if it is more, keep it in the roles")
     commands: list[str] = []
     taken = {name: set(filter(None, role.get("privs", "").split(","))) for name, role in (await roles(pve)).items()}
@@ -334,17 +342,17 @@ async def _is_separate(pve: Cluster, user: str, token: str) -> bool | None:
 
 
 def _grants(
-    rights: _Rights,
+    effective: _EffectivePrivileges,
     missing: Mapping[str, set[str]],
     name: str,
     taken: dict[str, set[str]],
     entries: list[dict[str, Any]],
 ) -> list[str]:
     """Commands for a shell on a node. What is held now and would be replaced goes into the role as well."""
-    option = "--tokens" if "!" in rights.who else "--users"
+    option = "--tokens" if "!" in effective.who else "--users"
     commands: list[str] = []
     for path, found in sorted(missing.items()):
-        held = rights.known.get(path, {})
+        held = effective.known.get(path, {})
         if not found - held.keys():
             continue
         wanted = found | {privilege for privilege, below in held.items() if below}
@@ -352,11 +360,12 @@ def _grants(
         if fresh:
             commands.append(f"pveum role add {role} --privs '{','.join(sorted(wanted))}'")
         denied = any(
-            entry["path"] == path and holder(entry) == rights.who and entry["roleid"] == "NoAccess" for entry in entries
+            entry["path"] == path and holder(entry) == effective.who and entry["roleid"] == "NoAccess"
+            for entry in entries
         )
         if denied:
-            commands.append(f"pveum acl delete {path} --roles NoAccess {option} '{rights.who}'")
-        commands.append(f"pveum acl modify {path} --roles {role} {option} '{rights.who}'")
+            commands.append(f"pveum acl delete {path} --roles NoAccess {option} '{effective.who}'")
+        commands.append(f"pveum acl modify {path} --roles {role} {option} '{effective.who}'")
     return commands
 
 

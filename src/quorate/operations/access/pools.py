@@ -40,8 +40,8 @@ async def members(pve: Cluster, pool: str, *, limit: int, offset: int) -> Table:
         limit=limit,
         offset=offset,
     )
-    rights = await _rights_on(pve, pool)
-    table.facts = {"comment": found.get("comment", ""), "rights": rights} if rights or found.get("comment") else {}
+    roles = await _roles_on(pve, pool)
+    table.facts = {"comment": found.get("comment", ""), "rights": roles} if roles or found.get("comment") else {}
     return table
 
 
@@ -101,13 +101,13 @@ async def pool_set(
     unchanged = _already(pool, now, joining, leaving, storages, remove_storages or [])
     if not calls and not unchanged:
         unchanged = (f"pool {pool} already has these settings",)
-    rights = await _rights_on(pve, pool) if any(add.values()) or any(take.values()) else []
+    roles = await _roles_on(pve, pool) if any(add.values()) or any(take.values()) else []
 
     async def after() -> dict[str, Any]:
-        pve.forget_rights()
+        pve.forget_privileges()
         return {}
 
-    facts = {"rights_on_pool": rights} if rights else {}
+    facts = {"rights_on_pool": roles} if roles else {}
     return Plan(f"Set pool {pool}", tuple(calls), unchanged, facts=facts, after=after)
 
 
@@ -125,14 +125,14 @@ async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -
             why=f"Among them {listed}",
             next_step=Advice("Give remove_members=true, or take them out first", POOL_SET(pool=pool)),
         )
-    rights = await _rights_on(pve, pool)
+    roles = await _roles_on(pve, pool)
 
     async def settled() -> bool:
         return pool not in await _pools(pve)
 
     calls = _moving(pve, pool, {"vms": vms, "storage": storages}, joins=False)
     calls.append(Call(f"Delete pool {pool}", "DELETE", "/pools", {"poolid": pool}, _target(pool), settled=settled))
-    return Plan(f"Delete pool {pool}", tuple(calls), facts={"roles_lost": rights} if rights else {})
+    return Plan(f"Delete pool {pool}", tuple(calls), facts={"roles_lost": roles} if roles else {})
 
 
 async def _pools(pve: Cluster) -> dict[str, dict[str, Any]]:
@@ -156,7 +156,7 @@ def _members(pool: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     )
 
 
-async def _rights_on(pve: Cluster, pool: str) -> list[str]:
+async def _roles_on(pve: Cluster, pool: str) -> list[str]:
     return [
         f"{holder(entry)} {entry['roleid']}"
         for entry in await acl(pve)

@@ -10,7 +10,7 @@ from quorate.operations.access.directory import (
     ENTRIES_SHOWN,
     PLAIN_ID,
     acl,
-    forget_own_rights,
+    forget_own_privileges,
     holder,
     roles,
     unknown,
@@ -56,7 +56,7 @@ async def role_set(
     else:
         call = Call(f"Change role {role}", "PUT", f"/access/roles/{role}", params, target, settled=settled)
     facts = {"gains": sorted(wanted - held), "loses": sorted(held - wanted), **await _holders_of(pve, role)}
-    return Plan(call.says, (call,), facts=facts, after=forget_own_rights(pve))
+    return Plan(call.says, (call,), facts=facts, after=forget_own_privileges(pve))
 
 
 def _check_role_name(role: str, now: dict[str, Any] | None, mode: str) -> None:

@@ -2,7 +2,7 @@
 
 One table decides, for named tools and the raw API alike. It looks at requests in wire form, with PVE's defaults behind
 them. Reading is READ; what looks inside a guest, or makes PVE ask another machine, is LOOK_INSIDE. Of the writes,
-everything that deletes or overwrites data, grants rights, hands out the node's own devices or files, stops a node,
+everything that deletes or overwrites data, grants privileges, hands out the node's own devices or files, stops a node,
 rewrites networks or cannot be undone is DESTROY; the rest is CHANGE. Some endpoints are not called at all: `refusal`
 says which and why.
 """
@@ -263,7 +263,7 @@ def _prunes_elsewhere(request: Request, name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class RiskParameter:
     """A parameter that makes a write riskier than its path suggests, by its value or by PVE's default."""
 
     where: str
@@ -311,61 +311,61 @@ _HOLDS_SECRETS: Final = rf"{_SENDS_SECRETS}|/cluster/acme/plugins/{{id}}"
 _STORED_SECRETS: Final = ("password", "keyring", "token", "key", "secret", "data")
 _MIGRATION: Final = ("migration", "migration_unsecure", "replication")
 
-TELLING: Final = (
-    Telling(r".*", _FORCE, _on, Reason.FORCED),
-    Telling(_CONFIG, ("delete",), _lists_devices("unused"), Reason.DELETES_DATA),
-    Telling(_CONFIG, ("delete",), _lists_devices(*values.DISKS), Reason.TAKES_DISK),
-    Telling(_CONFIG, ("delete",), _lists_devices("net", "ipconfig"), Reason.TAKES_DEVICE),
-    Telling(_CONFIG, ("delete",), _lists_unknown, Reason.UNREADABLE),
-    Telling(_CONFIG, ("delete",), _lists("lock"), Reason.FORCED),
-    Telling(_CONFIG, ("lock",), _is_given, Reason.LOCKS),
-    Telling(_CONFIG, ("template",), _on, Reason.MAKES_TEMPLATE),
-    Telling(
+RISK_PARAMETERS: Final = (
+    RiskParameter(r".*", _FORCE, _on, Reason.FORCED),
+    RiskParameter(_CONFIG, ("delete",), _lists_devices("unused"), Reason.DELETES_DATA),
+    RiskParameter(_CONFIG, ("delete",), _lists_devices(*values.DISKS), Reason.TAKES_DISK),
+    RiskParameter(_CONFIG, ("delete",), _lists_devices("net", "ipconfig"), Reason.TAKES_DEVICE),
+    RiskParameter(_CONFIG, ("delete",), _lists_unknown, Reason.UNREADABLE),
+    RiskParameter(_CONFIG, ("delete",), _lists("lock"), Reason.FORCED),
+    RiskParameter(_CONFIG, ("lock",), _is_given, Reason.LOCKS),
+    RiskParameter(_CONFIG, ("template",), _on, Reason.MAKES_TEMPLATE),
+    RiskParameter(
         rf"{_CONFIG}|{_CREATION}",
         ("hostpci[n]", "usb[n]", "serial[n]", "parallel[n]", "virtiofs[n]", "dev[n]"),
         _takes_node_device,
         Reason.NODE_DEVICE,
     ),
-    Telling(rf"{_CONFIG}|{_CREATION}", ("features",), _weakens_container, Reason.NODE_DEVICE),
-    Telling(rf"{_CONFIG}|{_CREATION}", ("ivshmem",), _is_given, Reason.NODE_DEVICE),
-    Telling(rf"{_CONFIG}|{_CREATION}", ("rng0",), _takes_node_entropy, Reason.NODE_DEVICE),
-    Telling(_CREATION, ("archive", "ostemplate"), _is_path, Reason.NODE_DEVICE),
-    Telling(r"/nodes/{node}/lxc", ("unprivileged",), _not_on, Reason.PRIVILEGED),
-    Telling(r"/nodes/{node}/lxc/{vmid}/config", ("unprivileged",), _given_and_not_on, Reason.PRIVILEGED),
-    Telling(rf"{_CONFIG}|{_CREATION}", ("args", "hookscript"), _is_given, Reason.NODE_CODE),
-    Telling(rf"{_CREATION}|{_GUEST}/clone", ("pool",), _not_empty, Reason.JOINS_POOL, "POST"),
-    Telling(rf"{_GUEST}/(move_disk|move_volume)", ("target-vmid",), _is_given, Reason.REASSIGNS_DISK),
-    Telling(rf"{_GUEST}/(move_disk|move_volume|migrate)", ("delete",), _on, Reason.DELETES_SOURCE),
-    Telling(_BACKUP_RUN, ("remove",), _prunes_by_default, Reason.PRUNES, "POST"),
-    Telling(r"/cluster/backup/{id}", ("remove",), _prunes, Reason.PRUNES),
-    Telling(r"/cluster/backup/{id}", ("delete",), _lists("remove", "prune-backups", "maxfiles"), Reason.PRUNES),
-    Telling(r"/cluster/backup/{id}", ("remove",), _prunes_elsewhere, Reason.PRUNES),
-    Telling(r".*/vzdump|/cluster/backup.*|/storage", ("prune-backups", "maxfiles"), _prunes, Reason.PRUNES),
-    Telling(r".*/vzdump|/cluster/backup.*", ("script",), _is_given, Reason.NODE_CODE),
-    Telling(r".*/vzdump|/cluster/backup.*", ("dumpdir", "tmpdir"), _is_given, Reason.NODE_FILE),
-    Telling(r".*/vzdump|/cluster/backup.*", ("stop",), _on, Reason.ENDS_TASK),
-    Telling(r"/storage/{storage}", ("prune-backups", "maxfiles"), _prunes, Reason.PRUNES),
-    Telling(r"/storage/{storage}", ("encryption-key", "master-pubkey", "delete"), _is_given, Reason.BACKUPS),
-    Telling(_VOLUMES, ("protected",), _given_and_not_on, Reason.BACKUPS),
-    Telling(r"/storage/{storage}", _PLACES, _is_given, Reason.NEW_STORAGE),
-    Telling(r"/cluster/replication.*", ("remove_job",), _is_given, Reason.DELETES_COPIES),
-    Telling(r".*/ceph/pool.*", ("size", "min_size"), _is_given, Reason.DROPS_COPIES),
-    Telling(r".*/ceph/(pool|fs/{name})", ("add_storages", "add-storage"), _on, Reason.NEW_STORAGE, "POST"),
-    Telling(r".*/ceph/pool", ("erasure-coding",), _adds_storage, Reason.NEW_STORAGE, "POST"),
-    Telling(r"/cluster/ceph/flags", ("pause",), _on, Reason.STOPS_STORAGE),
-    Telling(r"/cluster/ceph/flags/{flag}", ("flag",), _one_of("pause"), Reason.STOPS_STORAGE),
-    Telling(r"/cluster/ha/resources(/{sid})?", ("state",), _one_of("stopped", "disabled"), Reason.STOPS_GUESTS),
-    Telling(r"/cluster/ha/resources(/{sid})?", ("state",), _one_of("ignored"), Reason.UNGUARDED),
-    Telling(_SENDS_SECRETS, (*_ADDRESSES, *_PROOFS), _is_given, Reason.REDIRECTS, "PUT"),
-    Telling(_SENDS_SECRETS, ("delete",), _lists(*_ADDRESSES, *_PROOFS), Reason.REDIRECTS, "PUT"),
-    Telling(_HOLDS_SECRETS, _STORED_SECRETS, _is_given, Reason.REPLACES_SECRET, "PUT"),
-    Telling(_HOLDS_SECRETS, ("delete",), _lists(*_STORED_SECRETS), Reason.REPLACES_SECRET, "PUT"),
-    Telling(r"/cluster/options", ("http_proxy",), _is_given, Reason.REDIRECTS),
-    Telling(r"/cluster/options", ("crs",), _rebalances, Reason.STOPS_GUESTS),
-    Telling(r"/cluster/options", ("ha", "fencing"), _is_given, Reason.UNGUARDED),
-    Telling(r"/cluster/options", _MIGRATION, _not_secure, Reason.REDIRECTS),
-    Telling(rf"{_GUEST}/migrate", ("migration_type", "migration_network"), _not_secure, Reason.REDIRECTS),
-    Telling(
+    RiskParameter(rf"{_CONFIG}|{_CREATION}", ("features",), _weakens_container, Reason.NODE_DEVICE),
+    RiskParameter(rf"{_CONFIG}|{_CREATION}", ("ivshmem",), _is_given, Reason.NODE_DEVICE),
+    RiskParameter(rf"{_CONFIG}|{_CREATION}", ("rng0",), _takes_node_entropy, Reason.NODE_DEVICE),
+    RiskParameter(_CREATION, ("archive", "ostemplate"), _is_path, Reason.NODE_DEVICE),
+    RiskParameter(r"/nodes/{node}/lxc", ("unprivileged",), _not_on, Reason.PRIVILEGED),
+    RiskParameter(r"/nodes/{node}/lxc/{vmid}/config", ("unprivileged",), _given_and_not_on, Reason.PRIVILEGED),
+    RiskParameter(rf"{_CONFIG}|{_CREATION}", ("args", "hookscript"), _is_given, Reason.NODE_CODE),
+    RiskParameter(rf"{_CREATION}|{_GUEST}/clone", ("pool",), _not_empty, Reason.JOINS_POOL, "POST"),
+    RiskParameter(rf"{_GUEST}/(move_disk|move_volume)", ("target-vmid",), _is_given, Reason.REASSIGNS_DISK),
+    RiskParameter(rf"{_GUEST}/(move_disk|move_volume|migrate)", ("delete",), _on, Reason.DELETES_SOURCE),
+    RiskParameter(_BACKUP_RUN, ("remove",), _prunes_by_default, Reason.PRUNES, "POST"),
+    RiskParameter(r"/cluster/backup/{id}", ("remove",), _prunes, Reason.PRUNES),
+    RiskParameter(r"/cluster/backup/{id}", ("delete",), _lists("remove", "prune-backups", "maxfiles"), Reason.PRUNES),
+    RiskParameter(r"/cluster/backup/{id}", ("remove",), _prunes_elsewhere, Reason.PRUNES),
+    RiskParameter(r".*/vzdump|/cluster/backup.*|/storage", ("prune-backups", "maxfiles"), _prunes, Reason.PRUNES),
+    RiskParameter(r".*/vzdump|/cluster/backup.*", ("script",), _is_given, Reason.NODE_CODE),
+    RiskParameter(r".*/vzdump|/cluster/backup.*", ("dumpdir", "tmpdir"), _is_given, Reason.NODE_FILE),
+    RiskParameter(r".*/vzdump|/cluster/backup.*", ("stop",), _on, Reason.ENDS_TASK),
+    RiskParameter(r"/storage/{storage}", ("prune-backups", "maxfiles"), _prunes, Reason.PRUNES),
+    RiskParameter(r"/storage/{storage}", ("encryption-key", "master-pubkey", "delete"), _is_given, Reason.BACKUPS),
+    RiskParameter(_VOLUMES, ("protected",), _given_and_not_on, Reason.BACKUPS),
+    RiskParameter(r"/storage/{storage}", _PLACES, _is_given, Reason.NEW_STORAGE),
+    RiskParameter(r"/cluster/replication.*", ("remove_job",), _is_given, Reason.DELETES_COPIES),
+    RiskParameter(r".*/ceph/pool.*", ("size", "min_size"), _is_given, Reason.DROPS_COPIES),
+    RiskParameter(r".*/ceph/(pool|fs/{name})", ("add_storages", "add-storage"), _on, Reason.NEW_STORAGE, "POST"),
+    RiskParameter(r".*/ceph/pool", ("erasure-coding",), _adds_storage, Reason.NEW_STORAGE, "POST"),
+    RiskParameter(r"/cluster/ceph/flags", ("pause",), _on, Reason.STOPS_STORAGE),
+    RiskParameter(r"/cluster/ceph/flags/{flag}", ("flag",), _one_of("pause"), Reason.STOPS_STORAGE),
+    RiskParameter(r"/cluster/ha/resources(/{sid})?", ("state",), _one_of("stopped", "disabled"), Reason.STOPS_GUESTS),
+    RiskParameter(r"/cluster/ha/resources(/{sid})?", ("state",), _one_of("ignored"), Reason.UNGUARDED),
+    RiskParameter(_SENDS_SECRETS, (*_ADDRESSES, *_PROOFS), _is_given, Reason.REDIRECTS, "PUT"),
+    RiskParameter(_SENDS_SECRETS, ("delete",), _lists(*_ADDRESSES, *_PROOFS), Reason.REDIRECTS, "PUT"),
+    RiskParameter(_HOLDS_SECRETS, _STORED_SECRETS, _is_given, Reason.REPLACES_SECRET, "PUT"),
+    RiskParameter(_HOLDS_SECRETS, ("delete",), _lists(*_STORED_SECRETS), Reason.REPLACES_SECRET, "PUT"),
+    RiskParameter(r"/cluster/options", ("http_proxy",), _is_given, Reason.REDIRECTS),
+    RiskParameter(r"/cluster/options", ("crs",), _rebalances, Reason.STOPS_GUESTS),
+    RiskParameter(r"/cluster/options", ("ha", "fencing"), _is_given, Reason.UNGUARDED),
+    RiskParameter(r"/cluster/options", _MIGRATION, _not_secure, Reason.REDIRECTS),
+    RiskParameter(rf"{_GUEST}/migrate", ("migration_type", "migration_network"), _not_secure, Reason.REDIRECTS),
+    RiskParameter(
         r"/cluster/options",
         ("user-tag-access", "registered-tags", "webauthn", "u2f", "delete"),
         _is_given,
@@ -421,9 +421,9 @@ def _volume_effects(request: Request) -> Iterator[Effect]:
 
 def effects(request: Request) -> list[Effect]:
     """Everything that a request does, the highest risk first; never empty."""
-    reasons, telling = _by_path(request.method, request.template)
+    reasons, parameters = _by_path(request.method, request.template)
     found = [Effect(reason) for reason in reasons]
-    found += [Effect(one.reason, name) for one in telling for name in one.matching_parameters(request)]
+    found += [Effect(one.reason, name) for one in parameters for name in one.matching_parameters(request)]
     found += _volume_effects(request)
     if request.method != "GET":
         found += [Effect(Reason.UNREADABLE, name) for name in request.doubtful]
@@ -432,12 +432,12 @@ def effects(request: Request) -> list[Effect]:
 
 
 @cache  # the templates of one API: a few hundred
-def _by_path(method: str, template: str) -> tuple[tuple[Reason, ...], tuple[Telling, ...]]:
+def _by_path(method: str, template: str) -> tuple[tuple[Reason, ...], tuple[RiskParameter, ...]]:
     """The reasons that the path alone gives, and the parameters to look at."""
     reasons = (
         reason for methods, where, reason in _RULES if method in methods.split() and re.fullmatch(where, template)
     )
-    return tuple(reasons), tuple(one for one in TELLING if one.fits(method, template))
+    return tuple(reasons), tuple(one for one in RISK_PARAMETERS if one.fits(method, template))
 
 
 def effects_of(endpoint: Endpoint, params: Mapping[str, Any] | None = None) -> list[Effect]:

@@ -293,12 +293,12 @@ def _when_it_counts(guest: Guest, *, running: bool) -> Any:
         late = {key: value for key, value in waiting.items() if values.bus_of(key) in values.BOOTABLE}
         if not running:
             return {"next": Advice("The guest reads it when it starts", GUEST_POWER(guest=guest.vmid, action="start"))}
-        told: dict[str, Any] = {"reboot_needed": True}
+        facts: dict[str, Any] = {"reboot_needed": True}
         if late:
-            told["waits_for_restart"] = late
+            facts["waits_for_restart"] = late
         left = _not_on_drive(await guest.get("cloudinit") or [])
         if left:
-            told["not_on_drive_yet"] = sorted(left)
-        return {**told, "next": Advice("cloud-init reads it at boot", GUEST_POWER(guest=guest.vmid, action="reboot"))}
+            facts["not_on_drive_yet"] = sorted(left)
+        return {**facts, "next": Advice("cloud-init reads it at boot", GUEST_POWER(guest=guest.vmid, action="reboot"))}
 
     return look

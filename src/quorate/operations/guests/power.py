@@ -19,7 +19,7 @@ from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.tasks import gather_bounded
 
 READS_AT_ONCE = 16
-REASONS_TOLD = 5
+REASONS_SHOWN = 5
 
 Planner = Callable[[Guest], Awaitable[Call | str]]
 
@@ -51,7 +51,7 @@ async def plan_each(summary: str, guests: list[Guest], planner: Planner) -> Plan
 
 
 def _together(problems: list[Problem]) -> Conflict:
-    why = " ".join(str(problem) for problem in problems[:REASONS_TOLD])
+    why = " ".join(str(problem) for problem in problems[:REASONS_SHOWN])
     return Conflict("None of the guests can do this now", why=why)
 
 
@@ -210,8 +210,8 @@ def power_call(guest: Guest, action: str, state: str, params: dict[str, Any]) ->
         return await state_of(guest) == rule.leads_to
 
     says = f"{rule.verb} {guest} on {guest.row.node}"
-    told_apart = None if state == rule.leads_to else arrived  # a guest that was rebooted looks as it did before
-    return guest_call(guest, "POST", f"status/{verb}", says, settled=told_apart, arrived=arrived, **params)
+    distinct = None if state == rule.leads_to else arrived  # a guest that was rebooted looks as it did before
+    return guest_call(guest, "POST", f"status/{verb}", says, settled=distinct, arrived=arrived, **params)
 
 
 def _verb(action: str) -> str:

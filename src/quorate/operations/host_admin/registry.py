@@ -13,7 +13,7 @@ from quorate.homelab.host import Host, checked
 from quorate.homelab.selection import SECONDS, select_records, within_time
 from quorate.homelab.verification import verification
 from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
-from quorate.operations.hosts.registry import TOLD_AS, Labels, check_references, keeping
+from quorate.operations.hosts.registry import SHOWN_AS, Labels, check_references, keeping
 from quorate.operations.hosts.several import join_answers, join_plans
 from quorate.operations.plan import Performed, Plan, StepContext
 from quorate.operations.registry import Risk, Table, operation
@@ -70,7 +70,7 @@ async def _update(home: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
         await home.hosts.change(old.name, old, **changes)
         differing = [name for name in changes if getattr(old, name) != getattr(new, name)]
         return Performed(
-            {"changed": {TOLD_AS.get(name, name): [getattr(old, name), getattr(new, name)] for name in differing}},
+            {"changed": {SHOWN_AS.get(name, name): [getattr(old, name), getattr(new, name)] for name in differing}},
             next_step=None if old.digest == new.digest else Advice("Try the login", HOST_VERIFY(host=old.name)),
         )
 

@@ -16,12 +16,12 @@ MOST_LINES = 60
 
 def summary(found: of.Facts) -> dict[str, Any]:
     """Each section in a line or a list of lines; unknown sections are listed."""
-    told = {}
+    sections = {}
     for section, words in _WORDS.items():
         value = getattr(found, section)
         if value is not None:
-            told[section] = words(value)
-    return {**told, **({"not_known": found.not_known} if found.not_known else {})}
+            sections[section] = words(value)
+    return {**sections, **({"not_known": found.not_known} if found.not_known else {})}
 
 
 def _hardware(one: of.Hardware) -> str:

@@ -62,9 +62,9 @@ async def host_file(
             if cut or len(shown) < len(entries) - offset:
                 remarks[machine_label(one)] = f"{len(shown)} of {len(entries)} entries are shown"
             return [entry_row(each) for each in shown]
-        told = await read_file(into, path, offset=offset, limit=min(limit, SEVERAL_BYTES))
-        contents[machine_label(one)] = told.get("content") or told.get("base64", "")
-        if remark := told.get("next") or ("it is base64" if told.get("base64") else ""):
+        answer = await read_file(into, path, offset=offset, limit=min(limit, SEVERAL_BYTES))
+        contents[machine_label(one)] = answer.get("content") or answer.get("base64", "")
+        if remark := answer.get("next") or ("it is base64" if answer.get("base64") else ""):
             remarks[machine_label(one)] = remark
         return [entry_row(entry)]
 

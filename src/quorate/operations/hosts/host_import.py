@@ -95,18 +95,18 @@ async def host_import(
 def _grouped(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """What several hosts lack is listed once, under all of their names; then what each lacks alone."""
     lacking = by_reason((name, reason) for name, reasons in missing.items() for reason in reasons)
-    told: dict[str, list[str]] = {}
+    by_names: dict[str, list[str]] = {}
     for reason, names in sorted(lacking.items(), key=lambda one: -len(one[1])):
         everyone = len(names) > 1 and len(names) == len(missing)
-        told.setdefault(f"all {len(names)}" if everyone else ", ".join(names), []).append(reason)
-    return {names: "; ".join(reasons) for names, reasons in told.items()}
+        by_names.setdefault(f"all {len(names)}" if everyone else ", ".join(names), []).append(reason)
+    return {names: "; ".join(reasons) for names, reasons in by_names.items()}
 
 
 async def _register(home: Homelab, new: Host, lacking: list[str]) -> Action:
     async def perform(_: StepContext) -> Performed:
         await home.hosts.add(new)
-        told = await verification(home, new)
-        login = "works" if told["verified"] else f"{told['failed_at']}: {told['why']}"
+        verified = await verification(home, new)
+        login = "works" if verified["verified"] else f"{verified['failed_at']}: {verified['why']}"
         return Performed({"at": new.at, "login": login, "missing": "; ".join(lacking)})
 
     plan = await keeping(home, f"Register {new} at {new.at}", new, perform)

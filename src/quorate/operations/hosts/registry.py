@@ -24,7 +24,7 @@ from quorate.operations.units import moment
 from quorate.problems import Conflict, NotFound, Problem
 from quorate.ssh.target import SSH_PORT
 
-TOLD_AS = {"password": "password_from", "sudo_password": "sudo_password_from"}
+SHOWN_AS = {"password": "password_from", "sudo_password": "sudo_password_from"}
 """Names under which a reference is not taken for a secret."""
 Labels = Annotated[list[str], Meta(description="Such as role=nas")]
 
@@ -174,5 +174,5 @@ def _verified(host: Host) -> str:
 
 
 def _as_dict(host: Host) -> dict[str, Any]:
-    told = {TOLD_AS.get(name, name): value for name, value in msgspec.to_builtins(host).items()}
-    return told | ({"verified": moment(host.verified)} if host.verified is not None else {})
+    facts = {SHOWN_AS.get(name, name): value for name, value in msgspec.to_builtins(host).items()}
+    return facts | ({"verified": moment(host.verified)} if host.verified is not None else {})

@@ -55,8 +55,8 @@ async def _of_several(home: Homelab, host: str | list[str], service: str | None,
     async def ask(one: Machine) -> list[list[Any]]:
         if service is None:
             return await list_services(one.transport, state)
-        told = await describe_service(one.transport, service, 0)
-        return [[told[name] for name in COLUMNS]]
+        status = await describe_service(one.transport, service, 0)
+        return [[status[name] for name in COLUMNS]]
 
     return await answer_each(home, host, ask, COLUMNS)
 

@@ -82,8 +82,8 @@ async def infra_backup_list(
     for name, entry in kept.items():
         devices = [one for one in entry["devices"] if one in seen]
         if devices and (device is None or device in devices):
-            told = [name, moment(entry["created"]), ", ".join(devices), ", ".join(entry["sections"])]
-            rows.append([*told, "with data" if entry["data"] else "", "encrypted" if entry["encrypted"] else ""])
+            cells = [name, moment(entry["created"]), ", ".join(devices), ", ".join(entry["sections"])]
+            rows.append([*cells, "with data" if entry["data"] else "", "encrypted" if entry["encrypted"] else ""])
     columns = ("backup", "made", "devices", "sections", "volumes", "sealed")
     return page(columns, rows, limit=limit, offset=offset)
 
@@ -266,19 +266,19 @@ async def _do(
 
 def _remarks(reader: Reader, then: DeviceBackup, now: device_backup.Look, sections: list[str]) -> list[str]:
     """What a rollback does not restore."""
-    told = [f"{then.device}: {what} was not in the backup: {why}" for what, why in then.cannot.items()]
-    told += [f"{then.device}: {what} cannot be read: {why}" for what, why in now.cannot.items()]
+    remarks = [f"{then.device}: {what} was not in the backup: {why}" for what, why in then.cannot.items()]
+    remarks += [f"{then.device}: {what} cannot be read: {why}" for what, why in now.cannot.items()]
     written = {piece.section for _, piece in device_backup.differing(then, now, sections) if piece.kind == "file"}
     if waiting := sorted(written & {"network", "schedules", "ssh"}):
-        told.append(
+        remarks.append(
             f"{then.device}: files of {', '.join(waiting)} take effect after the programs that read them are restarted"
         )
     pieces = [one for one in then.pieces if one.kind == "packages" and one.section in sections]
     present = [one for one in now.taken if one.piece.kind == "packages"]
     if pieces and present and pieces[0].sha256 != present[0].piece.sha256:
         others = device_backup.packages_differ(reader.content(pieces[0].member), present[0].content)
-        told.append(f"{then.device}: {len(others)} packages differ and stay: {', '.join(others[:10])}")
-    return told
+        remarks.append(f"{then.device}: {len(others)} packages differ and stay: {', '.join(others[:10])}")
+    return remarks
 
 
 async def _proved(home: Homelab, places: list[tuple[DeviceBackup, Machine]], sections: list[str]) -> dict[str, Any]:

@@ -100,8 +100,10 @@ async def _replaced(home: Homelab, place: Machine, name: str, change: asked.Work
         return Performed({"workload": described(done.workload)})
 
     named = {**msgspec.to_builtins(change), **({"env": sorted(change.env)} if change.env else {})}  # values are secrets
-    told = " ".join(f"{key}={value}" for key, value in named.items())
-    return machine_action(place, f"Replace {old} on {place}: {told}", f"{engine.name} replace {name} {told}", perform)
+    settings = " ".join(f"{key}={value}" for key, value in named.items())
+    return machine_action(
+        place, f"Replace {old} on {place}: {settings}", f"{engine.name} replace {name} {settings}", perform
+    )
 
 
 def _service(home: Homelab, place: Machine, given: str, action: asked.ServiceAction) -> Action:
@@ -165,6 +167,6 @@ async def _resources(place: Machine, wanted: asked.ResourceChange) -> Action:
     async def perform(context: StepContext) -> Performed:
         return Performed(await context.carry_out(cluster, plan, context.wait, context.report))
 
-    told = " ".join(f"{name}={value}" for name, value in given.items())
+    settings = " ".join(f"{name}={value}" for name, value in given.items())
     target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
-    return Action(plan.summary, f"configure {guest.label} {told}", perform, target, tuple(plan.api_calls), cluster)
+    return Action(plan.summary, f"configure {guest.label} {settings}", perform, target, tuple(plan.api_calls), cluster)

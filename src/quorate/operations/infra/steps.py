@@ -139,9 +139,9 @@ class Steps:
         wanted = one.item.wanted
         if isinstance(wanted, WantedWorkload):
             wanted = msgspec.structs.replace(wanted, env=dict.fromkeys(wanted.env, "…"))
-        told = msgspec.json.encode(wanted).decode()
+        fields = msgspec.json.encode(wanted).decode()
         at = f" on {one.place}" if one.place else ""
-        return without_secrets(f"{one.act} {one.item.kind} {one.name}{at} {told}")
+        return without_secrets(f"{one.act} {one.item.kind} {one.name}{at} {fields}")
 
     # -- doing it --------------------------------------------------------------------------------------------------
 

@@ -61,8 +61,8 @@ async def infra_validate(
     if level == "simulation" and not found.errors:
         await _simulate(home, wanted, differences, found)
     sizes = {
-        place: {key: size(value) if isinstance(value, int) else value for key, value in told.items() if value}
-        for place, told in found.measured.items()
+        place: {key: size(value) if isinstance(value, int) else value for key, value in measured.items() if value}
+        for place, measured in found.measured.items()
     }
     return {
         "document": wanted.name,
@@ -137,8 +137,8 @@ async def surveyed(home: Homelab, document: Document, *, prune: bool) -> tuple[l
 def last_run(entry: Entry | None) -> dict[str, Any]:
     if entry is None or not entry.steps:
         return {}
-    told = [
+    steps = [
         {"step": one.step, "state": one.state, "at": moment(one.time), **({"why": one.why} if one.why else {})}
         for one in entry.steps[-50:]
     ]
-    return {"last_run": told}
+    return {"last_run": steps}

@@ -32,8 +32,8 @@ async def guest_file_read(
 ) -> dict[str, Any]:
     """Read a file inside a guest, or a part of it."""
     found = await guest_machine(pve, guest, way)
-    told = await read_file(found.transport, path, offset=offset, limit=limit, encoding=encoding)
-    return {"guest": machine_label(found), "way": found.transport.description, **told}
+    facts = await read_file(found.transport, path, offset=offset, limit=limit, encoding=encoding)
+    return {"guest": machine_label(found), "way": found.transport.description, **facts}
 
 
 @operation(

@@ -25,13 +25,15 @@ from quorate.pve.cluster import Cluster, Guest
 async def guest_info(pve: Cluster, guest: GuestRef, way: WayName | None = None) -> dict[str, Any]:
     """The system inside a guest: OS, kernel, uptime, load, memory, file systems, users logged in."""
     found = await pve.guest(guest)
-    told, (description, seen) = await asyncio.gather(_told_by_agent(found), look_inside(pve, found, way, system_facts))
-    if isinstance(seen, Problem) and (told is None or isinstance(told, Problem)):
+    reported, (description, seen) = await asyncio.gather(
+        _facts_from_agent(found), look_inside(pve, found, way, system_facts)
+    )
+    if isinstance(seen, Problem) and (reported is None or isinstance(reported, Problem)):
         raise seen
     facts = seen if isinstance(seen, SystemFacts) else SystemFacts()
-    if isinstance(told, SystemFacts):
+    if isinstance(reported, SystemFacts):
         # The agent names Windows, users and file systems better than the commands do, Linux no worse.
-        facts = told.filled_from(facts)
+        facts = reported.filled_from(facts)
     return {
         "guest": found.label,
         "way": description or "agent, without running a command",
@@ -50,7 +52,7 @@ async def guest_info(pve: Cluster, guest: GuestRef, way: WayName | None = None) 
     }
 
 
-async def _told_by_agent(guest: Guest) -> SystemFacts | Problem | None:
+async def _facts_from_agent(guest: Guest) -> SystemFacts | Problem | None:
     """None for a container, which has no agent."""
     if not guest.is_vm:
         return None

@@ -24,10 +24,12 @@ from quorate.pve.cluster import Cluster, Guest
 async def guest_network(pve: Cluster, guest: GuestRef, way: WayName | None = None) -> dict[str, Any]:
     """A guest's interfaces, the addresses others can use (best first), gateways and name servers."""
     found = await pve.guest(guest)
-    config, told, (description, around) = await asyncio.gather(
-        found.get("config"), _told_by_pve(found), look_inside(pve, found, way, network_facts)
+    config, reported, (description, around) = await asyncio.gather(
+        found.get("config"), _interfaces_from_pve(found), look_inside(pve, found, way, network_facts)
     )
-    interfaces = told if isinstance(told, list) else around.interfaces if isinstance(around, NetworkFacts) else []
+    interfaces = (
+        reported if isinstance(reported, list) else around.interfaces if isinstance(around, NetworkFacts) else []
+    )
     addresses = usable(interfaces, config)
     planned = [] if interfaces else [ip for own in values.addresses_in_config(config).values() for ip in own]
     inside = around if isinstance(around, NetworkFacts) else NetworkFacts()
@@ -40,11 +42,11 @@ async def guest_network(pve: Cluster, guest: GuestRef, way: WayName | None = Non
         "gateways": inside.gateways,
         "dns": inside.dns,
         "search": inside.search,
-        "not_known": _missing(told, around),
+        "not_known": _missing(reported, around),
     }
 
 
-async def _told_by_pve(guest: Guest) -> list[Interface] | Problem:
+async def _interfaces_from_pve(guest: Guest) -> list[Interface] | Problem:
     try:
         return await from_pve(guest)
     except Problem as problem:
@@ -61,8 +63,8 @@ def _is_card(key: str, card: str, mac: str | None) -> bool:
     return values.bus_of(key) == "net" and mac is not None and mac.lower() in card.lower()
 
 
-def _missing(told: object, around: object) -> dict[str, str]:
+def _missing(reported: object, around: object) -> dict[str, str]:
     return {
-        **({"interfaces": str(told)} if isinstance(told, Problem) else {}),
+        **({"interfaces": str(reported)} if isinstance(reported, Problem) else {}),
         **({"gateways, dns": str(around)} if isinstance(around, Problem) else {}),
     }

@@ -119,11 +119,11 @@ async def _os(guest: Guest, config: Mapping[str, Any]) -> str:
     """`debian` or `windows` by the agent, else what the configuration says: `alpine`, `linux`."""
     if guest.is_vm and values.agent_enabled(config.get("agent")):
         try:
-            told = str(((await guest.get("agent/get-osinfo")).get("result") or {}).get("id") or "")
+            os = str(((await guest.get("agent/get-osinfo")).get("result") or {}).get("id") or "")
         except Problem:
-            told = ""
-        if told:
-            return "windows" if told == "mswindows" else told
+            os = ""
+        if os:
+            return "windows" if os == "mswindows" else os
     ostype = str(config.get("ostype", ""))
     if ostype.startswith(("l2", "win", "w2k", "wxp", "wvista", "other", "solaris")):
         return "linux" if ostype.startswith("l2") else "windows" if ostype.startswith("w") else ostype

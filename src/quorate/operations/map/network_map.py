@@ -48,15 +48,15 @@ async def network_map(
         raise BadArgument(
             f"{count} devices are too many for a picture", next_step=f"Narrow it with segment=: {_networks(map_)}"
         )
-    told = {"devices": count, "segments": [one.network for one in map_.segments], **_silent(map_)}
+    facts = {"devices": count, "segments": [one.network for one in map_.segments], **_silent(map_)}
     if format == "mermaid":
-        return {**told, "mermaid": map_drawing.mermaid(map_)}
+        return {**facts, "mermaid": map_drawing.mermaid(map_)}
     title = f"Homelab {segment}" if segment else "Homelab"
     drawn = map_drawing.drawn(map_, title, f"{count} devices · {moment(home.clock.time())}")
     if format == "svg":
-        return {**told, "svg": map_drawing.svg(drawn)}
+        return {**facts, "svg": map_drawing.svg(drawn)}
     png = await asyncio.to_thread(_png)
-    return Illustrated(told, (await asyncio.to_thread(png, drawn),))
+    return Illustrated(facts, (await asyncio.to_thread(png, drawn),))
 
 
 def _png() -> Callable[[Picture], bytes]:
@@ -159,13 +159,13 @@ async def network_changes(
     known = (await visible_devices(home)).devices
     wanted = known if device is None else [find_device(known, device)]
     begin = 0.0 if since is None else parse_moment(since, now=home.clock.time())
-    told = await Devices(home.store).changes([one.id for one in wanted], since=begin, limit=limit + 1)
+    changes = await Devices(home.store).changes([one.id for one in wanted], since=begin, limit=limit + 1)
     rows = [
         [moment(one.time), one.device, one.name, change["path"], change["old"], change["new"]]
-        for one in told[:limit]
+        for one in changes[:limit]
         for change in one.changes
     ]
     table = page(("time", "device", "name", "what", "old", "new"), rows, limit=max(1, len(rows)), offset=0)
-    if len(told) > limit:
+    if len(changes) > limit:
         table.note = "There are older changes: ask with a higher limit, for one device, or look at them with since"
     return table

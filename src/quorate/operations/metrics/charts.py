@@ -23,7 +23,7 @@ class Line:
     times: list[float]
     values: list[float]
     """In the panel's unit; not-a-number where nothing was measured, which leaves a gap."""
-    colour: int = 0
+    color: int = 0
     dashed: bool = False
 
 
@@ -140,13 +140,13 @@ def _default(subjects: list[Subject]) -> list[str]:
 
 def _names(subjects: list[Subject]) -> str:
     """As many names as a title has room for."""
-    told = _short(subjects[0].label)
+    title = _short(subjects[0].label)
     for number, subject in enumerate(subjects[1:], start=1):
-        longer = f"{told}, {_short(subject.label)}"
+        longer = f"{title}, {_short(subject.label)}"
         if len(longer) > TITLE_LENGTH:
-            return f"{told} and {len(subjects) - number} more"
-        told = longer
-    return told
+            return f"{title} and {len(subjects) - number} more"
+        title = longer
+    return title
 
 
 # -- from series to lines ----------------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ def _panel(measure: str, found: list[Series], *, peaks: bool) -> Panel | None:
             if names
             else ["in use" if measure in MEASURES else measure]
         )
-        colour, dashed = (index, second) if len(found) > 1 else (int(second), False)
-        lines.append(_line(" ".join(names), one, field, unit, colour=colour, dashed=dashed, peaks=peaks))
+        color, dashed = (index, second) if len(found) > 1 else (int(second), False)
+        lines.append(_line(" ".join(names), one, field, unit, color=color, dashed=dashed, peaks=peaks))
     return Panel(
         title=_TITLES.get(measure, measure) + (f", {' + '.join(_PAIR_NAMES[measure])}" if summed else ""),
         unit=unit.name,
@@ -223,14 +223,14 @@ def _short(label: str) -> str:
     return label if len(label) <= LABEL_LENGTH else f"{label[: LABEL_LENGTH - 9]}…{label[-8:]}"
 
 
-def _line(name: str, one: Series, field: str, unit: Unit, *, colour: int, dashed: bool, peaks: bool) -> Line:
+def _line(name: str, one: Series, field: str, unit: Unit, *, color: int, dashed: bool, peaks: bool) -> Line:
     numbers = series.statistics(one.points(field))
     rows = series.thinned(one.rows, POINTS_DRAWN, peak=peaks)
     return Line(
         label=f"{name}: {unit.of(numbers.mean):g} / {unit.of(numbers.max):g}",
         times=[row["time"] for row in rows],
         values=[row[field] / unit.size if field in row else math.nan for row in rows],
-        colour=colour,
+        color=color,
         dashed=dashed,
     )
 

@@ -69,13 +69,13 @@ def _frame(found: Series, timeframe: str, cf: str) -> dict[str, Any]:
 
 def _forecast(found: Series, numbers: dict[str, Statistics]) -> dict[str, Any]:
     """When a resource that can fill up would be full at this rate."""
-    told = {}
+    forecast = {}
     for name, whole in FILLING.items():
         if name in numbers:
             left = series.seconds_until_full(numbers[name], found.points(name), found.last(whole))
             if left is not None and left < FORESEEABLE_DAYS * 86400:
-                told[name] = f"full in about {left / 86400:.0f} days at this pace"
-    return {"forecast": told} if told else {}
+                forecast[name] = f"full in about {left / 86400:.0f} days at this pace"
+    return {"forecast": forecast} if forecast else {}
 
 
 def _points(found: Series, units: dict[str, Unit], count: int, *, peak: bool) -> dict[str, Any]:

@@ -30,8 +30,8 @@ def label(where: datetime.tzinfo, begin: float, end: float) -> str:
     name = getattr(where, "key", "")
     if all(offset == "UTC" for _, offset in in_force):
         return "UTC" if name in ("", "UTC", "Etc/UTC") else f"{name} (UTC)"
-    told = " / ".join(", ".join(dict.fromkeys(each)) for each in in_force)
-    return f"{name} ({told})" if name else told
+    zones = " / ".join(", ".join(dict.fromkeys(each)) for each in in_force)
+    return f"{name} ({zones})" if name else zones
 
 
 def _offset(when: datetime.datetime) -> str:

@@ -215,7 +215,7 @@ async def check_pool(pve: Cluster, pool: str | None) -> None:
             raise
 
 
-async def check_rights(pve: Cluster, asked: str, vmid: int, pool: str | None, storages: Iterable[str]) -> None:
+async def check_privileges(pve: Cluster, asked: str, vmid: int, pool: str | None, storages: Iterable[str]) -> None:
     """PVE checks these inside its create call, and names neither path nor privilege when one is missing."""
     own = f"/vms/{vmid}"
     places = [own, *([f"/pool/{pool}"] if pool else [])]
@@ -266,7 +266,7 @@ class NewGuest:
         if self.started:  # in a task of its own, after that of the creation
             create = replace(create, arrived=running_check(pve, target))
         asked = create.says[:1].lower() + create.says[1:]
-        await check_rights(pve, asked, int(target.id), self.pool, self.storages)
+        await check_privileges(pve, asked, int(target.id), self.pool, self.storages)
         finish = self.finish(target) if self.finish else ()
         runs = self.start or self.started
         return Plan(

@@ -60,8 +60,10 @@ def missing_or_old(
         found.append(Finding("warning", "backups", what, next_call, "backup-missing", subjects=_subjects(without)))
     ages = {row.vmid: now - newest[row.vmid] for row in guests if row.vmid in newest}
     if old := [row for row in guests if ages.get(row.vmid, 0) > days * DAY]:
-        told = names(f"{_name(row)} ({duration(ages[row.vmid])})" for row in old)
-        what = f"The newest backup of {counted(len(old), 'guest', 'guests')} is older than {days} days{as_far}: {told}"
+        listed = names(f"{_name(row)} ({duration(ages[row.vmid])})" for row in old)
+        what = (
+            f"The newest backup of {counted(len(old), 'guest', 'guests')} is older than {days} days{as_far}: {listed}"
+        )
         next_call = BACKUP_LIST(guest=old[0].vmid)
         found.append(Finding("warning", "backups", what, next_call, "backup-old", subjects=_subjects(old)))
     return found
@@ -187,8 +189,8 @@ def old_snapshots_of(row: Resource, snapshots: list[dict[str, Any]], now: float,
     ]
     if not old:
         return []
-    told = names(f"{name} ({duration(age)})" for age, name in sorted(old, reverse=True))
-    what = f"{_name(row)} has {counted(len(old), 'snapshot', 'snapshots')} of {days} days or more: {told}"
+    listed = names(f"{name} ({duration(age)})" for age, name in sorted(old, reverse=True))
+    what = f"{_name(row)} has {counted(len(old), 'snapshot', 'snapshots')} of {days} days or more: {listed}"
     return [Finding("info", "snapshots", what, SNAPSHOT_LIST(guest=row.vmid), "snapshot-old", f"guest {row.vmid}")]
 
 

@@ -127,8 +127,8 @@ def _fit(room: Room, storages: list[StorageRoom], wish: _Size) -> _Fit:
         risky.append(f"guests could then claim {size(wish.memory - room.memory_ungiven)} more memory than is left")
     best = max(storages, key=lambda each: (each.holds(wish.disk), each.free), default=None)
     if wish.disk and (best is None or best.free < wish.disk):
-        told = ", ".join(f"{each.name} {size(each.free)}" for each in storages) or "it has none for this content"
-        impossible.append(f"no storage has {size(wish.disk)} free ({told})")
+        listed = ", ".join(f"{each.name} {size(each.free)}" for each in storages) or "it has none for this content"
+        impossible.append(f"no storage has {size(wish.disk)} free ({listed})")
     elif best is not None and not best.holds(wish.disk):
         promised = size(best.promised + wish.disk)
         risky.append(f"{best.name} would have promised {promised} of {size(best.total)}")

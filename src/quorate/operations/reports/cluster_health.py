@@ -75,14 +75,14 @@ async def cluster_health(
 
 def _verdict(findings: list[Finding]) -> str:
     count = Counter(each.severity for each in findings)
-    told = [counted(count[one], one, "warnings" if one == "warning" else one) for one in SEVERITIES if count[one]]
+    counts = [counted(count[one], one, "warnings" if one == "warning" else one) for one in SEVERITIES if count[one]]
     if count["critical"]:
-        return f"critical ({', '.join(told)})"
+        return f"critical ({', '.join(counts)})"
     if count["warning"]:
-        return f"needs attention ({', '.join(told)})"
+        return f"needs attention ({', '.join(counts)})"
     if count["unchecked"]:
-        return f"no problems found, but not everything could be checked ({', '.join(told)})"
-    return "healthy" + (f" ({', '.join(told)})" if told else "")
+        return f"no problems found, but not everything could be checked ({', '.join(counts)})"
+    return "healthy" + (f" ({', '.join(counts)})" if counts else "")
 
 
 async def _quorum(pve: Cluster) -> list[Finding]:

@@ -33,16 +33,16 @@ async def _of_every_node(
             return node, problem
 
     online = sorted(row.node for row in rows if row.type == "node" and row.status == "online")
-    told: list[tuple[str, Any]] = await gather_bounded(NODES_AT_ONCE, [partial(one, node) for node in online])
+    answers: list[tuple[str, Any]] = await gather_bounded(NODES_AT_ONCE, [partial(one, node) for node in online])
     failed: dict[str, list[tuple[str, Problem]]] = {}
-    for node, answer in told:
+    for node, answer in answers:
         if isinstance(answer, Problem):
             failed.setdefault(answer.code, []).append((node, answer))
     findings = [
         unchecked(area, each[0][1], NODE_GET(node=each[0][0]), f" at {names(node for node, _ in each)}")
         for each in failed.values()
     ]
-    return {node: answer for node, answer in told if not isinstance(answer, Problem)}, findings
+    return {node: answer for node, answer in answers if not isinstance(answer, Problem)}, findings
 
 
 async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
@@ -52,8 +52,8 @@ async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
     async def read(node: str) -> Any:
         return await pve.get(f"/nodes/{node}/tasks", errors=1, since=since, limit=TASKS_READ)
 
-    told, found = await _of_every_node(rows, "tasks", read)
-    for node, tasks in told.items():
+    answers, found = await _of_every_node(rows, "tasks", read)
+    for node, tasks in answers.items():
         groups: dict[str, list[dict[str, Any]]] = {}
         for task in tasks:
             if has_failed(task):
@@ -82,15 +82,15 @@ async def updates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
     async def read(node: str) -> Any:
         return await pve.get(f"/nodes/{node}/apt/update")
 
-    told, found = await _of_every_node(rows, "updates", read)
-    return found + waiting_updates(told)
+    answers, found = await _of_every_node(rows, "updates", read)
+    return found + waiting_updates(answers)
 
 
-def waiting_updates(told: dict[str, list[dict[str, Any]]]) -> list[Finding]:
+def waiting_updates(answers: dict[str, list[dict[str, Any]]]) -> list[Finding]:
     """Of these nodes, those with the same packages together."""
     found = []
     alike: dict[tuple[str, ...], list[str]] = {}
-    for node, packages in told.items():
+    for node, packages in answers.items():
         if packages:
             alike.setdefault(tuple(sorted(str(each.get("Package", "?")) for each in packages)), []).append(node)
     for listed, nodes in alike.items():
@@ -103,13 +103,13 @@ async def certificates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
     async def read(node: str) -> Any:
         return await pve.get(f"/nodes/{node}/certificates/info")
 
-    told, found = await _of_every_node(rows, "certificates", read)
-    return found + ending_certificates(told, time_there(pve))
+    answers, found = await _of_every_node(rows, "certificates", read)
+    return found + ending_certificates(answers, time_there(pve))
 
 
-def ending_certificates(told: dict[str, list[dict[str, Any]]], now: float) -> list[Finding]:
+def ending_certificates(answers: dict[str, list[dict[str, Any]]], now: float) -> list[Finding]:
     ending: dict[str, tuple[dict[str, Any], list[str]]] = {}
-    for node, listed in told.items():
+    for node, listed in answers.items():
         for each in listed:
             if each.get("notafter") and int(each["notafter"]) - now < CERTIFICATE_DAYS * DAY:
                 ending.setdefault(str(each.get("fingerprint")), (each, []))[1].append(node)  # a CA is everybody's

@@ -92,7 +92,7 @@ def _system(script: Script) -> str:
 
 
 def _facts(script: Script) -> dict[str, Any]:
-    told = {
+    facts = {
         "script": script.path,
         "name": script.name,
         "category": script.category,
@@ -105,7 +105,7 @@ def _facts(script: Script) -> dict[str, Any]:
         "port": script.port,
         "tags": list(script.tags),
     }
-    known = {name: value for name, value in told.items() if value not in (None, "", [])}
+    known = {name: value for name, value in facts.items() if value not in (None, "", [])}
     if script.category == "ct":
         return known | {"to_run": Advice("Run it on a node", SCRIPT_RUN(script=script.path))}
     return known | {"to_run": "it asks questions, so run it at a shell of the node"}

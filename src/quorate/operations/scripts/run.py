@@ -27,7 +27,7 @@ from quorate.pve.cluster import Cluster
 LONGEST_SHOWN = 8 * 1024
 END_SHOWN = 2 * 1024
 LAST_LINES = 20
-LAST_TOLD, LONGEST_TOLD = 5, 1000
+LAST_LINES, LONGEST_EXCERPT = 5, 1000
 """Of its last lines: how many go into the error message, and how long they may be."""
 
 
@@ -159,7 +159,7 @@ def _last_words(facts: Any) -> dict[str, str]:
 
 def _one_line(words: dict[str, str]) -> str:
     lines = [line.strip() for text in words.values() for line in text.splitlines() if line.strip()]
-    return " / ".join(lines[-LAST_TOLD:])[-LONGEST_TOLD:]
+    return " / ".join(lines[-LAST_LINES:])[-LONGEST_EXCERPT:]
 
 
 def _describe(script: Script, fetched: Fetched, vmid: int) -> dict[str, Any]:

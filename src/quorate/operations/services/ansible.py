@@ -78,9 +78,9 @@ async def install(
     )
     hidden = tuple(chosen.values[name] for name in chosen.secret)
     does = f"Run the playbook of {template.title} on {place}"
-    told = " ".join(f"{name}={value}" for name, value in chosen.without_secrets.items())
+    settings = " ".join(f"{name}={value}" for name, value in chosen.without_secrets.items())
     only = f" --tags {','.join(wanted)}" if wanted else ""
-    line = f"ansible-playbook {template.id}{only} ({told})"
+    line = f"ansible-playbook {template.id}{only} ({settings})"
     plan = Plan(
         does,
         (machine_action(place, does, line, recorded(home, entry, work, hidden), writes=True),),

@@ -44,10 +44,10 @@ async def install(home: Homelab, place: Machine, template: Template, given: Mapp
     rows = check_requirements(template, chosen.values, facts, project.folder, former.values if former.images else {})
     lacking = [row for row in rows if row.verdict is Verdict.MISSING]
     if hard := [row for row in lacking if row.kind.is_hard]:
-        told = "; ".join(f"{row.name}: {row.found}, not {row.needed}" for row in hard)
+        lacks = "; ".join(f"{row.name}: {row.found}, not {row.needed}" for row in hard)
         raise Conflict(
             f"{place} does not have what {template.title} needs",
-            why=told,
+            why=lacks,
             next_step=Advice("Choose other ports in settings, or another host", SERVICE_CHECK),
         )
     does = f"{'Change' if former.files else 'Install'} {template.title} on {place}"

@@ -56,9 +56,9 @@ async def _ask_for_new(pve: Cluster, groups: dict[tuple[str, str], list[Resource
     }
     for node in sorted({node for node in silent.values() if node}):
         with suppress(Problem):  # then it stays unknown
-            told = {row.storage: row for row in await pve.inventory.fresh_storages(node)}
-            for key in (key for key, where in silent.items() if where == node and key[0] in told):
-                groups[key] = [told[key[0]] if place.node == node else place for place in groups[key]]
+            fresh = {row.storage: row for row in await pve.inventory.fresh_storages(node)}
+            for key in (key for key, where in silent.items() if where == node and key[0] in fresh):
+                groups[key] = [fresh[key[0]] if place.node == node else place for place in groups[key]]
 
 
 def _use(used: float, whole: float) -> str:

@@ -189,7 +189,7 @@ def _time(text: str) -> str:
 
 def described(one: Workload) -> dict[str, Any]:
     """What is known of it, without what is empty."""
-    told = {
+    facts = {
         "name": one.name,
         "engine": one.engine,
         "id": one.id[:12] if len(one.id) == 64 else one.id,
@@ -213,4 +213,4 @@ def described(one: Workload) -> dict[str, Any]:
         "env": list(one.env),
         "labels": dict(list(one.labels.items())[:LABELS_SHOWN]),
     }
-    return {name: value for name, value in told.items() if value not in (None, "", [], {})}
+    return {name: value for name, value in facts.items() if value not in (None, "", [], {})}

@@ -215,7 +215,7 @@ def log_in(call: Call) -> dict[str, Any]:
     answer: dict[str, Any] = {"username": userid}
     if call.params.get("path") and call.params.get(
         "privs"
-    ):  # only whether this user has these rights, without a ticket
+    ):  # only whether this user has these privileges, without a ticket
         _require_privileges(call, userid)
     else:
         answer["ticket"] = call.authentication.new_ticket(userid, _challenge(needed) if needed else "")

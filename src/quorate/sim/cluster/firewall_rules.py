@@ -183,17 +183,17 @@ def _check_reference(name: str, value: str | None, own: FirewallFile | None, clu
 
 def about_rule(rule: Mapping[str, Any], own: FirewallFile | None, cluster: FirewallFile) -> dict[str, Any]:
     """What lists show about a rule: the family of its addresses, and what it names that no longer exists."""
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     families = _families(rule, own, cluster)
     if families:
-        told["ipversion"] = min(families)
+        facts["ipversion"] = min(families)
     errors: dict[str, str] = {}
     for name in ("source", "dest"):
         try:
             _check_reference(name, rule.get(name), own, cluster)
         except Refusal as refusal:
             errors |= refusal.errors or {}
-    return told | ({"errors": errors} if errors else {})
+    return facts | ({"errors": errors} if errors else {})
 
 
 def _families(rule: Mapping[str, Any], own: FirewallFile | None, cluster: FirewallFile) -> set[int]:

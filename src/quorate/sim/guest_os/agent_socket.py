@@ -54,7 +54,7 @@ class SocketAgent:
         try:
             writer.write(_line("guest-sync-delimited", {"id": number}) + _line(command, arguments))
             await writer.drain()
-            await self._synchronised(reader, number)
+            await self._synchronize(reader, number)
             reply = await reader.readline()
             if not reply and command in _WITHOUT_ANSWER:
                 return None
@@ -78,7 +78,7 @@ class SocketAgent:
                     raise
             await asyncio.sleep(_AGAIN)
 
-    async def _synchronised(self, reader: asyncio.StreamReader, number: int) -> None:
+    async def _synchronize(self, reader: asyncio.StreamReader, number: int) -> None:
         """Read up to the answer of this synchronization, past those of others."""
         while True:
             await reader.readuntil(_DELIMITER)

@@ -179,12 +179,12 @@ def kill(io: Io, args: list[str]) -> int:
     for each in rest:
         if not re.fullmatch(r"-?\d+", each):
             return io.fail(f"kill: failed to parse argument: '{each}'")
-        if not _signalled(io, int(each), signal):
+        if not _signaled(io, int(each), signal):
             io.complain(f"kill: ({each}): No such process")
     return io.code
 
 
-def _signalled(io: Io, number: int, signal: int) -> bool:
+def _signaled(io: Io, number: int, signal: int) -> bool:
     process = io.machine.processes.get(abs(number))
     if number < 0 and (process is None or not process.leads):
         return False

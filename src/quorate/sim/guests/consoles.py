@@ -29,7 +29,7 @@ BLOCK, STEP = 16, 24  # a block for each letter of the guest's name, in the lett
 _VERSION = b"RFB 003.008\n"
 _PIECE = 9973  # a prime: what belongs together hardly ever comes in one message
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 class Gone(Exception):
@@ -128,7 +128,7 @@ def new_password(seed: str) -> str:
     return "".join(chr((byte & 0x3F) + ord("!")) for byte in hashlib.sha256(seed.encode()).digest()[:8])
 
 
-def colour_of(letter: str) -> Colour:
+def color_of(letter: str) -> Color:
     code = ord(letter)
     return 55 + code * 7 % 200, 55 + code * 13 % 200, 55 + code * 29 % 200
 
@@ -157,7 +157,7 @@ def _line(name: str, width: int, y: int, shifts: tuple[int, ...]) -> bytes:
 
 def _blocks(name: str, width: int, shifts: tuple[int, ...]) -> Iterator[bytes]:
     for letter in name[: width // STEP]:
-        value = sum(part << shift for part, shift in zip(colour_of(letter), shifts, strict=True))
+        value = sum(part << shift for part, shift in zip(color_of(letter), shifts, strict=True))
         yield bytes(4 * (STEP - BLOCK)) + value.to_bytes(4, "little") * BLOCK
 
 

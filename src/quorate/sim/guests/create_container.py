@@ -18,7 +18,7 @@ from quorate.sim.guests.new_guests import (
     reserve,
     system_of_container,
 )
-from quorate.sim.guests.option_privileges import GuestRights, check_volume_access
+from quorate.sim.guests.option_privileges import GuestPrivileges, check_volume_access
 from quorate.sim.guests.tool_output import tar_total
 from quorate.sim.http.refusals import bad_parameters, failure
 from quorate.sim.http.routing import Call
@@ -47,11 +47,11 @@ def _checked_settings(call: Call, vmid: int) -> dict[str, Value]:
     if "ssh-public-keys" in params:
         options.check_ssh_keys(str(params["ssh-public-keys"]))
     pool = params.get("pool")
-    rights = GuestRights(call, vmid, pool)
+    privileges = GuestPrivileges(call, vmid, pool)
     unprivileged = bool(params.get("unprivileged", call.world.version_at_least(9, 0)))
     require_new_guest(call, vmid, pool)
     if params.get("start"):
-        rights.require("VM.PowerMgmt")
+        privileges.require("VM.PowerMgmt")
     if params.get("ha-managed"):
         call.require("/", "Sys.Console")
     if not unprivileged and call.world.version_at_least(9, 0):
@@ -60,8 +60,8 @@ def _checked_settings(call: Call, vmid: int) -> dict[str, Value]:
     settings.pop("unprivileged", None)
     for key in [key for key in settings if key.startswith("unused")]:
         del settings[key]  # a new container has no unused volumes
-    rights.check_container_options(settings, unprivileged=unprivileged)
-    rights.check_bridges("lxc", settings)
+    privileges.check_container_options(settings, unprivileged=unprivileged)
+    privileges.check_bridges("lxc", settings)
     _complete_root(call, settings)
     _check_storages(call, settings)
     check_volume_access(call, vmid, params["ostemplate"], content="vztmpl")
@@ -106,7 +106,7 @@ async def _make(call: Call, context: TaskContext, guest: Guest, settings: Mappin
         for key in mounts:
             config[key] = maker.mount_point(key, str(settings[key]))
         await _unpack(call, context, maker.made)
-        GuestRights(call, guest.vmid, call.params.get("pool")).check_tags(None, config.get("tags", ""))
+        GuestPrivileges(call, guest.vmid, call.params.get("pool")).check_tags(None, config.get("tags", ""))
     guest.config = _completed(guest.vmid, config, call.params["ostemplate"])
     guest.system = system_of_container(str(guest.config["ostype"]))
     guest.addresses = addresses_of(world, guest)

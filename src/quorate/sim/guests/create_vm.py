@@ -16,7 +16,7 @@ from quorate.sim.guests.new_guests import (
     reserve,
     system_of_vm,
 )
-from quorate.sim.guests.option_privileges import GuestRights, check_drive_parameters, check_storage_access
+from quorate.sim.guests.option_privileges import GuestPrivileges, check_drive_parameters, check_storage_access
 from quorate.sim.guests.status import QEMU_VERSION
 from quorate.sim.http.routing import Call
 from quorate.sim.nodes.tasks import TaskContext, TaskError
@@ -42,19 +42,19 @@ def checked_settings(call: Call, vmid: int) -> dict[str, Value]:
     options.check_cpu_model(call.world, params.get("cpu"))
     options.check_encoded_ssh_keys(params.get("sshkeys"))
     pool, storage = params.get("pool"), params.get("storage")
-    rights = GuestRights(call, vmid, pool)
+    privileges = GuestPrivileges(call, vmid, pool)
     if storage is not None:
         call.require(f"/storage/{storage}", "Datastore.AllocateSpace")
     if params.get("ha-managed"):
         call.require("/", "Sys.Console")
     require_new_guest(call, vmid, pool)
     if params.get("start"):
-        rights.require("VM.PowerMgmt")
+        privileges.require("VM.PowerMgmt")
     settings = with_cdrom_alias(options.settings_of(params))
     check_storage_access(call, vmid, settings, storage)
-    rights.check_vm_options(settings)
-    rights.check_vm_devices(settings)
-    rights.check_bridges("qemu", settings)
+    privileges.check_vm_options(settings)
+    privileges.check_vm_devices(settings)
+    privileges.check_bridges("qemu", settings)
     check_drive_parameters(call, settings)
     return settings
 
@@ -86,7 +86,7 @@ async def _make(call: Call, context: TaskContext, guest: Guest, settings: Mappin
                 _refuse_second_cloudinit(world, config, key, str(settings[key]))
                 config[key] = maker.drive(key, str(settings[key]), call.params.get("storage"))
                 await context.sleep(_SECONDS_A_DISK)
-        GuestRights(call, guest.vmid, call.params.get("pool")).check_tags(None, config.get("tags", ""))
+        GuestPrivileges(call, guest.vmid, call.params.get("pool")).check_tags(None, config.get("tags", ""))
     guest.config = _completed(world, guest.vmid, config)
     guest.system = system_of_vm(world, config, imported=maker.imported)
     guest.addresses = addresses_of(world, guest)

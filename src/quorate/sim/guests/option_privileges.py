@@ -35,8 +35,8 @@ _CONTAINER_NETWORK = frozenset(["nameserver", "searchdomain", "hostname"])
 _NO_PATHS = "Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 651."
 
 
-class GuestRights:
-    """The rights of one caller on one guest, which may still have to be made inside a pool."""
+class GuestPrivileges:
+    """The privileges of one caller on one guest, which may still have to be made inside a pool."""
 
     def __init__(self, call: Call, vmid: int, pool: str | None = None) -> None:
         self.call = call
@@ -249,7 +249,7 @@ def _check_import_of_special_disk(key: str, drive: Mapping[str, str]) -> None:
 def check_storage_access(
     call: Call, vmid: int, settings: Mapping[str, Value], default_storage: str | None = None
 ) -> None:
-    """The rights on the storages that the drives of a VM name, and that they hold images at all."""
+    """The privileges on the storages that the drives of a VM name, and that they hold images at all."""
     for key in sorted(settings):
         if drives.is_drive("qemu", key):
             drive = drives.parse(call.world, "qemu", key, str(settings[key]))

@@ -9,7 +9,7 @@ from quorate.sim.guests import drives, options
 from quorate.sim.guests.create_vm import check_display, check_machine, is_windows, pinned_machine, with_cdrom_alias
 from quorate.sim.guests.guest import Guest, Kind, Value
 from quorate.sim.guests.guest_volumes import UNUSED, Log, silent
-from quorate.sim.guests.option_privileges import GuestRights, check_drive_parameters, check_storage_access
+from quorate.sim.guests.option_privileges import GuestPrivileges, check_drive_parameters, check_storage_access
 from quorate.sim.guests.status import SAVED_STATE
 from quorate.sim.guests.update import Change, check_digest, check_protection
 from quorate.sim.http.parameters import split_list
@@ -106,11 +106,11 @@ def vm_request(call: Call) -> Request:
     _check_replication(call, "qemu", settings)
     for key in settings:
         settings[key] = options.complete(world, "qemu", vmid, key, settings[key])
-    rights = GuestRights(call, vmid)
-    rights.check_vm_options(delete)
-    rights.check_vm_options(settings)
+    privileges = GuestPrivileges(call, vmid)
+    privileges.check_vm_options(delete)
+    privileges.check_vm_options(settings)
     check_storage_access(call, vmid, settings)
-    rights.check_bridges("qemu", settings)
+    privileges.check_bridges("qemu", settings)
     force, skiplock = bool(params.get("force")), bool(params.get("skiplock"))
     return Request(settings, delete, revert, force, params.get("digest"), skiplock, log_line)
 
@@ -171,7 +171,7 @@ def _check_replication(call: Call, kind: Kind, settings: dict[str, Value]) -> No
 
 
 def _change_vm(call: Call, guest: Guest, request: Request, log: Log) -> None:
-    rights = GuestRights(call, guest.vmid)
+    privileges = GuestPrivileges(call, guest.vmid)
     change = Change(call.world, guest, log)
     delete = list(request.delete)
     if "vmstate" in delete:  # the saved state goes, and with it what belongs to it
@@ -179,12 +179,12 @@ def _change_vm(call: Call, guest: Guest, request: Request, log: Log) -> None:
     for key in request.revert:
         change.revert(key)
     for key in delete:
-        _check_vm_delete(guest, rights, key)
+        _check_vm_delete(guest, privileges, key)
         change.delete(key, force=request.force)
     if is_windows(request.settings) and not is_windows(guest.config) and "machine" not in request.settings:
         request.settings |= pinned_machine(call.world, guest.config)
     for key, value in sorted(request.settings.items(), key=lambda item: item[0] == "boot"):
-        _check_vm_set(guest, rights, key, value)
+        _check_vm_set(guest, privileges, key, value)
         if key == "machine":
             check_machine(str(value))
         elif key == "vga":
@@ -193,39 +193,39 @@ def _change_vm(call: Call, guest: Guest, request: Request, log: Log) -> None:
     change.settle()
 
 
-def _check_vm_delete(guest: Guest, rights: GuestRights, key: str) -> None:
+def _check_vm_delete(guest: Guest, privileges: GuestPrivileges, key: str) -> None:
     value = guest.config.get(key, guest.pending.get(key))
     if value is None:
         return
     if UNUSED.fullmatch(key):
         check_protection(guest.config, f"can't remove unused disk '{value}'")
-        rights.require("VM.Config.Disk")
+        privileges.require("VM.Config.Disk")
     elif key == "vmstate":
         check_protection(guest.config, f"can't remove vmstate '{value}'")
     elif drives.is_drive("qemu", key):
         check_protection(guest.config, f"can't remove drive '{key}'")
-        rights.check_drive(key, str(value))
+        privileges.check_drive(key, str(value))
     elif key == "tags":
-        rights.check_tags(value, "")
+        privileges.check_tags(value, "")
     else:
-        rights.check_vm_devices({key: value})
-        rights.check_bridges("qemu", {key: value})
+        privileges.check_vm_devices({key: value})
+        privileges.check_bridges("qemu", {key: value})
 
 
-def _check_vm_set(guest: Guest, rights: GuestRights, key: str, value: Value) -> None:
+def _check_vm_set(guest: Guest, privileges: GuestPrivileges, key: str, value: Value) -> None:
     before = guest.config.get(key)
     if key == "tags":
-        rights.check_tags(before, value)
+        privileges.check_tags(before, value)
         return
     for text in (before, value):
         if text is not None and drives.is_drive("qemu", key):
-            rights.check_drive(key, str(text))
+            privileges.check_drive(key, str(text))
         elif text is not None:
-            rights.check_vm_devices({key: text})
+            privileges.check_vm_devices({key: text})
     if before is not None:
-        rights.check_bridges("qemu", {key: before})
+        privileges.check_bridges("qemu", {key: before})
     if key == "tpmstate0" and before is not None:
-        _keep_tpm_version(rights.call, str(before), str(value))
+        _keep_tpm_version(privileges.call, str(before), str(value))
 
 
 def _keep_tpm_version(call: Call, before: str, after: str) -> None:
@@ -251,14 +251,14 @@ def _container_request(call: Call) -> Request:
         raise failure("no options specified")
     guest = call.find_guest()
     config: dict[str, Value] = {} if guest is None else guest.config
-    rights = GuestRights(call, vmid)
+    privileges = GuestPrivileges(call, vmid)
     gone = [*split_list(params.get("delete")), *split_list(params.get("revert"))]
     unprivileged, features = bool(config.get("unprivileged")), str(config.get("features", ""))
-    rights.check_container_options({}, gone, unprivileged=unprivileged)
+    privileges.check_container_options({}, gone, unprivileged=unprivileged)
     revert = _checked_revert(call, "lxc", settings)
     delete = _checked_delete(call, "lxc", settings, revert)
-    rights.check_container_options(settings, unprivileged=unprivileged, features=features)
-    rights.check_bridges("lxc", settings)
+    privileges.check_container_options(settings, unprivileged=unprivileged, features=features)
+    privileges.check_bridges("lxc", settings)
     _check_replication(call, "lxc", settings)
     for key in settings:
         settings[key] = options.complete(world, "lxc", vmid, key, settings[key])
@@ -295,6 +295,6 @@ def _change_container(call: Call, guest: Guest, request: Request) -> None:
             check_protection(guest.config, f"can't update CT {guest.vmid} drive '{key}'")
             _check_container_storage(call, key, str(value))
         if key == "tags":
-            GuestRights(call, guest.vmid).check_tags(guest.config.get(key), value)
+            GuestPrivileges(call, guest.vmid).check_tags(guest.config.get(key), value)
         change.set(key, value)
     change.settle()

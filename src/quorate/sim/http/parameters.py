@@ -75,19 +75,19 @@ def parse_json(body: bytes) -> dict[str, Any]:
     if isinstance(decoded, list):
         raise MalformedBody(f"Not a HASH reference{_PLACE.format(1113)}")
     if not isinstance(decoded, dict):
-        told = f'Can\'t use string ("{text_of(decoded)}") as a HASH ref while "strict refs" in use'
-        raise MalformedBody(told + _PLACE.format(1113))
+        complaint = f'Can\'t use string ("{text_of(decoded)}") as a HASH ref while "strict refs" in use'
+        raise MalformedBody(complaint + _PLACE.format(1113))
     return decoded
 
 
-def _complaint_of_perl(body: bytes, told: str) -> str:
+def _complaint_of_perl(body: bytes, message: str) -> str:
     """What Perl's JSON reader says about the place where our own one gave up."""
-    match = _BYTE.search(told)
-    offset = int(match[1]) - ("trailing characters" in told) if match else len(body)
-    for length in (4, 5) if "invalid character" in told else ():  # of the words; it read one to its end
+    match = _BYTE.search(message)
+    offset = int(match[1]) - ("trailing characters" in message) if match else len(body)
+    for length in (4, 5) if "invalid character" in message else ():  # of the words; it read one to its end
         offset -= length if offset >= length and chr(body[offset - length]) in _ATOMS else 0
     rest = body[offset:].decode("utf-8", "replace") or "(end of string)"
-    missing = next((text for part, text in _COMPLAINTS.items() if part in told), None)
+    missing = next((text for part, text in _COMPLAINTS.items() if part in message), None)
     if missing is None:
         missing = _ATOMS.get(rest[0], _NO_VALUE) if match else _missing_at_the_end(body)
     shown = f"{rest[:20]}..." if len(rest) > 20 else rest

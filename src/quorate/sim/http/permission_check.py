@@ -69,7 +69,7 @@ def require_modify(access: Access, authid: str, path: str | None) -> None:
 
 
 def verified_user_name(given: Any) -> str:
-    """The name, if it can be one: rights are checked before parameters, so it is here that a wrong one shows."""
+    """The name, if it can be one: privileges are checked before parameters, so it is here that a wrong one shows."""
     name = str(given or "")
     if len(name) < _SHORTEST_USER:
         raise failure(f"user name '{name}' is too short")
@@ -128,7 +128,7 @@ class _Evaluation:
         require_privileges(self._access, self._authid, path, privileges, any_of=bool(options.get("any")))
 
     def _require_pool(self, path: str, template: str) -> None:
-        """A pool that a call puts a guest into has to be there before rights on it can count."""
+        """A pool that a call puts a guest into has to be there before privileges on it can count."""
         if template == "/pool/{pool}" and path.removeprefix("/pool/") not in self._access.pools:
             raise forbidden(f"pool '{path.removeprefix('/pool/')}' does not exist")
 
@@ -146,7 +146,7 @@ class _Evaluation:
         require_privileges(self._access, self._authid, f"/access/realm/{realm}", [test], any_of=False)
 
     def _require_group(self, privileges: Sequence[str], groups_param: str | None) -> None:
-        """Rights on a group of the user in question, and on every group the call would put it into."""
+        """Privileges on a group of the user in question, and on every group the call would put it into."""
         userid = verified_user_name(self._params.get("userid"))
         wanted = split_list(self._params.get("groups"))
         if groups_param is not None and wanted:

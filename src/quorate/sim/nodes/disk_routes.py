@@ -43,7 +43,7 @@ def smart(call: Call) -> dict[str, Any]:
 
 
 @route(f"POST {_BASE}/initgpt")
-def initialise(call: Call) -> str:
+def initialize(call: Call) -> str:
     path = call.params["disk"]
     disk = _disks(call).find(path)
     if path != disk.devpath:

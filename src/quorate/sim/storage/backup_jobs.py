@@ -19,7 +19,7 @@ from quorate.sim.world import World
 _CONFLICT = "option conflicts with option 'vmid'"
 _ROOT_ONLY = ("tmpdir", "dumpdir", "script", "job-id")
 _NOTE_VARIABLES = ("cluster", "guestname", "node", "vmid")
-_NEEDS_SYSTEM_RIGHTS = ("bwlimit", "ionice", "performance")
+_NEEDS_SYSTEM_PRIVILEGES = ("bwlimit", "ionice", "performance")
 
 
 def vmid_list(text: Any) -> list[str]:
@@ -27,7 +27,7 @@ def vmid_list(text: Any) -> list[str]:
     return sorted(dict.fromkeys(split_list(text)), key=int)
 
 
-def check_rights(call: Call) -> None:
+def check_privileges(call: Call) -> None:
     """Options that not everybody with the right to back up may use."""
     params = call.params
     if call.is_root:
@@ -35,7 +35,7 @@ def check_rights(call: Call) -> None:
     for name in _ROOT_ONLY:
         if name in params:
             raise bad_parameters({name: "Only root may set this option."})
-    if any(name in params for name in _NEEDS_SYSTEM_RIGHTS):
+    if any(name in params for name in _NEEDS_SYSTEM_PRIVILEGES):
         call.require("/", "Sys.Modify")
     if "prune-backups" in params and "storage" in params:
         call.require(f"/storage/{params['storage']}", "Datastore.Allocate")

@@ -21,7 +21,7 @@ async def back_up(call: Call) -> str:
     params = call.params
     if params.get("stdout"):
         raise bad_parameters({"stdout": _CLI_ONLY})
-    backup_jobs.check_rights(call)
+    backup_jobs.check_privileges(call)
     backup_jobs.check_options(params)
     world, pool = call.world, params.get("pool")
     if pool and pool not in world.access.pools:
@@ -110,7 +110,7 @@ def list_jobs(call: Call) -> list[dict[str, Any]]:
 
 @route("POST /cluster/backup")
 def create(call: Call) -> None:
-    _check_rights(call)
+    _check_privileges(call)
     schedule = backup_jobs.checked_schedule(call.params, required=True)
     options = {**_options(call), "schedule": schedule}
     jobs = call.world.part(BackupJobs)
@@ -128,7 +128,7 @@ def read(call: Call) -> dict[str, Any]:
 
 @route("PUT /cluster/backup/{id}")
 def update(call: Call) -> None:
-    _check_rights(call)
+    _check_privileges(call)
     schedule = backup_jobs.checked_schedule(call.params, required=False)
     jobs = call.world.part(BackupJobs)
     options = _options(call) | ({"schedule": schedule} if schedule is not None else {})
@@ -168,8 +168,8 @@ def not_backed_up(call: Call) -> list[dict[str, Any]]:
     return rows
 
 
-def _check_rights(call: Call) -> None:
-    backup_jobs.check_rights(call)
+def _check_privileges(call: Call) -> None:
+    backup_jobs.check_privileges(call)
     backup_jobs.check_pool(call)
     if "storage" in call.params:
         call.require(f"/storage/{call.params['storage']}", "Datastore.Allocate")

@@ -101,10 +101,10 @@ def delete(call: Call) -> None:
             raise failure("can't remove storage - storage is used as base of another storage")
     del world.storages[storage_id]
     plugins.write_down(world)
-    _forget_rights(world, storage_id)
+    _forget_privileges(world, storage_id)
 
 
-def _forget_rights(world: World, storage_id: str) -> None:
+def _forget_privileges(world: World, storage_id: str) -> None:
     """ACLs and pools do not keep the name of a storage that is gone."""
     for entry in list(world.access.acl()):
         if entry.path == f"/storage/{storage_id}":

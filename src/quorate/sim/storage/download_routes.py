@@ -131,7 +131,7 @@ def download(
     async def work(context: TaskContext) -> None:
         context.log(f"downloading {url} to {path}")
         present = storage.volume(node, volid)
-        if present is not None and _is_right_already(context, present, expected, path, overwrite=overwrite):
+        if present is not None and _is_already_right(context, present, expected, path, overwrite=overwrite):
             return
         remote = source or _find(context, url, world.clock.now())
         await _transfer(context, remote, path)
@@ -145,7 +145,7 @@ def download(
     return work
 
 
-def _is_right_already(
+def _is_already_right(
     context: TaskContext, present: Volume, expected: tuple[str, str] | None, path: str, *, overwrite: bool
 ) -> bool:
     if expected is None:

@@ -17,7 +17,7 @@ from quorate.sim.guests.new_guests import (
     require_new_guest,
     reserve,
 )
-from quorate.sim.guests.option_privileges import GuestRights
+from quorate.sim.guests.option_privileges import GuestPrivileges
 from quorate.sim.http.refusals import Refusal, bad_parameters, failure
 from quorate.sim.http.routing import Call
 from quorate.sim.nodes.tasks import TaskContext, TaskError
@@ -37,7 +37,7 @@ def restore_guest(call: Call, kind: Kind) -> str:
     """Check what PVE checks before, then start the task that brings the guest back."""
     request = _Request(call, kind, int(call.params["vmid"]))
     request.check_disks()
-    request.check_rights()
+    request.check_privileges()
     request.check_archive()
     request.check_target()
     existing = request.existing()
@@ -79,21 +79,21 @@ class _Request:
         given = options.settings_of(self.params)
         return {key: value for key, value in given.items() if options.option_exists(self.world, self.kind, key)}
 
-    def check_rights(self) -> None:
+    def check_privileges(self) -> None:
         call, pool = self.call, self.params.get("pool")
         overwrites = self.params.get("force") and self.world.find_guest(call.node, self.kind, self.vmid) is not None
         if not (overwrites and call.allowed(f"/vms/{self.vmid}", "VM.Backup")):
             require_new_guest(call, self.vmid, pool)
-        rights = GuestRights(call, self.vmid, pool)
+        privileges = GuestPrivileges(call, self.vmid, pool)
         if self.params.get("start"):
-            rights.require("VM.PowerMgmt")
+            privileges.require("VM.PowerMgmt")
         if self.params.get("ha-managed"):
             call.require("/", "Sys.Console")
         if self.kind == "qemu":
-            rights.check_vm_options(self.settings)
+            privileges.check_vm_options(self.settings)
         else:
-            rights.check_container_options(self.settings, unprivileged=bool(self.params.get("unprivileged", True)))
-        rights.check_bridges(self.kind, self.settings)
+            privileges.check_container_options(self.settings, unprivileged=bool(self.params.get("unprivileged", True)))
+        privileges.check_bridges(self.kind, self.settings)
 
     def check_archive(self) -> None:
         if self.volid == "-":
@@ -182,7 +182,7 @@ class _Restore:
             raise TaskError("live-restore is only compatible with backup images from a Proxmox Backup Server")
         if archive.kind != self._request.kind:
             raise self._wrong_kind(volume, archive)
-        self._check_restored_rights(archive)
+        self._check_restored_privileges(archive)
         if self._guest.kind == "lxc":
             await self._bring_container_back(volume, archive)
             return
@@ -202,13 +202,13 @@ class _Restore:
             volumes.free(self._world, guest.node, volid)
         self._settle(archive, config)
 
-    def _check_restored_rights(self, archive: Archive) -> None:
-        """What comes back needs the rights as if it were set again: bridges, and being privileged."""
+    def _check_restored_privileges(self, archive: Archive) -> None:
+        """What comes back needs the privileges as if it were set again: bridges, and being privileged."""
         request, old = self._request, self._guest.config
         unprivileged = request.params.get("unprivileged", archive.config.get("unprivileged"))
         try:
-            rights = GuestRights(request.call, request.vmid, request.params.get("pool"))
-            rights.check_bridges(request.kind, {**archive.config, **request.settings})
+            privileges = GuestPrivileges(request.call, request.vmid, request.params.get("pool"))
+            privileges.check_bridges(request.kind, {**archive.config, **request.settings})
             if request.kind == "lxc" and not unprivileged and (self._is_new or old.get("unprivileged")):
                 request.call.require("/", "Sys.Modify")
         except Refusal as refusal:

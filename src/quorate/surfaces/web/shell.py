@@ -142,9 +142,9 @@ class ShellPages:
         await passphrase.ensure_set()
         await _send(socket, passphrase=True)
         for _ in range(MOST_TRIES):
-            told = await _receive_message(socket, PASSPHRASE_SECONDS)
+            message = await _receive_message(socket, PASSPHRASE_SECONDS)
             async with self._one_at_a_time:
-                right = await passphrase.verify(told.passphrase)
+                right = await passphrase.verify(message.passphrase)
             if right:
                 return
             self.authenticator.failed(socket.scope, "passphrase")

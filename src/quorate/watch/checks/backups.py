@@ -115,8 +115,8 @@ def failing(memory: Memory) -> Iterator[Observation]:
         if task == "vzdump":
             yield _failed_backup(node, of, newest)
         elif len(failed) >= REPEATS:
-            told = [{"upid": one.upid, "id": one.id, "starttime": one.time, "status": one.status} for one in failed]
-            finding = failure_of(node, task, told)
+            rows = [{"upid": one.upid, "id": one.id, "starttime": one.time, "status": one.status} for one in failed]
+            finding = failure_of(node, task, rows)
             target = f"{task} {of} on {node}".replace("  ", " ")
             about = Finding(finding.severity, "tasks", finding.what, finding.next_call, "task-failing", target)
             yield observed(about, "tasks")

@@ -98,7 +98,7 @@ def guest_read(type: str, part: str) -> Recipe:
 
 
 async def shutdown(call: ToolCall) -> Any:
-    """Asked politely, or asked and then cut off: PVE does both in one task, and the second needs more rights here."""
+    """A clean shutdown, or one followed by a hard stop: PVE does both in one task; the second needs more here."""
     guest = await guest_on_node(call, "qemu")
     seconds = number("timeout")(call)
     if not call["forceStop"]:

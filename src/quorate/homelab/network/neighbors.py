@@ -24,7 +24,7 @@ _BEING_ASKED = ("DELAY", "PROBE")
 _STEP = 0.5
 
 
-async def neighbours() -> dict[str, str]:
+async def neighbors() -> dict[str, str]:
     """Address -> MAC of neighbors that have answered; empty if this system does not say."""
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -37,7 +37,7 @@ async def neighbours() -> dict[str, str]:
 async def heard_of(wanted: Collection[str], clock: Clock, patience: float) -> set[str]:
     """Those that answered with their hardware address. Waits for entries that the kernel is verifying."""
     if not shutil.which("ip"):
-        return set(wanted) & (await neighbours()).keys() - _set_by_hand()
+        return set(wanted) & (await neighbors()).keys() - _set_by_hand()
     end = clock.monotonic() + patience
     while True:
         states = parse_states(await _output("ip", "neigh", "show"))
