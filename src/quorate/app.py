@@ -7,9 +7,8 @@ import contextlib
 import ipaddress
 import itertools
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 from quorate.config import Access, Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.folders import usual_audit_file, usual_state
 from quorate.config.settings import HomelabSettings
-from quorate.homelab.homelab import Homelab, job_records
+from quorate.homelab.homelab import Homelab, job_book
 from quorate.operations.registry import EVERY
 from quorate.operations.toolsets import DEFAULT
 from quorate.pipeline.approval import ApprovalSettings, Approver
@@ -36,7 +35,7 @@ from quorate.state.freeze import Freeze
 from quorate.state.journal import Journal
 from quorate.state.passphrase import Passphrase
 from quorate.state.runs import RunStore
-from quorate.state.store import StateUnavailable, Store, open_store
+from quorate.state.store import Store, open_store
 from quorate.state.trail import AuditTrail, open_trail
 
 if TYPE_CHECKING:
@@ -287,15 +286,6 @@ def _channel_secrets(settings: Settings) -> set[str]:
     return {secret.reveal() for one in channels for secret in one.secrets.values() if not isinstance(secret, str)}
 
 
-async def freeze_note(freeze: Freeze) -> Mapping[str, Any]:
-    """For the status of a cluster, which can be read even if the state store does not answer."""
-    try:
-        frozen = await freeze.state() if freeze.may_hold else None
-    except StateUnavailable:
-        return {"changes": "none are made: the state cannot be read, so it is not known whether they are frozen"}
-    return {"changes": f"frozen {frozen}"} if frozen else {}
-
-
 def _cluster(
     one: ClusterSettings,
     settings: Settings,
@@ -310,9 +300,7 @@ def _cluster(
         clock=clock,
         ssh=SshAccess(one.ssh),
         command_rules=settings.command_rules,
-        notes=partial(freeze_note, Freeze(store)),
-        runs=runs,
-        jobs=job_records(store),
+        attachments=(runs, Freeze(store), job_book(store)),
     )
 
 

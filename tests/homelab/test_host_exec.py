@@ -285,7 +285,7 @@ async def test_a_job_that_an_older_version_recorded_is_still_found(tmp_path):
     async with house(tmp_path) as built:
         job = (await built.quorate.facts("host_exec", host="nas", command=f"sleep {NAP}9", wait=0))["job"]
         app = built.quorate.app
-        record = msgspec.to_builtins(app.homelab.background.pop(job).record)
+        record = msgspec.to_builtins(app.homelab.job_book.here.pop(job).record)
         newer = {name for name in record if name.startswith(("target_", "transport_"))}
         assert newer == {"target_kind", "target_id", "transport_name"}
         older = {name: value for name, value in record.items() if name not in newer}

@@ -17,6 +17,7 @@ from quorate.command_rules import CommandRules
 from quorate.config import Access
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
+from quorate.inside.jobs import JobBook
 from quorate.inside.node_addresses import ssh_of_node
 from quorate.inside.transport_selection import select_transport
 from quorate.pipeline.caller import Exchange
@@ -254,7 +255,7 @@ async def test_jobs_are_kept_behind_rules_that_hide_and_those_of_hidden_guests_a
         job = (await quorate.facts("guest_exec", guest=CT, command="sleep 100", wait=0))["job"]
         assert [row["job"] for row in await quorate.rows("guest_job")] == [job]
         assert (await quorate.facts("guest_job", action="poll", job=job))["state"] == "running"
-        known = quorate.app.cluster.background[job]
+        known = quorate.app.cluster.attachment(JobBook).here[job]
         known.record = msgspec.structs.replace(known.record, target_id=str(ELSEWHERE))
         assert await quorate.rows("guest_job") == []
         assert "not for you" in (words := await quorate.refusal("guest_job", action="poll", job=job)) or "nor" in words
@@ -268,7 +269,7 @@ async def test_jobs_that_ended_unasked_or_are_lost_leave_room_for_others(tmp_pat
         await until(lambda: processes(quorate, CT))
         assert "already run in the background" in await quorate.refusal("guest_exec", guest=CT, command="true")
         await quorate.clock.advance(101)
-        (job,) = quorate.app.cluster.background.values()
+        (job,) = quorate.app.cluster.attachment(JobBook).here.values()
         await until(lambda: job.job.over)
         lost = (await quorate.facts("guest_exec", guest=VM, command="sleep 1000", wait=0))["job"]
         assert "already run in the background" in await quorate.refusal("guest_exec", guest=VM, command="true")

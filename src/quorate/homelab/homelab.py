@@ -16,7 +16,7 @@ from quorate.homelab.network.probe import AT_ONCE
 from quorate.homelab.registry import Hosts, jumps
 from quorate.homelab.secrets import Secrets
 from quorate.homelab.shells import Shells
-from quorate.inside.jobs import JobRecord
+from quorate.inside.jobs import JobBook, JobRecord
 from quorate.problems import NotConfigured, PermissionMissing, Problem
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster, Neighbors
@@ -33,8 +33,8 @@ JOBS = "job"
 """The kind of record of commands that their machines keep, of hosts and of guests."""
 
 
-def job_records(store: Store) -> Records[JobRecord]:
-    return Records(store, JOBS, JobRecord)
+def job_book(store: Store) -> JobBook:
+    return JobBook(Records(store, JOBS, JobRecord))
 
 
 class Homelab:
@@ -70,9 +70,7 @@ class Homelab:
         self.shells = Shells(self.clock, needs_passphrase)
         self.probes = asyncio.Semaphore(AT_ONCE)
         """Limits the connections of scans."""
-        self.background: dict[str, Any] = {}
-        """Commands that continue on hosts and that only this server follows, by handle."""
-        self.jobs = job_records(store)
+        self.job_book = job_book(store)
 
     @property
     def endpoints(self) -> tuple[str, ...]:

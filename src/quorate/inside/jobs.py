@@ -7,7 +7,7 @@ after a restart. One that only this server follows over its connection is known 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -68,8 +68,8 @@ class JobRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         by_pct = self.transport.startswith("pct")
         transport = "agent" if self.handle.startswith("agent:") else "pct" if by_pct else "ssh"
         found = {"transport_name": transport, "target_kind": kind, "target_id": key, "target_name": name}
-        for field, value in found.items():
-            msgspec.structs.force_setattr(self, field, value)
+        for attribute, value in found.items():
+            msgspec.structs.force_setattr(self, attribute, value)
 
 
 class JobStore(Protocol):
@@ -91,8 +91,18 @@ class BackgroundJob:
     """Where this server itself follows it."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobBook:
+    """Where the jobs of one cluster or the homelab are noted, shared by every view of it, filtered or not."""
+
+    store: JobStore
+    """Those that any server can follow."""
+    here: dict[str, BackgroundJob] = field(default_factory=dict)
+    """Those that this server has started, by handle."""
+
+
 class JobKeeper(Protocol):
-    """What keeps the commands that continue in the background: a cluster or the homelab."""
+    """Where commands continue in the background: a cluster or the homelab."""
 
     @property
     def name(self) -> str: ...
@@ -106,14 +116,6 @@ class JobKeeper(Protocol):
     @property
     def command_rules(self) -> CommandRules: ...
 
-    @property
-    def background(self) -> dict[str, Any]:
-        """The jobs that only this server follows, by handle."""
-
-    @property
-    def jobs(self) -> Any:
-        """A JobStore; None where there is no shared state."""
-
 
 class JobRegistry:
     """The jobs of one cluster or the homelab: a bounded number, ended ones for a while. A caller sees its own.
@@ -121,13 +123,12 @@ class JobRegistry:
     `owner` is the subject of the caller's credentials; empty for the operator at this machine, who sees all.
     """
 
-    def __init__(self, keeper: JobKeeper, owner: str) -> None:
+    def __init__(self, keeper: JobKeeper, book: JobBook, owner: str) -> None:
         self.keeper = keeper
         self._owner = owner
         self._site = keeper.name
         self._clock = keeper.clock
-        self._here: dict[str, BackgroundJob] = keeper.background  # shared by every view of it, filtered or not
-        self._store: JobStore | None = keeper.jobs
+        self._here, self._store = book.here, book.store
 
     async def ensure_room(self) -> None:
         if sum(one.record.ended is None for one in await self._everything()) < MOST_JOBS:
@@ -147,14 +148,13 @@ class JobRegistry:
 
     async def remember(self, record: JobRecord, job: Job) -> None:
         self._here[record.handle] = BackgroundJob(record, job)
-        if record.kept and self._store is not None:
+        if record.kept:
             await self._store.keep(record.handle, record)
 
     async def forget(self, handle: str) -> None:
         """Nothing more can be learned about it, or the caller has its result."""
         self._here.pop(handle, None)
-        if self._store is not None:
-            await self._store.forget(handle)
+        await self._store.forget(handle)
 
     async def find(self, handle: str) -> BackgroundJob | None:
         """None if there is none, or if it belongs to someone else."""
@@ -171,14 +171,14 @@ class JobRegistry:
         if known.record.ended is not None:
             return
         known.record = msgspec.structs.replace(known.record, ended=self._clock.time())
-        if known.record.kept and self._store is not None:
+        if known.record.kept:
             await self._store.keep(known.record.handle, known.record)
 
     async def _everything(self) -> list[BackgroundJob]:
         for known in list(self._here.values()):
             if known.job is not None and known.job.over:
                 await self.note_end(known)
-        stored = await self._store.all() if self._store is not None else {}
+        stored = await self._store.all()
         others = (one for one in stored.values() if one.site == self._site and one.handle not in self._here)
         found = [*self._here.values(), *(BackgroundJob(one) for one in others)]
         for one in [one for one in found if self._is_old(one.record)]:

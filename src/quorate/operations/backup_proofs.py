@@ -14,10 +14,8 @@ PASSED: Final = "passed"
 
 async def last_proofs(pve: Cluster) -> dict[int, tuple[float, str]]:
     """By vmid: when that was, and which backup."""
-    store = pve.runs
+    store = pve.attachment(RunStore)
     found: dict[int, tuple[float, str]] = {}
-    if not isinstance(store, RunStore):
-        return found
     for run in await store.list(kind=KIND, limit=500, shows=lambda run: run.is_of(pve.name, pve.endpoints)):
         for number, item in enumerate(run.scope[ITEMS]):
             state = run.memory.get(ITEMS, {}).get(str(number), {})

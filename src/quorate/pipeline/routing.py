@@ -16,6 +16,7 @@ from quorate.problems import BadArgument, GuestNotFound, NotFound, Problem, Time
 from quorate.pve.inventory import Resource
 from quorate.pve.lookup import guests_in, names_guests
 from quorate.pve.tasks import Upid, read_state
+from quorate.state.runs import RunStore
 
 CLUSTER = "cluster"
 """The argument that names the cluster, where there are several."""
@@ -60,7 +61,8 @@ async def route(
     if isinstance(task := arguments.get("task"), str) and "task" in operation.arguments.__struct_fields__:
         return await _by_task(open_sites, Upid.parse(task), arguments)
     if isinstance(run := arguments.get("run"), str) and "run" in operation.arguments.__struct_fields__:
-        return Route([sites.find(await open_sites[0].cluster.runs.cluster_of(run), caller)], arguments)
+        runs = open_sites[0].cluster.attachment(RunStore)
+        return Route([sites.find(await runs.cluster_of(run), caller)], arguments)
     if operation.spans == "any":
         return Route(open_sites[:1], arguments)
     if changes or operation.spans == "one":

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -45,10 +45,7 @@ class Defaults:
     bridge: str | None = None
 
 
-async def _no_notes() -> Mapping[str, Any]:
-    return {}
-
-
+Attached = TypeVar("Attached")
 Neighbors = Callable[[], Awaitable[tuple[Sequence["Cluster"], Sequence["Cluster"]]]]
 """The clusters as a caller sees them; and, unfiltered, those whose machines it must not use as plain hosts."""
 OtherCluster = Callable[[str], Awaitable["Cluster"]]
@@ -65,9 +62,7 @@ class Cluster:
         clock: Clock | None = None,
         ssh: SshAccess | None = None,
         command_rules: CommandRules | None = None,
-        notes: Callable[[], Awaitable[Mapping[str, Any]]] = _no_notes,
-        runs: Any = None,
-        jobs: Any = None,
+        attachments: Iterable[object] = (),
     ) -> None:
         self.name = name
         self.defaults = defaults or Defaults()
@@ -88,14 +83,7 @@ class Cluster:
         """Tasks that our calls started, so that the task of a lost answer is not confused with another."""
         self.agent_queues: defaultdict[int, AgentQueue] = defaultdict(AgentQueue)
         """By vmid."""
-        self.notes = notes
-        """What the status of the cluster says about this server, such as that changes are frozen."""
-        self.runs = runs
-        """The durable runs (`quorate.state.runs.RunStore`), shared by all clusters of a server."""
-        self.background: dict[str, Any] = {}
-        """Commands that continue inside guests and that only this server follows; see `quorate.inside.jobs`."""
-        self.jobs = jobs
-        """Where those are recorded that any server can follow."""
+        self._attachments = {type(one): one for one in attachments}
 
     @property
     def connection(self) -> Connection:
@@ -113,6 +101,15 @@ class Cluster:
 
             self._client = PveClient(self._connection, clock=self.clock)
         return self._client
+
+    def attachment(self, kind: type[Attached]) -> Attached:
+        """What this server keeps beside the cluster, by its class: runs, background jobs, the freeze.
+
+        These belong to layers above, which this one does not know.
+        """
+        found = self._attachments[kind]
+        assert isinstance(found, kind)
+        return found
 
     @property
     def original(self) -> Cluster:

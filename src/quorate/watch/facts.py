@@ -159,8 +159,7 @@ class ClusterFacts:
 
     async def _proofs(self) -> dict[int, tuple[float, str]]:
         """Runs carry logs and screenshots, so they are read only when one has changed."""
-        store = self._cluster.runs
-        stamp = await store.stamp(self._cluster.name, KIND) if isinstance(store, RunStore) else None
+        stamp = await self._cluster.attachment(RunStore).stamp(self._cluster.name, KIND)
         if self._proved is None or self._proved[0] != stamp:
             self._proved = stamp, await last_proofs(self._cluster)
         return self._proved[1]

@@ -11,6 +11,8 @@ from msgspec import Meta
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import duration, load_of, percent, size, used_of
 from quorate.pve.cluster import Cluster
+from quorate.state.freeze import Freeze
+from quorate.state.store import StateUnavailable
 
 
 @operation(
@@ -27,7 +29,7 @@ async def cluster_status(pve: Cluster) -> dict[str, Any]:
     offline = sorted(node.node for node in nodes if node.status != "online")
     cores = sum(node.maxcpu for node in online)
     return {
-        **await pve.notes(),
+        **await _freeze_note(pve.attachment(Freeze)),
         "cluster": cluster["name"] if cluster else "single node, no cluster",
         "quorate": bool(cluster["quorate"]) if cluster else True,
         "nodes": f"{len(online)} of {len(nodes)} online",
@@ -36,6 +38,15 @@ async def cluster_status(pve: Cluster) -> dict[str, Any]:
         "cpu": _load_of_cores(sum(node.cpu * node.maxcpu for node in online) / cores, cores) if cores else "",
         "memory": used_of(sum(node.mem for node in online), sum(node.maxmem for node in online)),
     }
+
+
+async def _freeze_note(freeze: Freeze) -> dict[str, str]:
+    """The status of a cluster can be read even if the state store does not answer."""
+    try:
+        frozen = await freeze.state() if freeze.may_hold else None
+    except StateUnavailable:
+        return {"changes": "none are made: the state cannot be read, so it is not known whether they are frozen"}
+    return {"changes": f"frozen {frozen}"} if frozen else {}
 
 
 def _load_of_cores(share: float, cores: float) -> str:

@@ -52,7 +52,7 @@ async def host_exec(
         label = machine_label(one)
         root, secret = ("root", one.sudo_password) if sudo else (None, None)
         request = CommandRequest(command, stdin, env, cwd, root, secret, timeout, max_output)
-        wanted = await command_job(JobRegistry(home, owner), command_target(one), request)
+        wanted = await command_job(JobRegistry(home, home.job_book, owner), command_target(one), request)
         return machine_action(
             one, f"Run it on {label}", wanted.described, wanted.perform, opens=not wanted.named, input=wanted.input
         )
@@ -78,7 +78,7 @@ async def host_job(
     owner: Owner,
 ) -> dict[str, Any] | Table | Plan:
     """Your commands of host_exec in the background: list them, poll one for its output, stop one."""
-    jobs = JobRegistry(home, owner)
+    jobs = JobRegistry(home, home.job_book, owner)
 
     async def find(handle: str) -> FoundJob:
         known = await jobs.find(handle)

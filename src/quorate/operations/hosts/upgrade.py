@@ -60,7 +60,7 @@ async def host_upgrade(
         request = CommandRequest(
             ["/bin/sh", "-c", script], user="root", password=one.sudo_password, timeout=LIMIT_SECONDS
         )
-        wanted = await command_job(JobRegistry(home, owner), command_target(one), request)
+        wanted = await command_job(JobRegistry(home, home.job_book, owner), command_target(one), request)
         whole = await _with_guest(home, one) if snapshot else one
         safeguard = await _safeguard(whole, snapshot, rollback)
         if rollback and safeguard is None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.hints import GUEST_JOB, see
-from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job, parse_agent_handle
+from quorate.inside.jobs import BackgroundJob, JobBook, JobRegistry, no_job, parse_agent_handle
 from quorate.inside.transport_selection import agent_transport, select_transport
 from quorate.operations.command_jobs import FoundJob, JobAction, JobTool, Seconds, job_on
 from quorate.operations.commands import SHOWN, CommandRequest, CommandTarget, MaxOutput, Timeout, command_job
@@ -49,7 +49,7 @@ async def guest_exec(
     found = await pve.guest(guest)
     into = await select_transport(pve, found, prefer=way)
     wanted = await command_job(
-        JobRegistry(pve, owner),
+        JobRegistry(pve, pve.attachment(JobBook), owner),
         CommandTarget(into, target_of(found), str(found.vmid), "guest"),
         CommandRequest(command, stdin, env, cwd, user, timeout=timeout, keep=max_output),
     )
@@ -85,7 +85,7 @@ async def guest_job(
     owner: Owner,
 ) -> dict[str, Any] | Table | Plan:
     """Your commands in the background: list them, poll one for its output, stop one."""
-    jobs = JobRegistry(pve, owner)
+    jobs = JobRegistry(pve, pve.attachment(JobBook), owner)
 
     async def is_visible(known: BackgroundJob) -> bool:
         return await _hidden(pve, known) is None

@@ -130,9 +130,7 @@ def worker_command(tool: str) -> str:
 
 
 def runs_of(pve: Cluster) -> RunStore:
-    store = pve.runs
-    assert isinstance(store, RunStore)
-    return store
+    return pve.attachment(RunStore)
 
 
 def _run(pve: Cluster, outline: Outline, context: StepContext, starts: float, window: str) -> Run:

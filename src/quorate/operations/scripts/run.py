@@ -73,7 +73,7 @@ async def script_run(
         timeout=timeout,
         keep=KEPT_BYTES,
     )
-    wanted = await command_job(JobRegistry(home, owner), command_target(where), request)
+    wanted = await command_job(JobRegistry(home, home.job_book, owner), command_target(where), request)
     given = " ".join(f"{name}={value}" for name, value in sorted(variables.items()) if name.startswith("var_"))
     wanted = replace(wanted, line=f"bash {found.path} sha256={fetched.sha256} {given}")
 
