@@ -97,8 +97,9 @@ init-*) file=$(init_file "$1") || exit {_NO_SERVICE}
   set -- "$file" "$3" "$1"
   case $file in */S[0-9][0-9]*) ;; *) if command -v service >/dev/null; then set -- service "$3" "$2"; fi;; esac
   output=$(mktemp) || exit
-  if [ "$1" = service ]; then service "$2" "$3" </dev/null >"$output" 2>&1; else "$1" "$2" </dev/null >"$output" 2>&1;
-  fi code=$?; cat "$output" >&2; rm -f "$output"; exit "$code";;
+  if [ "$1" = service ]; then service "$2" "$3" </dev/null >"$output" 2>&1
+  else "$1" "$2" </dev/null >"$output" 2>&1; fi
+  code=$?; cat "$output" >&2; rm -f "$output"; exit "$code";;
 esac
 """
 
