@@ -1,4 +1,4 @@
-"""`make bench`: prints what was measured beside its floor, target and limit; exit code 1 beyond a limit.
+"""`make bench`: prints what was measured next to its floor, target and limit; exit code 1 beyond a limit.
 
 Arguments choose parts: `python -m bench starts calls`. docs/performance.md explains the rows.
 """

@@ -1,4 +1,4 @@
-"""Calls at 5,000 guests and 5 ms per request, beside a direct HTTPS client that makes the least requests.
+"""Calls at 5,000 guests and 5 ms per request, compared with a direct HTTPS client that makes the fewest requests.
 
 The floor of a status is what a script does: it knows the node, opens a connection, reads the status and closes it.
 Fifty at once are fifty connections. Quorate keeps connections open, as does the second floor: a pool opened before.
@@ -92,7 +92,7 @@ async def calls(table: Table) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One call, many times, each beside its floor."""
+    """One call, many times, each next to its floor."""
 
     requests: float
     cpu: float
@@ -102,7 +102,7 @@ class Measured:
     floor: float
     """Its time in milliseconds."""
     pooled_times: float
-    """The same beside a pool of open connections."""
+    """The same with a pool of open connections."""
     pooled_floor: float
     busy: float
 

@@ -194,7 +194,7 @@ class Drawing:
         )
 
     def _field(self, typed: str | None) -> None:
-        """The input field and the two buttons beside the last line; the pressed one is highlighted."""
+        """The input field and the two buttons next to the last line; the pressed one is highlighted."""
         left = WIDTH - MARGIN - 16 - 154 - 10 - 150
         self.y -= 4
         self._box(150, 28, "field", edge="frame", rounded=6, x=left)

@@ -27,7 +27,7 @@ Passage = tuple[int, str]
 
 
 def main() -> int:
-    findings = sorted(set(check_phrases()) | set(check_module_names()) | set(check_definitions()))
+    findings = sorted({*check_phrases(), *check_module_names(), *check_definitions(), *check_name_parts()})
     for finding in findings:
         sys.stderr.write(finding + "\n")
     if findings:
@@ -49,7 +49,7 @@ def check_phrases() -> Iterator[str]:
 
 
 def check_module_names() -> Iterator[str]:
-    for path in _python_files("src"):
+    for path in _python_files("src", "tools", "bench"):
         word = path.stem.rpartition("_")[2]
         if re.fullmatch(r"\w+(ing|ed)", word) and word not in NOUNS:
             yield f"{_relative(path)}:1: module named with a participle"
@@ -63,6 +63,30 @@ def check_definitions() -> Iterator[str]:
                 name = node.name.lstrip("_")
                 if name in instead:
                     yield f"{_relative(path)}:{node.lineno}: “{node.name}” (write: {instead[name]})"
+
+
+def check_name_parts() -> Iterator[str]:
+    rows = _table("Words to avoid in names")
+    instead = {word: cells[1] for cells in rows for word in _split(cells[0])}
+    fine = {name for cells in rows for name in _split(cells[2])}
+    for path in _python_files("src", "tools", "bench"):
+        for line, name in _names(ast.parse(path.read_text())):
+            for word in set(name.lower().split("_")) & instead.keys() if name not in fine else ():
+                yield f"{_relative(path)}:{line}: “{word}” in “{name}” (write: {instead[word]})"
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Everything that the code names: definitions, arguments, assigned variables and attributes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.arg():
+                yield node.lineno, node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.lineno, node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.lineno, node.attr
 
 
 def _table(heading: str) -> list[list[str]]:

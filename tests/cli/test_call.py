@@ -134,7 +134,7 @@ NOT_ON_ITS_HOSTS = {
     **dict.fromkeys(("project_update", "workload_power", "workload_prune", "workload_remove"), NO_ENGINE),
     **dict.fromkeys(("service_uninstall", "service_upgrade"), "no Compose"),
 }
-"""The demo has no Docker, and no host beside its cluster."""
+"""The demo has no Docker, and no host outside its cluster."""
 OVER_THE_NETWORK = {"script_run": "it fetches the script of the day"}
 
 

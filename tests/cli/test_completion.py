@@ -97,7 +97,7 @@ def asked(shell: str, environ: Mapping[str, str], *arguments: str) -> str:
 
 
 def offered(shell: str, environ: Mapping[str, str], line: str) -> set[str]:
-    """The words, without the `key=` that is typed already: bash is not told it, the others are."""
+    """The words, without the `key=` that is typed already: bash does not get it, the others do."""
     (Path(environ["HOME"]) / "found").unlink(missing_ok=True)
     typed = line.rpartition(" ")[2]
     key = typed[: typed.find("=") + 1]

@@ -61,7 +61,7 @@ class Process:
 
     @asynccontextmanager
     async def asked(self, message: Message) -> AsyncIterator[asyncio.Queue[Message]]:
-        """Ids of different clients may be the same, so each request gets one of ours on the way."""
+        """Ids of different clients may be the same, so each request gets a unique one on the way."""
         number = next(self.ids)
         self.waiting[number] = Waiting(message)
         self.send({**message, "id": number})

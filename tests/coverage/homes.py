@@ -187,7 +187,7 @@ async def with_terraform(tmp_path: Path) -> AsyncIterator[Home]:
 
 @asynccontextmanager
 async def with_ansible(tmp_path: Path) -> AsyncIterator[Home]:
-    """A real system, where Ansible is installed beside Quorate."""
+    """A real system, where Ansible is installed next to Quorate."""
     pytest.importorskip("ansible_runner")
     async with accounts(tmp_path) as home:
         yield home

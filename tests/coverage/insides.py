@@ -1,4 +1,4 @@
-"""Looks inside the simulated guests, beside the product."""
+"""Looks inside the simulated guests, independently of the product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at the simulated world, beside the product: whether the thing has really happened."""
+"""Looks at the simulated world, independently of the product: whether the thing has really happened."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def is_made(kind: str, *, vmid: str = "vmid", **config: Any) -> Look:
 
 
 def is_cloned(kind: str, *, source: str = "vmid", new: str = "newid", linked: bool = False, **config: Any) -> Look:
-    """The clone is there beside its source, with disks of its own, which point back if it is a linked clone."""
+    """The clone exists next to its source, with disks of its own, which point back if it is a linked clone."""
 
     def look(done: Done) -> None:
         clone, original = done.guest(new), done.guest(source)

@@ -25,7 +25,7 @@ def changed_since(vmid: int, snapshot: str) -> Callable[[World], None]:
 
 
 def with_second_disk(vmid: int) -> Callable[[World], None]:
-    """A disk or mount point beside the first, on the same storage."""
+    """A second disk or mount point, on the same storage."""
 
     def prepare(world: World) -> None:
         guest = world.guests[vmid]

@@ -87,7 +87,7 @@ class Done:
 
 
 async def ask(sim: SimulatedCluster, path: str, /, **query: Any) -> Any:
-    """What PVE itself says, asked beside the product."""
+    """What PVE itself says, asked independently of the product."""
     return (await ask_all(sim, path, **query))[path]
 
 

@@ -17,14 +17,14 @@ from tests.generators.values import Strategy, by_name, by_type
 EXAMPLES = 12
 EXAMPLES_PER_PARAMETER = 5
 MOST_EXTRAS = 2
-"""Optional arguments beside the one that an example is about; the more, the likelier two exclude each other."""
+"""Optional arguments in addition to the one that an example is about; the more, the likelier two exclude each other."""
 
 ONLY_TOGETHER = {("sdn_change", "options"), ("sdn_change", "remove")}
 """Free options whose sense depends on the kind: they come with the arguments they fit."""
 
 
 def examples(operation: Operation, world: World, image: Path) -> Iterator[dict[str, Any]]:
-    """Arguments that look right: what is needed, with each optional argument in turn and a few others beside it."""
+    """Arguments that look right: what is needed, with each optional argument in turn and a few others."""
     values = _Values(world, image)
     schema = operation.schema()
     optional = [name for name in schema["properties"] if (operation.name, name) not in ONLY_TOGETHER]

@@ -41,7 +41,7 @@ async def test_the_catalogue_is_listed_and_found_by_plain_words(tmp_path):
         assert photos["service"] == "immich"
         told = await built.quorate.facts("service_info", service="pihole")
         assert told["needs"]["ports"] == ["53/tcp", "53/udp", "web_port"]
-        assert ["password", "secret", "made up", "Password of the web page"] in told["settings"]["rows"]
+        assert ["password", "secret", "generated", "Password of the web page"] in told["settings"]["rows"]
         assert told["backup"] == ["etc-pihole"]
         assert "Did you mean 'pihole'" in await built.quorate.refusal("service_info", service="pihol")
 

@@ -38,7 +38,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def resources(text: str) -> dict[str, dict[str, Any]]:
-    """Kind and name -> attributes, with texts as they are meant."""
+    """Kind and name -> attributes, with unescaped texts."""
     return {
         f"{plain(kind)}.{plain(name)}": meant(body)
         for entry in read(text).get("resource", [])

@@ -1,4 +1,4 @@
-"""Docker by its own command, where nothing leads to its socket: what stands on the command line, and what does not."""
+"""Docker by its own command, where nothing leads to its socket: what is on the command line, and what is not."""
 
 from __future__ import annotations
 

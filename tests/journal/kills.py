@@ -158,7 +158,9 @@ async def run_and_kill(
     report = stage.folder / "moments"
     report.write_text("")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; ours touches none of them
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of forks in threaded processes; this one uses none of the threads
         child = os.fork()
     if child == 0:
         _live_and_die(stage, tool, arguments, _Moments(report, at, of))

@@ -25,7 +25,7 @@ MOMENTS = 15
 
 
 class Lab:
-    """A host with a Docker engine beside the cluster."""
+    """A host with a Docker engine outside the cluster."""
 
     def __init__(self, stage: Scene, box: Host, engine: DockerEngine, folder: Path) -> None:
         self.stage = stage

@@ -1,4 +1,4 @@
-"""The processes that the tests are about: a cluster, servers in front of it, commands beside them."""
+"""The processes that the tests are about: a cluster, servers in front of it, and commands."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ async def test_a_path_that_leads_nowhere_is_refused_with_a_hint(tmp_path, path, 
 # -- reads -------------------------------------------------------------------------------------------------------------
 
 
-# What stands for the placeholders of paths; with other placeholders a path is not asked.
+# Values for the placeholders of paths; with other placeholders a path is not asked.
 THERE = {
     "node": "pve1", "storage": "local", "userid": "alice@pve", "realm": "pam", "poolid": "lab", "roleid": "PVEAdmin",
     "groupid": "admins", "service": "pveproxy", "sid": "vm:101", "iface": "vmbr0", "tokenid": "ci",
@@ -398,7 +398,7 @@ def plausible(name, spec):
 @pytest.mark.anyio
 @pytest.mark.parametrize("version", sample(VERSIONS, every=2))
 async def test_every_write_that_the_simulator_knows_is_planned_and_carried_out_or_explained(tmp_path, version):
-    limits = Limits(request_seconds=2, total_seconds=4)  # time stands still here, and some calls wait for a lock
+    limits = Limits(request_seconds=2, total_seconds=4)  # time does not move here, and some calls wait for a lock
     async with rig(tmp_path, version=version, limits=limits) as quorate:
         planned = carried_out = 0
         for endpoint in facts(version).endpoints():

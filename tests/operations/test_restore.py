@@ -1,4 +1,4 @@
-"""Restoring guests: beside what is there, or over it."""
+"""Restoring guests: as new ones, or over existing ones."""
 
 import re
 

@@ -103,7 +103,7 @@ class Stage:
         return trail.stat().st_size if trail.exists() else 0
 
     def _recorded(self, since: int) -> frozenset[str]:
-        """The changes that ran, by the audit trail: the tools of other servers run operations of ours."""
+        """The changes that ran, by the audit trail: the tools of other servers run native operations."""
         if not self.settings.audit_file.exists():
             return frozenset()
         with self.settings.audit_file.open("rb") as trail:

@@ -1,4 +1,4 @@
-"""A guest that a rule hides from reading is not told of by anything: a canary in every place where PVE mentions it."""
+"""A guest that a rule hides from reading is not revealed by anything: a canary in every place where PVE mentions it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def veiled(shared: tuple[Rig, Rig]) -> Rig:
 
 
 def told(text: str, *, asked: str = "") -> list[str]:
-    """What of the canary a text contains, beside what the caller asked for."""
+    """What of the canary a text contains, except for what the caller asked for."""
     found = [mark for mark in MARKS if mark in text]
     found += [f"{VMID}"] if re.search(rf"(?<![\d.]){VMID}(?![\d.])", text) else []
     return [one for one in found if one != asked]

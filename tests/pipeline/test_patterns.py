@@ -1,4 +1,4 @@
-"""Regular expressions read what strangers wrote: none of ours, and none of PVE's that we apply, may take forever."""
+"""Regular expressions read untrusted text: none of Quorate's, and none of PVE's that it applies, may take forever."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _pytest(arguments: list[str]) -> list[str]:
     arguments = arguments[1:] if half else arguments
     chosen = any(Path(each.partition("::")[0]).exists() for each in arguments)
     files = [] if chosen else _files(half)
-    cache = ["-o", f"cache_dir=.pytest_cache/real/{half or 'all'}"]  # its own, as .ci/run runs other tests beside them
+    cache = ["-o", f"cache_dir=.pytest_cache/real/{half or 'all'}"]  # its own, as .ci/run runs other tests in parallel
     every_case = ["-m", ""]  # of long tables, too
     return [sys.executable, "-m", "pytest", "-rs", *cache, *every_case, *files, *arguments]
 

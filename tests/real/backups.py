@@ -80,7 +80,7 @@ class _Content:
 
 
 class RestoredMachine(Machine):
-    """It boots from the disk it was given, shows its console on a screen, and stands still when it panics."""
+    """It boots from the disk it was given, shows its console on a screen, and halts when it panics."""
 
     _words = "console=ttyS0 console=tty0"
 

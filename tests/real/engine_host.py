@@ -3,7 +3,7 @@
     with engine_host("workloads") as host:                        with Docker; skipped where the programs are missing
     host.start_podman(), host.start_lxd()                         the other daemons, with an image each and no way out
     async with serving(host, folder, "workloads") as quorate:     Quorate, which has it registered as `box`
-    host.docker("ps"), host.podman("ps"), host.lxd("list")        their own commands, beside everything tested
+    host.docker("ps"), host.podman("ps"), host.lxd("list")        their own commands, independently of what is tested
 
 The images hold BusyBox alone. Docker also finds one in a registry on its own loopback, to have something to pull.
 """

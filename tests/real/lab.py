@@ -7,7 +7,7 @@
     lab.key        the private key (a path) that opens everything; lab.strange_key opens nothing
     lab.known_hosts(folder)   a known_hosts file with what is true now, for nodes and containers
     lab.cluster()  a simulated cluster on the real clock with these guests; VM 100's agent endpoints are served by
-                   the real agent, the nodes have their real addresses (async context manager). Beside it stands
+                   the real agent, the nodes have their real addresses (async context manager). Next to it is
                    VM 110, whose agent is simulated, to compare the two. With `vm=False` both are, and none boots
 
 `backups.Backups` adds a storage with backups of VM 100 to such a cluster: they are really unpacked, and what is

@@ -73,7 +73,7 @@ class Machine:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """The machine stands still: its agent is there and does not answer."""
+        """The machine is frozen: its agent is there and does not answer."""
         self._monitor("stop")
         try:
             yield

@@ -22,7 +22,7 @@ PACKAGES = {
     "zstd": "zstd",
 }
 
-# What the tests of container engines need beside that.
+# What the tests of container engines need in addition.
 ENGINES = {
     "busybox-static": "busybox",
     "crun": "crun",

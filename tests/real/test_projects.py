@@ -1,4 +1,4 @@
-"""Compose projects with real Docker: new images, a bad one and the way back, logs, disk space, and what can go."""
+"""Compose projects with real Docker: new images, a bad one and its rollback, logs, disk space, and what can go."""
 
 from __future__ import annotations
 

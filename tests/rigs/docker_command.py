@@ -2,7 +2,7 @@
 
     host = DockerCommand(folder); options of the house: host.options
     host.publish("app:1", "healthy")   a new image of that tag in the registry; its containers become healthy, or not
-    host.state()                       images by name, containers by id, what nothing uses, every call
+    host.state()                       images by name, containers by id, unused objects, every call
 
 The real engine is in tests/real.
 """

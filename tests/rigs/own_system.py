@@ -86,7 +86,7 @@ async def own_system(
     folder: Path, *, busybox: bool = False, without: Sequence[str] = (), programs: Mapping[str, str] | None = None
 ) -> AsyncIterator[OwnSystem]:
     """`busybox`: accounts are made as on Alpine. `without`: programs of /usr/sbin that are not there. `programs`:
-    scripts that are there beside the others."""
+    scripts that exist in addition to the others."""
     if os.getuid() != 0 or not all(map(os.path.exists, _NEEDED)):
         pytest.skip(f"needs root and {', '.join(_NEEDED)}")
     system = OwnSystem(folder)

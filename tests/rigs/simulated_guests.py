@@ -1,4 +1,4 @@
-"""The inside of the simulated guests, looked at beside the product."""
+"""The inside of the simulated guests, inspected independently of the product."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ async def refusal(client: Client, tool: str, **arguments: Any) -> str:
 
 @asynccontextmanager
 async def evacuating(tmp_path: Path, **scope: Any) -> AsyncIterator[tuple[Web, str]]:
-    """A run that the holder of a token has started, one guest at a time, and that nobody carries on yet."""
+    """A run that the holder of a token has started, one guest at a time, and that no process continues yet."""
     async with web(tmp_path, toolsets=("all",)) as quorate:
         token = await quorate.token("alice", "operate", **scope)
         async with quorate.client(token) as alice:
@@ -246,7 +246,7 @@ async def test_hidden_runs_take_no_room_in_a_list(tmp_path: Path) -> None:
         assert len(await veiled.rows("run_list", limit=1)) == 1
 
 
-# -- whose runs a server carries on -----------------------------------------------------------------------------------
+# -- whose runs a server continues ------------------------------------------------------------------------------------
 
 
 @tries("a run acts on another cluster of the same name")

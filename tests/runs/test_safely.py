@@ -26,11 +26,11 @@ def last_change(quorate: Rig) -> str:
 
 def test_every_change_that_may_be_about_a_guest_takes_it_and_no_read_does() -> None:
     for name, operation in operations().items():
-        beside = name.startswith("run_") or operation.toolset in BESIDE_GUESTS
+        beside = name.startswith("run_") or operation.toolset in NOT_ABOUT_GUESTS
         assert ("safely" in operation.schema()["properties"]) == (operation.changes and not beside), name
 
 
-BESIDE_GUESTS = ("access", "ha", "network", "nodes", "storage", "images", "tasks", "scripts", "watch")
+NOT_ABOUT_GUESTS = ("access", "ha", "network", "nodes", "storage", "images", "tasks", "scripts", "watch")
 
 
 CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (

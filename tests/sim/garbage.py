@@ -97,7 +97,7 @@ def path_of(endpoint: Endpoint, chance: random.Random) -> tuple[str, dict[str, s
 
 
 def parameters_of(endpoint: Endpoint, values: Mapping[str, str], chance: random.Random) -> dict[str, Any]:
-    """Parameters beside those of the path. Most of what the schema would refuse is left out again."""
+    """Parameters in addition to those of the path. Most of what the schema would refuse is left out again."""
     chosen: dict[str, Any] = {}
     for name, schema in endpoint.parameters.items():
         if name in values or chance.random() > (0.12 if schema.get("optional") else 0.95):

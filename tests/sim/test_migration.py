@@ -1,4 +1,4 @@
-"""Migration: what stands in the way, and what moves."""
+"""Migration: what prevents it, and what moves."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Cluster:
         self._clock = clock
 
     async def use(self, work: Callable[[ProxmoxAPI], _Result], **login: Any) -> _Result:
-        """Log in (with the token unless told otherwise) and let `work` use the client in a thread."""
+        """Log in (by default with the token) and let `work` use the client in a thread."""
         running = asyncio.ensure_future(asyncio.to_thread(self._connected, work, login))
         while not (await asyncio.wait({running}, timeout=0.005))[0]:
             await self._clock.advance(0.25)

@@ -1,4 +1,4 @@
-"""The simulator's answers beside those of a real PVE 9.1.8, request by request."""
+"""The simulator's answers compared with those of a real PVE 9.1.8, request by request."""
 
 from __future__ import annotations
 

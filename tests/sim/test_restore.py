@@ -1,4 +1,4 @@
-"""Restoring guests from backups: to new numbers, over existing guests, and what stands in the way."""
+"""Restoring guests from backups: to new numbers, over existing guests, and what prevents it."""
 
 from __future__ import annotations
 

@@ -296,7 +296,7 @@ async def test_a_tool_that_there_is_not_is_refused(tmp_path):
         assert "Available: pve_find, pve_read" in await quorate.refusal("guest_list")
 
 
-# -- beside others -----------------------------------------------------------------------------------------------------
+# -- together with others ----------------------------------------------------------------------------------------------
 
 
 async def test_lean_stands_beside_other_surfaces(tmp_path):

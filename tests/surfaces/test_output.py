@@ -1,4 +1,4 @@
-"""Output for programs: raw values with stable keys, beside the compact text (docs/output.md)."""
+"""Output for programs: raw values with stable keys, in addition to the compact text (docs/output.md)."""
 
 import json
 from typing import Any

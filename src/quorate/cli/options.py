@@ -35,7 +35,7 @@ def actions_of(
     parent: argparse.ArgumentParser, *options: Callable[[argparse.ArgumentParser], None]
 ) -> Callable[..., argparse.ArgumentParser]:
     """Adds actions to a command: name, what runs, summary. The options may come before and after the action."""
-    # Without defaults there, so that what stands before the action keeps its value.
+    # Without defaults there, so that options before the action keep their values.
     shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     for add in options:
         add(parent)

@@ -141,13 +141,13 @@ CHANNEL: Mapping[str, Names] = {
 }  # fmt: skip
 SECRETS = ("token_secret", "password", "home_passphrase", "container_password")
 _HOST_FAMILY = ("host", "port", "token_name", "token_value")
-_BESIDE_A_HOST = ("username", "realm", "api_token", "verify_ssl")
-"""Names of those who write an address as `host` and a token as `token_id`, or both of its parts in one."""
+_ALSO_HOST_FAMILY = ("username", "realm", "api_token", "verify_ssl")
+"""Names used by operators who write an address as `host` and a token as `token_id`, or both of its parts in one."""
 
 
 def is_of_host_family(spelling: str, setting: str) -> bool:
     """Whether someone who spells one setting like this also spells `setting` in the style of the family of `host`."""
-    family = (*_HOST_FAMILY, *_BESIDE_A_HOST) if setting == "address" else _HOST_FAMILY
+    family = (*_HOST_FAMILY, *_ALSO_HOST_FAMILY) if setting == "address" else _HOST_FAMILY
     return spelling.lower().removeprefix("proxmox_").removesuffix("_file") in family
 
 

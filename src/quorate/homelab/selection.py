@@ -125,16 +125,16 @@ async def expand(home: Homelab, ref: str, *, inactive: bool = False, records: bo
             advice = Advice("Register them first", HOST_REGISTER, HOST_IMPORT)
             raise NotFound("No host is registered", next_step=advice)
         return [one.name for one in known], True
-    labelled = [one.name for one in known if name in one.labels]
-    if not labelled or "@" in name or is_ip(split_port(name)[0]):
+    labeled = [one.name for one in known if name in one.labels]
+    if not labeled or "@" in name or is_ip(split_port(name)[0]):
         return [name], False
     if not records and (others := await in_clusters(home, name)):
         raise BadArgument(
             f"{name!r} is ambiguous",
-            why=f"It is a label of {', '.join(labelled[:SHOWN])}, and the name of {', '.join(others)}",
+            why=f"It is a label of {', '.join(labeled[:SHOWN])}, and the name of {', '.join(others)}",
             next_step=f"Use {others[0]}, or name the hosts",
         )
-    return labelled, True
+    return labeled, True
 
 
 async def _find(home: Homelab, ref: str, login: Login) -> Machine | Problem:

@@ -48,10 +48,10 @@ _NO_ERROR = (0, 1077)
 
 
 async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Service:
-    told = await ask(transport, f"Reading the service {name}", _STATUS, service=name, log=log_lines)
-    if not told["found"]:
+    facts = await ask(transport, f"Reading the service {name}", _STATUS, service=name, log=log_lines)
+    if not facts["found"]:
         raise NotFound(f"There is no service {name!r}", next_step=see("List the services", HOST_SERVICE, GUEST_SERVICE))
-    return _service(told)
+    return _service(facts)
 
 
 async def every(transport: Transport) -> list[Service]:

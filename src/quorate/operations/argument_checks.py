@@ -18,10 +18,10 @@ def refuse_misplaced(
     """`belongs_to`: for each argument the values of `choice` that it applies to. None means not specified."""
     for name, value in given.items():
         if chosen not in belongs_to[name]:
-            refuse_beside(f"{choice}={chosen}", {name: value}, f"It is for {' and '.join(belongs_to[name])}")
+            refuse_combination(f"{choice}={chosen}", {name: value}, f"It is for {' and '.join(belongs_to[name])}")
 
 
-def refuse_beside(what: str, given: Mapping[str, object], next_step: str) -> None:
+def refuse_combination(what: str, given: Mapping[str, object], next_step: str) -> None:
     """Refuse these arguments together with `what`."""
     for name, value in given.items():
         if value is not None:

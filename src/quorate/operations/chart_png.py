@@ -42,7 +42,7 @@ _STYLE: dict[Any, Any] = {
 # year, month, day and so on, and the label next to the axis.
 _TICKS = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 _FIRST_TICKS = ["%Y", "%b\n%Y", "%d %b", "%d %b", "%H:%M", "%H:%M:%S"]
-_BESIDE_TICKS = ["", "", "%Y", "%d %b %Y", "%d %b %Y", "%d %b %Y"]
+_OFFSET_TICKS = ["", "", "%Y", "%d %b %Y", "%d %b %Y", "%d %b %Y"]
 _one_at_a_time = threading.Lock()  # matplotlib's settings are global
 
 
@@ -121,7 +121,7 @@ def _time_axis(axes: Axes, chart: Chart) -> None:
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(
         ConciseDateFormatter(  # type: ignore[no-untyped-call]
-            locator, tz=chart.zone, formats=_TICKS, zero_formats=_FIRST_TICKS, offset_formats=_BESIDE_TICKS
+            locator, tz=chart.zone, formats=_TICKS, zero_formats=_FIRST_TICKS, offset_formats=_OFFSET_TICKS
         )
     )
     begin, end = (datetime.datetime.fromtimestamp(time, chart.zone) for time in chart.span)

@@ -104,10 +104,10 @@ class CommandJob:
     def described(self) -> str:
         command = self.command
         given = (("cwd", command.cwd), ("user", command.user), ("timeout", self.timeout))
-        told = "".join(f" {name}={value}" for name, value in given if value)
-        told += f" env={','.join(command.env)}" if command.env else ""
-        told += f" stdin={len(command.stdin)} bytes" if command.stdin else ""
-        return f"{self.target.transport.description}: {self.line}{told}"
+        options = "".join(f" {name}={value}" for name, value in given if value)
+        options += f" env={','.join(command.env)}" if command.env else ""
+        options += f" stdin={len(command.stdin)} bytes" if command.stdin else ""
+        return f"{self.target.transport.description}: {self.line}{options}"
 
     @property
     def input(self) -> str:

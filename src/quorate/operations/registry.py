@@ -159,7 +159,7 @@ class Operation:
         """Arguments of the pipeline that it never takes, and why: `safely`, unless its plans decide about that."""
         if self.plans_later:
             return {SAFELY: PLANNED_LATER}
-        return {SAFELY: BESIDE_GUESTS} if self.toolset in _BESIDE_GUESTS else {}
+        return {SAFELY: NOT_ABOUT_GUESTS} if self.toolset in _OTHER_TOOLSETS else {}
 
     def schema(self) -> dict[str, Any]:
         return schema_of(self.arguments)
@@ -193,7 +193,7 @@ Function = typing.TypeVar("Function", bound=Callable[..., Awaitable[Any]])
 
 SAFELY = "safely"
 PLANNED_LATER = "A run plans each of its steps later, from what it finds then"
-BESIDE_GUESTS = "This changes no disk or option of a guest"
+NOT_ABOUT_GUESTS = "This changes no disk or option of a guest"
 # Changes take these; the pipeline acts on them, the operation never sees them.
 CHANGE_ARGUMENTS: tuple[tuple[str, Any, Any], ...] = (
     ("dry_run", Annotated[bool, Meta(description="Only show the plan")], False),
@@ -208,7 +208,7 @@ CHANGE_ARGUMENTS: tuple[tuple[str, Any, Any], ...] = (
         False,
     ),
 )
-_BESIDE_GUESTS = frozenset(
+_OTHER_TOOLSETS = frozenset(
     ("access", "ha", "network", "nodes", "storage", "images", "tasks", "scripts", "watch"),
 )
 """Toolsets that change no disk or option of a guest, so that their tools do not offer `safely`."""

@@ -15,7 +15,7 @@ from quorate.hints import BACKUP_CREATE, SNAPSHOT_DELETE, Advice
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, in_wire_form
 from quorate.operations.preconditions import NEWEST_ONLY, data_volumes, snapshots_of, storages_on
-from quorate.operations.registry import BESIDE_GUESTS, PLANNED_LATER
+from quorate.operations.registry import NOT_ABOUT_GUESTS, PLANNED_LATER
 from quorate.operations.snapshots import Loss, creation, name_from_time
 from quorate.problems import Conflict, Problem
 from quorate.pve import values
@@ -71,7 +71,7 @@ async def after_snapshots(backend: Backend, plan: Plan) -> Plan:
         _refuse_not_held(guest, step)
         protected[cluster.name, vmid] = _Protected(cluster, guest, where is not None)
     if not protected:
-        raise _not_applicable(BESIDE_GUESTS)
+        raise _not_applicable(NOT_ABOUT_GUESTS)
     taken = [await _snapshot(one, plan) for one in protected.values()]
     names = {str(one.guest.vmid): name for one, (name, _) in zip(protected.values(), taken, strict=True)}
     first = (await in_wire_form(backend, Plan("", tuple(step for _, step in taken)))).calls

@@ -69,7 +69,7 @@ def replaced(before: Mapping[int, Values], after: Mapping[int, Values]) -> list[
 
 
 def can_be_undone(calls: Sequence[Call | Action], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether change_undo could set back, as far as that is known when the change ends, what the journal keeps."""
+    """Whether change_undo could restore what the journal keeps, as far as that is known when the change ends."""
     kept = {row["step"]: row for row in rows}
     changed = False
     for number, call in enumerate(calls, 1):
@@ -92,7 +92,7 @@ def takes_snapshot(method: str, path: str) -> bool:
 
 
 def why_inexact(key: str, before: Any, after: Any) -> str | None:
-    """Why an option cannot be set back exactly; None if it can."""
+    """Why an option cannot be restored exactly; None if it can."""
     for value in (before, after):
         if value is not None and not isinstance(value, (str, int, float)):
             return f"{key} has a form that cannot be written back"

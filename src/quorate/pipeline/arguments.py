@@ -102,13 +102,13 @@ def _measured(argument: str, value: Any) -> int:
         for one in level:
             if isinstance(one, str):
                 refuse_long(argument, one, longest)
-                _refuse_half_characters(argument, one)
+                _refuse_surrogates(argument, one)
                 _refuse_long_number(argument, one)
                 texts += len(one)
             elif isinstance(one, Mapping):
                 for key in one:
                     refuse_long(f"A key in {argument}", str(key), LONGEST_NAME)
-                    _refuse_half_characters(argument, str(key))
+                    _refuse_surrogates(argument, str(key))
                 below.extend(one.values())
             elif isinstance(one, (list, tuple)):
                 below.extend(one)
@@ -141,8 +141,8 @@ def _refuse_odd_number(argument: str, number: float) -> None:
         raise WrongArguments(f"{argument} contains a number of {number.bit_length()} bits", why="The limit is 63")
 
 
-def _refuse_half_characters(argument: str, text: str) -> None:
-    """JSON can hold half of a surrogate pair, which is not valid text and cannot be sent anywhere."""
+def _refuse_surrogates(argument: str, text: str) -> None:
+    """JSON can contain a lone surrogate, which is not valid text and cannot be sent anywhere."""
     if not text.isascii():
         try:
             text.encode()

@@ -120,7 +120,7 @@ class Rulebook:
         for one in subjects or (None,):
             level = risk.value if one is None else one.level or risk.value
             fitting = [rule for rule in holding if _allows(rule, operation, level, now)]
-            if not any(_covers(rule, one, beside=names_guests) for rule in fitting):
+            if not any(_covers(rule, one, with_guests=names_guests) for rule in fitting):
                 return self._hidden_refusal(operation, one, now) or _not_allowed(operation, level, allowing, one)
         return None
 
@@ -203,12 +203,12 @@ def _held_by(rule: Rule, subjects: Iterable[Subject]) -> list[Subject]:
     return agreeing if met >= _conditions(rule) else []
 
 
-def _covers(rule: Rule, subject: Subject | None, *, beside: bool) -> bool:
-    """Whether the rule lets a call act on this; with covered guests (`beside`), nodes and storages need no rule."""
+def _covers(rule: Rule, subject: Subject | None, *, with_guests: bool) -> bool:
+    """Whether the rule lets a call act on this; `with_guests`: if guests are covered, other targets need no rule."""
     if subject is None:
         return not rule.about_targets
     found = verdict(rule, subject)
-    return bool(found) or (found is None and beside and subject.kind not in (GUEST, HOST))
+    return bool(found) or (found is None and with_guests and subject.kind not in (GUEST, HOST))
 
 
 def _conditions(rule: Rule) -> frozenset[str]:

@@ -65,11 +65,11 @@ def secrets_in(value: Any, key: str = "", names: frozenset[str] = SECRET_KEYS) -
     return [str(value)] if key.lower() in names and value else []
 
 
-def _names_for(name: str, beside: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:
+def _names_for(name: str, siblings: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:
     """The keys that hold secrets under `name`; for parameters they depend on the path next to them."""
     if name == "options":  # of a guest, as PVE spells them
         return names | {"env"}
-    return secret_parameters(str(beside.get("path", ""))) if name == "params" else names
+    return secret_parameters(str(siblings.get("path", ""))) if name == "params" else names
 
 
 # Credentials inside a text: in a URL, a property string or a hand-written argument.

@@ -101,7 +101,7 @@ class PveClient:
         self._login = asyncio.Lock()
         self._nodes: frozenset[str] = frozenset()
         self.clock_skew = 0.0
-        """Seconds the cluster's clock is ahead of ours, from its last Date header."""
+        """Seconds the cluster's clock is ahead of this machine's, from its last Date header."""
         self.asked: Counter[tuple[str, str]] = Counter()
         """Requests by method and status; "none" if there was no answer."""
         self.leaving = False

@@ -103,7 +103,7 @@ class Cluster:
         return self._client
 
     def attachment(self, kind: type[Attached]) -> Attached:
-        """What this server keeps beside the cluster, by its class: runs, background jobs, the freeze.
+        """What this server keeps for the cluster, by its class: runs, background jobs, the freeze.
 
         These belong to layers above, which this one does not know.
         """

@@ -61,7 +61,7 @@ def _add_machines(builder: Builder) -> None:
         "qemu", 100, "router", "pve1", cores=2, memory=2048, disk=20, ip="192.168.10.1", up_days=41.1,
         tags="critical;network", startup="order=1,up=30", system=_APPLIANCE,
         net1="virtio=BC:24:11:0A:00:01,bridge=vmbr1",
-        description="The way to the internet. Everything stands still without it.\n",
+        description="The way to the internet. Nothing works without it.\n",
     )  # fmt: skip
     add(
         "qemu", 101, "homeassistant", "pve1", cores=2, memory=4096, disk=32, storage="nas", ip="192.168.10.21",

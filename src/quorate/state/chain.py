@@ -256,7 +256,7 @@ def _hash(content: Mapping[str, Any], prev: str) -> str:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """Readable text; half a surrogate pair becomes its JSON escape."""
+    """Readable text; a lone surrogate becomes its JSON escape."""
     text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace") + b"\n"
 

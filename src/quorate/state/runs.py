@@ -419,7 +419,7 @@ def encoded(run: Run) -> str:
     """Texts of a type of their own, such as sizes, are plain texts here."""
     try:
         return msgspec.json.encode(run, enc_hook=str).decode()
-    except UnicodeEncodeError:  # half of a surrogate pair, from a command line
+    except UnicodeEncodeError:  # a lone surrogate, from a command line
         plain = json.dumps(msgspec.to_builtins(run, enc_hook=str), ensure_ascii=False)
         return plain.encode(errors="replace").decode()
 

@@ -146,7 +146,7 @@ async def shared_key(store: Store, name: str) -> bytes:
 
 
 def _storable(value: Any) -> Any:
-    """Escape what a database refuses in texts: halves of surrogate pairs and NUL."""
+    """Escape what a database refuses in texts: lone surrogates and NUL."""
     if not isinstance(value, str):
         return value
     return value.encode(errors="backslashreplace").decode().replace("\0", "\\0")

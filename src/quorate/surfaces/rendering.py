@@ -35,7 +35,7 @@ def structured(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, An
 
 def _structure(data: dict[str, Any] | Table) -> dict[str, Any]:
     if isinstance(data, Table):
-        return {"columns": list(data.columns), "rows": raw(data.rows), **_beside(data)}
+        return {"columns": list(data.columns), "rows": raw(data.rows), **_table_facts(data)}
     return _filled(raw(data))
 
 
@@ -45,7 +45,7 @@ def objects(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any]:
     if isinstance(data, Table):
         return {
             "items": _keyed(data.columns, raw(data.rows)),
-            **{key: _unfold(one) for key, one in _beside(data).items()},
+            **{key: _unfold(one) for key, one in _table_facts(data).items()},
         }
     unfolded: dict[str, Any] = _unfold(_filled(raw(data)))
     return unfolded
@@ -62,7 +62,7 @@ def raw(value: Any) -> Any:
     return value
 
 
-def _beside(table: Table) -> dict[str, Any]:
+def _table_facts(table: Table) -> dict[str, Any]:
     more = {} if table.next_offset is None else {"next_offset": table.next_offset}
     note = {"note": table.note} if table.note else {}
     return {"total": table.total, **more, **note, **raw(table.facts)}

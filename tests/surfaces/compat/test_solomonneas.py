@@ -35,7 +35,7 @@ def listed(key: str, kind: str):
 
 
 def told(key: str, path: str, **query: object):
-    """Under that key is what PVE itself says, beside the guest's place."""
+    """Under that key is what PVE itself says, next to the guest's place."""
 
     async def look(done: Done) -> None:
         guest = done.guest()

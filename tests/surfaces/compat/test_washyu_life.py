@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 ACCOUNT = "mcp_admin"
 UNIT = "[Unit]\nDescription=A word\n[Service]\nExecStart=/bin/sleep {}\n[Install]\nWantedBy=multi-user.target\n"
-# As much of systemd as is asked for: units are files, their states lie beside them. What runs /bin/false fails.
+# As much of systemd as is asked for: units are files, with their states next to them. What runs /bin/false fails.
 SYSTEMCTL = """#!/bin/sh
 states=/run/states; mkdir -p "$states"
 for last; do :; done

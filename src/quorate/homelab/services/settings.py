@@ -26,7 +26,7 @@ class ChosenSettings:
     values: Mapping[str, str]
     """Every parameter as text, including secrets."""
     secret: frozenset[str]
-    made_up: tuple[str, ...] = ()
+    generated: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
     """Of the stored secrets among them."""
 
@@ -46,7 +46,7 @@ async def choose(
     """Given values win over former ones, which win over defaults. Former values of unknown parameters are ignored."""
     known = require_known(template, given)
     values: dict[str, str] = {}
-    made_up = []
+    generated = []
     for name, parameter in known.items():
         if name in given:
             values[name] = await _resolve(name, parameter, given[name], vault)
@@ -54,7 +54,7 @@ async def choose(
             values[name] = _plain(name, former[name])
         elif parameter.generate:
             values[name] = "".join(secrets.choice(_ALPHABET) for _ in range(parameter.generate))
-            made_up.append(name)
+            generated.append(name)
         elif parameter.required:
             raise BadArgument(f"The setting {name!r} is missing", why=parameter.about, next_step="Give it in settings")
         else:
@@ -62,7 +62,7 @@ async def choose(
     hidden = frozenset(name for name, parameter in known.items() if parameter.type == "secret")
     vault.revealed.update(values[name] for name in hidden)
     references = secrets_in({name: given[name] for name in sorted(hidden & given.keys())})
-    return ChosenSettings(values, hidden, tuple(made_up), tuple(references))
+    return ChosenSettings(values, hidden, tuple(generated), tuple(references))
 
 
 def require_known(template: Template, given: Mapping[str, Any]) -> dict[str, Parameter]:

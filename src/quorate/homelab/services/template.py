@@ -83,7 +83,7 @@ class Template(Strict, frozen=True):
     parameters: dict[str, Parameter] = {}
     compose: str = ""
     files: dict[str, str] = {}
-    """Beside the Compose file: name -> content."""
+    """Next to the Compose file: name -> content."""
     folders: dict[str, int] = {}
     """Created next to the Compose file before it starts, for images that do not run as root: name -> owner."""
     ansible: Ansible | None = None

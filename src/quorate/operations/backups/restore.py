@@ -110,8 +110,8 @@ async def backup_restore(
         if not overwrite:
             raise Conflict(
                 f"{guest} already exists",
-                next_step="Leave vmid out to restore beside it, or give overwrite=true to replace it (needs access "
-                "admin)",
+                next_step="Leave vmid out to restore it as a new guest, or give overwrite=true to replace it "
+                "(needs access admin)",
             )
         return await _over(pve, found, guest, request)
     original = guests.get(found.vmid or 0)
@@ -167,7 +167,7 @@ async def _node_for(pve: Cluster, backup: StoredVolume, wanted: str | None, orig
 
 
 async def _restore(pve: Cluster, backup: StoredVolume, node: str, request: _Request, *, twin: bool = False) -> _Restore:
-    """`twin`: the original still exists beside it."""
+    """`twin`: the original still exists."""
     chosen, remarks = await _storage(pve, backup, node, request.storage)
     if chosen is not None:
         await require(pve, f"restore to {chosen}", f"/storage/{chosen}", "Datastore.AllocateSpace")

@@ -249,10 +249,10 @@ async def _new_drive(pve: Cluster, guest: Guest, config: Config, storage: str | 
             next_step=Advice("Free one", DISK_CHANGE(guest=guest.vmid, action="detach")),
         )
     boots = values.boot_disk(config, is_vm=True)
-    beside = values.volume_of(str(config.get(boots or "", ""))).partition(":")[0]
-    here = await storages_on(pve, guest.row.node, [beside] if beside else ())
-    fits = beside in here and here[beside].holds("images")
-    row = await pick_storage(pve, guest.row.node, "images", wanted=storage or (beside if fits else None))
+    boot_storage = values.volume_of(str(config.get(boots or "", ""))).partition(":")[0]
+    here = await storages_on(pve, guest.row.node, [boot_storage] if boot_storage else ())
+    fits = boot_storage in here and here[boot_storage].holds("images")
+    row = await pick_storage(pve, guest.row.node, "images", wanted=storage or (boot_storage if fits else None))
     return {slot: f"{row.storage}:cloudinit"}
 
 

@@ -85,25 +85,25 @@ def join_answers(
     answered: list[tuple[str, Facts | Table]]
     answered, failures = _apart(answers, failures)
     found: list[tuple[str, Facts]] = []
-    beside: list[tuple[str, Mapping[str, Any]]] = []
+    facts_of: list[tuple[str, Mapping[str, Any]]] = []
     empty: list[str] = []
     for label, answer in answered:
         if isinstance(answer, Table):
             found += [(label, dict(zip(answer.columns, row, strict=True))) for row in answer.rows]
-            beside.append((label, answer.facts))
+            facts_of.append((label, answer.facts))
             empty += [] if answer.rows else [label]
         else:
             found.append((label, answer))
-            beside.append((label, {}))
+            facts_of.append((label, {}))
     given = columns or dict.fromkeys(name for _, row in found for name in row)
     names = [name for name in given if name not in ("host", WHY_NOT)]
     rows: Rows = [[label, *("" for _ in names), str(problem)] for label, problem in failures.items()]
     rows += [[label, *(row.get(name, "") for name in (*names, WHY_NOT))] for label, row in found]
     table = page(("host", *names, WHY_NOT), rows[:MOST_ROWS], limit=MOST_ROWS, offset=0)
     table.facts = {
-        "hosts": len(beside) + len(failures),
+        "hosts": len(facts_of) + len(failures),
         "failed": len(failures),
-        **_by_host(beside, whole=not failures),
+        **_by_host(facts_of, whole=not failures),
     }
     table.facts |= {"nothing_on": empty} if empty else {}
     if len(rows) > MOST_ROWS:

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Meta
 
 from quorate.hints import IMAGE_UPLOAD, TEMPLATE_LIST, Advice, see
-from quorate.operations.argument_checks import refuse_beside
+from quorate.operations.argument_checks import refuse_combination
 from quorate.operations.images.local_files import (
     ENDINGS,
     Checksum,
@@ -60,9 +60,9 @@ async def image_download(
         )
     if url is not None:
         return await _from_url(pve, url, storage, node, content, filename, checksum, verify=verify_certificates)
-    beside: dict[str, object] = {"content": content, "filename": filename, "checksum": checksum}
-    beside["verify_certificates"] = None if verify_certificates else False
-    refuse_beside("template", beside, "The appliance list provides it; leave it out, or give url")
+    others: dict[str, object] = {"content": content, "filename": filename, "checksum": checksum}
+    others["verify_certificates"] = None if verify_certificates else False
+    refuse_combination("template", others, "The appliance list provides it; leave it out, or give url")
     return await _from_appliances(pve, str(template), storage, node)
 
 

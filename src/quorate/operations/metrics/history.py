@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import METRICS_TOP, Advice
-from quorate.operations.argument_checks import refuse_beside
+from quorate.operations.argument_checks import refuse_combination
 from quorate.operations.metrics import charts, numbers, series
 from quorate.operations.metrics.series import Consolidation, Series, Timeframe
 from quorate.operations.metrics.subjects import chosen, listed
@@ -43,9 +43,9 @@ async def metrics_get(
 ) -> Table | Illustrated | dict[str, Any]:
     """Load of a guest, node or storage over time: min, mean, p95, max, last and trend per field, or a chart of it."""
     if chart:
-        refuse_beside("chart=true", {"points": points or None}, "It is for numbers; leave chart out")
+        refuse_combination("chart=true", {"points": points or None}, "It is for numbers; leave chart out")
     else:
-        refuse_beside("numbers", {"timezone": timezone}, "It is for charts; give chart=true")
+        refuse_combination("numbers", {"timezone": timezone}, "It is for charts; give chart=true")
     subjects = await chosen(pve, guest, node, storage)
     if len(subjects) > (SUBJECTS_AT_MOST if chart else 1):
         raise _too_many(len(subjects), chart=bool(chart))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from quorate.hints import NODE_LIST, see
-from quorate.operations.argument_checks import refuse_beside
+from quorate.operations.argument_checks import refuse_combination
 from quorate.operations.network import guest_networks, node_network, sdn
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, Table, operation
@@ -45,7 +45,7 @@ async def network_list(
         if node is None:
             raise BadArgument("of=node needs node", next_step=see("List the nodes", NODE_LIST))
         return await node_network.interfaces(pve, node, kind, limit=limit, offset=offset)
-    refuse_beside("of=sdn", {"node": node}, "SDN is the same on all nodes")
+    refuse_combination("of=sdn", {"node": node}, "SDN is the same on all nodes")
     return await sdn.objects(pve, kind, limit=limit, offset=offset)
 
 
@@ -67,5 +67,5 @@ async def network_apply(
         if node is None:
             raise BadArgument("of=node needs node", next_step=see("List the nodes", NODE_LIST))
         return await node_network.apply(pve, node)
-    refuse_beside("of=sdn", {"node": node}, "SDN is applied on all nodes at once")
+    refuse_combination("of=sdn", {"node": node}, "SDN is applied on all nodes at once")
     return await sdn.apply(pve)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.operations.argument_checks import refuse_beside
+from quorate.operations.argument_checks import refuse_combination
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import When, moment, parse_moment
 from quorate.problems import BadArgument
@@ -71,8 +71,10 @@ async def log_read(
         if service is not None:
             raise BadArgument("service needs node", next_step="Every node has a journal of its own; give node=")
         return await _cluster_log(pve, LogFilter(begin, end, texts, user, bool(problems)), limit, offset)
-    beside = {"user": user, "problems": problems, "offset": offset or None}
-    refuse_beside("node", beside, "It is for the cluster's log; a journal takes service, since, until and contains")
+    others = {"user": user, "problems": problems, "offset": offset or None}
+    refuse_combination(
+        "node", others, "It is for the cluster's log; a journal takes service, since, until and contains"
+    )
     return await _node_log(pve, node, service, LogFilter(begin, end, texts), limit)
 
 

@@ -162,8 +162,8 @@ class Rollout:
         line = INSTALLS_DOCKER + line if self.needs_docker else line
         action = machine_action(place, does, line, recorded(self.home, entry, self.work, hidden, old), writes=True)
         facts: dict[str, Any] = {"host": place.name, "folder": project.folder, "settings": chosen.without_secrets}
-        if chosen.made_up:
-            facts["made_up"] = f"{', '.join(chosen.made_up)}: is in {project.folder}/.env, for root alone"
+        if chosen.generated:
+            facts["made_up"] = f"{', '.join(chosen.generated)}: is in {project.folder}/.env, for root alone"
         plan = Plan(does, (action,), facts=facts, warnings=warnings)
         return bind_secrets(plan, chosen.references, str(place))
 
@@ -175,5 +175,5 @@ class Rollout:
 
 def describe_command(line: tuple[str, ...], template: Template, chosen: ChosenSettings) -> str:
     """What is done, as a line; the settings that are no secrets belong to what is agreed to."""
-    told = " ".join(f"{name}={value}" for name, value in chosen.without_secrets.items())
-    return f"{' '.join(line)} (template {digest(template)}; {told})"
+    settings = " ".join(f"{name}={value}" for name, value in chosen.without_secrets.items())
+    return f"{' '.join(line)} (template {digest(template)}; {settings})"

@@ -274,7 +274,7 @@ def _settings(one: Template) -> list[list[Any]]:
         [
             name,
             "|".join(parameter.choices) or parameter.type,
-            "made up" if parameter.generate else "required" if parameter.required else parameter.default,
+            "generated" if parameter.generate else "required" if parameter.required else parameter.default,
             parameter.about,
         ]
         for name, parameter in one.parameters.items()

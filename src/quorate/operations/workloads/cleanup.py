@@ -1,4 +1,4 @@
-"""Disk space of Docker and Podman: what uses it, and the removal of what nothing uses."""
+"""Disk space of Docker and Podman: what uses it, and the removal of unused objects."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def workload_prune(
     ]
     | None = None,
 ) -> Plan:
-    """Remove what nothing uses, each by its id as the plan lists it; dry_run=true shows the list."""
+    """Remove unused objects, each by its id as the plan lists it; dry_run=true shows the list."""
 
     async def prepare(one: Machine) -> Action:
         engine = await engine_on(one)

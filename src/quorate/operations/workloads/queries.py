@@ -88,14 +88,14 @@ async def workload_get(
 
     async def describe(place: Machine) -> dict[str, Any]:
         deployment = await Deployment(home.store, place_of(place), name).state()
-        beside = {"deployment": deployment} if deployment else {}
+        extra = {"deployment": deployment} if deployment else {}
         try:
             _, found = await with_workload(place, home.clock, name, engine)
         except NotFound:
             if not deployment:
                 raise
-            return {"host": place.name, "name": name, "state": "not there", **beside}
-        return {"host": place.name, **described(found), **beside}
+            return {"host": place.name, "name": name, "state": "not there", **extra}
+        return {"host": place.name, **described(found), **extra}
 
     return await describe_each(home, host, describe, IN_SHORT)
 

@@ -140,7 +140,7 @@ class _Plain(SdnSections):
         return sdn_of(call.world).ipams if self.word == "ipam" else sdn_of(call.world).dns
 
     def all(self, call: Call) -> dict[str, Section]:
-        """Beside the configured ones there is always PVE's own address manager."""
+        """In addition to the configured ones there is always PVE's own address manager."""
         builtin: dict[str, Section] = {"pve": {"type": "pve"}} if self.word == "ipam" else {}
         return dict(sorted((builtin | self.file(call).sections).items()))
 

@@ -279,7 +279,7 @@ def checkpoint_container(address: GuestAddress) -> Work:
 
 
 def restore_container(address: GuestAddress) -> Work:
-    """Waking a container up asks nobody whether there is one."""
+    """Waking a container up does not check whether there is one."""
 
     async def work(context: TaskContext) -> None:
         await context.sleep(0.3)

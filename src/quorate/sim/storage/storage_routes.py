@@ -76,7 +76,7 @@ def _status(storage: Storage, node: str) -> dict[str, Any]:
     if not row["enabled"]:
         return row | {"total": 0, "used": 0, "avail": 0}
     place = storage.place(node)
-    row["active"] = int(place.total > 0)  # what stands behind it may not be there, such as a volume group
+    row["active"] = int(place.total > 0)  # its backend may not be there, such as a volume group
     return row | {"total": place.total, "used": place.used, "avail": place.available}
 
 
@@ -180,7 +180,7 @@ _SCANS = {
     "cifs": ("share", "share", "do_connect: Connection to {server} failed (Error NT_STATUS_HOST_UNREACHABLE)"),
     "pbs": ("store", "datastore", f"error fetching datastores - {plugins.UNREACHABLE}"),
 }
-_BESIDE = {"nfs": {"options": "192.168.10.0/24"}, "cifs": {"description": ""}, "pbs": {}}
+_EXTRA_FIELDS = {"nfs": {"options": "192.168.10.0/24"}, "cifs": {"description": ""}, "pbs": {}}
 
 
 @route(*(f"GET /nodes/{{node}}/scan/{kind}" for kind in _SCANS))
@@ -188,7 +188,7 @@ def shares(call: Call) -> list[dict[str, str]]:
     server, kind = call.params["server"], call.endpoint.template.rpartition("/")[2]
     key, option, unreachable = _SCANS[kind]
     found = [
-        {key: str(storage.config[option]), **_BESIDE[kind]}
+        {key: str(storage.config[option]), **_EXTRA_FIELDS[kind]}
         for storage in call.world.storages.values()
         if storage.type == kind and storage.config.get("server") == server
     ]

@@ -125,7 +125,7 @@ async def _back_up_all(job: Job, context: TaskContext, log: BackupLog, storage: 
 
 
 def _permitted(job: Job, vmid: int) -> bool:
-    """Guests that were named must be allowed; of all guests, only the allowed ones are meant."""
+    """Guests that were named must be allowed; of all guests, only the allowed ones count."""
     if job.user == "root@pam" or job.world.access.allowed(job.user, f"/vms/{vmid}", "VM.Backup"):
         return True
     if job.options.get("all"):

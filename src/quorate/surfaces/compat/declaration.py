@@ -150,7 +150,7 @@ class System:
     opt_in: str | None = None
     """The environment variable by which its operator allows what is dangerous."""
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """Arguments of ours in advice -> its own, where only this system calls them that: `overwrite` -> `force`."""
+    """Native arguments in advice -> its own, where only this system calls them that: `overwrite` -> `force`."""
     error: Callable[[Tool, Problem], dict[str, Any] | str] | None = None
     """How it reports an error, where that is an object or a text of its own."""
 

@@ -65,11 +65,11 @@ def _check(target: Mapping[str, Any]) -> None:
 
 
 async def sitemap(call: ToolCall) -> dict[str, Any]:
-    rows, beside = await call.listing("network_map")
+    rows, rest = await call.listing("network_map")
     devices = [{"id": row.pop("device"), **row} for row in rows if "device" in row]
     seen = {value for one in devices for name in ("host", "name", "address") if (value := one.get(name))}
     others = [row for row in rows if "device" not in row and not seen & _names(row)]
-    return success(total_devices=len(devices), devices=devices, not_yet_discovered=others, **beside)
+    return success(total_devices=len(devices), devices=devices, not_yet_discovered=others, **rest)
 
 
 def _names(row: Mapping[str, Any]) -> set[str]:
@@ -78,8 +78,8 @@ def _names(row: Mapping[str, Any]) -> set[str]:
 
 
 async def analyse(call: ToolCall) -> dict[str, Any]:
-    rows, beside = await call.listing("network_analyze")
-    return success(analysis={**beside, "findings": rows})
+    rows, rest = await call.listing("network_analyze")
+    return success(analysis={**rest, "findings": rows})
 
 
 async def suggest(call: ToolCall) -> dict[str, Any]:

@@ -73,9 +73,9 @@ INSTALLER = "-install"
 
 async def search(call: ToolCall) -> dict[str, Any]:
     """Names only, unless more is asked for."""
-    rows, beside = await call.listing("script_search", words=call["query"], category=_category(call))
+    rows, rest = await call.listing("script_search", words=call["query"], category=_category(call))
     found = rows if call["include_metadata"] else [{key: row[key] for key in ("script", "category")} for row in rows]
-    return success(query=call["query"], total_found=len(found), scripts=found, **beside)
+    return success(query=call["query"], total_found=len(found), scripts=found, **rest)
 
 
 async def script_info(call: ToolCall) -> dict[str, Any]:

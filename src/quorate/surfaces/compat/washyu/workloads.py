@@ -89,9 +89,9 @@ async def list_all(call: ToolCall) -> dict[str, Any]:
     """Of the given platforms, by default both. A platform that is not installed has no containers."""
     host = await device(call, call["device_id"])
     wanted = call["platforms"] or list(PLATFORMS)
-    rows, beside = await call.listing("workload_list", host=host)
+    rows, rest = await call.listing("workload_list", host=host)
     found = [{"platform": row.pop("engine"), **row} for row in rows if row["engine"] in wanted]
-    silent = {name: why for name, why in beside.get("no_answer", {}).items() if name in wanted}
+    silent = {name: why for name, why in rest.get("no_answer", {}).items() if name in wanted}
     return success(
         device_id=call["device_id"], total_vms=len(found), vms=found, **({"no_answer": silent} if silent else {})
     )

@@ -42,7 +42,7 @@ class IssuerLogin:
         self._public_url = settings.public_url
 
     async def leave(self, request: Request, where: str) -> Response:
-        """To the issuer. What proves on the way back that it is the same browser stays in a cookie."""
+        """To the issuer. What later proves that it is the same browser stays in a cookie."""
         state, verifier = secrets.token_urlsafe(24), secrets.token_urlsafe(48)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
         asked = {
