@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -104,11 +105,17 @@ class PostgresDatabase:
 
     async def close(self) -> None:
         if self._holder is not None:
-            self._holder.terminate()
+            await self._release(self._holder)
         try:
             await asyncio.wait_for(self._pool.close(), CLOSE_SECONDS)
         except TimeoutError:
             self._pool.terminate()
+
+    async def _release(self, holder: Any) -> None:
+        """Now, so that another replica takes over at once: the server may notice a lost connection later."""
+        with contextlib.suppress(Exception):  # whatever is wrong, the end of the connection releases everything
+            await asyncio.wait_for(holder.execute("SELECT pg_advisory_unlock_all()"), CLOSE_SECONDS)
+        holder.terminate()
 
 
 async def _upgrade(pool: Any, place: str) -> None:
