@@ -192,7 +192,7 @@ async def test_copies_get_ports_one_after_the_other_and_fewer_of_them_remove_the
             "Remove workload web-2 on two",
         ]
         assert lab.running("two") == {"web": "nginx:1.27"}
-        assert "No document that was applied" in await lab.quorate.refusal("infra_scale", name="wep", replicas=2)
+        assert "No applied document" in await lab.quorate.refusal("infra_scale", name="wep", replicas=2)
 
 
 @pytest.mark.thorough

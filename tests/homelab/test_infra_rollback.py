@@ -91,7 +91,7 @@ async def test_after_a_failure_at_any_step_it_goes_on_from_there_and_can_be_roll
         assert all(name in lab.running(HOSTS[name]) for name in CHAIN)
 
         back = await lab.quorate.facts("infra_rollback", backup=backup["backup"])
-        assert "are as they were" in back["proved"]
+        assert "match the backup" in back["proved"]
         assert state_of(lab) == before
         assert (await lab.quorate.facts("infra_rollback", backup=backup["backup"]))["result"] == "nothing to do"
 

@@ -392,7 +392,7 @@ async def test_a_huge_folder_is_bounded_and_says_so(tmp_path):
         facts = await quorate.facts("guest_dir_list", guest=VM, path="/srv", limit=3)
         assert len(facts["rows"]) == 3
         assert 10_000 < facts["total"] < 22_000
-        assert "holds more" in facts["note"]
+        assert "has more entries" in facts["note"]
 
 
 # -- who may -----------------------------------------------------------------------------------------------------------

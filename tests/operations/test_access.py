@@ -143,7 +143,7 @@ async def test_a_role_is_made_and_changed_by_adding_and_removing(tmp_path):
     [
         ({"role": "Pilot", "privileges": ["VM.Powermgmt"]}, "Did you mean 'VM.PowerMgmt'?"),
         ({"role": "PVEAdmin", "privileges": ["VM.Audit"]}, "is built into PVE and cannot be changed"),
-        ({"role": "PVEMine", "privileges": ["VM.Audit"]}, "kept for PVE itself"),
+        ({"role": "PVEMine", "privileges": ["VM.Audit"]}, "reserved for PVE itself"),
         ({"role": "Pi lot", "privileges": ["VM.Audit"]}, "is not a role name"),
         ({"role": "Pilot", "privileges": ["VM.Audit"], "mode": "remove"}, "There is no role 'Pilot'"),
     ],

@@ -631,7 +631,7 @@ async def test_a_guest_on_another_node_is_said_to_be_elsewhere(tmp_path):
         ("POST", "/nodes/pve1/termproxy", "opens a console"),
         ("POST", "/access/ticket", "hands out tickets"),
         ("PUT", "/access/password", "belong to the person"),
-        ("POST", "/nodes/pve1/execute", "keeps it for root@pam"),
+        ("POST", "/nodes/pve1/execute", "reserves it for root@pam"),
         ("POST", "/nodes/pve1/storage/local/upload", "image_upload"),
     ],
 )
@@ -770,7 +770,7 @@ async def test_a_path_with_one_method_needs_no_method(tmp_path):
         ({"words": "clone", "parameter": "newid"}, "parameter needs path"),
         ({"path": "/nodes/pve1/nothing"}, "has no /nodes/pve1/nothing"),
         ({"path": "/nodes/{node}/nothing"}, "has no /nodes/{node}/nothing"),
-        ({"path": "/api2/json/nodes"}, "names the transport"),
+        ({"path": "/api2/json/nodes"}, "contains the API prefix"),
     ],
 )
 async def test_a_search_is_for_words_or_for_a_path(tmp_path, arguments, words):

@@ -140,7 +140,7 @@ async def test_a_disc_is_inserted_and_ejected_again(tmp_path):
         ({"options": {"core": 2}}, ["A VM has no option 'core'", "Did you mean 'cores'"]),
         ({"options": {"swap": 512}}, ["A VM has no option 'swap'"]),
         ({"options": {"digest": "x"}}, ["not an option of a guest"]),
-        ({"options": {"cores": 2}, "cores": 2}, ["given twice"]),
+        ({"options": {"cores": 2}, "cores": 2}, ["specified twice"]),
         ({"options": {"cores": [2]}}, ["a string, a number or a boolean"]),
         ({"cores": 2, "unset": ["cores"]}, ["set and unset"]),
         ({"memory": "a lot"}, ["'a lot' is not a size", "512M"]),

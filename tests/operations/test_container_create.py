@@ -175,7 +175,7 @@ async def test_a_lost_answer_never_makes_two_containers(tmp_path):
         ({"mounts": [{"size": "8G", "path": "/a/../b"}]}, ("has no path",)),
         ({"mounts": ["/srv/share,mp=/data"]}, ("directory of the node", "pct set")),
         ({"networks": ["vmbr0,ip=10.0.0.5"]}, ("lacks its prefix",)),
-        ({"networks": ["vmbr0,ip=dhcp,gw=10.0.0.1"]}, ("needs a static ip",)),
+        ({"networks": ["vmbr0,ip=dhcp,gw=10.0.0.1"]}, ("requires a static ip",)),
         ({"networks": [{"ip6": "10.0.0.5/24"}]}, ("not an IPv6 address",)),
         ({"networks": [{"color": "red"}]}, ("net0.color",)),
         ({"networks": ["vmbr9"]}, ("no bridge 'vmbr9'",)),

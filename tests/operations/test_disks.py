@@ -181,8 +181,8 @@ async def test_an_appliance_archive_needs_a_storage_of_files_with_images(tmp_pat
         (VM, {"import_from": "local:iso/x.img"}, ["imports only images and import content"]),
         (VM, {"import_from": "local:import/x.qcow2"}, ["x.qcow2 cannot be read on", "volume_list storage=local"]),
         (CT, {"size": 1, "path": "/x", "storage": "nas"}, ["nas does not hold rootdir"]),
-        (CT, {"size": 1, "path": "/x", "format": "qcow2"}, ["cannot be combined with a container"]),
-        (CT, {"size": 1, "path": "/x", "disk": "scsi1"}, ["A container has no place 'scsi1'"]),
+        (CT, {"size": 1, "path": "/x", "format": "qcow2"}, ["does not apply to containers"]),
+        (CT, {"size": 1, "path": "/x", "disk": "scsi1"}, ["A container has no disk slot 'scsi1'"]),
     ],
 )
 async def test_a_disk_that_cannot_be_made_is_refused_with_what_would_go(tmp_path, vmid, arguments, words):
@@ -431,8 +431,8 @@ async def test_attaching_names_what_there_is(tmp_path):
         ({"action": "resize", "size": "+1G", "storage": "nas"}, ["storage cannot be combined with action=resize"]),
         ({"action": "resize"}, ["action=resize needs size", "+10G"]),
         ({"action": "move", "disk": "scsi0"}, ["action=move needs storage"]),
-        ({"action": "move", "storage": "nas"}, ["No disk of", "is given", "It has scsi0"]),
-        ({"action": "detach"}, ["No disk of", "is given", "It has scsi0"]),
+        ({"action": "move", "storage": "nas"}, ["No disk of", "was specified", "It has scsi0"]),
+        ({"action": "detach"}, ["No disk of", "was specified", "It has scsi0"]),
     ],
 )
 async def test_every_action_takes_only_what_belongs_to_it(tmp_path, arguments, words):

@@ -121,11 +121,11 @@ async def test_a_card_can_be_plugged_into_a_vnet(tmp_path):
         (VM, {"nic": 0, "ip": "dhcp"}, ["set inside the VM", "cloudinit_set"]),
         (VM, {"nic": 0, "vlan": 5000}, ["vlan", "4094"]),
         (VM, {"nic": 0, "mac": "nonsense"}, ["macaddr", "Nothing was sent"]),
-        (CT, {"nic": 0, "model": "virtio"}, ["cannot be combined with a container"]),
+        (CT, {"nic": 0, "model": "virtio"}, ["does not apply to containers"]),
         (CT, {"nic": 0, "ip": "10.0.0.5"}, ["no prefix length", "10.0.0.5/24"]),
         (CT, {"nic": 0, "ip": "10.0.0.5/24", "gateway": "10.0.1.1"}, ["not in the network"]),
         (CT, {"nic": 0, "ip": "dhcp", "gateway": "10.0.1.1"}, ["needs a static address"]),
-        (CT, {"nic": 0, "ip": "10.0.0.555/24", "gateway": "10.0.0.1"}, ["do not fit"]),
+        (CT, {"nic": 0, "ip": "10.0.0.555/24", "gateway": "10.0.0.1"}, ["is not valid"]),
     ],
 )
 async def test_what_cannot_be_is_refused_with_what_can(tmp_path, vmid, arguments, words):

@@ -103,7 +103,7 @@ async def test_applying_needs_the_admin_level_and_editing_does_not(tmp_path):
     [
         ({"action": "set"}, "needs iface"),
         ({"action": "set", "iface": "vmbr9"}, "its type is needed"),
-        ({"action": "set", "iface": "vmbr0"}, "Nothing to change on vmbr0"),
+        ({"action": "set", "iface": "vmbr0"}, "No changes to vmbr0"),
         ({"action": "set", "iface": "vmbr9", "type": "bridge", "ports": ["eno7"]}, "no interface 'eno7'"),
         ({"action": "set", "iface": "eno1", "ports": ["eno2"]}, "A eth has no ports"),
         ({"action": "set", "iface": "vmbr9", "type": "bridge", "remove": ["mtu"]}, "does not exist"),

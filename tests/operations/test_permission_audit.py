@@ -214,7 +214,7 @@ async def test_the_own_rights_may_end_before_the_call_is_known(tmp_path):
         ({"level": "read", "toolsets": ["gests"]}, "There is no toolset 'gests'"),
         ({"level": "read", "paths": ["/access"]}, "does not narrow an access level"),
         ({"privileges": ["VM.Everything"]}, "There is no privilege 'VM.Everything'"),
-        ({"toolsets": ["guests"]}, "toolsets with level"),
+        ({"toolsets": ["guests"]}, "toolsets requires level"),
     ],
 )
 async def test_what_cannot_be_audited_is_explained(tmp_path, arguments, words):
