@@ -320,7 +320,7 @@ async def test_what_is_only_to_be_checked_is_told_and_not_done(tmp_path):
             ("update_device_config", {"device_id": 1, "config_changes": newer}, "Replace docker web"),
             ("decommission_device", {"device_id": 1, **move}, "Move docker web"),
             ("scale_services", {"scaling_plan": scaled}, "Create workload cache-2"),
-            ("rollback_infrastructure_changes", {"backup_id": saved["backup_id"]}, "All is as it was"),
+            ("rollback_infrastructure_changes", {"backup_id": saved["backup_id"]}, "Everything already matches"),
         ):
             told = await quorate.facts(tool, **given, validate_only=True)
             assert (told["status"], told["validate_only"]) == ("success", True)
