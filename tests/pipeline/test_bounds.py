@@ -70,7 +70,7 @@ async def quickly() -> AsyncIterator[None]:
             {"method": "GET", "path": "/version", "params": {MANY: 1}},
             "A key in params is 1000000 characters",
         ),
-        ("guest_bulk", {"guests": list(range(20_000)), "action": "start"}, "guests holds more than 10000 values"),
+        ("guest_bulk", {"guests": list(range(20_000)), "action": "start"}, "guests contains more than 10000 values"),
         ("guest_list", {"limit": 10**30}, "limit contains a number of 100 bits. The limit is 63."),
         ("guest_list", {MANY: 1}, "The name of an argument is 1000000 characters long"),
         (MANY, {}, "The name of the tool is 1000000 characters long"),
