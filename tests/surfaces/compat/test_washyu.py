@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from quorate.config import Access, Approval
+from quorate.homelab.host import Host
+from quorate.homelab.registry import Hosts
 from tests.coverage import homes, looks, washyu_containers
 from tests.coverage import washyu as coverage
 from tests.coverage.homes import PASSWORD
 from tests.coverage.rows import Done, Row, looked_at, prepared
 from tests.rigs.compat_session import as_documented, documented, refused, surface
-from tests.rigs.mcp_session import second_server
+from tests.rigs.homelab import house
+from tests.rigs.mcp_session import second_server, text_of
 from tests.rigs.several_clusters import several_clusters
 from tests.rigs.ssh_server import HOST, serving
 from tests.rigs.sweeps import sample
@@ -416,3 +419,14 @@ async def test_a_plan_that_does_not_hold_is_told_as_such(tmp_path):
         told = await home.quorate.facts("validate_infrastructure_changes", change_plan={"services": both})
         assert (told["status"], told["valid"]) == ("error", False)
         assert "port 80/tcp" in json.dumps(told["errors"])
+
+
+async def test_a_label_a_list_or_all_does_not_make_a_tool_act_on_several_hosts(tmp_path):
+    hosts: dict[str, dict[str, Any]] = {"nas": {}, "pi": {}}
+    async with house(tmp_path, hosts, register=False, more={"surfaces": ("washyu",)}) as built:
+        for name, host in built.hosts.items():
+            kept = Host(name, HOST, host.port, "tester", str(host.key_file), labels=("store",))
+            await Hosts(built.quorate.app.store).add(kept)
+        for name in ("all", "store", "nas,pi"):
+            answer = await built.quorate.call("verify_mcp_admin", hostname=name)
+            assert "verify_mcp_admin takes one host" in text_of(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,6 +24,7 @@ from quorate.state.outcomes import Outcome
 from quorate.surfaces.compat.declaration import Tool
 
 if TYPE_CHECKING:
+    from quorate.homelab.homelab import Homelab
     from quorate.homelab.machines import Login
     from quorate.surfaces.compat.advice import AdviceTranslator
 
@@ -318,11 +319,23 @@ class ToolCall:
         return ChangeResult(self._translator.translate(data, self._declared), result.outcome)
 
     async def _run(self, operation: str, arguments: Mapping[str, Any], exchange: Exchange | None = None) -> Result:
-        of_cluster = self._cluster is not None and not self._pipeline.operation(operation).about_homelab
+        about_homelab = self._pipeline.operation(operation).about_homelab
+        if about_homelab and isinstance(host := arguments.get("host"), str):
+            await self._require_one(host)
+        of_cluster = self._cluster is not None and not about_homelab
         where = {"cluster": self._cluster} if of_cluster else {}
         result = await self._pipeline.run(operation, {**where, **_without_none(arguments)}, exchange or self._exchange)
         self.pictures += result.pictures
         return result
+
+    async def _require_one(self, host: str) -> None:
+        """The tools of other systems name one host; a label or `all` would make them act on several."""
+        from quorate.homelab.selection import expand_all  # only for tools about hosts
+
+        site = self._pipeline.sites.home
+        several = site is not None and (await expand_all(cast("Homelab", site.backend), host))[1]
+        if "," in host or several:
+            raise BadArgument(f"{self.tool} takes one host", next_step="Name a single host, not a label, a list or all")
 
 
 def _hostname(text: str) -> str:
