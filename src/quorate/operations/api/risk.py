@@ -482,7 +482,7 @@ def refusal(endpoint: Endpoint) -> Refusal | None:
         if endpoint.method in methods.split() and re.fullmatch(where, endpoint.template):
             return why
     if root_only(endpoint.permission):
-        return Refusal("PVE keeps it for root@pam logged in by password, which Quorate does not use")
+        return Refusal("PVE reserves it for root@pam logged in with a password, which Quorate does not use")
     if not endpoint.allow_token:
         return Refusal("PVE does not accept it from an API token")
     return None
