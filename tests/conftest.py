@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sample_tables(items: list[pytest.Item]) -> None:
-    """Of a long table of cases `make test` takes every third, unless `every_case` or `sample` says which."""
+    """Of a long table of cases `make test` takes every fourth, unless `every_case` or `sample` says which."""
     tables: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if "[" in item.nodeid and not any(item.iter_markers("every_case")) and not any(item.iter_markers("thorough")):
@@ -80,7 +80,7 @@ def _sample_tables(items: list[pytest.Item]) -> None:
     for cases in tables.values():
         if len(cases) >= LONG_TABLE:
             for number, case in enumerate(cases):
-                if number % 3:
+                if number % 4:
                     case.add_marker("thorough")
 
 
