@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitResult
 
 from quorate.config import Approval
@@ -31,6 +32,18 @@ async def label(built: House, **labels: list[str]) -> None:
 def hosts_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
     table = answer["hosts"]
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+def approving(asked: list[str]) -> ElicitationFnT:
+    """A person who types what the question asks for; the questions go to `asked`."""
+
+    async def person(context: Any, params: Any) -> ElicitResult:
+        del context
+        asked.append(params.message)
+        word = params.message.rpartition("Type ")[2].partition(" to approve")[0]
+        return ElicitResult(action="accept", content={"typed": word})
+
+    return person
 
 
 async def test_a_host_a_list_a_label_and_all_are_named_alike(tmp_path):
@@ -105,14 +118,7 @@ async def test_a_change_that_is_possible_on_none_of_the_hosts_is_an_error(tmp_pa
 
 async def test_a_change_of_several_hosts_is_approved_once(tmp_path):
     asked: list[str] = []
-
-    async def person(context: Any, params: Any) -> ElicitResult:
-        del context
-        asked.append(params.message)
-        word = params.message.rpartition("Type ")[2].partition(" to approve")[0]
-        return ElicitResult(action="accept", content={"typed": word})
-
-    async with house(tmp_path, THREE, approval=Approval.ASK, elicitation=person) as built:
+    async with house(tmp_path, THREE, approval=Approval.ASK, elicitation=approving(asked)) as built:
         app = built.quorate.app
         app.settings = replace(app.settings, approve_changes=True)
         answer = await built.quorate.facts("host_exec", host="all", command=["true"])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp.types import ElicitResult
 
 from quorate.config import Approval
 from quorate.homelab import selection
@@ -18,7 +17,7 @@ from quorate.operations.registry import HOMELAB, Table, operations
 from quorate.ssh.settings import Login, SshSettings
 from tests.homelab.test_services_terraform import catalogue
 from tests.homelab.test_services_terraform import pytestmark as with_terraform
-from tests.homelab.test_several_hosts import THREE, hosts_of, with_a_dead_one
+from tests.homelab.test_several_hosts import THREE, approving, hosts_of, with_a_dead_one
 from tests.rigs.compose_host import ComposeHost
 from tests.rigs.docker_command import OLD, DockerCommand
 from tests.rigs.docker_engine import DockerEngine, docker_engine
@@ -118,14 +117,7 @@ async def test_what_a_host_does_not_have_is_said_of_that_host(tmp_path):
 
 async def test_one_question_is_asked_for_all_hosts_and_names_each_of_them(tmp_path):
     asked: list[str] = []
-
-    async def person(context: Any, params: Any) -> ElicitResult:
-        del context
-        asked.append(params.message)
-        word = params.message.rpartition("Type ")[2].partition(" to approve")[0]
-        return ElicitResult(action="accept", content={"typed": word})
-
-    async with two_engines(tmp_path, approval=Approval.ASK, elicitation=person) as (built, one, two):
+    async with two_engines(tmp_path, approval=Approval.ASK, elicitation=approving(asked)) as (built, one, two):
         await built.quorate.facts("workload_deploy", host=["one", "two"], name="web", image="nginx:1.27")
         assert asked == []
         await built.quorate.facts("workload_remove", host=["one", "two"], name="web")
