@@ -2,7 +2,7 @@
 
 import base64
 
-from tests.coverage import looks
+from tests.coverage import checks
 from tests.coverage.rows import Row
 
 TEMPLATE = "local:vztmpl/debian-13-standard_13.1-2_amd64.tar.zst"
@@ -12,10 +12,10 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHyG3n8sBvSm2pAcyRw7Yb0o2k4v1Pb0mP9Jq
 
 
 ROWS = [
-    Row("start_vm", {"node": "pve2", "vmid": 107}, looks.is_running),
-    Row("stop_vm", {"node": "pve2", "vmid": 104}, looks.is_stopped),
-    Row("reboot_vm", {"node": "pve2", "vmid": 104, "timeout": 60}, looks.was_rebooted),
-    Row("shutdown_vm", {"node": "pve3", "vmid": 105, "timeout": 60}, looks.is_stopped),
+    Row("start_vm", {"node": "pve2", "vmid": 107}, checks.is_running),
+    Row("stop_vm", {"node": "pve2", "vmid": 104}, checks.is_stopped),
+    Row("reboot_vm", {"node": "pve2", "vmid": 104, "timeout": 60}, checks.was_rebooted),
+    Row("shutdown_vm", {"node": "pve3", "vmid": 105, "timeout": 60}, checks.is_stopped),
     Row(
         "create_vm",
         {
@@ -30,26 +30,26 @@ ROWS = [
             "storage": "local-lvm",
             "diskSize": "16G",
         },
-        looks.is_made(
+        checks.is_made(
             "qemu",
             name="new-vm",
             memory="4096",
             cores=2,
             sockets=2,
             ostype="l26",
-            scsi0=looks.holds("local-lvm:", "size=16G"),
-            ide2=looks.holds("virtio-win"),
+            scsi0=checks.holds("local-lvm:", "size=16G"),
+            ide2=checks.holds("virtio-win"),
         ),
     ),
     Row(
         "clone_vm",
         {"node": "pve1", "vmid": 108, "newid": 301, "name": "copy", "full": True, "storage": "tank"},
-        looks.is_cloned("qemu", name="copy", scsi0=looks.holds("tank:")),
+        checks.is_cloned("qemu", name="copy", scsi0=checks.holds("tank:")),
     ),
-    Row("delete_vm", {"node": "pve2", "vmid": 107, "purge": True}, looks.is_gone),
-    Row("migrate_vm", {"node": "pve1", "vmid": 101, "target": "pve2", "online": True}, looks.is_on("target")),
-    Row("start_container", {"node": "pve3", "vmid": 206}, looks.is_running),
-    Row("stop_container", {"node": "pve3", "vmid": 204}, looks.is_stopped),
+    Row("delete_vm", {"node": "pve2", "vmid": 107, "purge": True}, checks.is_gone),
+    Row("migrate_vm", {"node": "pve1", "vmid": 101, "target": "pve2", "online": True}, checks.is_on("target")),
+    Row("start_container", {"node": "pve3", "vmid": 206}, checks.is_running),
+    Row("stop_container", {"node": "pve3", "vmid": 204}, checks.is_stopped),
     Row(
         "create_container",
         {
@@ -62,7 +62,7 @@ ROWS = [
             "password": "very-secret",
             "ssh_public_keys": KEY,
         },
-        looks.is_made("lxc", hostname="new-ct", memory=1024, rootfs=looks.holds("tank:subvol-302")),
+        checks.is_made("lxc", hostname="new-ct", memory=1024, rootfs=checks.holds("tank:subvol-302")),
     ),
     Row(
         "upload_file",
@@ -73,16 +73,16 @@ ROWS = [
             "content": base64.b64encode(b"not much of an image").decode(),
             "contentType": "iso",
         },
-        looks.is_uploaded("local:iso/tiny.iso", 20),
+        checks.is_uploaded("local:iso/tiny.iso", 20),
     ),
     Row(
         "create_backup",
         {"node": "pve2", "vmid": 203, "storage": "nas", "mode": "snapshot", "compress": "0", "notes": "by hand"},
-        looks.is_backed_up,
+        checks.is_backed_up,
     ),
     Row(
         "restore_backup",
         {"node": "pve1", "storage": "nas", "volid": OLD_BACKUP, "vmid": 108, "force": True},
-        looks.is_restored("qemu", over_old=True),
+        checks.is_restored("qemu", over_old=True),
     ),
 ]

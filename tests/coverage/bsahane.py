@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from quorate.sim.access.directory import Pool
 from quorate.sim.world import World
-from tests.coverage import looks, preparing
+from tests.coverage import checks, setups
 from tests.coverage.brynnjocelyn import ISO, KEY, OLD_BACKUP, TEMPLATE
 from tests.coverage.rows import Done, Row
 
@@ -23,7 +23,7 @@ def of(vmid: int, **more):
 
 def cloud_init_is_set(done: Done) -> None:
     config = done.guest().effective_config()
-    looks.has(config, ipconfig0="ip=10.9.0.8/24,gw=10.9.0.1", ciuser="me")
+    checks.has(config, ipconfig0="ip=10.9.0.8/24,gw=10.9.0.1", ciuser="me")
     assert unquote(str(config["sshkeys"])).strip() == KEY
     assert config["cipassword"]
 
@@ -105,8 +105,8 @@ ROWS = [
             "full": True,
             "dry_run": False,
         },
-        looks.is_cloned("qemu", source="source_vmid", new="new_vmid", name="vm340", scsi0=looks.holds("nas:")),
-        prepare=preparing.disk_on_nas(108),
+        checks.is_cloned("qemu", source="source_vmid", new="new_vmid", name="vm340", scsi0=checks.holds("nas:")),
+        prepare=setups.disk_on_nas(108),
     ),
     Row(
         "proxmox-create-vm",
@@ -122,19 +122,21 @@ ROWS = [
             "iso": ISO,
             "dry_run": False,
         },
-        looks.is_made("qemu", name="vm341", scsi0=looks.holds("tank:", "size=20G"), net0=looks.holds("bridge=vmbr1")),
+        checks.is_made(
+            "qemu", name="vm341", scsi0=checks.holds("tank:", "size=20G"), net0=checks.holds("bridge=vmbr1")
+        ),
     ),
-    Row("proxmox-delete-vm", of(107, purge=True, dry_run=False), looks.is_gone),
-    Row("proxmox-start-vm", of(107), looks.is_running),
-    Row("proxmox-stop-vm", of(104), looks.is_stopped),
-    Row("proxmox-reboot-vm", of(105), looks.was_rebooted),
-    Row("proxmox-shutdown-vm", of(105, timeout=60), looks.is_stopped),
-    Row("proxmox-migrate-vm", of(101, target_node="pve3", live=True), looks.is_on("target_node")),
-    Row("proxmox-resize-vm-disk", of(104, disk="scsi0", grow_gb=4, dry_run=False), looks.disk_is("scsi0", size="64G")),
+    Row("proxmox-delete-vm", of(107, purge=True, dry_run=False), checks.is_gone),
+    Row("proxmox-start-vm", of(107), checks.is_running),
+    Row("proxmox-stop-vm", of(104), checks.is_stopped),
+    Row("proxmox-reboot-vm", of(105), checks.was_rebooted),
+    Row("proxmox-shutdown-vm", of(105, timeout=60), checks.is_stopped),
+    Row("proxmox-migrate-vm", of(101, target_node="pve3", live=True), checks.is_on("target_node")),
+    Row("proxmox-resize-vm-disk", of(104, disk="scsi0", grow_gb=4, dry_run=False), checks.disk_is("scsi0", size="64G")),
     Row(
         "proxmox-configure-vm",
         of(107, params={"hotplug": "disk,network", "tablet": 0}, dry_run=False),
-        looks.config_has(hotplug="disk,network", tablet=0),
+        checks.config_has(hotplug="disk,network", tablet=0),
     ),
     Row(
         "proxmox-create-lxc",
@@ -151,22 +153,22 @@ ROWS = [
             "net_ip": "10.9.0.9/24",
             "dry_run": False,
         },
-        looks.is_made(
+        checks.is_made(
             "lxc",
             hostname="ct342",
             cores=2,
             memory=1024,
-            rootfs=looks.holds("tank:", "size=9G"),
-            net0=looks.holds("bridge=vmbr0", "ip=10.9.0.9/24"),
+            rootfs=checks.holds("tank:", "size=9G"),
+            net0=checks.holds("bridge=vmbr0", "ip=10.9.0.9/24"),
         ),
     ),
-    Row("proxmox-delete-lxc", of(206, purge=True, dry_run=False), looks.is_gone),
-    Row("proxmox-start-lxc", of(206), looks.is_running),
-    Row("proxmox-stop-lxc", of(204), looks.is_stopped),
+    Row("proxmox-delete-lxc", of(206, purge=True, dry_run=False), checks.is_gone),
+    Row("proxmox-start-lxc", of(206), checks.is_running),
+    Row("proxmox-stop-lxc", of(204), checks.is_stopped),
     Row(
         "proxmox-configure-lxc",
         of(206, params={"cpuunits": 200, "timezone": "host"}, dry_run=False),
-        looks.config_has(cpuunits=200, timezone="host"),
+        checks.config_has(cpuunits=200, timezone="host"),
     ),
     Row(
         "proxmox-cloudinit-set",
@@ -183,40 +185,42 @@ ROWS = [
     Row(
         "proxmox-vm-nic-add",
         of(102, bridge="vmbr1", model="virtio", vlan=40, dry_run=False),
-        looks.config_has(net1=looks.holds("virtio=", "bridge=vmbr1", "tag=40")),
+        checks.config_has(net1=checks.holds("virtio=", "bridge=vmbr1", "tag=40")),
     ),
-    Row("proxmox-vm-nic-remove", of(107, slot=0, dry_run=False), looks.lacks("net0")),
+    Row("proxmox-vm-nic-remove", of(107, slot=0, dry_run=False), checks.lacks("net0")),
     Row("proxmox-vm-firewall-set", of(102, enable=True, rules=[RULE], dry_run=False), firewall_is_on),
     Row(
         "proxmox-upload-iso",
         {"node": "pve2", "storage": "local", "file_path": "tiny.iso", "dry_run": False},
-        looks.is_uploaded("local:iso/tiny.iso", 20),
+        checks.is_uploaded("local:iso/tiny.iso", 20),
     ),
     Row(
         "proxmox-upload-template",
         {"node": "pve2", "storage": "local", "file_path": "tiny.tar.zst", "dry_run": False},
-        looks.is_uploaded("local:vztmpl/tiny.tar.zst", 20),
+        checks.is_uploaded("local:vztmpl/tiny.tar.zst", 20),
     ),
-    Row("proxmox-template-vm", of(107, dry_run=False), looks.is_template),
+    Row("proxmox-template-vm", of(107, dry_run=False), checks.is_template),
     Row(
         "proxmox-create-snapshot",
         of(104, snapname="live", description="with memory", vmstate=True, dry_run=False),
-        looks.both(looks.has_snapshot, looks.snapshot_holds_memory),
+        checks.both(checks.has_snapshot, checks.snapshot_holds_memory),
     ),
-    Row("proxmox-delete-snapshot", of(203, snapname="pre-migration", dry_run=False), looks.lacks_snapshot),
+    Row("proxmox-delete-snapshot", of(203, snapname="pre-migration", dry_run=False), checks.lacks_snapshot),
     Row(
         "proxmox-rollback-snapshot",
         of(108, snapname="configured", dry_run=False),
-        looks.is_rolled_back,
-        prepare=preparing.changed_since(108, "configured"),
+        checks.is_rolled_back,
+        prepare=setups.changed_since(108, "configured"),
     ),
     Row(
-        "proxmox-backup-vm", of(105, mode="snapshot", compress="zstd", storage="nas", dry_run=False), looks.is_backed_up
+        "proxmox-backup-vm",
+        of(105, mode="snapshot", compress="zstd", storage="nas", dry_run=False),
+        checks.is_backed_up,
     ),
     Row(
         "proxmox-restore-vm",
         {"node": "pve1", "vmid": 108, "archive": OLD_BACKUP, "storage": "tank", "force": True, "dry_run": False},
-        looks.is_restored("qemu", over_old=True),
+        checks.is_restored("qemu", over_old=True),
     ),
     Row("proxmox-create-pool", {"poolid": "media", "comment": "films", "dry_run": False}, pool_is_made),
     Row("proxmox-delete-pool", {"poolid": "empty", "dry_run": False}, pool_is_gone, prepare=empty_pool),

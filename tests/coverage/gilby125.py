@@ -1,6 +1,6 @@
 """gilby125's rows."""
 
-from tests.coverage import looks, preparing
+from tests.coverage import checks, setups
 from tests.coverage.brynnjocelyn import ISO, OLD_BACKUP, TEMPLATE
 from tests.coverage.rows import Done, Row
 
@@ -18,7 +18,7 @@ NODE_OF = {102: "pve1", 103: "pve2", 104: "pve2", 105: "pve3", 106: "pve3", 107:
 
 def keeps_its_mac(done: Done) -> None:
     mac = str(done.guest().snapshots["clean"].config["net0"]).split(",")[0].partition("=")[2]
-    looks.has(done.guest().config, net0=looks.holds(mac, "bridge=vmbr1", "tag=30"))
+    checks.has(done.guest().config, net0=checks.holds(mac, "bridge=vmbr1", "tag=30"))
 
 
 ROWS = [
@@ -34,7 +34,7 @@ ROWS = [
             "storage": "local-lvm",
             "rootfs": "12",
         },
-        looks.is_made("lxc", hostname="ct310", memory=768, rootfs=looks.holds("local-lvm:", "size=12G")),
+        checks.is_made("lxc", hostname="ct310", memory=768, rootfs=checks.holds("local-lvm:", "size=12G")),
     ),
     Row(
         "proxmox_create_vm",
@@ -51,114 +51,114 @@ ROWS = [
             "ostype": "l26",
             "net0": "virtio,bridge=vmbr1",
         },
-        looks.is_made(
+        checks.is_made(
             "qemu",
             name="vm311",
             memory="1024",
             cores=2,
-            scsi0=looks.holds("tank:vm-311", "size=10G"),
-            net0=looks.holds("virtio=", "bridge=vmbr1"),
-            ide2=looks.holds(ISO),
+            scsi0=checks.holds("tank:vm-311", "size=10G"),
+            net0=checks.holds("virtio=", "bridge=vmbr1"),
+            ide2=checks.holds(ISO),
         ),
     ),
-    Row("proxmox_start_lxc", on(206), looks.is_running),
-    Row("proxmox_start_vm", on(107), looks.is_running),
-    Row("proxmox_stop_lxc", on(204), looks.is_stopped),
-    Row("proxmox_stop_vm", on(104), looks.is_stopped),
-    Row("proxmox_delete_lxc", on(206), looks.is_gone),
-    Row("proxmox_delete_vm", on(107), looks.is_gone),
-    Row("proxmox_reboot_lxc", on(205), looks.was_rebooted),
-    Row("proxmox_reboot_vm", on(105), looks.was_rebooted),
-    Row("proxmox_shutdown_lxc", on(205), looks.is_stopped),
-    Row("proxmox_shutdown_vm", on(105), looks.is_stopped),
-    Row("proxmox_pause_vm", on(104), looks.is_paused),
-    Row("proxmox_resume_vm", on(106), looks.goes_on),
+    Row("proxmox_start_lxc", on(206), checks.is_running),
+    Row("proxmox_start_vm", on(107), checks.is_running),
+    Row("proxmox_stop_lxc", on(204), checks.is_stopped),
+    Row("proxmox_stop_vm", on(104), checks.is_stopped),
+    Row("proxmox_delete_lxc", on(206), checks.is_gone),
+    Row("proxmox_delete_vm", on(107), checks.is_gone),
+    Row("proxmox_reboot_lxc", on(205), checks.was_rebooted),
+    Row("proxmox_reboot_vm", on(105), checks.was_rebooted),
+    Row("proxmox_shutdown_lxc", on(205), checks.is_stopped),
+    Row("proxmox_shutdown_vm", on(105), checks.is_stopped),
+    Row("proxmox_pause_vm", on(104), checks.is_paused),
+    Row("proxmox_resume_vm", on(106), checks.goes_on),
     Row(
         "proxmox_clone_lxc",
         on(9001, newid="312", hostname="ct312"),
-        looks.is_cloned("lxc", linked=True, hostname="ct312"),
+        checks.is_cloned("lxc", linked=True, hostname="ct312"),
     ),
-    Row("proxmox_clone_vm", on(9000, newid="313", name="vm313"), looks.is_cloned("qemu", linked=True, name="vm313")),
-    Row("proxmox_resize_lxc", on(204, memory=2048, cores=3), looks.config_has(memory=2048, cores=3)),
-    Row("proxmox_resize_vm", on(107, memory=4096, cores=2), looks.config_has(memory="4096", cores=2)),
-    Row("proxmox_create_snapshot_lxc", on(204, snapname="s1"), looks.has_snapshot),
-    Row("proxmox_create_snapshot_vm", on(107, snapname="s1"), looks.has_snapshot),
+    Row("proxmox_clone_vm", on(9000, newid="313", name="vm313"), checks.is_cloned("qemu", linked=True, name="vm313")),
+    Row("proxmox_resize_lxc", on(204, memory=2048, cores=3), checks.config_has(memory=2048, cores=3)),
+    Row("proxmox_resize_vm", on(107, memory=4096, cores=2), checks.config_has(memory="4096", cores=2)),
+    Row("proxmox_create_snapshot_lxc", on(204, snapname="s1"), checks.has_snapshot),
+    Row("proxmox_create_snapshot_vm", on(107, snapname="s1"), checks.has_snapshot),
     Row(
         "proxmox_rollback_snapshot_lxc",
         on(206, snapname="s1"),
-        looks.is_rolled_back,
-        prepare=preparing.changed_since(206, "s1"),
+        checks.is_rolled_back,
+        prepare=setups.changed_since(206, "s1"),
     ),
     Row(
         "proxmox_rollback_snapshot_vm",
         on(108, snapname="configured"),
-        looks.is_rolled_back,
-        prepare=preparing.changed_since(108, "configured"),
+        checks.is_rolled_back,
+        prepare=setups.changed_since(108, "configured"),
     ),
-    Row("proxmox_delete_snapshot_lxc", on(203, snapname="pre-migration"), looks.lacks_snapshot),
-    Row("proxmox_delete_snapshot_vm", on(108, snapname="clean"), looks.lacks_snapshot),
-    Row("proxmox_create_backup_lxc", on(204, storage="nas", mode="suspend", compress="gzip"), looks.is_backed_up),
-    Row("proxmox_create_backup_vm", on(105, storage="local", mode="snapshot", compress="zstd"), looks.is_backed_up),
+    Row("proxmox_delete_snapshot_lxc", on(203, snapname="pre-migration"), checks.lacks_snapshot),
+    Row("proxmox_delete_snapshot_vm", on(108, snapname="clean"), checks.lacks_snapshot),
+    Row("proxmox_create_backup_lxc", on(204, storage="nas", mode="suspend", compress="gzip"), checks.is_backed_up),
+    Row("proxmox_create_backup_vm", on(105, storage="local", mode="snapshot", compress="zstd"), checks.is_backed_up),
     Row(
         "proxmox_restore_backup_lxc",
         {"node": "pve2", "vmid": "314", "archive": CT_BACKUP, "storage": "tank"},
-        looks.is_restored("lxc"),
+        checks.is_restored("lxc"),
     ),
     Row(
         "proxmox_restore_backup_vm",
         {"node": "pve3", "vmid": "315", "archive": OLD_BACKUP, "storage": "local-lvm"},
-        looks.is_restored("qemu"),
+        checks.is_restored("qemu"),
     ),
     Row(
         "proxmox_delete_backup",
         {"node": "pve1", "storage": "pbs", "volume": CT_BACKUP},
-        looks.volume_is_gone(CT_BACKUP),
+        checks.volume_is_gone(CT_BACKUP),
     ),
     Row(
         "proxmox_add_disk_vm",
         on(104, disk="scsi1", storage="local-lvm", size="10G"),
-        looks.disk_is("scsi1", storage="local-lvm", size="10G"),
+        checks.disk_is("scsi1", storage="local-lvm", size="10G"),
     ),
     Row(
         "proxmox_add_mountpoint_lxc",
         on(204, mp="mp0", storage="local-lvm", size="6"),
-        looks.disk_is("mp0", storage="local-lvm", size="6G"),
+        checks.disk_is("mp0", storage="local-lvm", size="6G"),
     ),
-    Row("proxmox_resize_disk_vm", on(104, disk="scsi0", size="+5G"), looks.disk_is("scsi0", size="65G")),
-    Row("proxmox_resize_disk_lxc", on(204, disk="rootfs", size="20G"), looks.disk_is("rootfs", size="20G")),
+    Row("proxmox_resize_disk_vm", on(104, disk="scsi0", size="+5G"), checks.disk_is("scsi0", size="65G")),
+    Row("proxmox_resize_disk_lxc", on(204, disk="rootfs", size="20G"), checks.disk_is("rootfs", size="20G")),
     Row(
         "proxmox_remove_disk_vm",
         on(107, disk="scsi1"),
-        looks.is_detached("scsi1"),
-        prepare=preparing.with_second_disk(107),
+        checks.is_detached("scsi1"),
+        prepare=setups.with_second_disk(107),
     ),
     Row(
         "proxmox_remove_mountpoint_lxc",
         on(206, mp="mp0"),
-        looks.is_detached("mp0"),
-        prepare=preparing.with_second_disk(206),
+        checks.is_detached("mp0"),
+        prepare=setups.with_second_disk(206),
     ),
-    Row("proxmox_move_disk_vm", on(104, disk="scsi0", storage="tank", delete=True), looks.disk_was_moved("scsi0")),
+    Row("proxmox_move_disk_vm", on(104, disk="scsi0", storage="tank", delete=True), checks.disk_was_moved("scsi0")),
     Row(
         "proxmox_move_disk_lxc",
         on(206, disk="rootfs", storage="nas", delete=True),
-        looks.disk_was_moved("rootfs"),
-        prepare=preparing.nas_takes_containers,
+        checks.disk_was_moved("rootfs"),
+        prepare=setups.nas_takes_containers,
     ),
     Row(
         "proxmox_add_network_vm",
         on(102, net="net1", bridge="vmbr1", model="e1000", macaddr="BC:24:11:00:00:07", vlan=20, firewall=True),
-        looks.config_has(net1=looks.holds("e1000=BC:24:11:00:00:07", "bridge=vmbr1", "tag=20", "firewall=1")),
+        checks.config_has(net1=checks.holds("e1000=BC:24:11:00:00:07", "bridge=vmbr1", "tag=20", "firewall=1")),
     ),
     Row(
         "proxmox_add_network_lxc",
         on(204, net="net1", bridge="vmbr0", ip="10.9.0.5/24", gw="10.9.0.1", firewall=True),
-        looks.config_has(net1=looks.holds("bridge=vmbr0", "ip=10.9.0.5/24", "gw=10.9.0.1", "firewall=1")),
+        checks.config_has(net1=checks.holds("bridge=vmbr0", "ip=10.9.0.5/24", "gw=10.9.0.1", "firewall=1")),
     ),
     Row("proxmox_update_network_vm", on(108, net="net0", bridge="vmbr1", vlan=30), keeps_its_mac),
     Row(
         "proxmox_update_network_lxc",
         on(206, net="net0", ip="10.9.0.6/24", gw="10.9.0.1"),
-        looks.config_has(net0=looks.holds("bridge=vmbr0", "hwaddr=", "ip=10.9.0.6/24", "gw=10.9.0.1")),
+        checks.config_has(net0=checks.holds("bridge=vmbr0", "hwaddr=", "ip=10.9.0.6/24", "gw=10.9.0.1")),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Calls of other servers' tools by their own parameters, and the look at what they did."""
+"""Calls of other servers' tools with their own parameters, and checks of what they did."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def ask_all(sim: SimulatedCluster, *paths: str, **query: Any) -> dict[str,
     return answers
 
 
-async def prepared(rig: Rig, chosen: Row, home: Any = None) -> Done:
+async def prepare_row(rig: Rig, chosen: Row, home: Any = None) -> Done:
     """The world as the row wants it before it is run."""
     world = rig.sim.world
     if chosen.prepare is not None:
@@ -115,7 +115,7 @@ async def prepared(rig: Rig, chosen: Row, home: Any = None) -> Done:
     return Done(rig, given, before, volumes(world), home=home)
 
 
-async def looked_at(chosen: Row, done: Done) -> None:
+async def check_row(chosen: Row, done: Done) -> None:
     looked = chosen.check(done)
     if inspect.isawaitable(looked):
         await looked

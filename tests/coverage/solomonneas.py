@@ -1,7 +1,7 @@
 """solomonneas' rows."""
 
 from quorate.sim.world import World
-from tests.coverage import looks, preparing
+from tests.coverage import checks, setups
 from tests.coverage.brynnjocelyn import ISO, KEY, TEMPLATE
 from tests.coverage.rows import Done, Row
 
@@ -26,21 +26,21 @@ def smoke_guests_are_gone(done: Done) -> None:
 
 
 ROWS = [
-    Row("proxmox_start_resource", {"vmid": 206, "confirm": True}, looks.is_running),
-    Row("proxmox_stop_resource", {"vmid": 204, "confirm": True, "timeoutSeconds": 40}, looks.is_stopped),
-    Row("proxmox_reboot_resource", {"vmid": 105, "confirm": True}, looks.was_rebooted),
+    Row("proxmox_start_resource", {"vmid": 206, "confirm": True}, checks.is_running),
+    Row("proxmox_stop_resource", {"vmid": 204, "confirm": True, "timeoutSeconds": 40}, checks.is_stopped),
+    Row("proxmox_reboot_resource", {"vmid": 105, "confirm": True}, checks.was_rebooted),
     Row(
         "proxmox_snapshot_resource",
         {"vmid": 107, "snapname": "before", "description": "as it was", "confirm": True},
-        looks.has_snapshot,
+        checks.has_snapshot,
     ),
     Row(
         "proxmox_rollback_snapshot",
         {"vmid": 108, "snapname": "configured", "start": True, **SURE},
-        looks.both(looks.is_rolled_back, looks.is_running),
-        prepare=preparing.changed_since(108, "configured"),
+        checks.both(checks.is_rolled_back, checks.is_running),
+        prepare=setups.changed_since(108, "configured"),
     ),
-    Row("proxmox_run_backup", {"vmid": 204, "storage": "nas", "mode": "stop", "confirm": True}, looks.is_backed_up),
+    Row("proxmox_run_backup", {"vmid": 204, "storage": "nas", "mode": "stop", "confirm": True}, checks.is_backed_up),
     Row(
         "proxmox_create_container",
         {
@@ -65,21 +65,21 @@ ROWS = [
             "ssh_public_keys": KEY,
             "confirm": True,
         },
-        looks.both(
-            looks.is_made(
+        checks.both(
+            checks.is_made(
                 "lxc",
                 hostname="ct330",
                 memory=1024,
                 cores=2,
-                rootfs=looks.holds("tank:", "size=10G"),
-                net0=looks.holds("name=eth0", "bridge=vmbr0", "ip=dhcp"),
+                rootfs=checks.holds("tank:", "size=10G"),
+                net0=checks.holds("name=eth0", "bridge=vmbr0", "ip=dhcp"),
                 onboot=1,
                 unprivileged=1,
                 protection=1,
                 features="nesting=1",
                 tags="lab;try",
             ),
-            looks.runs_in_pool,
+            checks.runs_in_pool,
         ),
     ),
     Row(
@@ -115,19 +115,19 @@ ROWS = [
             "boot": "order=scsi0",
             "confirm": True,
         },
-        looks.both(
-            looks.is_made(
+        checks.both(
+            checks.is_made(
                 "qemu",
                 name="vm331",
                 memory="2048",
                 cores=2,
-                scsi0=looks.holds("local-lvm:", "size=12G"),
-                net0=looks.holds("bridge=vmbr0"),
+                scsi0=checks.holds("local-lvm:", "size=12G"),
+                net0=checks.holds("bridge=vmbr0"),
                 onboot=1,
                 protection=1,
                 bios="ovmf",
-                machine=looks.holds("q35"),
-                cpu=looks.holds("host"),
+                machine=checks.holds("q35"),
+                cpu=checks.holds("host"),
                 tags="lab;try",
                 ciuser="me",
                 ipconfig0="ip=10.9.0.7/24,gw=10.9.0.1",
@@ -135,9 +135,9 @@ ROWS = [
                 searchdomain="home.lan",
                 scsihw="virtio-scsi-pci",
                 boot="order=scsi0",
-                efidisk0=looks.holds("local-lvm:"),
+                efidisk0=checks.holds("local-lvm:"),
             ),
-            looks.runs_in_pool,
+            checks.runs_in_pool,
         ),
     ),
     Row(
@@ -154,15 +154,15 @@ ROWS = [
             "description": "from clean",
             "confirm": True,
         },
-        looks.is_cloned("qemu", source="source_vmid", new="new_vmid", name="vm332", scsi0=looks.holds("tank:")),
+        checks.is_cloned("qemu", source="source_vmid", new="new_vmid", name="vm332", scsi0=checks.holds("tank:")),
     ),
-    Row("proxmox_destroy_resource", {"vmid": 205, "purge": True, "force": True, **SURE}, looks.is_gone),
+    Row("proxmox_destroy_resource", {"vmid": 205, "purge": True, "force": True, **SURE}, checks.is_gone),
     Row(
         "proxmox_cleanup_smoke_resources",
         {"pool": "lab", "name_prefix": "mcp-smoke-", "force": True, "dry_run": False, **SURE},
         smoke_guests_are_gone,
         prepare=two_smoke_guests,
     ),
-    Row("proxmox_delete_snapshot", {"vmid": 203, "snapname": "pre-migration", **SURE}, looks.lacks_snapshot),
-    Row("proxmox_force_stop_resource", {"vmid": 104, **SURE}, looks.is_stopped),
+    Row("proxmox_delete_snapshot", {"vmid": 203, "snapname": "pre-migration", **SURE}, checks.lacks_snapshot),
+    Row("proxmox_force_stop_resource", {"vmid": 104, **SURE}, checks.is_stopped),
 ]

@@ -1,6 +1,6 @@
 """washyu's rows. Those about Proxmox VE are here."""
 
-from tests.coverage import looks, washyu_containers, washyu_hosts, washyu_services
+from tests.coverage import checks, washyu_containers, washyu_hosts, washyu_services
 from tests.coverage.brynnjocelyn import ISO, TEMPLATE
 from tests.coverage.rows import Row
 
@@ -19,7 +19,7 @@ PROXMOX = [
             "password": "long-enough",
             "start": True,
         },
-        looks.is_made("lxc", hostname="ct320", rootfs=looks.holds("local-lvm:", "size=9G")),
+        checks.is_made("lxc", hostname="ct320", rootfs=checks.holds("local-lvm:", "size=9G")),
     ),
     Row(
         "create_proxmox_vm",
@@ -34,14 +34,14 @@ PROXMOX = [
             "iso": ISO,
             "start": True,
         },
-        looks.is_made("qemu", name="vm321", scsi0=looks.holds("local-lvm:", "size=20G"), ide2=looks.holds(ISO)),
+        checks.is_made("qemu", name="vm321", scsi0=checks.holds("local-lvm:", "size=20G"), ide2=checks.holds(ISO)),
     ),
     Row(
         "clone_proxmox_vm",
         {"node": "pve3", "vmid": 206, "new_vmid": 322, "name": "ct322", "full": True, "vm_type": "lxc"},
-        looks.is_cloned("lxc", new="new_vmid", hostname="ct322"),
+        checks.is_cloned("lxc", new="new_vmid", hostname="ct322"),
     ),
-    Row("delete_proxmox_vm", {"node": "pve3", "vmid": 205, "vm_type": "lxc", "purge": True}, looks.is_gone),
+    Row("delete_proxmox_vm", {"node": "pve3", "vmid": 205, "vm_type": "lxc", "purge": True}, checks.is_gone),
 ]
 
 ROWS = [*PROXMOX, *washyu_hosts.ROWS, *washyu_containers.ROWS, *washyu_services.ROWS]

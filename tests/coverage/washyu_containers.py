@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.coverage import homes
-from tests.coverage.homes import Home
+from tests.coverage import homelabs
+from tests.coverage.homelabs import HomelabRig
 from tests.coverage.rows import Done, Row
 
 # -- workloads ---------------------------------------------------------------------------------------------------------
@@ -55,13 +55,13 @@ WORKLOADS = [
         "deploy_vm",
         {"device_id": 1, "platform": "docker", "vm_name": "cache", "vm_config": CONFIG},
         container_is_made,
-        home=homes.docked,
+        home=homelabs.docked,
     ),
-    Row("control_vm", {**ON_ONE, "action": "stop"}, container_is_stopped, home=homes.docked),
-    Row("get_vm_status", ON_ONE, container_is_told, home=homes.docked),
-    Row("list_vms", {"device_id": 1, "platforms": ["docker"]}, container_is_told, home=homes.docked),
-    Row("get_vm_logs", {**ON_ONE, "lines": 10}, log_is_told, home=homes.docked),
-    Row("remove_vm", {**ON_ONE, "force": True}, container_is_gone, home=homes.docked),
+    Row("control_vm", {**ON_ONE, "action": "stop"}, container_is_stopped, home=homelabs.docked),
+    Row("get_vm_status", ON_ONE, container_is_told, home=homelabs.docked),
+    Row("list_vms", {"device_id": 1, "platforms": ["docker"]}, container_is_told, home=homelabs.docked),
+    Row("get_vm_logs", {**ON_ONE, "lines": 10}, log_is_told, home=homelabs.docked),
+    Row("remove_vm", {**ON_ONE, "force": True}, container_is_gone, home=homelabs.docked),
 ]
 
 # -- infrastructure ----------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def plan_holds(done: Done) -> None:
     assert done.home.running("one") == {"web": "nginx:1.27"}
 
 
-async def apply(home: Home) -> None:
+async def apply(home: HomelabRig) -> None:
     await home.quorate.facts("infra_apply", document=DOCUMENT)
 
 
@@ -97,7 +97,7 @@ async def device_is_retired(done: Done) -> None:
     assert {one.id: one.state for one in await done.home.devices()} == {1: "retired", 2: "up"}
 
 
-def archives(home: Home) -> list[Path]:
+def archives(home: HomelabRig) -> list[Path]:
     return list((home.folder / "work" / "backups").glob("*"))
 
 
@@ -108,13 +108,13 @@ def archive_is_there(done: Done) -> None:
     assert archive.stem in json.dumps(done.facts)
 
 
-async def back_up_and_change(home: Home) -> None:
+async def back_up_and_change(home: HomelabRig) -> None:
     await home.quorate.facts("infra_backup", devices=["one"], scope=["workloads"], name="before")
     await home.quorate.facts("workload_remove", host="one", name="web")
     assert home.running("one") == {}
 
 
-def backup_id(home: Home) -> str:
+def backup_id(home: HomelabRig) -> str:
     (archive,) = archives(home)
     return archive.stem
 
@@ -128,7 +128,7 @@ INFRASTRUCTURE = [
         "deploy_infrastructure",
         {"deployment_plan": {"services": [CACHE]}, "validate_only": False},
         plan_is_done,
-        home=homes.docked,
+        home=homelabs.docked,
     ),
     Row(
         "update_device_config",
@@ -139,13 +139,13 @@ INFRASTRUCTURE = [
             "validate_only": False,
         },
         image_is_newer,
-        home=homes.docked,
+        home=homelabs.docked,
     ),
     Row(
         "decommission_device",
         {"device_id": 1, "migration_plan": {"target_devices": [2]}, "force_removal": False, "validate_only": False},
         device_is_retired,
-        home=homes.docked,
+        home=homelabs.docked,
     ),
     Row(
         "scale_services",
@@ -155,26 +155,26 @@ INFRASTRUCTURE = [
         },
         copies_run,
         prepare=apply,
-        home=homes.docked,
+        home=homelabs.docked,
     ),
     Row(
         "validate_infrastructure_changes",
         {"change_plan": {"services": [CACHE]}, "validation_level": "simulation"},
         plan_holds,
-        home=homes.docked,
+        home=homelabs.docked,
     ),
     Row(
         "create_infrastructure_backup",
         {"backup_scope": "device_specific", "device_ids": [1], "include_data": False, "backup_name": "before"},
         archive_is_there,
-        home=homes.docked,
+        home=homelabs.docked,
     ),
     Row(
         "rollback_infrastructure_changes",
         {"backup_id": backup_id, "rollback_scope": "device_specific", "device_ids": [1], "validate_only": False},
         container_is_back,
         prepare=back_up_and_change,
-        home=homes.docked,
+        home=homelabs.docked,
     ),
 ]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.coverage import homes
-from tests.coverage.homes import PASSWORD, Home, this_machine
+from tests.coverage import homelabs
+from tests.coverage.homelabs import PASSWORD, HomelabRig, this_machine
 from tests.coverage.rows import Done, Row
 from tests.rigs.ssh_server import HOST
 
@@ -47,11 +47,11 @@ def account_is_there(done: Done) -> None:
     secret_stays(done)
 
 
-async def set_up(home: Home, **more: Any) -> None:
+async def set_up(home: HomelabRig, **more: Any) -> None:
     await home.quorate.facts("host_admin_setup", host="box", account=ACCOUNT, **more)
 
 
-async def set_up_without_groups(home: Home) -> None:
+async def set_up_without_groups(home: HomelabRig) -> None:
     await set_up(home, groups=[])
     assert ACCOUNT not in home.box.members("docker")  # type: ignore[union-attr]
 
@@ -72,7 +72,7 @@ def account_is_in_groups(done: Done) -> None:
 def invited(done: Done) -> Any:
     link = done.facts.get("link") or done.facts["url"]
     page, _, token = link.partition("#")
-    assert page == f"{homes.PAGE}/shell"
+    assert page == f"{homelabs.PAGE}/shell"
     return done.home.quorate.app.shells.find(token)
 
 
@@ -85,23 +85,23 @@ def terminal_is_offered(done: Done) -> None:
 
 
 SSH = [
-    Row("ssh_discover", PI, machine_is_told, home=homes.machines),
-    Row("setup_mcp_admin", {**OP, "force_update_key": True}, account_is_there, home=homes.accounts),
+    Row("ssh_discover", PI, machine_is_told, home=homelabs.machines),
+    Row("setup_mcp_admin", {**OP, "force_update_key": True}, account_is_there, home=homelabs.accounts),
     Row(
         "verify_mcp_admin",
         {"hostname": HOST, "port": lambda home: home.box.port},
         account_is_tried,
         prepare=set_up,
-        home=homes.accounts,
+        home=homelabs.accounts,
     ),
     Row(
         "ssh_execute_command",
         {**PI, "command": lambda home: f"echo so it is > {home.folder}/mark; echo and said so", "sudo": False},
         command_has_run,
-        home=homes.machines,
+        home=homelabs.machines,
     ),
-    Row("start_interactive_shell", {**PI, "initial_command": "uptime"}, terminal_is_offered, home=homes.machines),
-    Row("update_mcp_admin_groups", OP, account_is_in_groups, prepare=set_up_without_groups, home=homes.accounts),
+    Row("start_interactive_shell", {**PI, "initial_command": "uptime"}, terminal_is_offered, home=homelabs.machines),
+    Row("update_mcp_admin_groups", OP, account_is_in_groups, prepare=set_up_without_groups, home=homelabs.accounts),
 ]
 
 # -- network -----------------------------------------------------------------------------------------------------------
@@ -138,28 +138,28 @@ def history_is_told(done: Done) -> None:
     assert "seen for the first time" in json.dumps(done.facts)
 
 
-async def device_number(home: Home) -> None:
+async def device_number(home: HomelabRig) -> None:
     (device,) = await home.devices()
     assert device.id == 1
 
 
 NETWORK = [
-    Row("discover_and_map", NAS, device_is_kept, home=homes.machines),
+    Row("discover_and_map", NAS, device_is_kept, home=homelabs.machines),
     Row(
         "bulk_discover_and_map",
         {"targets": lambda home: [{name: value(home) if callable(value) else value for name, value in NAS.items()}]},
         device_is_kept,
-        home=homes.machines,
+        home=homelabs.machines,
     ),
-    Row("get_network_sitemap", {}, map_is_told, home=homes.registered),
-    Row("analyze_network_topology", {}, topology_is_told, home=homes.registered),
-    Row("suggest_deployments", {}, places_are_suggested, home=homes.registered),
+    Row("get_network_sitemap", {}, map_is_told, home=homelabs.registered),
+    Row("analyze_network_topology", {}, topology_is_told, home=homelabs.registered),
+    Row("suggest_deployments", {}, places_are_suggested, home=homelabs.registered),
     Row(
         "get_device_changes",
         {"device_id": 1, "limit": 5},
         history_is_told,
         prepare=device_number,
-        home=homes.registered,
+        home=homelabs.registered,
     ),
 ]
 
@@ -193,9 +193,9 @@ SERVERS = [
         "register_server",
         {**NAS, "display_name": "The NAS", "verify_connection": True},
         server_is_kept,
-        home=homes.machines,
+        home=homelabs.machines,
     ),
-    Row("list_registered_servers", {"active_only": True}, server_is_listed, home=homes.registered),
+    Row("list_registered_servers", {"active_only": True}, server_is_listed, home=homelabs.registered),
     Row(
         "update_server_credentials",
         {
@@ -207,9 +207,9 @@ SERVERS = [
             "is_active": False,
         },
         server_was_changed,
-        home=homes.registered,
+        home=homelabs.registered,
     ),
-    Row("remove_server", {"hostname": "nas"}, server_is_forgotten, home=homes.registered),
+    Row("remove_server", {"hostname": "nas"}, server_is_forgotten, home=homelabs.registered),
 ]
 
 ROWS = [*SSH, *NETWORK, *SERVERS]

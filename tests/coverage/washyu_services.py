@@ -7,8 +7,8 @@ from typing import Any
 
 from quorate.homelab.scripts.index import packaged as scripts
 from quorate.homelab.services.catalogue import packaged as services
-from tests.coverage import homes
-from tests.coverage.homes import Home
+from tests.coverage import homelabs
+from tests.coverage.homelabs import HomelabRig
 from tests.coverage.rows import Done, Row
 
 # -- services ----------------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def service_runs(done: Done) -> None:
     assert f"WEB_PORT='{done.home.page}'" in (compose.services / "page" / ".env").read_text()
 
 
-async def install_page(home: Home) -> None:
+async def install_page(home: HomelabRig) -> None:
     settings = {"web_port": home.page}
     await home.quorate.facts("service_install", service="page", host="box", settings=settings)
 
@@ -55,13 +55,13 @@ def plan_is_told(done: Done) -> None:
     assert not resources(done.home)
 
 
-def resources(home: Home) -> list[Any]:
+def resources(home: HomelabRig) -> list[Any]:
     """What the state of Terraform has."""
     states = (home.folder / "work").rglob("terraform.tfstate")
     return [one for state in states for one in json.loads(state.read_text())["resources"]]
 
 
-async def make_records(home: Home) -> None:
+async def make_records(home: HomelabRig) -> None:
     await home.quorate.facts("service_install", service="records", host="box")
     assert resources(home)
 
@@ -74,7 +74,7 @@ def records_are_gone(done: Done) -> None:
     assert not resources(done.home)
 
 
-def mark(home: Home, name: str = "mark") -> str | None:
+def mark(home: HomelabRig, name: str = "mark") -> str | None:
     assert home.box is not None
     file = home.box.folder / "home" / name
     return file.read_text() if file.exists() else None
@@ -90,30 +90,30 @@ def play_has_run(done: Done) -> None:
 
 
 SERVICES = [
-    Row("list_available_services", {}, services_are_listed, home=homes.composed),
-    Row("get_service_info", {"service_name": "pihole"}, service_is_explained, home=homes.composed),
-    Row("check_service_requirements", PAGE, host_fits, home=homes.composed),
+    Row("list_available_services", {}, services_are_listed, home=homelabs.composed),
+    Row("get_service_info", {"service_name": "pihole"}, service_is_explained, home=homelabs.composed),
+    Row("check_service_requirements", PAGE, host_fits, home=homelabs.composed),
     Row(
         "install_service",
         {**PAGE, "config_override": lambda home: {"web_port": home.page}},
         service_runs,
-        home=homes.composed,
+        home=homelabs.composed,
     ),
-    Row("get_service_status", PAGE, service_is_well, prepare=install_page, home=homes.composed),
+    Row("get_service_status", PAGE, service_is_well, prepare=install_page, home=homelabs.composed),
     Row(
         "plan_terraform_service",
         {**RECORDS, "config_override": {"colour": "blue"}},
         plan_is_told,
-        home=homes.with_terraform,
+        home=homelabs.with_terraform,
     ),
-    Row("destroy_terraform_service", RECORDS, records_are_gone, prepare=make_records, home=homes.with_terraform),
-    Row("refresh_terraform_service", RECORDS, nothing_has_drifted, prepare=make_records, home=homes.with_terraform),
-    Row("check_ansible_service", MARK, play_was_tried, home=homes.with_ansible),
+    Row("destroy_terraform_service", RECORDS, records_are_gone, prepare=make_records, home=homelabs.with_terraform),
+    Row("refresh_terraform_service", RECORDS, nothing_has_drifted, prepare=make_records, home=homelabs.with_terraform),
+    Row("check_ansible_service", MARK, play_was_tried, home=homelabs.with_ansible),
     Row(
         "run_ansible_playbook",
         {**MARK, "tags": ["mark"], "extra_vars": {"word": "blue"}, "check_mode": False},
         play_has_run,
-        home=homes.with_ansible,
+        home=homelabs.with_ansible,
     ),
 ]
 
@@ -140,9 +140,9 @@ SCRIPTS = [
         "search_proxmox_scripts",
         {"query": "jellyfin", "category": "ct", "include_metadata": True},
         script_is_found,
-        home=homes.online,
+        home=homelabs.online,
     ),
-    Row("get_proxmox_script_info", {"script_name": "jellyfin", "category": "ct"}, script_is_told, home=homes.online),
+    Row("get_proxmox_script_info", {"script_name": "jellyfin", "category": "ct"}, script_is_told, home=homelabs.online),
 ]
 
 ROWS = [*SERVICES, *SCRIPTS]

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.coverage import homes
+from tests.coverage import homelabs
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ async def changed(home, action, service="word"):
 
 
 async def test_an_init_script_is_used_where_there_is_nothing_else(tmp_path):
-    async with homes.accounts(tmp_path, programs={"update-rc.d": UPDATE_RC}) as home:
+    async with homelabs.accounts(tmp_path, programs={"update-rc.d": UPDATE_RC}) as home:
         put(home.box, "etc/init.d/word", SYSV)
         assert await changed(home, "start") == ("inactive (stopped)", "active (running)", "disabled")
         assert await changed(home, "restart") == ("active (running)", "active (running)", "disabled")
@@ -62,7 +62,7 @@ async def test_an_init_script_is_used_where_there_is_nothing_else(tmp_path):
 
 
 async def test_a_script_of_busybox_is_known_by_its_process(tmp_path):
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         put(home.box, "etc/init.d/S50sleep", BUSYBOX)
         assert (await changed(home, "start", "sleep"))[1:] == ("active (running)", "enabled")
         given = {"device": "box", "changes": {"services": {"sleep": "disable"}}, "backup": False}
@@ -70,7 +70,7 @@ async def test_a_script_of_busybox_is_known_by_its_process(tmp_path):
 
 
 async def test_where_there_is_no_manager_at_all_that_is_said(tmp_path):
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         given = {"device": "box", "changes": {"services": {"word": "start"}}, "backup": False}
         text = await home.quorate.refusal("device_update", **given)
         assert "neither systemd nor OpenRC" in text
@@ -79,7 +79,7 @@ async def test_where_there_is_no_manager_at_all_that_is_said(tmp_path):
 
 @pytest.mark.skipif(not shutil.which("runsvdir"), reason="needs runit")
 async def test_runit_is_told_what_to_do(tmp_path):
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         put(home.box, "etc/sv/word/run", RUN)
         (home.box.folder / "etc/service").mkdir()
         (home.box.folder / "etc/service/word").symlink_to("/etc/sv/word")
@@ -92,7 +92,7 @@ async def test_runit_is_told_what_to_do(tmp_path):
 
 @pytest.mark.skipif(not shutil.which("s6-svscan"), reason="needs s6")
 async def test_s6_is_told_what_to_do(tmp_path):
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         put(home.box, "run/service/word/run", RUN)
         await home.quorate.facts("host_exec", host="box", command="s6-svscan /run/service >/dev/null 2>&1 & sleep 2")
         assert await changed(home, "restart") == ("active (up)", "active (up)", "enabled")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from quorate.operations.units import moment
-from tests.coverage import looks
+from tests.coverage import checks
 from tests.coverage.rows import Done
 from tests.rigs.simulated_guests import files
 
@@ -131,7 +131,7 @@ async def backups_are_listed(done: Done) -> None:
 # -- looks at what the changes tell ------------------------------------------------------------------------------------
 
 
-def and_done(check: looks.Look) -> looks.Look:
+def and_done(check: checks.Check) -> checks.Look:
     """Every change says that it is done, of what, and by which task, which has ended well."""
 
     async def look(done: Done) -> None:

@@ -20,7 +20,7 @@ from quorate.sim.nodes.settings_routes import Settings
 from quorate.sim.simulator import SimulatedCluster
 from quorate.sim.storage.storages import Volume
 from quorate.sim.world import HaResource, World
-from tests.operations.test_health import certificate_until
+from tests.operations.reports.test_cluster_health import certificate_until
 from tests.rigs.manual_clock import jump
 from tests.watch.conftest import Watched, watching
 from tests.watch.healthy import DAY, make_healthy

@@ -6,7 +6,7 @@ import pytest
 
 from quorate.config import Access, Approval
 from tests.coverage import brynnjocelyn as coverage
-from tests.coverage import lists, looks
+from tests.coverage import checks, tasks
 from tests.coverage.rows import Done
 from tests.rigs.compat_session import Try, as_documented, as_tries, attempt, documented, refused, surface
 from tests.rigs.sweeps import sample
@@ -46,7 +46,7 @@ def version_is_told(done: Done) -> None:
     assert done.facts["version"] == done.world.version
 
 
-def guests_are_listed(kind: str) -> looks.Look:
+def guests_are_listed(kind: str) -> checks.Check:
     def look(done: Done) -> None:
         expected = {
             guest.vmid: (guest.name, guest.status, int(guest.config["memory"]) * 1024**2)
@@ -113,7 +113,7 @@ async def tasks_are_listed(done: Done) -> None:
     assert expected
 
 
-def and_its_task(check: looks.Look) -> looks.Look:
+def and_its_task(check: checks.Check) -> checks.Look:
     """Every change answers with its task, which has ended well."""
 
     async def look(done: Done) -> None:
@@ -153,35 +153,35 @@ FURTHER = [
     Try("get_storage_content", {"node": "pve1", "storage": "nas", "content": "iso"}, content_is_listed),
     Try("list_backups", {"node": "pve1", "storage": "pbs"}, backups_are_listed),
     Try("list_backups", {"node": "pve1", "storage": "pbs", "vmid": 203}, backups_are_listed),
-    Try("get_task_status", {"node": "pve1", "upid": lists.PAST_TASK}, task_is_told),
+    Try("get_task_status", {"node": "pve1", "upid": tasks.PAST_TASK}, task_is_told),
     Try("list_tasks", {"node": "pve1", "vmid": 102, "limit": 2}, tasks_are_listed),
     Try("list_tasks", {"node": "pve1"}, tasks_are_listed),
     Try(
         "start_vm",
         {"node": "pve2", "vmid": 107, "timeout": 30},
-        and_its_task(looks.is_running),
+        and_its_task(checks.is_running),
     ),
     Try(
         "shutdown_vm",
         {"node": "pve3", "vmid": 105, "timeout": 60, "forceStop": True},
-        and_its_task(looks.is_stopped),
+        and_its_task(checks.is_stopped),
     ),
     Try(
         "create_vm",
         {"node": "pve2", "name": "small"},
         and_its_task(
-            looks.is_made("qemu", name="small", memory="2048", cores=1, sockets=1, scsi0=looks.holds("size=32G"))
+            checks.is_made("qemu", name="small", memory="2048", cores=1, sockets=1, scsi0=checks.holds("size=32G"))
         ),
     ),
     Try(
         "restore_backup",
         {"node": "pve3", "storage": "nas", "volid": coverage.OLD_BACKUP.removeprefix("nas:"), "vmid": 320},
-        and_its_task(looks.is_restored("qemu")),
+        and_its_task(checks.is_restored("qemu")),
     ),
     Try(
         "restore_backup",
         {"node": "pve2", "storage": "tank", "volid": coverage.OLD_BACKUP, "vmid": 322},
-        and_its_task(looks.both(looks.is_restored("qemu"), looks.disk_is("scsi0", storage="tank"))),
+        and_its_task(checks.both(checks.is_restored("qemu"), checks.disk_is("scsi0", storage="tank"))),
     ),
     Try(
         "restore_backup",
@@ -194,7 +194,7 @@ FURTHER = [
             "node": "pve2", "storage": "local", "filename": "plain.iso", "content": "not base64 at all!",
             "contentType": "iso",
         },
-        and_its_task(looks.is_uploaded("local:iso/plain.iso", 18)),
+        and_its_task(checks.is_uploaded("local:iso/plain.iso", 18)),
     ),
 ]  # fmt: skip
 TRIES = [*CHANGES, *FURTHER]

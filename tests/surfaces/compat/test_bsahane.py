@@ -9,7 +9,7 @@ import pytest
 from quorate.app import simulated_cluster
 from quorate.config import Access
 from quorate.sim.guest_os.machine import Machines
-from tests.coverage import bsahane, lists, looks
+from tests.coverage import bsahane, checks, tasks
 from tests.coverage.rows import Done
 from tests.rigs.compat_session import Try, as_documented, attempt, documented, refused, surface
 from tests.rigs.mcp_session import second_server, text_of
@@ -102,8 +102,8 @@ READS = [
     ),
     Try("proxmox-list-bridges", {"node": "pve1"}, bridges_are_listed),
     Try("proxmox-list-tasks", {"node": "pve3", "user": "carol@pve", "limit": 5}, tasks_are_listed),
-    Try("proxmox-task-status", {"upid": lists.PAST_TASK}, task_is_told),
-    Try("proxmox-wait-task", {"upid": lists.PAST_TASK}, task_is_told),
+    Try("proxmox-task-status", {"upid": tasks.PAST_TASK}, task_is_told),
+    Try("proxmox-wait-task", {"upid": tasks.PAST_TASK}, task_is_told),
     Try("proxmox-list-snapshots", {"name": "test-vm"}, listing("/nodes/pve1/qemu/108/snapshot")),
     Try("proxmox-vm-firewall-get", {"vmid": 102}, firewall_is_told),
     Try(
@@ -247,7 +247,7 @@ async def test_options_network_cards_and_cloud_init_of_one_call_go_where_they_be
         params = {"memory": 4096, "tags": "lab;new", "agent": 1, "net0": "virtio,bridge=vmbr1,tag=7", "ciuser": "me"}
         await quorate.facts("proxmox-configure-vm", name="test-vm", params=params, confirm=True)
         config = quorate.sim.world.guests[108].effective_config()
-        looks.has(config, memory="4096", tags="lab;new", ciuser="me", net0=looks.holds("bridge=vmbr1", "tag=7"))
+        checks.has(config, memory="4096", tags="lab;new", ciuser="me", net0=checks.holds("bridge=vmbr1", "tag=7"))
 
 
 async def test_a_guest_of_the_other_kind_is_not_taken(tmp_path):
@@ -361,7 +361,7 @@ async def test_the_documented_examples_work_as_they_are_written(tmp_path):
         assert answer["status"]["exitstatus"] == "OK"
         address = "ip=192.168.1.50/24,gw=192.168.1.1"
         await quorate.facts("proxmox-cloudinit-set", name="web01", ipconfig0=address, confirm=True)
-        looks.has(quorate.sim.world.guests[50009].effective_config(), ipconfig0=address)
+        checks.has(quorate.sim.world.guests[50009].effective_config(), ipconfig0=address)
 
 
 async def test_an_address_may_be_followed_by_its_gateway(tmp_path):

@@ -6,8 +6,8 @@ import pytest
 
 from quorate.config import Access, Approval, load
 from quorate.sim.world import World
+from tests.coverage import checks
 from tests.coverage import gilby125 as coverage
-from tests.coverage import looks
 from tests.coverage.brynnjocelyn import ISO, TEMPLATE
 from tests.rigs import markdown as told
 from tests.rigs.compat_session import Try, as_documented, as_tries, attempt, documented, refused, surface
@@ -82,31 +82,33 @@ TRIES = [
     Try(
         "proxmox_create_lxc",
         {"node": "pve3", "vmid": "316", "ostemplate": TEMPLATE},
-        told.and_done(looks.is_made("lxc", hostname="ct316", memory=512, rootfs=looks.holds("local-lvm:", "size=8G"))),
+        told.and_done(
+            checks.is_made("lxc", hostname="ct316", memory=512, rootfs=checks.holds("local-lvm:", "size=8G"))
+        ),
     ),
     Try(
         "proxmox_create_vm",
         {"node": "pve3", "vmid": "317"},
         told.and_done(
-            looks.is_made(
+            checks.is_made(
                 "qemu", name="vm317", memory="512", cores=1, sockets=1, ostype="l26",
-                scsi0=looks.holds("local-lvm:", "size=8G"), net0=looks.holds("virtio=", "bridge=vmbr0"),
+                scsi0=checks.holds("local-lvm:", "size=8G"), net0=checks.holds("virtio=", "bridge=vmbr0"),
             )
         ),
     ),
     Try(
         "proxmox_clone_vm",
         ON(108, newid="318", name="copy"),
-        told.and_done(looks.is_cloned("qemu", linked=False, name="copy")),
+        told.and_done(checks.is_cloned("qemu", linked=False, name="copy")),
     ),
     Try(
         "proxmox_add_network_lxc",
         ON(204, net="net1", bridge="vmbr0", ip="auto"),
-        told.and_done(looks.config_has(net1=looks.holds("ip=dhcp"))),
+        told.and_done(checks.config_has(net1=checks.holds("ip=dhcp"))),
     ),
     Try(EXECUTE, {"node": "pve1", "vmid": str(MACHINE), "command": COMMAND}, told.command_was_run),
     Try(EXECUTE, {"node": "pve1", "vmid": str(CONTAINER), "command": COMMAND, "type": "lxc"}, told.command_was_run),
-    Try("proxmox_start_vm", {"node": "pve2", "vmid": 107}, told.and_done(looks.is_running)),
+    Try("proxmox_start_vm", {"node": "pve2", "vmid": 107}, told.and_done(checks.is_running)),
 ]  # fmt: skip
 
 

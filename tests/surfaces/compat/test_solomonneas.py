@@ -7,7 +7,7 @@ import pytest
 
 from quorate.config import Access, Approval
 from quorate.sim.guest_os.machine import Machines
-from tests.coverage import lists, solomonneas
+from tests.coverage import solomonneas, tasks
 from tests.coverage.rows import Done
 from tests.rigs.compat_session import Try, as_documented, attempt, documented, refused, surface
 from tests.rigs.mcp_session import text_of
@@ -155,11 +155,11 @@ READS = [
     Try("proxmox_list_templates", {"node": "pve1"}, templates_are_listed),
     Try("proxmox_list_storage", {"node": "pve3"}, storages_are_listed),
     Try("proxmox_list_snapshots", {"vmid": 108}, told("snapshots", "snapshot")),
-    Try("proxmox_wait_task", {"upid": lists.PAST_TASK}, task_is_waited_for),
+    Try("proxmox_wait_task", {"upid": tasks.PAST_TASK}, task_is_waited_for),
     Try("proxmox_next_vmid", {}, id_is_free),
     Try("proxmox_list_pool_resources", {"pool": "lab"}, pool_is_listed),
-    Try("proxmox_get_task_status", {"upid": lists.PAST_TASK}, task_is_told),
-    Try("proxmox_get_task_log", {"upid": lists.PAST_TASK, "limit": 5}, log_is_told),
+    Try("proxmox_get_task_status", {"upid": tasks.PAST_TASK}, task_is_told),
+    Try("proxmox_get_task_log", {"upid": tasks.PAST_TASK, "limit": 5}, log_is_told),
 ]
 
 

@@ -8,10 +8,10 @@ import pytest
 from quorate.config import Access, Approval
 from quorate.homelab.host import Host
 from quorate.homelab.registry import Hosts
-from tests.coverage import homes, looks, washyu_containers
+from tests.coverage import checks, homelabs, washyu_containers
 from tests.coverage import washyu as coverage
-from tests.coverage.homes import PASSWORD
-from tests.coverage.rows import Done, Row, looked_at, prepared
+from tests.coverage.homelabs import PASSWORD
+from tests.coverage.rows import Done, Row, check_row, prepare_row
 from tests.rigs.compat_session import as_documented, documented, refused, surface
 from tests.rigs.homelab import house
 from tests.rigs.mcp_session import second_server, text_of
@@ -34,7 +34,7 @@ READS = {
 # -- looks at what the reads of the cluster tell -----------------------------------------------------------------------
 
 
-def resources_are_listed(kind: str, expected) -> looks.Look:
+def resources_are_listed(kind: str, expected) -> checks.Check:
     def look(done: Done) -> None:
         assert {one["id"].rpartition("/")[2] for one in done.facts["resources"]} == set(map(str, expected(done.world)))
         assert {one["type"] for one in done.facts["resources"]} == {kind}
@@ -67,9 +67,9 @@ OWN = [
     ),
     Row("get_proxmox_node_status", {"node": "pve1"}, node_is_told),
     Row("get_proxmox_vm_status", {"node": "pve3", "vmid": 204, "vm_type": "lxc"}, guest_is_told),
-    Row("manage_proxmox_vm", {"node": "pve1", "vmid": 108, "action": "start"}, looks.is_running),
-    Row("manage_proxmox_vm", {"node": "pve2", "vmid": 104, "action": "stop"}, looks.is_stopped),
-    Row("manage_proxmox_vm", {"node": "pve2", "vmid": 104, "action": "suspend"}, looks.is_paused),
+    Row("manage_proxmox_vm", {"node": "pve1", "vmid": 108, "action": "start"}, checks.is_running),
+    Row("manage_proxmox_vm", {"node": "pve2", "vmid": 104, "action": "stop"}, checks.is_stopped),
+    Row("manage_proxmox_vm", {"node": "pve2", "vmid": 104, "action": "suspend"}, checks.is_paused),
 ]
 LOOKED_AT_OTHERWISE = {one.tool for one in OWN}
 TRIES = [*OWN, *(one for one in coverage.ROWS if one.tool not in LOOKED_AT_OTHERWISE)]
@@ -78,15 +78,15 @@ TRIES = [*OWN, *(one for one in coverage.ROWS if one.tool not in LOOKED_AT_OTHER
 @pytest.fixture(scope="module")
 async def untouched(tmp_path_factory):
     """The home with two engines, for calls that are refused: nothing may change in it."""
-    async with homes.docked(tmp_path_factory.mktemp("docked")) as home:
+    async with homelabs.docked(tmp_path_factory.mktemp("docked")) as home:
         yield home
 
 
 async def attempt(quorate, tried: Row, home=None) -> Done:
-    done = await prepared(quorate, tried, home)
+    done = await prepare_row(quorate, tried, home)
     await done.call(tried.tool, **done.given)
     assert done.facts["status"] == "success"
-    await looked_at(tried, done)
+    await check_row(tried, done)
     return done
 
 
@@ -165,7 +165,7 @@ async def test_what_destroys_waits_for_an_operator_and_with_a_token_shows_its_pl
 
 
 async def test_a_host_key_that_nobody_has_trusted_ends_the_call(tmp_path):
-    async with homes.machines(tmp_path) as home:
+    async with homelabs.machines(tmp_path) as home:
         async with serving(tmp_path / "stranger", password=PASSWORD) as stranger:
             login = {"hostname": HOST, "username": "tester", "password": PASSWORD, "port": stranger.port}
             text = await home.quorate.refusal("ssh_execute_command", **login, command="true")
@@ -177,7 +177,7 @@ async def test_a_host_key_that_nobody_has_trusted_ends_the_call(tmp_path):
 
 
 async def test_after_its_set_up_the_account_needs_no_password_and_no_key(tmp_path):
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         box, quorate = home.box, home.quorate
         assert box is not None
         await quorate.facts("host_remove", host="box")
@@ -198,7 +198,7 @@ async def test_after_its_set_up_the_account_needs_no_password_and_no_key(tmp_pat
 
 
 async def test_a_registered_server_is_logged_in_to_as_it_is_registered(tmp_path):
-    async with homes.composed(tmp_path) as home:
+    async with homelabs.composed(tmp_path) as home:
         told = await home.quorate.facts("check_service_requirements", service_name="page", hostname="box")
         assert told["result"]["fits"] == "yes"
         elsewhere = {"hostname": HOST, "port": home.port("box")}
@@ -208,7 +208,7 @@ async def test_a_registered_server_is_logged_in_to_as_it_is_registered(tmp_path)
 
 
 async def test_the_password_of_a_call_is_good_for_that_call_alone(tmp_path):
-    async with homes.machines(tmp_path) as home:
+    async with homelabs.machines(tmp_path) as home:
         where = {"hostname": HOST, "username": "tester", "port": home.port("pi")}
         assert (await home.quorate.facts("discover_and_map", **where, password=PASSWORD))["device_id"] == 1
         assert "did not let tester in" in await home.quorate.refusal("discover_and_map", **where)
@@ -217,7 +217,7 @@ async def test_the_password_of_a_call_is_good_for_that_call_alone(tmp_path):
 
 async def test_a_device_that_lets_no_account_in_says_how_it_could(tmp_path):
     service = {"name": "cache", "type": "docker", "target_device_id": 1, "config": {"image": "redis:7"}}
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         assert home.box is not None
         await home.quorate.facts("host_remove", host="box")
         login = {"username": "root", "key_path": str(home.box.key_file), "port": home.box.port}
@@ -234,7 +234,7 @@ async def test_a_device_that_lets_no_account_in_says_how_it_could(tmp_path):
 
 
 async def test_servers_are_known_by_number_as_well_as_by_name(tmp_path):
-    async with homes.registered(tmp_path) as home:
+    async with homelabs.registered(tmp_path) as home:
         quorate = home.quorate
         (server,) = (await quorate.facts("list_registered_servers"))["servers"]
         await quorate.facts("update_server_credentials", credential_id=server["id"], is_active=False)
@@ -248,7 +248,7 @@ async def test_servers_are_known_by_number_as_well_as_by_name(tmp_path):
 
 
 async def test_who_does_not_answer_is_told_beside_those_who_do(tmp_path):
-    async with homes.machines(tmp_path) as home:
+    async with homelabs.machines(tmp_path) as home:
         pi = {"hostname": HOST, "username": "tester", "password": PASSWORD, "port": home.port("pi")}
         closed = {**pi, "port": 1}
         told = await home.quorate.facts("bulk_discover_and_map", targets=[pi, closed])
@@ -311,7 +311,7 @@ async def nodes(quorate, **more):
 
 @pytest.mark.thorough
 async def test_what_is_only_to_be_checked_is_told_and_not_done(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         quorate = home.quorate
         await washyu_containers.apply(home)
         before = (home.running("one"), home.running("two"), await home.registered())
@@ -333,7 +333,7 @@ async def test_what_is_only_to_be_checked_is_told_and_not_done(tmp_path):
 
 @pytest.mark.thorough
 async def test_an_update_can_be_taken_back_by_the_backup_that_was_made_before_it(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         quorate = home.quorate
         newer = {"services": {"web": {"type": "docker", "config": {"image": "nginx:1.28", "memory": "64M"}}}}
         await quorate.facts("update_device_config", device_id=1, config_changes=newer)
@@ -346,7 +346,7 @@ async def test_an_update_can_be_taken_back_by_the_backup_that_was_made_before_it
 
 @pytest.mark.thorough
 async def test_copies_are_not_made_on_a_device_where_the_service_is_not(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         await washyu_containers.apply(home)
         wrong = {"scale_up": [{"device_id": 2, "service_name": "cache", "target_replicas": 2}]}
         assert "cache is not on device 2. It is on one" in await home.quorate.refusal(
@@ -361,7 +361,7 @@ async def test_copies_are_not_made_on_a_device_where_the_service_is_not(tmp_path
 @pytest.mark.thorough
 async def test_what_cannot_be_done_is_said_before_anything_is_done(tmp_path):
     cache = {"name": "cache", "type": "docker", "target_device_id": 1, "config": {"image": "redis:7"}}
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         quorate = home.quorate
         on = {"device_id": 1, "platform": "docker", "vm_name": "x"}
         for own in ({"type": "virtual-machine"}, {"profiles": ["wide"]}, {"config": {"security.privileged": "true"}}):
@@ -415,7 +415,7 @@ async def test_a_plan_that_does_not_hold_is_told_as_such(tmp_path):
         {"name": name, "type": "docker", "target_device_id": 1, "config": {"image": "redis:7", "ports": ["80:80"]}}
         for name in ("a", "b")
     ]
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         told = await home.quorate.facts("validate_infrastructure_changes", change_plan={"services": both})
         assert (told["status"], told["valid"]) == ("error", False)
         assert "port 80/tcp" in json.dumps(told["errors"])

@@ -7,8 +7,8 @@ import socket
 import asyncssh
 import pytest
 
-from tests.coverage import homes
-from tests.coverage.homes import PASSWORD
+from tests.coverage import homelabs
+from tests.coverage.homelabs import PASSWORD
 from tests.homelab.test_small_services import SYSV, put
 from tests.rigs.mcp_session import second_server
 from tests.rigs.ssh_server import HOST
@@ -77,7 +77,7 @@ def washyu_account(box, own_home, *, key_is_here=True):
 
 def with_systemd(tmp_path):
     """A machine whose services systemd runs."""
-    return homes.accounts(tmp_path, programs={"systemctl": SYSTEMCTL, "journalctl": "#!/bin/sh\necho a last word\n"})
+    return homelabs.accounts(tmp_path, programs={"systemctl": SYSTEMCTL, "journalctl": "#!/bin/sh\necho a last word\n"})
 
 
 async def mapped(home, name):
@@ -89,7 +89,7 @@ async def mapped(home, name):
 
 
 async def test_an_account_that_the_other_server_made_is_adopted_with_its_key_and_sudo_rule(tmp_path, own_home):
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         keys = washyu_account(home.box, own_home)
         before = keys.read_text()
         given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": home.box.port}
@@ -105,7 +105,7 @@ async def test_an_account_that_the_other_server_made_is_adopted_with_its_key_and
 
 @pytest.mark.thorough
 async def test_one_whose_key_is_elsewhere_gets_a_key_of_ours_beside_it(tmp_path, own_home):
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         keys = washyu_account(home.box, own_home, key_is_here=False)
         given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": home.box.port}
         await home.quorate.facts("setup_mcp_admin", **given)
@@ -116,10 +116,10 @@ async def test_one_whose_key_is_elsewhere_gets_a_key_of_ours_beside_it(tmp_path,
 
 
 async def test_tools_use_the_account_whatever_login_the_server_is_registered_with(tmp_path, own_home):
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         shells = home.quorate.app.shells
         assert shells is not None
-        shells.url = homes.PAGE
+        shells.url = homelabs.PAGE
 
         async def who():
             found = await home.quorate.facts("start_interactive_shell", hostname="box")
@@ -138,7 +138,7 @@ async def test_tools_use_the_account_whatever_login_the_server_is_registered_wit
 
 @pytest.mark.thorough
 async def test_no_device_is_both_discovered_and_not_yet_discovered(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         found = await home.quorate.facts("get_network_sitemap")
         names = ("name", "host", "address")
         seen = {one[name] for one in found["devices"] for name in names if one.get(name)}
@@ -152,7 +152,7 @@ async def test_no_device_is_both_discovered_and_not_yet_discovered(tmp_path):
 
 async def test_places_are_suggested_without_a_cluster_too(tmp_path):
     async with (
-        homes.accounts(tmp_path) as home,
+        homelabs.accounts(tmp_path) as home,
         second_server(home.quorate, tmp_path / "second.jsonl", clusters=()) as alone,
     ):
         assert "Measure them first: discover_and_map" in await alone.refusal("suggest_deployments")
@@ -165,7 +165,7 @@ async def test_places_are_suggested_without_a_cluster_too(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_path_of_the_host_that_is_not_there_is_made_and_told(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         path = tmp_path / "media"
         found = await home.quorate.facts(
             "deploy_vm", device_id=await mapped(home, "one"), platform="docker", vm_name="tv",
@@ -180,7 +180,7 @@ async def test_a_path_of_the_host_that_is_not_there_is_made_and_told(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_container_of_a_plan_without_an_image_runs_the_usual_one(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         plan = {"services": [{"name": "page", "type": "docker", "target_device_id": await mapped(home, "one")}]}
         assert (await home.quorate.facts("deploy_infrastructure", deployment_plan=plan))["status"] == "success"
         assert home.running("one")["page"] == "nginx:latest"
@@ -188,7 +188,7 @@ async def test_a_container_of_a_plan_without_an_image_runs_the_usual_one(tmp_pat
 
 @pytest.mark.thorough
 async def test_image_ports_and_environment_of_a_container_are_changed(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         engine = home.engines["one"]
         engine.containers["web"]["Config"]["Env"] = ["KEEP=1", "LEVEL=low"]
         changes = {"web": {"type": "docker", "image": "nginx:1.28", "ports": ["8081:80"], "environment": {"LEVEL": 9}}}
@@ -204,7 +204,7 @@ async def test_image_ports_and_environment_of_a_container_are_changed(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_container_that_does_not_come_up_so_runs_as_before(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         changes = {"web": {"type": "docker", "image": "broken:2", "ports": ["8081:80"]}}
         text = await home.quorate.refusal(
             "update_device_config", device_id=await mapped(home, "one"), config_changes={"services": changes}
@@ -215,7 +215,7 @@ async def test_a_container_that_does_not_come_up_so_runs_as_before(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_bad_port_mapping_is_refused(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         device = await mapped(home, "one")
         for port in ("80", 80, "a:b", "70000:80"):
             changes = {"services": {"web": {"type": "docker", "ports": [port]}}}
@@ -227,7 +227,7 @@ async def test_a_bad_port_mapping_is_refused(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_container_whose_image_no_registry_has_is_moved_with_its_image(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         one, two = home.engines["one"], home.engines["two"]
         one.images.add("mine:1")
         one.add("own", "mine:1")
@@ -317,7 +317,7 @@ async def test_a_service_is_as_it_was_after_a_rollback_and_later_ones_stay(tmp_p
 
 @pytest.mark.thorough
 async def test_a_service_is_run_by_its_init_script_where_there_is_no_systemd(tmp_path):
-    async with homes.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as home:
         await home.quorate.facts("network_discover", hosts=["box"])
         given = {"device_id": await mapped(home, "box"), "backup_before_change": False}
         change = {"services": {"word": {"type": "systemd", "running": True}}}
@@ -331,7 +331,7 @@ async def test_a_service_is_run_by_its_init_script_where_there_is_no_systemd(tmp
 
 @pytest.mark.thorough
 async def test_a_file_that_is_no_unit_is_refused(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         plan = {"services": [{"name": "word", "type": "service", "target_device_id": await mapped(home, "one"),
                               "config": {"service_file": "rm -rf /"}}]}  # fmt: skip
         assert "[Service]" in await home.quorate.refusal("deploy_infrastructure", deployment_plan=plan)
@@ -342,7 +342,7 @@ async def test_a_file_that_is_no_unit_is_refused(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_backup_of_everything_has_the_whole_map(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         await home.quorate.facts("remove_server", hostname="two")
         found = await home.quorate.facts("create_infrastructure_backup", dry_run=True)
         read = [step["step"] for step in found["steps"] if "Read the configuration" in step["step"]]
@@ -352,7 +352,7 @@ async def test_a_backup_of_everything_has_the_whole_map(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_backup_is_rolled_back_by_the_name_it_was_given(tmp_path):
-    async with homes.docked(tmp_path) as home:
+    async with homelabs.docked(tmp_path) as home:
         chosen = {"device_ids": [await mapped(home, "one")]}
         for name in ("before-upgrade", "before-upgrade", "later"):
             given = {"backup_name": name, "backup_scope": "device_specific", **chosen}
@@ -377,12 +377,12 @@ async def test_a_backup_is_rolled_back_by_the_name_it_was_given(tmp_path):
      ("frigate", "frigate"), ("pihole", "pihole"), ("ollama_ansible", "ollama"), ("k3s", "k3s")],
 )  # fmt: skip
 async def test_the_catalogue_knows_the_names_of_the_other_server(tmp_path, name, meant):
-    async with homes.machines(tmp_path) as home:
+    async with homelabs.machines(tmp_path) as home:
         assert (await home.quorate.facts("get_service_info", service_name=name))["service"]["service"] == meant
 
 
 async def test_well_known_scripts_are_in_the_index(tmp_path):
-    async with homes.machines(tmp_path) as home:
+    async with homelabs.machines(tmp_path) as home:
         for word in ("frigate", "homeassistant", "docker", "pihole", "jellyfin", "guacamole"):
             assert word in json.dumps(await home.quorate.facts("search_proxmox_scripts", query=word)).lower()
         assert "Frigate" in json.dumps(await home.quorate.facts("get_proxmox_script_info", script_name="frigate.sh"))
@@ -392,7 +392,7 @@ async def test_the_status_of_a_service_on_a_dead_host_is_an_error(tmp_path):
     with socket.socket() as closed:
         closed.bind((HOST, 0))
         port = closed.getsockname()[1]
-    async with homes.composed(tmp_path) as home:
+    async with homelabs.composed(tmp_path) as home:
         given = {"service_name": "pihole", "hostname": HOST, "port": port, "username": "tester"}
         answer = await home.quorate.call("get_service_status", **given)
         assert answer.is_error
@@ -400,7 +400,7 @@ async def test_the_status_of_a_service_on_a_dead_host_is_an_error(tmp_path):
 
 
 async def test_the_status_of_a_service_with_a_wrong_password_is_an_error(tmp_path):
-    async with homes.machines(tmp_path) as home:
+    async with homelabs.machines(tmp_path) as home:
         given = {"service_name": "pihole", "hostname": HOST, "port": home.port("pi"), "username": "tester"}
         answer = await home.quorate.call("get_service_status", **given, password="wrong horse")
         assert answer.is_error

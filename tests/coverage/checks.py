@@ -1,4 +1,4 @@
-"""Looks at the simulated world, independently of the product: whether the thing has really happened."""
+"""Checks of the simulated world, independent of the product: has it really happened?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from quorate.sim.guests.guest import parse_size, size_of_drive
 from tests.coverage.rows import Done, volumes
 
-Look = Callable[[Done], Any]
+Check = Callable[[Done], Any]
 
 
 # -- guests ------------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def is_gone(done: Done) -> None:
     assert not [volid for volid in volumes(done.world) if f"-{vmid}-disk-" in volid]
 
 
-def is_on(parameter: str) -> Look:
+def is_on(parameter: str) -> Check:
     """It has moved to the node that the parameter names, and runs there if it did before."""
 
     def look(done: Done) -> None:
@@ -61,7 +61,7 @@ def is_template(done: Done) -> None:
     assert done.guest().template
 
 
-def is_made(kind: str, *, vmid: str = "vmid", **config: Any) -> Look:
+def is_made(kind: str, *, vmid: str = "vmid", **config: Any) -> Check:
     """A new guest of that kind with these options; a value may be a test of the option's text."""
 
     def look(done: Done) -> None:
@@ -75,7 +75,7 @@ def is_made(kind: str, *, vmid: str = "vmid", **config: Any) -> Look:
     return look
 
 
-def is_cloned(kind: str, *, source: str = "vmid", new: str = "newid", linked: bool = False, **config: Any) -> Look:
+def is_cloned(kind: str, *, source: str = "vmid", new: str = "newid", linked: bool = False, **config: Any) -> Check:
     """The clone exists next to its source, with disks of its own, which point back if it is a linked clone."""
 
     def look(done: Done) -> None:
@@ -96,7 +96,7 @@ def has(config: dict[str, Any], **wanted: Any) -> None:
         assert value(str(found)) if callable(value) else str(found) == str(value), f"{key} is {found!r}"
 
 
-def config_has(**wanted: Any) -> Look:
+def config_has(**wanted: Any) -> Check:
     """The options, as they will be after a restart at the latest."""
     return lambda done: has(done.guest().effective_config(), **wanted)
 
@@ -105,14 +105,14 @@ def holds(*parts: str) -> Callable[[str], bool]:
     return lambda text: all(part in text for part in parts)
 
 
-def lacks(key: str) -> Look:
+def lacks(key: str) -> Check:
     def look(done: Done) -> None:
         assert key not in done.guest().effective_config()
 
     return look
 
 
-def disk_is(key: str, *, storage: str | None = None, size: str | None = None) -> Look:
+def disk_is(key: str, *, storage: str | None = None, size: str | None = None) -> Check:
     def look(done: Done) -> None:
         drive = str(done.guest().config[key])
         assert storage is None or drive.startswith(f"{storage}:")
@@ -122,7 +122,7 @@ def disk_is(key: str, *, storage: str | None = None, size: str | None = None) ->
     return look
 
 
-def disk_was_moved(key: str) -> Look:
+def disk_was_moved(key: str) -> Check:
     """It is on the other storage, and the copy on the old one is gone."""
 
     def look(done: Done) -> None:
@@ -134,7 +134,7 @@ def disk_was_moved(key: str) -> Look:
     return look
 
 
-def is_detached(key: str) -> Look:
+def is_detached(key: str) -> Check:
     def look(done: Done) -> None:
         config = done.guest().config
         assert key not in config
@@ -174,7 +174,7 @@ def is_backed_up(done: Done) -> None:
     assert notes is None or done.volume(volid).notes == notes
 
 
-def is_restored(kind: str, *, over_old: bool = False) -> Look:
+def is_restored(kind: str, *, over_old: bool = False) -> Check:
     def look(done: Done) -> None:
         guest = done.guest()
         assert guest.kind == kind
@@ -188,7 +188,7 @@ def is_restored(kind: str, *, over_old: bool = False) -> Look:
     return look
 
 
-def volume_is_gone(volid: str) -> Look:
+def volume_is_gone(volid: str) -> Check:
     def look(done: Done) -> None:
         assert volid in done.volumes_before
         assert volid not in volumes(done.world)
@@ -196,7 +196,7 @@ def volume_is_gone(volid: str) -> Look:
     return look
 
 
-def is_uploaded(volid: str, size: int) -> Look:
+def is_uploaded(volid: str, size: int) -> Check:
     def look(done: Done) -> None:
         assert done.new_volumes() == {volid}
         assert done.volume(volid).size == size
@@ -204,7 +204,7 @@ def is_uploaded(volid: str, size: int) -> Look:
     return look
 
 
-def both(*all_of: Look) -> Look:
+def both(*all_of: Check) -> Check:
     def look(done: Done) -> None:
         for one in all_of:
             one(done)

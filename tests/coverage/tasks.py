@@ -1,4 +1,4 @@
-"""Looks at what the product lists and tells, against what the world holds or PVE itself says."""
+"""A task that the simulated cluster has already finished, for tools that read tasks."""
 
 from __future__ import annotations
 

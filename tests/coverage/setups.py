@@ -1,4 +1,4 @@
-"""Worlds that a row needs, and calls that gather what the other server spreads over many parameters."""
+"""Changes to the simulated world that a row needs before it runs."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 
 from quorate.sim.guests.guest import MIB
 from quorate.sim.storage.storages import Volume
-from tests.operations.test_vm_create import KEY, put_file, writes
+from tests.operations.provision.test_vm_create import KEY, put_file, writes
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""Homelabs that rows are run in: machines on loopback, and Quorate with its own tools and washyu's before them."""
+"""Homelabs that rows run in: machines on loopback, and Quorate with its own tools and those of washyu."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCRIPT = '#!/usr/bin/env bash\nAPP="Jellyfin"\n' + "echo one line after the othe
 
 
 @dataclass
-class Home:
+class HomelabRig:
     quorate: Rig
     folder: Path
     hosts: Mapping[str, Host] = field(default_factory=dict)
@@ -60,16 +60,16 @@ class Home:
 
 
 @asynccontextmanager
-async def _home(tmp_path: Path, hosts: Mapping[str, Mapping[str, Any]], **options: Any) -> AsyncIterator[Home]:
+async def _home(tmp_path: Path, hosts: Mapping[str, Mapping[str, Any]], **options: Any) -> AsyncIterator[HomelabRig]:
     more = {"surfaces": ("native", "washyu"), "gate_chosen": True, **options.pop("more", {})}
     folder = tmp_path / "house"
     folder.mkdir()
     async with house(folder, hosts, toolsets=("homelab",), more=more, **options) as built:
-        yield Home(built.quorate, folder, built.hosts)
+        yield HomelabRig(built.quorate, folder, built.hosts)
 
 
 @asynccontextmanager
-async def machines(tmp_path: Path) -> AsyncIterator[Home]:
+async def machines(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """Two that nobody has registered, and an HTTP server that shows terminals. The second takes a password."""
     async with _home(tmp_path, {"nas": {}, "pi": {"password": PASSWORD}}, register=False) as home:
         shells = home.quorate.app.shells
@@ -79,7 +79,7 @@ async def machines(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 @asynccontextmanager
-async def registered(tmp_path: Path) -> AsyncIterator[Home]:
+async def registered(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """One that is registered as nas, and is on the map."""
     async with _home(tmp_path, {"nas": {}}) as home:
         await home.quorate.facts("network_discover", hosts=["nas"])
@@ -94,7 +94,7 @@ exec /bin/cat "$@"
 
 
 @asynccontextmanager
-async def docked(tmp_path: Path) -> AsyncIterator[Home]:
+async def docked(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """Two with a Docker engine each, registered and on the map; a container `web` runs on the first."""
     async with AsyncExitStack() as stack:
         engines, hosts = {}, {}
@@ -117,7 +117,7 @@ async def docked(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 @asynccontextmanager
-async def accounts(tmp_path: Path, **system: Any) -> AsyncIterator[Home]:
+async def accounts(tmp_path: Path, **system: Any) -> AsyncIterator[HomelabRig]:
     """A real system with accounts of its own, of which `op` has a password and may use sudo."""
     async with own_system(tmp_path / "box", **system) as box:
         box.add_account("op", 1600, password=HASH)
@@ -167,7 +167,7 @@ def _playbooks(tmp_path: Path) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def composed(tmp_path: Path) -> AsyncIterator[Home]:
+async def composed(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """One with Compose, and a catalogue with a service for it and one for Terraform."""
     host = ComposeHost(tmp_path / "machine")
     (host.catalogue / "records.yaml").write_text(TERRAFORM)
@@ -177,7 +177,7 @@ async def composed(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 @asynccontextmanager
-async def with_terraform(tmp_path: Path) -> AsyncIterator[Home]:
+async def with_terraform(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """The same, where there is a program for it."""
     if not (shutil.which("tofu") or shutil.which("terraform")):
         pytest.skip("there is neither tofu nor terraform here")
@@ -186,7 +186,7 @@ async def with_terraform(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 @asynccontextmanager
-async def with_ansible(tmp_path: Path) -> AsyncIterator[Home]:
+async def with_ansible(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """A real system, where Ansible is installed next to Quorate."""
     pytest.importorskip("ansible_runner")
     async with accounts(tmp_path) as home:
@@ -194,7 +194,7 @@ async def with_ansible(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 @asynccontextmanager
-async def online(tmp_path: Path) -> AsyncIterator[Home]:
+async def online(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """The address that scripts are fetched from is a web server of the test."""
 
     async def answer(request: web.Request) -> web.Response:
