@@ -131,7 +131,7 @@ async def backups_are_listed(done: Done) -> None:
 # -- looks at what the changes tell ------------------------------------------------------------------------------------
 
 
-def and_done(check: checks.Check) -> checks.Look:
+def and_done(check: checks.Check) -> checks.Check:
     """Every change says that it is done, of what, and by which task, which has ended well."""
 
     async def look(done: Done) -> None:

@@ -113,7 +113,7 @@ async def tasks_are_listed(done: Done) -> None:
     assert expected
 
 
-def and_its_task(check: checks.Check) -> checks.Look:
+def and_its_task(check: checks.Check) -> checks.Check:
     """Every change answers with its task, which has ended well."""
 
     async def look(done: Done) -> None:
