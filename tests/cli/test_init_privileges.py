@@ -12,8 +12,8 @@ from quorate.operations.access.permission_needs import withheld
 from quorate.operations.registry import TOOLSETS, operations
 from quorate.sim.access.directory import Token, User
 from tests.generators import examples
-from tests.generators.furniture import CONTENT, furnish
-from tests.generators.reading import reading
+from tests.generators.population import CONTENT, populate
+from tests.generators.read_arguments import read_arguments
 from tests.rigs.mcp_session import rig, second_server, text_of
 from tests.rigs.sweeps import sample
 
@@ -31,13 +31,13 @@ NAMED = {("read", "backup_show"), ("read", "node_inspect")}
 async def test_whatever_root_can_do_with_a_listed_tool_the_token_can_do(tmp_path, version, level, most):
     """With up to `most` examples of each change."""
     async with rig(tmp_path, version=version, in_memory=True) as quorate:
-        await furnish(quorate)
+        await populate(quorate)
         image = tmp_path / "tiny.iso"
         image.write_bytes(CONTENT)
         calls = {
             name: [{**one, "dry_run": True} for one in islice(examples(operation, quorate.sim.world, image), most)]
             if operation.changes
-            else reading(operation, quorate.sim.world)
+            else read_arguments(operation, quorate.sim.world)
             for name, operation in operations(GRANTED).items()
         }
         allowed = 0
@@ -61,7 +61,7 @@ def token_for(quorate, version, level, toolset):
     for number, (path, privileges) in enumerate(least_privileges(level, int(version[0]), [toolset]).items()):
         access.custom_roles[f"{toolset}-{number}"] = privileges
         access.grant(path, f"{toolset}-{number}", user)
-    access.changed()
+    access.invalidate_cache()
     return f"{user}!mcp"
 
 

@@ -71,7 +71,7 @@ class Done:
 
     def volume(self, volid: str) -> Volume:
         storage = self.world.storages[volid.partition(":")[0]]
-        return next(place.volumes[volid] for place in storage.places.values() if volid in place.volumes)
+        return next(space.volumes[volid] for space in storage.spaces.values() if volid in space.volumes)
 
     def new_volumes(self) -> set[str]:
         return volumes(self.world) - self.volumes_before
@@ -123,5 +123,5 @@ async def check_row(chosen: Row, done: Done) -> None:
 
 def volumes(world: World) -> set[str]:
     return {
-        volid for storage in world.storages.values() for place in storage.places.values() for volid in place.volumes
+        volid for storage in world.storages.values() for space in storage.spaces.values() for volid in space.volumes
     }

@@ -16,7 +16,7 @@ def two_smoke_guests(world: World) -> None:
     world.guests[107].config["name"] = "mcp-smoke-1"
     world.guests[206].config["hostname"] = "mcp-smoke-2"
     world.access.pools["lab"].vms |= {107, 206}
-    world.access.changed()
+    world.access.invalidate_cache()
     for vmid in (107, 206):
         world.guests[vmid].touch()
 

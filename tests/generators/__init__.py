@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quorate.operations.registry import Operation
 from quorate.sim.world import World
-from tests.generators.together import together
+from tests.generators.combined_arguments import combined_arguments
 from tests.generators.values import Strategy, by_name, by_type
 
 EXAMPLES = 12
@@ -68,7 +68,7 @@ class _Values:
 
     def __init__(self, world: World, image: Path) -> None:
         self._named = by_name(world, image)
-        self._bases = together(world, image)
+        self._bases = combined_arguments(world, image)
 
     def bases(self, operation: Operation) -> list[dict[str, Any]]:
         return self._bases.get(operation.name, [])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quorate.operations.units import moment
 from quorate.sim.world import World
-from tests.generators.furniture import BACKUP, CONTENT, CT_BACKUP, ENDED_RUN, IMAGE, ISO, KEY, PAUSED_RUN, UNDOABLE
+from tests.generators.population import BACKUP, CONTENT, CT_BACKUP, ENDED_RUN, IMAGE, ISO, KEY, PAUSED_RUN, UNDOABLE
 
 Strategy = st.SearchStrategy[Any]
 

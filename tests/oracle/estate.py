@@ -21,7 +21,7 @@ from quorate.sim.cluster.ha_manager import HaManager
 from quorate.sim.demo_world import build_demo_world
 from quorate.sim.faults import Faults
 from quorate.sim.guests.guest import GIB, MIB, OperatingSystem, Snapshot
-from quorate.sim.http.server import Front
+from quorate.sim.http.server import ApiServer
 from quorate.sim.storage.storages import Volume
 from quorate.sim.world import HaResource, World
 from tests.rigs.in_memory_wire import Handler, Request
@@ -90,7 +90,7 @@ def build_estate(world: World) -> None:
     builder = Builder(world)
     builder.node(PROTECTED_NODE, memory=64, cpus=16)
     for storage in ("local", "local-lvm"):
-        places = world.storages[storage].places
+        places = world.storages[storage].spaces
         places[PROTECTED_NODE] = replace(places["pve1"], volumes={}, volumes_used=0)
     for storage in ("nas", "pbs"):  # what is not on the protected node may be used
         world.storages[storage].nodes = frozenset({"pve1", "pve2", "pve3"})
@@ -117,7 +117,7 @@ def build_estate(world: World) -> None:
     _add_backups(builder)
     world.access.pools[PROTECTED_POOL] = Pool(PROTECTED_POOL, "not to be touched", {320, 321})
     world.access.grant(f"/pool/{PROTECTED_POOL}", "PVEVMUser", "alice@pve")
-    world.access.changed()
+    world.access.invalidate_cache()
     _add_history(world)
     for vmid in (102, 103, 301, 7771):
         world.ha[f"vm:{vmid}"] = HaResource(f"vm:{vmid}")
@@ -251,8 +251,8 @@ class Estate:
         self.world = World(clock=self.clock, access=Access(table.roles), name="estate", seed=seed, version=version)
         build_estate(self.world)
         self.world.access.users[ROOT].tokens["oracle"] = Token(SECRET, privsep=False)
-        front = Front(self.world, table, Faults(self.world, seed), auth_delay=0.0, requests=[])
-        self.handler: Handler = front.for_node(self.world.nodes["pve1"])
+        server = ApiServer(self.world, table, Faults(self.world, seed), auth_delay=0.0, requests=[])
+        self.handler: Handler = server.for_node(self.world.nodes["pve1"])
         self.world.part(HaManager).wake()
 
     async def furnish(self) -> None:

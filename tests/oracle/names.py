@@ -134,8 +134,8 @@ class Names:
         return [
             (volume.content, volume.volid)
             for storage in self._world.storages.values()
-            for node, place in storage.places.items()
-            for volume in place.volumes.values()
+            for node, space in storage.spaces.items()
+            for volume in space.volumes.values()
             if not near or node in ("", self._here)
         ]
 

@@ -11,9 +11,9 @@ from quorate.operations.registry import EVERY, TOOLSETS, operations
 from quorate.pipeline.caller import Caller
 from quorate.pve.schema import facts
 from quorate.surfaces.compat import SYSTEMS
-from tests.generators.furniture import CONTENT
-from tests.generators.reading import reading
-from tests.generators.together import together
+from tests.generators.combined_arguments import combined_arguments
+from tests.generators.population import CONTENT
+from tests.generators.read_arguments import read_arguments
 from tests.oracle.api import ApiCalls
 from tests.oracle.names import Names
 from tests.oracle.stage import Call, Stage
@@ -47,8 +47,10 @@ class Script:
         self._operations += [known[name] for name in (*_REACHES_CLUSTERS, *_GRAVE, *_GRAVE, *_GRAVE)]
         world.tasks.start("pve1", "aptupdate", "", "root@pam", _for_ever)  # something that can be stopped
         self._bases = {
-            one.name: reading(one, world) for one in self._operations if not one.changes and one.toolset in TOOLSETS
-        } | dict(together(world, image))
+            one.name: read_arguments(one, world)
+            for one in self._operations
+            if not one.changes and one.toolset in TOOLSETS
+        } | dict(combined_arguments(world, image))
         self._others = {
             name: [tool for tool in stage.surfaces[name].tools(Caller()) if tool.name not in _LEFT_OUT]
             for name in SYSTEMS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from quorate.pve.schema import Facts
-from tests.generators.furniture import KEY
+from tests.generators.population import KEY
 from tests.oracle.api import ApiCalls
 from tests.oracle.names import Names
 

@@ -12,7 +12,7 @@ from quorate.pipeline.authorization import effect
 from quorate.problems import BadArgument, Problem
 from quorate.pve.schema import facts
 from tests.generators import examples
-from tests.generators.furniture import CONTENT, furnish
+from tests.generators.population import CONTENT, populate
 from tests.rigs.mcp_session import rig, text_of
 from tests.rigs.sweeps import sample
 
@@ -50,7 +50,7 @@ def groups_of(names, size=8):
 @pytest.mark.parametrize("names", sample(groups_of(CHANGES, 4), every=8), ids=lambda names: names[0])
 async def test_every_planned_call_is_one_that_the_api_takes(tmp_path, version, names):
     async with rig(tmp_path, version=VERSIONS[version]) as quorate:
-        await furnish(quorate)
+        await populate(quorate)
         for name in names:
             planned, calls = await every_plan(quorate, operations()[name], facts(version))
             assert (calls > 0) == ((version, name) not in NO_PLAN), f"{name}: {calls} calls on {version}"

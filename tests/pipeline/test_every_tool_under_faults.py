@@ -13,8 +13,8 @@ import pytest
 from quorate.operations.registry import TOOLSETS, Operation, operations
 from quorate.pve.connection import Limits
 from tests.generators import examples
-from tests.generators.furniture import CONTENT, furnish
-from tests.generators.reading import reading
+from tests.generators.population import CONTENT, populate
+from tests.generators.read_arguments import read_arguments
 from tests.rigs.mcp_session import Rig, pointed_at, rig, second_server, text_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
@@ -55,7 +55,7 @@ OUR_DEFECT = ("failed inside Quorate", "Traceback", "object at 0x")
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 async def test_every_tool_ends_with_a_clear_answer(tmp_path: Path, faults: list[str]) -> None:
     async with rig(tmp_path) as quorate:
-        await furnish(quorate)
+        await populate(quorate)
         calls = list(one_call_each(quorate))
         for fault in faults:
             quorate.sim.faults.add(fault)
@@ -69,7 +69,7 @@ async def test_every_tool_ends_with_a_clear_answer(tmp_path: Path, faults: list[
 
 async def test_every_tool_says_that_nobody_answers(tmp_path: Path) -> None:
     async with rig(tmp_path) as quorate:
-        await furnish(quorate)
+        await populate(quorate)
         calls = list(one_call_each(quorate))
         nowhere = pointed_at(quorate.sim, endpoints=("https://127.0.0.1:1",))
         async with second_server(quorate, tmp_path / "second.jsonl", clusters=(nowhere,)) as alone:
@@ -93,7 +93,7 @@ def one_call_each(quorate: Rig) -> Iterator[tuple[Operation, dict[str, Any]]]:
         elif operation.changes:
             yield operation, next(examples(operation, quorate.sim.world, image))
         else:
-            yield from ((operation, arguments) for arguments in reading(operation, quorate.sim.world))
+            yield from ((operation, arguments) for arguments in read_arguments(operation, quorate.sim.world))
 
 
 async def ends_clearly(quorate: Rig, operation: Operation, arguments: dict[str, Any]) -> str | None:

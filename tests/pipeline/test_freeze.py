@@ -65,7 +65,7 @@ class Watched(list[tuple[str, str]]):
 
 
 def watch(quorate: Rig, wanted: str, then: Callable[[], None]) -> None:
-    quorate.sim.requests = quorate.sim.front.requests = Watched(wanted, then)
+    quorate.sim.requests = quorate.sim.server.requests = Watched(wanted, then)
 
 
 # -- what it stops

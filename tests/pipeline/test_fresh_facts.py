@@ -17,7 +17,7 @@ from quorate.config.raw import Rank, Source
 from quorate.sim.guests.guest import GIB
 from tests.rigs.compat_session import surface
 from tests.rigs.mcp_session import Rig, rig, second_server, text_of
-from tests.sim.talking import Api, speaking_to
+from tests.sim.api_client import Api, open_api
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ async def look(quorate: Rig) -> None:
 async def somebody_else(quorate: Rig) -> AsyncIterator[Api]:
     """Another client of the same cluster, of whose changes nobody tells us; we have looked just before."""
     await look(quorate)
-    async with speaking_to(quorate.sim) as api:
+    async with open_api(quorate.sim) as api:
         yield api
 
 
@@ -238,7 +238,7 @@ async def test_a_destruction_looks_at_the_name_on_the_node(tmp_path):
         guest = quorate.sim.world.guests[STOPPED]
         (cluster,) = (site.cluster for site in quorate.app.pipeline.sites)
         assert (await cluster.inventory.fresh_guest(STOPPED)).name == guest.name
-        async with speaking_to(quorate.sim) as api:
+        async with open_api(quorate.sim) as api:
             await rename(api, guest.node, STOPPED, "precious")
         assert (await cluster.inventory.fresh_guest(STOPPED)).name == "precious"
 
@@ -404,12 +404,12 @@ async def test_an_image_on_a_new_storage_is_found(tmp_path):
 async def test_room_that_was_made_a_moment_ago_is_used(tmp_path):
     async with rig(tmp_path) as quorate:
         guest = quorate.sim.world.guests[OTHER]
-        place = quorate.sim.world.storages["tank"].place(guest.node)
-        used, place.base_used = place.base_used, place.total - GIB
+        space = quorate.sim.world.storages["tank"].space(guest.node)
+        used, space.base_used = space.base_used, space.total - GIB
         await quorate.clock.advance(10)
         given = {"action": "move", "guest": OTHER, "disk": "scsi0", "storage": "tank"}
         assert "free, not" in await quorate.refusal("disk_change", **given)
-        place.base_used = used
+        space.base_used = used
         assert (await quorate.facts("disk_change", **given))["result"] == "done"
 
 

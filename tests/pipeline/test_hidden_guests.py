@@ -16,8 +16,8 @@ from quorate.operations.registry import TOOLSETS, Risk, operations
 from quorate.pve.schema import Facts
 from quorate.sim.builder import Builder
 from quorate.surfaces.compat import SYSTEMS
-from tests.generators.furniture import furnish
-from tests.generators.reading import reading
+from tests.generators.population import populate
+from tests.generators.read_arguments import read_arguments
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import Rig, rig, second_server, text_of
 from tests.rigs.sweeps import sample
@@ -57,7 +57,7 @@ async def canary(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig]]:
             assert not answer.is_error, f"{tool}: {text_of(answer)}"
         dropped, *_ = await free.rows("backup_list", guest=VMID)
         await free.facts("volume_delete", volume=dropped["backup"])  # a task about 7771@nas
-        await furnish(free)
+        await populate(free)
         async with second_server(free, tmp_path / "b.jsonl", in_memory=True, policy=policy(RULE)) as veiled:
             yield free, veiled
 
@@ -95,7 +95,7 @@ def everything(quorate: Rig, answer: Any) -> str:
 
 async def test_no_tool_that_reads_tells_of_it(free: Rig, veiled: Rig) -> None:
     reads = [one for one in operations(TOOLSETS).values() if one.risk in (Risk.READ, Risk.LOOK_INSIDE)]
-    calls = [(one.name, arguments) for one in reads for arguments in reading(one, free.sim.world)]
+    calls = [(one.name, arguments) for one in reads for arguments in read_arguments(one, free.sim.world)]
     seen, leaks = 0, []
     for tool, arguments in calls:
         seen += bool(told(everything(free, await free.call(tool, **arguments))))

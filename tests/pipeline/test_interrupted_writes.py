@@ -209,8 +209,8 @@ def contents(world):
         "volumes": Counter(
             (storage.id, node, volume.content, volume.vmid)
             for storage in world.storages.values()
-            for node, place in storage.places.items()
-            for volume in place.volumes.values()
+            for node, space in storage.spaces.items()
+            for volume in space.volumes.values()
         ),
         "pools": {pool.id: (pool.comment, pool.vms, pool.storages) for pool in world.access.pools.values()},
         "users": {user.userid: (user.comment, user.groups, set(user.tokens)) for user in world.access.users.values()},

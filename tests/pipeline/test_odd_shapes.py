@@ -16,8 +16,8 @@ from quorate.operations.registry import HOMELAB, TOOLSETS, Operation, operations
 from quorate.pve.schema import Endpoint
 from quorate.surfaces.compat import SYSTEMS
 from tests.generators import examples
-from tests.generators.furniture import CONTENT, furnish
-from tests.generators.reading import reading
+from tests.generators.population import CONTENT, populate
+from tests.generators.read_arguments import read_arguments
 from tests.rigs.homelab import house
 from tests.rigs.mcp_session import Rig, rig, text_of
 from tests.rigs.sweeps import sweep_size
@@ -127,12 +127,12 @@ def base_of(operation: Operation, quorate: Rig, image: Path) -> dict[str, Any]:
     """Arguments that are right."""
     if operation.changes:
         return next(examples(operation, quorate.sim.world, image))
-    return reading(operation, quorate.sim.world)[0]
+    return read_arguments(operation, quorate.sim.world)[0]
 
 
 async def every_operation(tmp_path: Path, width: int, *, part: slice = slice(None)) -> None:
     async with rig(tmp_path, in_memory=True) as quorate:
-        await furnish(quorate)
+        await populate(quorate)
         image = tmp_path / "tiny.iso"
         image.write_bytes(CONTENT)
         named = [one for one in operations(TOOLSETS).values() if one.toolset != "inside" and one.name != "api_call"]

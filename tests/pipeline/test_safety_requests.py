@@ -17,8 +17,8 @@ from quorate.config.rules import Policy
 from quorate.operations.registry import TOOLSETS, operations
 from quorate.sim.world import HaResource
 from tests.generators import examples
-from tests.generators.furniture import furnish
-from tests.generators.reading import reading
+from tests.generators.population import populate
+from tests.generators.read_arguments import read_arguments
 from tests.pipeline.test_safety_table import STOPPED, tries, writes
 from tests.rigs.mcp_session import Rig, rig, second_server
 
@@ -128,7 +128,7 @@ async def test_no_tool_sends_a_request_to_a_machine_that_is_no_node(tmp_path: Pa
     """By an argument of any tool that takes a node, a guest's path or a task."""
     task = "UPID:{}:0000C530:001C9BEC:677E934A:qmstart:100:root@pam:"
     async with rig(tmp_path, approval=Approval.NONE, in_memory=True) as quorate:
-        await furnish(quorate)
+        await populate(quorate)
         image = tmp_path / "tiny.iso"
         image.write_bytes(b"x")
         world, mark = quorate.sim.world, len(quorate.sim.requests)
@@ -136,7 +136,11 @@ async def test_no_tool_sends_a_request_to_a_machine_that_is_no_node(tmp_path: Pa
             properties = operation.schema()["properties"]
             if operation.name == "api_call" or not (names := [one for one in NAMES_NODES if one in properties]):
                 continue
-            known = islice(examples(operation, world, image), most) if operation.changes else reading(operation, world)
+            known = (
+                islice(examples(operation, world, image), most)
+                if operation.changes
+                else read_arguments(operation, world)
+            )
             for given, name, wrong in product(known, names, ("evil", "localhost", "pve1/../evil")):
                 meant = task.format(wrong) if name == "task" else wrong
                 given[name] = [meant] if properties[name].get("type") == "array" else meant

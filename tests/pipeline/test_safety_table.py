@@ -31,7 +31,7 @@ from quorate.operations.registry import TOOLSETS, Risk, operations
 from quorate.operations.workloads.lifecycle import require_workload_allowed
 from quorate.problems import NotConfigured, Refused
 from quorate.pve.clock import SystemClock
-from quorate.sim.http.server import Front
+from quorate.sim.http.server import ApiServer
 from quorate.ssh.access import SshAccess
 from quorate.state.approvals import APPROVED_SECONDS, MOST_PENDING, Approvals, RemarkKind, Request, State
 from quorate.state.freeze import Freeze
@@ -245,7 +245,7 @@ async def test_a_target_that_changes_after_the_plan_is_left_alone(
 
     seen = Requests()
     monkeypatch.setattr(
-        "quorate.sim.simulator.Front", lambda *given, **more: Front(*given, **{**more, "requests": seen})
+        "quorate.sim.simulator.ApiServer", lambda *given, **more: ApiServer(*given, **{**more, "requests": seen})
     )
     async with rig(tmp_path) as quorate:
         assert "othing was done" in await quorate.refusal("guest_stop", guest=VM)

@@ -26,7 +26,7 @@ from quorate.pve.connection import Password, Secret, Token
 from quorate.ssh.settings import Login
 from quorate.state.approvals import Approvals, State
 from quorate.state.passphrase import Passphrase
-from tests.generators.furniture import furnish
+from tests.generators.population import populate
 from tests.pipeline.test_every_tool_under_faults import one_call_each
 from tests.rigs.mcp_session import DrivenTime, Rig, pointed_at, rig, second_server, text_of
 from tests.rigs.simulated_guests import CONTAINER, VM
@@ -224,7 +224,7 @@ async def marked(tmp_path: Path, caplog: pytest.LogCaptureFixture, **more: Any) 
 async def test_no_tool_tells_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture, situation: str) -> None:
     state = str(tmp_path / "state.sqlite")
     async with marked(tmp_path, caplog, state=state) as quorate:
-        await furnish(quorate)
+        await populate(quorate)
         every = [(operation.name, arguments) for operation, arguments in one_call_each(quorate)]
         done = 0
         for name, arguments in [*every, *SECRET_CALLS]:

@@ -18,7 +18,7 @@ from quorate.sim.guest_os.agent_socket import SocketAgent
 from quorate.sim.guest_os.agents import Agents
 from tests.real.images import VM_ADDRESS
 from tests.real.lab import Lab
-from tests.sim.talking import Api, Reply, speaking_to
+from tests.sim.api_client import Api, Reply, open_api
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ SIMULATED = "/nodes/pve1/qemu/110/agent"
 
 @asynccontextmanager
 async def asking(lab: Lab) -> AsyncIterator[Api]:
-    async with lab.cluster() as sim, speaking_to(sim) as api:
+    async with lab.cluster() as sim, open_api(sim) as api:
         yield api
 
 
@@ -107,7 +107,7 @@ async def test_a_machine_that_stands_still_does_not_answer_until_it_goes_on(lab:
 
 async def test_a_machine_that_is_off_does_not_answer(lab: Lab, tmp_path: Path):
     left_behind = tmp_path / "agent"
-    async with lab.cluster(vm=False) as sim, speaking_to(sim) as api:
+    async with lab.cluster(vm=False) as sim, open_api(sim) as api:
         sim.world.part(Agents).attach(100, SocketAgent(left_behind))
         for _ in range(2):
             refused = await api.post(f"{REAL}/ping")

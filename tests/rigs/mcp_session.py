@@ -163,7 +163,7 @@ async def rig(
 
 def _leave_out_sockets(app: App, sim: SimulatedCluster, clock: ManualClock) -> None:
     assert app.cluster is not None
-    handler = _driven(sim.front.for_node(sim.world.nodes[sim.node]), clock)
+    handler = _driven(sim.server.for_node(sim.world.nodes[sim.node]), clock)
     app.cluster.client._session = Wire(handler)  # type: ignore[assignment]
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from quorate.sim.access.directory import ROOT, Token
 from quorate.sim.clock import ManualClock
 from quorate.sim.world import World
-from tests.sim.talking import Api, talking
+from tests.sim.api_client import Api, simulated_api
 
 _STUCK_SECONDS = 0.3  # real time after which a request is taken to wait for simulated time
 _LONGEST_TASK = 3600.0
@@ -113,12 +113,12 @@ def _restore_root(api: Api) -> None:
     root = access.users[ROOT]
     root.password, root.enable, root.expire = _PASSWORD, True, 0
     root.tokens["quorate"] = Token(api.cluster.token_secret, privsep=False)
-    access.changed()
+    access.invalidate_cache()
 
 
 @asynccontextmanager
 async def asking(**options: Any) -> AsyncIterator[Asker]:
     """A cluster with a driven clock, and a client that may ask it everything."""
-    async with talking(**options) as token:
+    async with simulated_api(**options) as token:
         _restore_root(token)
         yield Asker(await token.as_user(ROOT, _PASSWORD), token)

@@ -19,14 +19,14 @@ def always(world: World) -> Iterator[str]:
         if guest.node not in world.nodes:
             yield f"guest {guest.vmid} is on node {guest.node}, which does not exist"
     for storage in world.storages.values():
-        for name, place in storage.places.items():
-            used = sum(volume.used for volume in place.volumes.values())
-            if place.volumes_used != used:
-                yield f"{storage.id} on '{name}' counts {place.volumes_used} bytes, its volumes have {used}"
-            if place.used > place.total:
+        for name, space in storage.spaces.items():
+            used = sum(volume.used for volume in space.volumes.values())
+            if space.volumes_used != used:
+                yield f"{storage.id} on '{name}' counts {space.volumes_used} bytes, its volumes have {used}"
+            if space.used > space.total:
                 yield f"{storage.id} on '{name}' is fuller than full"
             yield from (
-                f"{key} is filed as {volume.volid}" for key, volume in place.volumes.items() if key != volume.volid
+                f"{key} is filed as {volume.volid}" for key, volume in space.volumes.items() if key != volume.volid
             )
     for pool in world.access.pools.values():
         if any(vmid not in world.guests for vmid in pool.vms):
@@ -57,8 +57,8 @@ def _ownerless_volumes(world: World) -> Iterator[str]:
     owned = {(volid, guest.node) for guest in world.guests.values() for volid in _volumes_of(guest)}
     everywhere = {volid for volid, _ in owned}
     for storage in world.storages.values():
-        for node, place in storage.places.items():
-            for volume in filter(_is_disk, place.volumes.values()):
+        for node, space in storage.spaces.items():
+            for volume in filter(_is_disk, space.volumes.values()):
                 if volume.volid not in everywhere if storage.shared else (volume.volid, node) not in owned:
                     yield f"{volume.volid} on '{node}' belongs to nobody"
 

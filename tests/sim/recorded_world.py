@@ -55,7 +55,7 @@ def _build(world: World) -> None:
         ("vztmpl", "backup", "iso", "rootdir", "images", "snippets"),
         config={"path": "/var/lib/vz", "prune-backups": "keep-all=1", "priority": 0},
     )
-    local.places = {NODE: StorageSpace(_TOTAL, _USED)}
+    local.spaces = {NODE: StorageSpace(_TOTAL, _USED)}
     for name, content, form, size in (
         ("iso/rig-guest.iso", "iso", "iso", 18794496),
         ("iso/tiny.iso", "iso", "iso", 1404928),
@@ -66,7 +66,7 @@ def _build(world: World) -> None:
     root = world.access.users["root@pam"]
     root.password = ROOT_PASSWORD
     root.tokens["rig"] = Token(TOKEN_SECRET, privsep=False)
-    world.access.changed()
+    world.access.invalidate_cache()
     world.part(Disks).of(NODE).disks.clear()
     world.part(Networks).of(NODE)._active = interfaces()
     world.part(StatusDaemon).first = now + _REPORTS_AT
@@ -136,7 +136,7 @@ async def _snapshots_and_clones(_world: World, ask: Ask) -> dict[str, str]:
 
 async def _pool_of_the_sweep(world: World, _ask: Ask) -> dict[str, str]:
     world.access.pools["qs"] = Pool("qs")
-    world.access.changed()
+    world.access.invalidate_cache()
     return {}
 
 

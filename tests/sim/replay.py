@@ -28,7 +28,7 @@ from quorate.pve.schema import facts
 from quorate.sim.clock import ManualClock
 from quorate.sim.simulator import SimulatedCluster
 from tests import paths
-from tests.sim.comparing import Response, SentRequest, differences
+from tests.sim.comparison import Response, SentRequest, differences
 from tests.sim.recorded_world import INTERLUDES, STARTED_AT, TOKEN_SECRET, recorded_cluster
 
 RECORDINGS = paths.DATA / "recordings.jsonl.gz"
@@ -268,8 +268,8 @@ class Replay:
         """The n-th recorded backup of a guest is the n-th that this world made of it."""
         own: dict[tuple[str, str], set[str]] = {}
         for storage in self._cluster.world.storages.values():
-            for place in storage.places.values():
-                for match in map(_BACKUP.search, place.volumes):
+            for space in storage.spaces.values():
+                for match in map(_BACKUP.search, space.volumes):
                     if match is not None:
                         own.setdefault((match[1], match[2]), set()).add(match[0])
         for guest, names in own.items():

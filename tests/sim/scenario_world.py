@@ -51,7 +51,7 @@ def _build(world: World) -> None:
     for name, kind in (("local", "dir"), ("difa", "dir"), ("difb", "dir"), ("difbt", "btrfs")):
         path = {"local": "/var/lib/vz", "difbt": "/mnt/difbt"}.get(name, f"/var/lib/{name}")
         storage = Storage(name, kind, _EVERYTHING, config={"path": path}, defined_at=world.clock.now() - 1000)
-        storage.places = {NODE: StorageSpace(_TOTAL, _USED)}
+        storage.spaces = {NODE: StorageSpace(_TOTAL, _USED)}
         world.storages[name] = storage
     made = int(world.clock.now()) - 1000
     local = world.storages["local"]
@@ -69,7 +69,7 @@ def _build(world: World) -> None:
     world.tasks.add_finished(NODE, "startall", "", "root@pam", started=world.clock.now() - 3400, lasted=1)
     root = world.access.users["root@pam"]
     root.tokens[TOKEN_NAME] = Token(TOKEN_SECRET, privsep=False)
-    world.access.changed()
+    world.access.invalidate_cache()
     world.part(Disks).of(NODE).disks.clear()
     world.part(Settings).of(NODE).dns = {}
     world.part(Networks).of(NODE)._active = interfaces()

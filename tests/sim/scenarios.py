@@ -239,7 +239,7 @@ class Run:
         name = re.compile(rf"vzdump-{kind}-{vmid}-([\d_-]+)\.")
         for storage in self.cluster.world.storages.values():
             found = [
-                match[1] for place in storage.places.values() for match in map(name.search, place.volumes) if match
+                match[1] for space in storage.spaces.values() for match in map(name.search, space.volumes) if match
             ]
             if found:
                 return max(found)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def test_a_user_is_created_once_changed_and_deleted_with_its_acls():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             created = await api.post("/access/users", userid="eve@pve", password="eve-password", groups="family")
             assert created.data is None
             again = await api.post("/access/users", userid="eve@pve")
@@ -31,7 +31,7 @@ def test_a_user_is_created_once_changed_and_deleted_with_its_acls():
 
 def test_an_empty_address_of_a_user_is_shown_only_before_other_fields():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/access/users", userid="eve@pve")
             for change, shown in (
                 ({"firstname": "Eve"}, {"firstname": "Eve"}),
@@ -50,7 +50,7 @@ def test_an_empty_address_of_a_user_is_shown_only_before_other_fields():
 
 def test_a_user_cannot_join_a_group_that_is_not_there_and_stays_uncreated():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             refused = await api.post("/access/users", userid="eve@pve", groups="nobodies")
             assert (refused.status, refused.reason) == (500, "create user failed: no such group 'nobodies'")
             assert "eve@pve" not in api.cluster.world.access.users
@@ -64,7 +64,7 @@ def test_a_user_cannot_join_a_group_that_is_not_there_and_stays_uncreated():
 
 def test_the_secret_of_a_token_is_shown_once_and_works_until_it_is_made_anew():
     async def scenario() -> None:
-        async with talking(version="9.2.3") as api:
+        async with simulated_api(version="9.2.3") as api:
             path = "/access/users/bob@pve/token/robot"
             made = (await api.post(path, comment="c", privsep=0)).data
             assert made["full-tokenid"] == "bob@pve!robot"
@@ -91,7 +91,7 @@ def test_the_secret_of_a_token_is_shown_once_and_works_until_it_is_made_anew():
 
 def test_a_user_may_make_own_tokens_but_not_those_of_others():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             bob = await api.as_user("bob@pve", "bob-looks-around")
             assert (await bob.post("/access/users/bob@pve/token/mine")).status == 200
             refused = await bob.post("/access/users/carol@pve/token/mine")
@@ -102,7 +102,7 @@ def test_a_user_may_make_own_tokens_but_not_those_of_others():
 
 def test_groups_come_and_go_with_their_members_and_acls():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/access/groups", groupid="night", comment="watch")
             again = await api.post("/access/groups", groupid="night")
             assert again.reason == "create group failed: group 'night' already exists"
@@ -121,7 +121,7 @@ def test_groups_come_and_go_with_their_members_and_acls():
 
 def test_roles_of_ones_own_can_be_changed_but_not_those_of_pve():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/access/roles", roleid="Starter", privs="VM.Audit")
             await api.put("/access/roles/Starter", privs="VM.PowerMgmt", append=1)
             assert (await api.get("/access/roles/Starter")).data == {"VM.Audit": 1, "VM.PowerMgmt": 1}
@@ -141,7 +141,7 @@ def test_roles_of_ones_own_can_be_changed_but_not_those_of_pve():
 
 def test_acl_entries_are_added_and_removed():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.put("/access/acl", path="/vms/100/", roles="PVEVMUser", users="bob@pve", propagate=0)
             entry = {"path": "/vms/100", "type": "user", "ugid": "bob@pve", "roleid": "PVEVMUser", "propagate": 0}
             assert entry in (await api.get("/access/acl")).data
@@ -159,7 +159,7 @@ def test_acl_entries_are_added_and_removed():
 
 def test_who_owns_an_object_hands_out_only_what_is_held_there():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.put("/access/acl", path="/vms/100", roles="PVEVMAdmin", users="bob@pve")
             bob = await api.as_user("bob@pve", "bob-looks-around")
             assert (await bob.put("/access/acl", path="/vms/100", roles="PVEVMUser", users="carol@pve")).status == 200
@@ -174,7 +174,7 @@ def test_who_owns_an_object_hands_out_only_what_is_held_there():
 
 def test_passwords_are_changed_with_a_ticket_after_showing_the_own_one():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             token = await api.put("/access/password", userid="bob@pve", password="a-new-password")
             assert token.status == 403
             bob = await api.as_user("bob@pve", "bob-looks-around")
@@ -191,7 +191,7 @@ def test_passwords_are_changed_with_a_ticket_after_showing_the_own_one():
 
 def test_realms_take_the_options_of_their_type():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             bare = await api.post("/access/domains", realm="corp", type="ldap", server1="10.0.0.9")
             assert bare.reason == "add auth server failed: missing value for required option 'base_dn'"
             odd = await api.post("/access/domains", realm="corp", type="ad", server1="x", domain="d", autocreate=1)
@@ -217,7 +217,7 @@ def test_realms_take_the_options_of_their_type():
 
 def test_only_directory_realms_are_synced_and_no_server_answers():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             refused = await api.post("/access/domains/pve/sync")
             assert refused.reason == "Cannot sync realm type 'pve'! Only LDAP/AD realms can be synced."
             await api.post("/access/domains", realm="corp", type="ad", server1="10.0.0.9", domain="corp.lan")
@@ -225,7 +225,7 @@ def test_only_directory_realms_are_synced_and_no_server_answers():
             assert list(unclear.errors) == ["scope"]
             task = await api.post("/access/domains/corp/sync", scope="both")
             assert ":auth-realm-sync:corp:" in task.data
-            assert "Connection refused" in await api.finished(task)
+            assert "Connection refused" in await api.finish_task(task)
             assert (await api.as_nobody().post("/access/openid/auth-url", realm="pve", **{"redirect-url": "x"})).reason
             assert (await api.get("/access/openid")).data == [{"subdir": "auth-url"}, {"subdir": "login"}]
 
@@ -234,7 +234,7 @@ def test_only_directory_realms_are_synced_and_no_server_answers():
 
 def test_nobody_has_a_second_factor_at_first():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get("/access/tfa")).data == []
             assert (await api.get("/access/users/bob@pve/tfa")).data == {}
             missing = await api.get("/access/tfa/bob@pve/x")

@@ -11,7 +11,7 @@ from quorate.pve.schema import facts
 from quorate.sim.access.directory import Access, Pool, Token, User
 from quorate.sim.http.permission_check import check_permission
 from quorate.sim.http.refusals import Refusal
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def access() -> Access:
         "ann@pve", groups={"ops"}, tokens={"own": Token("s", privsep=True), "full": Token("s", privsep=False)}
     )
     access.pools["lab"] = Pool("lab", vms={100}, storages={"tank"})
-    access.changed()
+    access.invalidate_cache()
     return access
 
 
@@ -140,7 +140,7 @@ def test_users_may_be_changed_through_their_groups(access: Access) -> None:
 
 def test_the_api_shows_the_same_permissions() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             ci = api.as_token("alice@pve!ci")
             mine = (await ci.get("/access/permissions")).data
             assert "VM.PowerMgmt" in mine["/vms/104"]
@@ -155,7 +155,7 @@ def test_the_api_shows_the_same_permissions() -> None:
 
 def test_lists_are_filtered_instead_of_refused() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             ci = api.as_token("alice@pve!ci")
             rows = (await ci.get("/cluster/resources", type="vm")).data
             assert {row["vmid"] for row in rows} == {104, 105, 106, 108, 206}

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import pytest
 
 from quorate.sim.cluster.calendar_events import calendar_errors, parse_calendar_event
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 def test_a_job_is_made_shown_changed_and_removed() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             made = await api.post(
                 "/cluster/backup",
                 schedule="02:00",
@@ -53,7 +53,7 @@ def test_a_job_is_made_shown_changed_and_removed() -> None:
 )
 def test_jobs_that_pve_refuses(params: dict[str, str], errors: dict[str, str]) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post("/cluster/backup", storage="nas", **params)
             assert reply.status == 400
             assert reply.errors == errors
@@ -64,7 +64,7 @@ def test_jobs_that_pve_refuses(params: dict[str, str], errors: dict[str, str]) -
 
 def test_a_job_for_a_pool_knows_no_exceptions() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             made = {"id": "pooled", "schedule": "02:00", "storage": "nas", "pool": "production", "exclude": "103"}
             assert (await api.post("/cluster/backup", **made)).data is None
             tree = (await api.get("/cluster/backup/pooled/included_volumes")).data
@@ -79,7 +79,7 @@ def test_a_job_for_a_pool_knows_no_exceptions() -> None:
 
 def test_the_old_way_of_saying_when_still_works() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/cluster/backup", id="weekend", starttime="04:30", dow="sat,sun", all=1, storage="nas")
             job = (await api.get("/cluster/backup/weekend")).data
             assert job["schedule"] == "sat,sun 04:30"
@@ -98,7 +98,7 @@ def test_the_old_way_of_saying_when_still_works() -> None:
 )
 def test_what_is_refused_while_the_file_is_locked_loses_its_form(params: dict[str, str], told: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post("/cluster/backup", storage="nas", **params)
             assert (reply.status, reply.reason) == (500, "400 Parameter verification failed.")
             assert reply.body["message"] == f"400 Parameter verification failed.\n{told}\n"
@@ -108,7 +108,7 @@ def test_what_is_refused_while_the_file_is_locked_loses_its_form(params: dict[st
 
 def test_included_volumes_tell_what_comes_along_and_why() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/cluster/backup", id="nightly", schedule="daily", vmid="202,9000,777", storage="pbs")
             tree = (await api.get("/cluster/backup/nightly/included_volumes")).data
             guests = {guest["id"]: guest for guest in tree["children"]}
@@ -123,7 +123,7 @@ def test_included_volumes_tell_what_comes_along_and_why() -> None:
 
 def test_guests_without_a_job_are_listed() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = "/cluster/backup-info/not-backed-up"
             everyone = (await api.get(path)).data
             assert {"vmid": 200, "name": "pihole", "type": "lxc"} in everyone
@@ -142,7 +142,7 @@ def test_guests_without_a_job_are_listed() -> None:
 
 def test_jobs_need_system_rights() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             bob = api.as_token("bob@pve!monitor")
             assert (await bob.get("/cluster/backup")).data == []
             reply = await bob.post("/cluster/backup", schedule="daily", all=1, storage="nas")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.api_client import Api, run, simulated_api
 from tests.sim.consistency import at_rest
-from tests.sim.talking import Api, run, talking
 
 TEMPLATE = "/nodes/pve1/qemu/9000"
 VM = "/nodes/pve1/qemu/108"  # stopped, on local-lvm, with snapshots
@@ -14,12 +14,12 @@ CT = "/nodes/pve3/lxc/206"
 
 
 async def clone(api: Api, guest: str, newid: int, **options: object) -> str:
-    return await api.finished(await api.post(f"{guest}/clone", newid=newid, **options))
+    return await api.finish_task(await api.post(f"{guest}/clone", newid=newid, **options))
 
 
 def test_a_template_is_cloned_linked_by_default() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert await clone(api, TEMPLATE, 300, name="web", description="a web server", pool="lab") == "OK"
             config = (await api.get("/nodes/pve1/qemu/300/config")).data
             source = (await api.get(f"{TEMPLATE}/config")).data
@@ -43,17 +43,17 @@ def test_a_template_is_cloned_linked_by_default() -> None:
 
 def test_a_template_with_linked_clones_cannot_go() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await clone(api, TEMPLATE, 300)
             reply = await api.delete(TEMPLATE)
-            assert "base-9000-disk-0' is still in use by linked clone" in await api.finished(reply)
+            assert "base-9000-disk-0' is still in use by linked clone" in await api.finish_task(reply)
 
     run(scenario())
 
 
 def test_a_normal_vm_is_copied_and_named_after_its_source() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             world = api.cluster.world
             assert await clone(api, VM, 300, storage="nas", format="qcow2") == "OK"
             config = (await api.get("/nodes/pve1/qemu/300/config")).data
@@ -68,7 +68,7 @@ def test_a_normal_vm_is_copied_and_named_after_its_source() -> None:
 
 def test_a_clone_of_a_snapshot_has_the_state_of_then() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.put(f"{VM}/config", memory=4096)
             assert await clone(api, VM, 300, snapname="clean") == "OK"
             assert (await api.get("/nodes/pve1/qemu/300/config")).data["memory"] == "1024"
@@ -80,7 +80,7 @@ def test_a_clone_of_a_snapshot_has_the_state_of_then() -> None:
 
 def test_a_clone_on_shared_storage_can_go_to_another_node() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert await clone(api, SHARED, 300, target="pve3") == "OK"
             assert (await api.get("/nodes/pve3/qemu/300/config")).data["scsi0"].startswith("nas:300/vm-300-disk-0")
             assert api.cluster.world.guests[300].node == "pve3"
@@ -91,7 +91,7 @@ def test_a_clone_on_shared_storage_can_go_to_another_node() -> None:
 
 def test_a_clone_is_locked_until_it_is_done_and_gone_if_interrupted() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{VM}/clone", newid=300)
             await api.clock.advance(0.5)
             assert (await api.get("/nodes/pve1/qemu/300/config")).data["lock"] == "clone"
@@ -104,9 +104,9 @@ def test_a_clone_is_locked_until_it_is_done_and_gone_if_interrupted() -> None:
 
 def test_a_full_storage_fails_the_clone_and_leaves_nothing() -> None:
     async def scenario() -> None:
-        async with talking() as api:
-            place = api.cluster.world.storages["local-lvm"].place("pve1")
-            place.base_used = place.total - place.volumes_used
+        async with simulated_api() as api:
+            space = api.cluster.world.storages["local-lvm"].space("pve1")
+            space.base_used = space.total - space.volumes_used
             assert (await clone(api, VM, 300)).startswith("clone failed: lvcreate")
             assert 300 not in api.cluster.world.guests
 
@@ -143,7 +143,7 @@ def test_a_full_storage_fails_the_clone_and_leaves_nothing() -> None:
 )
 def test_refused_at_once(guest: str, options: dict[str, object], text: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{guest}/clone", **options)
             assert (reply.status, reply.reason) == (500, text)
             assert not list(at_rest(api.cluster.world))
@@ -153,7 +153,7 @@ def test_refused_at_once(guest: str, options: dict[str, object], text: str) -> N
 
 def test_a_number_that_another_node_has_fails_in_the_task() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await clone(api, VM, 103)).endswith("qemu-server/103.conf' failed: File exists")
 
     run(scenario())
@@ -161,7 +161,7 @@ def test_a_number_that_another_node_has_fails_in_the_task() -> None:
 
 def test_an_unknown_pool_is_a_matter_of_permission() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{VM}/clone", newid=300, pool="nope")
             assert (reply.status, reply.reason) == (403, "Permission check failed (pool 'nope' does not exist)")
 
@@ -170,12 +170,12 @@ def test_an_unknown_pool_is_a_matter_of_permission() -> None:
 
 def test_a_container_clone_locks_both_and_takes_a_hostname() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{CT}/clone", newid=300, hostname="twin")
             await api.clock.advance(0.5)
             assert (await api.get(f"{CT}/config")).data["lock"] == "disk"
             assert (await api.get("/nodes/pve3/lxc/300/config")).data["lock"] == "create"
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             config = (await api.get("/nodes/pve3/lxc/300/config")).data
             assert config["hostname"] == "twin"
             assert config["rootfs"] == "local-lvm:vm-300-disk-0,size=8G"
@@ -190,16 +190,16 @@ def test_a_container_clone_locks_both_and_takes_a_hostname() -> None:
 
 def test_a_vm_becomes_a_template_with_base_images() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             vm = "/nodes/pve2/qemu/107"
-            assert await api.finished(await api.post(f"{vm}/template")) == "OK"
+            assert await api.finish_task(await api.post(f"{vm}/template")) == "OK"
             config = (await api.get(f"{vm}/config")).data
             assert config["template"] == 1
             assert config["scsi0"] == "local-lvm:base-107-disk-0,size=120G"
             again = await api.post(f"{vm}/template")
             assert (again.status, again.reason) == (500, "you can't convert a template to a template")
             start = await api.post(f"{vm}/status/start")
-            assert await api.finished(start) == "you can't start a vm if it's a template"
+            assert await api.finish_task(start) == "you can't start a vm if it's a template"
             assert not list(at_rest(api.cluster.world))
 
     run(scenario())
@@ -207,7 +207,7 @@ def test_a_vm_becomes_a_template_with_base_images() -> None:
 
 def test_a_container_becomes_a_template_without_telling_the_task() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post(f"{CT}/template")).data is None
             await api.clock.advance(10)
             config = (await api.get(f"{CT}/config")).data
@@ -228,7 +228,7 @@ def test_a_container_becomes_a_template_without_telling_the_task() -> None:
 )
 def test_what_cannot_become_a_template(guest: str, text: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{guest}/template")
             assert (reply.status, reply.reason) == (500, text)
 
@@ -237,7 +237,7 @@ def test_what_cannot_become_a_template(guest: str, text: str) -> None:
 
 def test_btrfs_forgets_of_which_snapshot_a_clone_is() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/storage", storage="pool", type="btrfs", path="/mnt/pool")
             for path, options in (
                 ("", {"vmid": 500, "scsi0": "pool:1"}),
@@ -245,7 +245,7 @@ def test_btrfs_forgets_of_which_snapshot_a_clone_is() -> None:
                 ("/500/clone", {"newid": 501, "full": 0, "snapname": "before"}),
             ):
                 made = await api.post(f"/nodes/pve1/qemu{path}", **options)
-                assert await api.finished(made) == "OK"
+                assert await api.finish_task(made) == "OK"
             assert (await api.log(made.data)).data[-1] == {"n": 3, "t": "TASK OK"}
             rows = (await api.get("/nodes/pve1/storage/pool/content", vmid=501)).data
             assert [(row["volid"], row["parent"]) for row in rows] == [("pool:501/vm-501-disk-0.raw", None)]

@@ -18,14 +18,14 @@ import pytest
 from quorate.pve.schema import NEWEST, facts
 from quorate.sim.clock import ManualClock
 from quorate.sim.http.routing import all_routes
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 def test_five_thousand_guests_come_in_one_answer() -> None:
     """How long that takes is measured by `make bench`."""
 
     async def scenario() -> None:
-        async with talking(nodes=32, guests=5000) as api:
+        async with simulated_api(nodes=32, guests=5000) as api:
             reply = await api.get("/cluster/resources")
             assert sum(row["type"] in ("qemu", "lxc") for row in reply.data) == 5000
             assert sum(row["type"] == "node" for row in reply.data) == 32
@@ -57,7 +57,7 @@ def test_all_implemented_endpoints_exist_in_pve() -> None:
 
 def test_the_certificate_is_trusted_by_name_and_by_fingerprint() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             strict = ssl.create_default_context(cafile=api.cluster.ca_file)
             strict.verify_flags |= ssl.VERIFY_X509_STRICT
             host, port = api.cluster.url.removeprefix("https://").split(":")
@@ -75,7 +75,7 @@ def test_the_certificate_is_trusted_by_name_and_by_fingerprint() -> None:
 
 def test_a_client_that_does_not_trust_the_certificate_does_no_harm() -> None:
     async def scenario() -> None:
-        async with talking() as api, aiohttp.ClientSession() as stranger:
+        async with simulated_api() as api, aiohttp.ClientSession() as stranger:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
                 await stranger.get(f"{api.cluster.url}/api2/json/version")
             assert (await api.get("/version")).status == 200
@@ -85,7 +85,7 @@ def test_a_client_that_does_not_trust_the_certificate_does_no_harm() -> None:
 
 def test_an_endpoint_can_go_away_and_come_back() -> None:
     async def scenario() -> None:
-        async with talking(endpoints=2) as api:
+        async with simulated_api(endpoints=2) as api:
             first, second = api.cluster.urls
             await api.cluster.stop_endpoint(0)
             with pytest.raises(aiohttp.ClientConnectorError):
@@ -101,7 +101,7 @@ def test_an_endpoint_can_go_away_and_come_back() -> None:
 
 def test_nothing_is_left_behind() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             directory = Path(api.cluster.ca_file).parent
             assert directory.exists()
             await api.post("/nodes/pve1/qemu/108/status/start")

@@ -6,14 +6,14 @@ import pytest
 
 from quorate.sim.clock import MANUAL_EPOCH
 from quorate.sim.cluster.calendar_events import calendar_errors, parse_calendar_event
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 NOTIFICATIONS = "/cluster/notifications"
 
 
 def test_options_come_back_as_objects_and_the_next_id_follows_them():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             params = {"next-id": "lower=5000,upper=6000", "migration": "insecure,network=10.0.0.0/24"}
             assert (await api.put("/cluster/options", keyboard="de", **params)).data is None
             options = (await api.get("/cluster/options")).data
@@ -31,7 +31,7 @@ def test_options_come_back_as_objects_and_the_next_id_follows_them():
 
 def test_the_cluster_log_has_the_newest_first_and_others_see_only_their_own():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             rows = (await api.get("/cluster/log", max=5)).data
             assert len(rows) == 5
             assert [row["time"] for row in rows] == sorted((row["time"] for row in rows), reverse=True)
@@ -43,7 +43,7 @@ def test_the_cluster_log_has_the_newest_first_and_others_see_only_their_own():
 
 def test_the_members_of_the_cluster_are_named_and_a_single_node_has_none():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             nodes = (await api.get("/cluster/config/nodes")).data
             assert [node["name"] for node in nodes] == list(api.cluster.world.nodes)
             join = (await api.get("/cluster/config/join")).data
@@ -52,7 +52,7 @@ def test_the_members_of_the_cluster_are_named_and_a_single_node_has_none():
             assert (await api.get("/cluster/config/totem")).data["cluster_name"] == "homelab"
             refused = await api.post("/cluster/config", clustername="x")
             assert refused.reason == "Permission check failed (user != root@pam)"
-        async with talking(nodes=1, guests=0) as api:
+        async with simulated_api(nodes=1, guests=0) as api:
             alone = await api.get("/cluster/config/join")
             assert (alone.status, alone.body["message"]) == (424, "node is not in a cluster, no join info available!")
             assert (await api.get("/cluster/config/nodes")).data == []
@@ -63,7 +63,7 @@ def test_the_members_of_the_cluster_are_named_and_a_single_node_has_none():
 
 def test_metric_servers_take_the_options_of_their_type():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             one = "/cluster/metrics/server/influx"
             await api.post(one, type="influxdb", server="10.0.0.7", port=8086, token="secret", bucket="pve")
             assert (await api.get("/cluster/metrics/server")).data == [
@@ -87,7 +87,7 @@ def test_metric_servers_take_the_options_of_their_type():
 
 def test_mappings_name_a_device_of_every_node():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             device = "node=pve1,path=0000:01:00.0,id=10de:1234"
             assert (await api.post("/cluster/mapping/pci", id="gpu", map=device)).data is None
             again = await api.post("/cluster/mapping/pci", id="gpu", map=device)
@@ -107,7 +107,7 @@ def test_mappings_name_a_device_of_every_node():
 
 def test_notifications_have_their_own_way_to_say_no():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             gotify = f"{NOTIFICATIONS}/endpoints/gotify"
             missing = await api.get(f"{gotify}/phone")
             assert (missing.status, missing.reason) == (404, "gotify 'phone' not found")
@@ -143,7 +143,7 @@ def test_notifications_have_their_own_way_to_say_no():
 
 def test_what_comes_with_pve_is_reset_instead_of_deleted():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             one = f"{NOTIFICATIONS}/endpoints/sendmail/mail-to-root"
             await api.put(one, comment="mine", disable=1)
             assert (await api.get(one)).data["origin"] == "modified-builtin"
@@ -159,7 +159,7 @@ def test_what_comes_with_pve_is_reset_instead_of_deleted():
 
 def test_a_schedule_is_analyzed_and_nonsense_named():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = "/cluster/jobs/schedule-analyze"
             rows = (await api.get(path, schedule="*/20", iterations=3)).data
             assert [row["timestamp"] - int(MANUAL_EPOCH) for row in rows] == [1200, 2400, 3600]
@@ -194,7 +194,7 @@ def test_what_is_no_calendar_event_is_refused(schedule: str):
 
 def test_realm_sync_jobs_are_for_directory_realms():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             one = "/cluster/jobs/realm-sync/nightly"
             refused = await api.post(one, realm="pve", schedule="daily", scope="users")
             assert "Only LDAP/AD realms can be synced." in refused.body["message"]
@@ -212,7 +212,7 @@ def test_realm_sync_jobs_are_for_directory_realms():
 
 def test_acme_has_directories_and_plugins_but_no_accounts_and_ceph_is_not_installed():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert len((await api.get("/cluster/acme/directories")).data) == 2
             assert (await api.get("/cluster/acme/account")).data == []
             await api.post("/cluster/acme/plugins", id="cf", type="dns", api="cf", data="eA==")
@@ -230,7 +230,7 @@ def test_acme_has_directories_and_plugins_but_no_accounts_and_ceph_is_not_instal
 
 def test_without_quorum_nothing_is_changed():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             api.cluster.world.quorate_override = False
             for path, params in (("/pools", {"poolid": "x"}), ("/cluster/sdn/zones", {"zone": "z1", "type": "simple"})):
                 refused = await api.post(path, **params)

@@ -8,7 +8,7 @@ import pytest
 
 from quorate.sim.storage.appliance_routes import APPLIANCES
 from quorate.sim.storage.download_routes import CATALOGUE
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 _URL = "https://cloud.debian.org/images/cloud/trixie/latest/debian-13-genericcloud-amd64.qcow2"
 _DOWNLOAD = "/nodes/pve1/storage/local/download-url"
@@ -16,7 +16,7 @@ _DOWNLOAD = "/nodes/pve1/storage/local/download-url"
 
 def test_a_known_image_is_downloaded_with_progress_and_checksum() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             checksum = hashlib.sha512(_URL.encode()).hexdigest()
             reply = await api.post(
                 _DOWNLOAD,
@@ -27,7 +27,7 @@ def test_a_known_image_is_downloaded_with_progress_and_checksum() -> None:
                 **{"checksum-algorithm": "sha512"},
             )
             assert reply.data.split(":")[5:7] == ["download", "debian-13.qcow2"]
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             lines = [line["t"] for line in (await api.log(reply.data, limit=0)).data]
             assert lines[0] == f"downloading {_URL} to /var/lib/vz/import/debian-13.qcow2"
             assert any(" 54%" in line or " 57%" in line for line in lines)
@@ -49,36 +49,36 @@ def test_a_known_image_is_downloaded_with_progress_and_checksum() -> None:
 )
 def test_what_cannot_be_reached_fails_in_the_task(url: str, ending: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(_DOWNLOAD, url=url, content="iso", filename="x.iso")
-            assert await api.finished(reply) == f"download failed: {ending}"
+            assert await api.finish_task(reply) == f"download failed: {ending}"
 
     run(scenario())
 
 
 def test_an_existing_file_is_only_replaced_by_nothing() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             params = {"url": _URL, "content": "import", "filename": "d.qcow2"}
-            await api.finished(await api.post(_DOWNLOAD, **params))
-            plain = await api.finished(await api.post(_DOWNLOAD, **params))
+            await api.finish_task(await api.post(_DOWNLOAD, **params))
+            plain = await api.finish_task(await api.post(_DOWNLOAD, **params))
             assert plain == "refusing to override existing file '/var/lib/vz/import/d.qcow2'"
             right = hashlib.md5(_URL.encode(), usedforsecurity=False).hexdigest()
             same = await api.post(_DOWNLOAD, **params, checksum=right, **{"checksum-algorithm": "md5"})
-            assert await api.finished(same) == "OK"
+            assert await api.finish_task(same) == "OK"
             other = await api.post(_DOWNLOAD, **params, checksum="0", **{"checksum-algorithm": "md5"})
-            assert await api.finished(other) == f"checksum mismatch: got '{right}' != expect '0', aborting"
+            assert await api.finish_task(other) == f"checksum mismatch: got '{right}' != expect '0', aborting"
 
     run(scenario())
 
 
 def test_a_wrong_checksum_leaves_no_file() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(
                 _DOWNLOAD, url=_URL, content="import", filename="d.qcow2", checksum="0", **{"checksum-algorithm": "md5"}
             )
-            assert (await api.finished(reply)).startswith("checksum mismatch: got '")
+            assert (await api.finish_task(reply)).startswith("checksum mismatch: got '")
             assert (await api.get("/nodes/pve1/storage/local/content", content="import")).data == []
 
     run(scenario())
@@ -86,7 +86,7 @@ def test_a_wrong_checksum_leaves_no_file() -> None:
 
 def test_what_is_refused_before_the_download_begins() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             ending = await api.post(_DOWNLOAD, url=_URL, content="iso", filename="x.exe")
             assert ending.errors == {"filename": "wrong file extension"}
             block = await api.post(
@@ -100,14 +100,14 @@ def test_what_is_refused_before_the_download_begins() -> None:
             pair = await api.post(_DOWNLOAD, url=_URL, content="iso", filename="x.iso", checksum="0")
             assert pair.errors == {"checksum-algorithm": "missing property required by 'checksum'"}
             packed = await api.post(_DOWNLOAD, url=_URL, content="import", filename="x.qcow2", compression="gz")
-            assert await api.finished(packed) == "decompression not supported for import"
+            assert await api.finish_task(packed) == "decompression not supported for import"
 
     run(scenario())
 
 
 def test_metadata_of_a_url_and_its_absence() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = "/nodes/pve1/query-url-metadata"
             found = (await api.get(path, url=_URL)).data
             assert found["filename"] == "debian-13-genericcloud-amd64.qcow2"
@@ -122,7 +122,7 @@ def test_metadata_of_a_url_and_its_absence() -> None:
 
 def test_registries_need_a_tool_that_is_not_there() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(
                 "/nodes/pve1/storage/local/oci-registry-pull", reference="docker.io/library/alpine:latest"
             )
@@ -133,19 +133,19 @@ def test_registries_need_a_tool_that_is_not_there() -> None:
 
 def test_an_appliance_of_the_list_can_be_fetched() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             rows = (await api.get("/nodes/pve1/aplinfo")).data
             assert {row["section"] for row in rows} == {"system", "turnkeylinux"}
             template = next(row["template"] for row in rows if row["package"] == "ubuntu-24.04-standard")
             reply = await api.post("/nodes/pve1/aplinfo", storage="local", template=template)
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             volid = f"local:vztmpl/{template}"
             kept = {
                 row["volid"]: row for row in (await api.get("/nodes/pve1/storage/local/content", content="vztmpl")).data
             }
             assert kept[volid]["size"] == APPLIANCES[template].file.size
             again = await api.post("/nodes/pve1/aplinfo", storage="local", template=template)
-            assert await api.finished(again) == "OK"
+            assert await api.finish_task(again) == "OK"
             assert "no need to download" in (await api.log(again.data)).text
             unknown = await api.post("/nodes/pve1/aplinfo", storage="local", template="nope.tar.zst")
             assert unknown.errors == {"template": "no such template"}

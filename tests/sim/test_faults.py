@@ -9,12 +9,12 @@ import pytest
 
 from quorate.sim.clock import ManualClock
 from quorate.sim.faults import parse_fault
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 def test_a_dropped_request_is_never_handled() -> None:
     async def scenario() -> None:
-        async with talking(faults=["drop:before:POST:/nodes/*/status/*;count=1"]) as api:
+        async with simulated_api(faults=["drop:before:POST:/nodes/*/status/*;count=1"]) as api:
             with pytest.raises(aiohttp.ClientError):
                 await api.post("/nodes/pve1/qemu/108/status/start")
             assert api.cluster.world.tasks.active() == []
@@ -25,7 +25,7 @@ def test_a_dropped_request_is_never_handled() -> None:
 
 def test_a_request_whose_answer_is_lost_was_handled() -> None:
     async def scenario() -> None:
-        async with talking(faults=["drop:after:POST:/nodes/*/qemu/*/status/*"]) as api:
+        async with simulated_api(faults=["drop:after:POST:/nodes/*/qemu/*/status/*"]) as api:
             with pytest.raises(aiohttp.ClientError):
                 await api.post("/nodes/pve1/qemu/108/status/start")
             assert len(api.cluster.world.tasks.active()) == 1
@@ -36,7 +36,7 @@ def test_a_request_whose_answer_is_lost_was_handled() -> None:
 
 def test_a_body_can_end_in_the_middle() -> None:
     async def scenario() -> None:
-        async with talking(faults=["drop:mid:GET:/cluster/resources"]) as api:
+        async with simulated_api(faults=["drop:mid:GET:/cluster/resources"]) as api:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await api.get("/cluster/resources")
 
@@ -45,7 +45,7 @@ def test_a_body_can_end_in_the_middle() -> None:
 
 def test_a_node_may_do_the_work_although_the_proxy_has_given_up_on_it():
     async def scenario() -> None:
-        async with talking(faults=["596:after:POST:/pools"]) as api:
+        async with simulated_api(faults=["596:after:POST:/pools"]) as api:
             reply = await api.post("/pools", poolid="media")
             assert (reply.status, reply.reason, reply.text) == (596, "Connection timed out", "")
             assert "media" in [pool["poolid"] for pool in (await api.get("/pools")).data]
@@ -63,7 +63,7 @@ def test_a_node_may_do_the_work_although_the_proxy_has_given_up_on_it():
 )
 def test_forced_statuses_have_an_empty_body(fault, status, reason, text):
     async def scenario() -> None:
-        async with talking(faults=[fault]) as api:
+        async with simulated_api(faults=[fault]) as api:
             reply = await api.get("/version")
             assert (reply.status, reply.reason, reply.text) == (status, reason, text)
 
@@ -72,7 +72,7 @@ def test_forced_statuses_have_an_empty_body(fault, status, reason, text):
 
 def test_a_forced_error_has_the_given_text() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             fault = api.cluster.faults.add("500:got: no luck:GET:/version;count=2")
             assert fault.argument == "got: no luck"
             reply = await api.get("/version")
@@ -93,7 +93,7 @@ def test_latency_passes_on_the_clock() -> None:
 
     async def scenario() -> None:
         clock = TellingClock()
-        async with talking(clock=clock, faults=["latency:30:GET:/version"]) as api:
+        async with simulated_api(clock=clock, faults=["latency:30:GET:/version"]) as api:
             reached = clock.reached = asyncio.Event()
             waiting = asyncio.ensure_future(api.get("/version"))
             await reached.wait()
@@ -106,18 +106,18 @@ def test_latency_passes_on_the_clock() -> None:
 
 def test_a_task_can_be_made_to_fail_without_an_effect() -> None:
     async def scenario() -> None:
-        async with talking(faults=["task-fails:qmstart:start failed: no memory;count=1"]) as api:
+        async with simulated_api(faults=["task-fails:qmstart:start failed: no memory;count=1"]) as api:
             path = "/nodes/pve1/qemu/108/status/start"
-            assert await api.finished(await api.post(path)) == "start failed: no memory"
+            assert await api.finish_task(await api.post(path)) == "start failed: no memory"
             assert not api.cluster.world.guests[108].running
-            assert await api.finished(await api.post(path)) == "OK"
+            assert await api.finish_task(await api.post(path)) == "OK"
 
     run(scenario())
 
 
 def test_an_offline_node_cannot_be_reached_but_is_still_listed() -> None:
     async def scenario() -> None:
-        async with talking(faults=["node-offline:pve3"]) as api:
+        async with simulated_api(faults=["node-offline:pve3"]) as api:
             reply = await api.get("/nodes/pve3/status")
             assert (reply.status, reply.reason, reply.text) == (595, "No route to host", "")
             nodes = {row["node"]: row for row in (await api.get("/cluster/resources", type="node")).data}
@@ -135,7 +135,7 @@ def test_an_offline_node_cannot_be_reached_but_is_still_listed() -> None:
 
 def test_losing_most_nodes_is_losing_quorum() -> None:
     async def scenario() -> None:
-        async with talking(faults=["node-offline:pve2", "node-offline:pve3"]) as api:
+        async with simulated_api(faults=["node-offline:pve2", "node-offline:pve3"]) as api:
             reply = await api.post("/nodes/pve1/qemu/108/status/start")
             assert (reply.status, reply.reason) == (500, "cluster not ready - no quorum?")
             api.cluster.faults.clear()
@@ -146,7 +146,7 @@ def test_losing_most_nodes_is_losing_quorum() -> None:
 
 def test_without_quorum_reading_goes_on() -> None:
     async def scenario() -> None:
-        async with talking(faults=["no-quorum"]) as api:
+        async with simulated_api(faults=["no-quorum"]) as api:
             assert (await api.get("/cluster/status")).data[0]["quorate"] == 0
             assert (await api.post("/nodes/pve1/qemu/108/status/start")).status == 500
             assert (await api.as_nobody().post("/access/ticket", username="root@pam", password="simulated-root")).data
@@ -156,7 +156,7 @@ def test_without_quorum_reading_goes_on() -> None:
 
 def test_a_probability_is_repeatable() -> None:
     async def pattern() -> list[int]:
-        async with talking(faults=["500:unlucky;p=0.5"], seed=7) as api:
+        async with simulated_api(faults=["500:unlucky;p=0.5"], seed=7) as api:
             return [(await api.get("/version")).status for _ in range(12)]
 
     first, second = run(pattern()), run(pattern())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 GUEST = "/nodes/pve1/qemu/100/firewall"
 EMPTY_DIGEST = "da39a3ee5e6b4b0d3255bfef95601890afd80709"
@@ -13,7 +13,7 @@ EMPTY_DIGEST = "da39a3ee5e6b4b0d3255bfef95601890afd80709"
 @pytest.mark.parametrize("base", ["/cluster/firewall/rules", "/nodes/pve1/firewall/rules", f"{GUEST}/rules"])
 def test_rules_are_put_first_moved_changed_and_deleted(base: str):
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for port in (1, 2, 3):
                 await api.post(base, type="in", action="ACCEPT", proto="tcp", dport=port)
             rules = (await api.get(base)).data
@@ -42,7 +42,7 @@ def test_rules_are_put_first_moved_changed_and_deleted(base: str):
 
 def test_rules_that_make_no_sense_are_refused_by_name():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             rules = f"{GUEST}/rules"
 
             async def errors(path: str, **rule: object) -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_rules_that_make_no_sense_are_refused_by_name():
 
 def test_options_are_set_and_removed_and_carry_a_digest():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for base in ("/cluster/firewall", "/nodes/pve1/firewall", GUEST):
                 options = f"{base}/options"
                 assert (await api.get(options)).data == {"digest": EMPTY_DIGEST}
@@ -93,7 +93,7 @@ def test_options_are_set_and_removed_and_carry_a_digest():
 
 def test_ip_sets_hold_networks_whose_slash_is_part_of_the_path():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             base = "/cluster/firewall/ipset"
             await api.post(base, name="mgmt", comment="who may log in")
             again = await api.post(base, name="mgmt")
@@ -120,7 +120,7 @@ def test_ip_sets_hold_networks_whose_slash_is_part_of_the_path():
 
 def test_aliases_are_found_in_any_case_and_listed_as_references():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/cluster/firewall/aliases", name="Gate", cidr="10.1.1.1")
             await api.post(f"{GUEST}/aliases", name="own", cidr="fd00::/64", comment="v6")
             taken = await api.post("/cluster/firewall/aliases", name="gate", cidr="10.1.1.2")
@@ -142,7 +142,7 @@ def test_aliases_are_found_in_any_case_and_listed_as_references():
 
 def test_security_groups_have_rules_of_their_own():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             base = "/cluster/firewall/groups"
             await api.post(base, group="web")
             await api.post(f"{base}/web", type="in", action="ACCEPT", macro="HTTPS", enable=1)
@@ -158,7 +158,7 @@ def test_security_groups_have_rules_of_their_own():
 
 def test_the_rules_of_a_guest_go_away_with_it():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(f"{GUEST}/rules", type="in", action="ACCEPT")
             api.cluster.world.remove_guest(api.cluster.world.guests[100])
             assert (await api.get(f"{GUEST}/rules")).data == []
@@ -168,7 +168,7 @@ def test_the_rules_of_a_guest_go_away_with_it():
 
 def test_without_the_privilege_nothing_is_shown_or_changed():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             ci = api.as_token("alice@pve!ci")
             assert (await ci.get("/cluster/firewall/rules")).reason == "Permission check failed (/, Sys.Audit)"
             refused = await ci.post("/nodes/pve1/firewall/rules", type="in", action="ACCEPT")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.talking import Api, Reply, run, talking
+from tests.sim.api_client import Api, Reply, run, simulated_api
 
 AGENT = "/nodes/pve1/qemu/102/agent"
 
@@ -28,7 +28,7 @@ async def result(api: Api, *argv: str, stdin: str | None = None) -> dict[str, An
 
 def test_a_command_gives_its_exit_code_and_both_outputs():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             found = await result(api, "/bin/sh", "-c", "echo hi; echo err >&2; exit 3")
             assert found == {
                 "exited": 1,
@@ -44,7 +44,7 @@ def test_a_command_gives_its_exit_code_and_both_outputs():
 
 def test_a_json_array_is_a_command_as_well():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             started = await api.request("POST", f"{AGENT}/exec", json={"command": ["echo", "a b"]})
             found = await api.get(f"{AGENT}/exec-status", pid=started.data["pid"])
             assert found.data["out-data"] == "a b\n"
@@ -54,7 +54,7 @@ def test_a_json_array_is_a_command_as_well():
 
 def test_the_input_reaches_the_command():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert await result(api, "/bin/cat", stdin="stdin text") == {
                 "exited": 1,
                 "exitcode": 0,
@@ -70,7 +70,7 @@ def test_the_input_reaches_the_command():
 )
 def test_a_result_can_be_read_once(version: str, told: str):
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             guest = api.cluster.world.guests[102]
             guest.system = replace(guest.system, agent_version=version)
             pid = (await execute(api, "true")).data["pid"]
@@ -85,7 +85,7 @@ def test_a_result_can_be_read_once(version: str, told: str):
 
 def test_a_slow_command_runs_until_its_time_has_passed():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             pid = (await execute(api, "/bin/sleep", "3")).data["pid"]
             assert (await api.get(f"{AGENT}/exec-status", pid=pid)).data == {"exited": 0}
             await api.clock.advance(3)
@@ -96,7 +96,7 @@ def test_a_slow_command_runs_until_its_time_has_passed():
 
 def test_a_killed_command_shows_the_signal():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             pid = (await execute(api, "sleep", "100")).data["pid"]
             assert (await result(api, "kill", "-9", str(pid)))["exitcode"] == 0
             assert (await api.get(f"{AGENT}/exec-status", pid=pid)).data == {"exited": 1, "signal": 9}
@@ -107,7 +107,7 @@ def test_a_killed_command_shows_the_signal():
 @pytest.mark.parametrize("command", ["/no/such", "echo a b"])
 def test_a_missing_program_breaks_the_connection_to_the_daemon(command: str):
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await execute(api, command)
             assert (reply.status, reply.reason, reply.text) == (596, "Broken pipe", "")
 
@@ -116,7 +116,7 @@ def test_a_missing_program_breaks_the_connection_to_the_daemon(command: str):
 
 def test_without_a_command_the_parameter_is_missing():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{AGENT}/exec")
             assert (reply.status, reply.errors) == (400, {"command": "property is missing and it is not optional"})
 
@@ -136,7 +136,7 @@ def test_without_a_command_the_parameter_is_missing():
 )
 def test_the_preconditions_are_told_in_order(node: str, vmid: int, reason: str):
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             base = f"/nodes/{node}/qemu/{vmid}/agent"
             replies = [
                 await execute(api, "true", agent=base),
@@ -152,7 +152,7 @@ def test_the_preconditions_are_told_in_order(node: str, vmid: int, reason: str):
 
 def test_files_can_be_written_and_read_back():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             written = await api.post(f"{AGENT}/file-write", file="/tmp/x", content="hello")
             assert written.data is None
             read = await api.get(f"{AGENT}/file-read", file="/tmp/x")
@@ -167,7 +167,7 @@ def test_files_can_be_written_and_read_back():
 
 def test_bytes_from_inside_are_shown_one_character_each():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             encoded = base64.b64encode("é€".encode() + b"\xff\x00").decode()
             await api.post(f"{AGENT}/file-write", file="/tmp/u", content=encoded, encode=0)
             shown = "é€".encode().decode("latin-1") + "\xff\x00"
@@ -179,7 +179,7 @@ def test_bytes_from_inside_are_shown_one_character_each():
 
 def test_content_that_pve_packs_itself_has_one_byte_for_a_character():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(f"{AGENT}/file-write", file="/tmp/l", content="é")
             assert (await result(api, "wc", "-c", "/tmp/l"))["out-data"] == "1 /tmp/l\n"
             wide = await api.post(f"{AGENT}/file-write", file="/tmp/l", content="€")
@@ -190,7 +190,7 @@ def test_content_that_pve_packs_itself_has_one_byte_for_a_character():
 
 def test_arguments_in_any_script_reach_the_guest_and_come_back_byte_by_byte():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for text in ("é", "€"):
                 pid = (await execute(api, "echo", text)).data["pid"]
                 status = (await api.get(f"{AGENT}/exec-status", pid=pid)).data
@@ -201,7 +201,7 @@ def test_arguments_in_any_script_reach_the_guest_and_come_back_byte_by_byte():
 
 def test_a_read_that_ends_with_the_file_does_not_know_it():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(f"{AGENT}/file-write", file="/tmp/x", content="hello")
             exact = await api.get(f"{AGENT}/file-read", file="/tmp/x", count=5)
             assert exact.data == {"content": "hello", "bytes-read": 5, "truncated": 1}
@@ -211,7 +211,7 @@ def test_a_read_that_ends_with_the_file_does_not_know_it():
 
 def test_encoded_content_is_decoded_in_the_guest():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             encoded = base64.b64encode(b"\x00\x01binary").decode()
             await api.post(f"{AGENT}/file-write", file="/tmp/b", content=encoded, encode=0)
             assert (await result(api, "wc", "-c", "/tmp/b"))["out-data"] == "8 /tmp/b\n"
@@ -221,7 +221,7 @@ def test_encoded_content_is_decoded_in_the_guest():
 
 def test_a_missing_file_is_refused_in_the_words_of_the_agent():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             missing = await api.get(f"{AGENT}/file-read", file="/nope")
             text = "Agent error: failed to open file '/nope' (mode: 'r'): No such file or directory"
             assert (missing.status, missing.reason) == (500, text)
@@ -233,7 +233,7 @@ def test_a_missing_file_is_refused_in_the_words_of_the_agent():
 
 def test_too_much_content_is_refused_by_the_schema():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{AGENT}/file-write", file="/tmp/x", content="x" * 61441)
             assert reply.errors == {"content": "value may only be 61440 characters long"}
 
@@ -242,7 +242,7 @@ def test_too_much_content_is_refused_by_the_schema():
 
 def test_the_agent_tells_about_its_system():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get(f"{AGENT}/get-host-name")).data == {"result": {"host-name": "docker01"}}
             assert (await api.get(f"{AGENT}/get-timezone")).data["result"] == {"zone": "UTC", "offset": 0}
             assert len((await api.get(f"{AGENT}/get-vcpus")).data["result"]) == 4
@@ -264,7 +264,7 @@ def test_the_agent_tells_about_its_system():
 
 def test_while_the_file_systems_are_frozen_commands_are_refused():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post(f"{AGENT}/fsfreeze-status")).data == {"result": "thawed"}
             assert (await api.post(f"{AGENT}/fsfreeze-freeze")).data == {"result": 1}
             assert (await api.post(f"{AGENT}/fsfreeze-status")).data == {"result": "frozen"}
@@ -278,7 +278,7 @@ def test_while_the_file_systems_are_frozen_commands_are_refused():
 
 def test_passwords_are_set_for_known_users_only():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             done = await api.post(f"{AGENT}/set-user-password", username="root", password="newpass1")
             assert done.data == {"result": {}}
             nobody = await api.post(f"{AGENT}/set-user-password", username="nobody9", password="newpass1")
@@ -291,7 +291,7 @@ def test_passwords_are_set_for_known_users_only():
 
 def test_the_agent_shuts_the_guest_down_after_a_moment():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post(f"{AGENT}/shutdown")).status == 200
             assert (await api.get("/nodes/pve1/qemu/102/status/current")).data["status"] == "running"
             await api.clock.advance(5)
@@ -302,7 +302,7 @@ def test_the_agent_shuts_the_guest_down_after_a_moment():
 
 def test_files_survive_a_restart_and_processes_do_not():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(f"{AGENT}/file-write", file="/root/kept", content="x")
             pid = (await execute(api, "sleep", "1000")).data["pid"]
             await api.post("/nodes/pve1/qemu/102/status/stop")
@@ -317,7 +317,7 @@ def test_files_survive_a_restart_and_processes_do_not():
 
 def test_running_commands_takes_the_unrestricted_privilege():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             bob = api.as_token("bob@pve!monitor")
             denied = await execute(bob, "true")
             assert (denied.status, denied.reason) == (
@@ -331,7 +331,7 @@ def test_running_commands_takes_the_unrestricted_privilege():
 
 def test_pve_8_asks_for_vm_monitor():
     async def check() -> None:
-        async with talking(version="8.4.1") as api:
+        async with simulated_api(version="8.4.1") as api:
             denied = await execute(api.as_token("bob@pve!monitor"), "true")
             assert denied.reason == "Permission check failed (/vms/102, VM.Monitor)"
             assert (await execute(api, "true")).status == 200

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from tests.sim.guest_work import VM, config, create_vm, put
-from tests.sim.talking import Api, run, talking
+from tests.sim.api_client import Api, run, simulated_api
+from tests.sim.guest_steps import VM, config, create_vm, put
 
 _KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGkX6fYJ1sT0b1PXnq1d5gk9n8Yk7O3K3o4oT7gJm3fB a@b"
 
@@ -19,7 +19,7 @@ async def _cloud_vm(api: Api) -> None:
 
 def test_keys_come_back_encoded_and_the_password_masked() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await _cloud_vm(api)
             stored = await config(api, f"{VM}/500")
             assert stored["sshkeys"] == quote(_KEY)
@@ -31,7 +31,7 @@ def test_keys_come_back_encoded_and_the_password_masked() -> None:
 
 def test_the_files_of_the_drive_can_be_read() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await _cloud_vm(api)
             user_data = (await api.get(f"{VM}/500/cloudinit/dump", type="user")).data
             network = (await api.get(f"{VM}/500/cloudinit/dump", type="network")).data
@@ -48,9 +48,9 @@ def test_the_files_of_the_drive_can_be_read() -> None:
 
 def test_changes_of_a_running_vm_reach_the_drive_when_it_is_written_anew() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await _cloud_vm(api)
-            await api.finished(await api.post(f"{VM}/500/status/start"))
+            await api.finish_task(await api.post(f"{VM}/500/status/start"))
             await put(api, f"{VM}/500/config", ciuser="other")
             rows = {row["key"]: row for row in (await api.get(f"{VM}/500/cloudinit")).data}
             assert rows["ciuser"] == {"key": "ciuser", "value": "admin", "pending": "other"}
@@ -64,7 +64,7 @@ def test_changes_of_a_running_vm_reach_the_drive_when_it_is_written_anew() -> No
 
 def test_a_vm_without_the_drive_has_nothing_to_show() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get(f"{VM}/108/cloudinit")).data == []
 
     run(scenario())

@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.sim.api_client import Reply, run, simulated_api
 from tests.sim.consistency import at_rest
-from tests.sim.guest_work import (
+from tests.sim.guest_steps import (
     CT,
     TEMPLATE,
     VM,
@@ -22,14 +23,13 @@ from tests.sim.guest_work import (
     user,
     volume,
 )
-from tests.sim.talking import Reply, run, talking
 
 _KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGkX6fYJ1sT0b1PXnq1d5gk9n8Yk7O3K3o4oT7gJm3fB a@b"
 
 
 def test_a_vm_is_stored_with_everything_pve_adds() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             done = await create_vm(
                 api, name="web", memory=256, cores=1, scsi0="local-lvm:1", net0="virtio,bridge=vmbr0",
                 tags="Web prod,web", description="first VM\nline2\n", agent="1", onboot=1,
@@ -54,7 +54,7 @@ def test_a_vm_is_stored_with_everything_pve_adds() -> None:
 
 def test_the_same_seed_gives_the_same_addresses() -> None:
     async def mac() -> str:
-        async with talking(seed=7) as api:
+        async with simulated_api(seed=7) as api:
             await create_vm(api, net0="virtio,bridge=vmbr0", net1="e1000,bridge=vmbr0")
             stored = await config(api, f"{VM}/500")
             assert stored["net0"].split(",")[0].partition("=")[2] != stored["net1"].split(",")[0].partition("=")[2]
@@ -88,7 +88,7 @@ def test_the_same_seed_gives_the_same_addresses() -> None:
 )  # fmt: skip
 def test_settings_are_completed_as_pve_does(given: dict[str, Any], stored: dict[str, Any]) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert await create_vm(api, **given) == "OK"
             found = await config(api, f"{VM}/500")
             assert {key: found[key] for key in stored} == stored
@@ -99,7 +99,7 @@ def test_settings_are_completed_as_pve_does(given: dict[str, Any], stored: dict[
 
 def test_a_disk_can_be_imported_from_an_image() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             image = import_image(api)
             assert await create_vm(api, scsi0=f"local-lvm:0,import-from={image}", agent="1") == "OK"
             found = volume(api, "local-lvm:vm-500-disk-0")
@@ -113,7 +113,7 @@ def test_a_disk_can_be_imported_from_an_image() -> None:
 
 def test_a_second_vm_of_the_same_number_is_refused_at_once_even_while_the_first_is_made() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(VM, vmid=500)
             again = await api.post("/nodes/pve2/qemu", vmid=500)
             container = await api.post(CT, vmid=102, ostemplate=TEMPLATE)
@@ -150,7 +150,7 @@ def _refusal(reply: Reply) -> Any:
 )  # fmt: skip
 def test_refused_before_the_task(given: dict[str, str], refused: Any) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert _refusal(await api.post(VM, vmid=500, **given)) == refused
             assert 500 not in api.cluster.world.guests
 
@@ -173,7 +173,7 @@ def test_refused_before_the_task(given: dict[str, str], refused: Any) -> None:
 )  # fmt: skip
 def test_fails_inside_the_task_and_leaves_nothing_behind(given: dict[str, str], failed: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert await create_vm(api, scsi5="local-lvm:1", **given) == f"unable to create VM 500 - {failed}"
             assert 500 not in api.cluster.world.guests
             assert list(at_rest(api.cluster.world)) == []
@@ -183,7 +183,7 @@ def test_fails_inside_the_task_and_leaves_nothing_behind(given: dict[str, str], 
 
 def test_a_storage_that_reserves_space_runs_out() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             del api.cluster.world.storages["tank"].config["sparse"]
             failed = await create_vm(api, scsi0="tank:90000")
             assert failed == "unable to create VM 500 - zfs error: cannot create 'tank/vm/vm-500-disk-0': out of space"
@@ -194,7 +194,7 @@ def test_a_storage_that_reserves_space_runs_out() -> None:
 
 def test_a_cancelled_creation_leaves_nothing_behind() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             started = await api.post(VM, vmid=500, scsi0="local-lvm:1", scsi1="local-lvm:1")
             await api.clock.advance(1.0)
             await api.delete(f"/nodes/pve1/tasks/{quote(started.data, safe='')}")
@@ -208,7 +208,7 @@ def test_a_cancelled_creation_leaves_nothing_behind() -> None:
 
 def test_a_new_guest_can_start_join_a_pool_and_be_managed() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             made = await api.post(VM, vmid=500, pool="lab", start=1, net0="virtio,bridge=vmbr0")
             await api.clock.advance(30.0)
             world = api.cluster.world
@@ -229,11 +229,11 @@ def test_a_new_guest_can_start_join_a_pool_and_be_managed() -> None:
 )
 def test_an_unknown_bridge_passes_creation_and_fails_at_the_start(kind: str, model: str, result: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             create = create_vm if kind == "qemu" else create_container
             assert await create(api, net0=f"{model},bridge=vmbr9") == "OK"
             started = await api.post(f"/nodes/pve1/{kind}/500/status/start")
-            assert await api.finished(started) == result
+            assert await api.finish_task(started) == result
             assert log_of(api, started)[0].removeprefix("TASK ERROR: ") == "bridge 'vmbr9' does not exist"
             assert not api.cluster.world.guests[500].running
 
@@ -242,7 +242,7 @@ def test_an_unknown_bridge_passes_creation_and_fails_at_the_start(kind: str, mod
 
 def test_the_rights_of_a_user_decide_what_a_new_vm_may_have() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             eve = user(api)
             nothing = await eve.post(VM, vmid=500)
             access = api.cluster.world.access
@@ -266,7 +266,7 @@ def test_the_rights_of_a_user_decide_what_a_new_vm_may_have() -> None:
 
 def test_rights_on_a_pool_are_enough_for_a_vm_inside_it() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             eve = user(api, ("/pool/lab", "PVEVMAdmin"))
             outside = await eve.post(VM, vmid=500, memory=512)
             inside = await eve.post(VM, vmid=500, memory=512, pool="lab")
@@ -277,7 +277,7 @@ def test_rights_on_a_pool_are_enough_for_a_vm_inside_it() -> None:
 
 def test_a_container_is_stored_with_everything_pve_adds() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             done = await create_container(
                 api, mp0="local-lvm:2,mp=/data,backup=1", net0="name=eth0,bridge=vmbr0,ip=10.0.0.5/24",
                 hostname="ct", tags="b a", description="hello", password="secret123", features="nesting=1",
@@ -301,7 +301,7 @@ def test_a_container_is_stored_with_everything_pve_adds() -> None:
 
 def test_a_container_on_zfs_gets_a_subvolume() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert await create_container(api, rootfs="tank:8") == "OK"
             assert (await config(api, f"{CT}/500"))["rootfs"] == "tank:subvol-500-disk-0,size=8G"
 
@@ -310,9 +310,9 @@ def test_a_container_on_zfs_gets_a_subvolume() -> None:
 
 def test_a_missing_template_fails_in_the_task() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             made = await api.post(CT, vmid=500, ostemplate="local:vztmpl/nope.tar.zst", rootfs="local-lvm:1")
-            failed = await api.finished(made)
+            failed = await api.finish_task(made)
             assert failed == "unable to create CT 500 - volume 'local:vztmpl/nope.tar.zst' does not exist"
             assert log_of(api, made)[-2] == "volume 'local:vztmpl/nope.tar.zst' does not exist"
             assert list(at_rest(api.cluster.world)) == []
@@ -336,7 +336,7 @@ def test_a_missing_template_fails_in_the_task() -> None:
 )  # fmt: skip
 def test_containers_refused_before_the_task(given: dict[str, str], refused: Any) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(CT, vmid=500, **{"ostemplate": TEMPLATE, **given})
             assert _refusal(reply) == refused
 
@@ -345,7 +345,7 @@ def test_containers_refused_before_the_task(given: dict[str, str], refused: Any)
 
 def test_a_privileged_container_needs_the_right_to_change_the_host() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             eve = user(api, ("/vms", "PVEVMAdmin"), ("/storage", "PVEDatastoreAdmin"))
             refused = await eve.post(CT, vmid=500, ostemplate=TEMPLATE, rootfs="local-lvm:1", unprivileged=0)
             assert refused.reason == "Permission check failed (/, Sys.Modify)"

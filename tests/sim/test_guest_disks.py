@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.sim.api_client import Reply, run, simulated_api
 from tests.sim.consistency import at_rest
-from tests.sim.guest_work import CT, VM, config, create_container, create_vm, log_of, put, user, volume
-from tests.sim.talking import Reply, run, talking
+from tests.sim.guest_steps import CT, VM, config, create_container, create_vm, log_of, put, user, volume
 
 _TEST_VM = f"{VM}/108"
 
@@ -19,14 +19,14 @@ def _refusal(reply: Reply) -> Any:
 
 def test_a_disk_of_a_vm_grows_by_or_to_a_size() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await create_vm(api, scsi0="nas:1,format=qcow2")
             grown = await put(api, f"{VM}/500/resize", disk="scsi0", size="+1G")
-            assert await api.finished(grown) == "OK"
+            assert await api.finish_task(grown) == "OK"
             assert log_of(api, grown) == ["Image resized.", "TASK OK"]
             assert (await config(api, f"{VM}/500"))["scsi0"] == "nas:500/vm-500-disk-0.qcow2,size=2G"
             same = await put(api, f"{VM}/500/resize", disk="scsi0", size="2G")
-            assert await api.finished(same) == "OK"
+            assert await api.finish_task(same) == "OK"
             found = volume(api, "nas:500/vm-500-disk-0.qcow2")
             assert found is not None
             assert found.size == 2 * 1024**3
@@ -46,21 +46,21 @@ def test_a_disk_of_a_vm_grows_by_or_to_a_size() -> None:
 )
 def test_resizing_a_vm_fails_inside_the_task(vmid: int, disk: str, size: str, failed: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await put(api, f"{VM}/{vmid}/resize", disk=disk, size=size)
-            assert await api.finished(reply) == failed
+            assert await api.finish_task(reply) == failed
 
     run(scenario())
 
 
 def test_a_disk_grows_only_where_the_storage_has_room() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             del api.cluster.world.storages["tank"].config["sparse"]
             await create_vm(api, scsi0="tank:1")
             reply = await put(api, f"{VM}/500/resize", disk="scsi0", size="+90000G")
             full = "zfs error: cannot set property for 'tank/vm/vm-500-disk-0': size is greater than available space"
-            assert await api.finished(reply) == full
+            assert await api.finish_task(reply) == full
             assert (await config(api, f"{VM}/500"))["scsi0"] == "tank:vm-500-disk-0,size=1G"
 
     run(scenario())
@@ -68,7 +68,7 @@ def test_a_disk_grows_only_where_the_storage_has_room() -> None:
 
 def test_a_container_refuses_at_once_and_grows_in_a_task() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = f"{CT}/200/resize"
             smaller = await put(api, path, disk="rootfs", size="1G")
             equal = await put(api, path, disk="rootfs", size="8G")
@@ -77,7 +77,7 @@ def test_a_container_refuses_at_once_and_grows_in_a_task() -> None:
             assert smaller.reason == "unable to shrink disk size"
             assert equal.reason == "disk is already at specified size"
             assert (absent.reason, set(absent.errors)) == ("format error", {"mp", "volume"})
-            assert await api.finished(grown) == "OK"
+            assert await api.finish_task(grown) == "OK"
             assert (await config(api, f"{CT}/200"))["rootfs"] == "local-lvm:vm-200-disk-0,size=9G"
 
     run(scenario())
@@ -86,10 +86,10 @@ def test_a_container_refuses_at_once_and_grows_in_a_task() -> None:
 @pytest.mark.parametrize(("delete", "kept"), [(0, True), (1, False)])
 def test_a_disk_moves_to_another_storage(delete: int, kept: bool) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await create_vm(api, scsi0="local-lvm:2,ssd=1")
             moved = await api.post(f"{VM}/500/move_disk", disk="scsi0", storage="nas", format="qcow2", delete=delete)
-            assert await api.finished(moved) == "OK"
+            assert await api.finish_task(moved) == "OK"
             stored = await config(api, f"{VM}/500")
             assert ":qmmove:500:" in moved.data
             assert stored["scsi0"] == "nas:500/vm-500-disk-0.qcow2,size=2G,ssd=1"
@@ -116,7 +116,7 @@ def test_a_disk_moves_to_another_storage(delete: int, kept: bool) -> None:
 )  # fmt: skip
 def test_moves_that_are_refused(vmid: int, given: dict[str, str], refused: Any) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert _refusal(await api.post(f"{VM}/{vmid}/move_disk", **given)) == refused
 
     run(scenario())
@@ -124,7 +124,7 @@ def test_moves_that_are_refused(vmid: int, given: dict[str, str], refused: Any) 
 
 def test_an_interrupted_move_leaves_the_old_disk_alone() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await create_vm(api, scsi0="local-lvm:2")
             moved = await api.post(f"{VM}/500/move_disk", disk="scsi0", storage="nas", delete=1)
             await api.clock.advance(0.5)
@@ -138,12 +138,12 @@ def test_an_interrupted_move_leaves_the_old_disk_alone() -> None:
 
 def test_a_disk_can_be_handed_to_another_vm() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await create_vm(api, 500, scsi0="local-lvm:1", scsi1="local-lvm:2")
             await create_vm(api, 501, scsi0="local-lvm:1")
             given = {"disk": "scsi1", "target-vmid": "501", "target-disk": "scsi4"}
             moved = await api.post(f"{VM}/500/move_disk", **given)
-            assert await api.finished(moved) == "OK"
+            assert await api.finish_task(moved) == "OK"
             assert "scsi1" not in await config(api, f"{VM}/500")
             assert (await config(api, f"{VM}/501"))["scsi4"] == "local-lvm:vm-501-disk-1,size=2G"
             assert list(at_rest(api.cluster.world)) == []
@@ -153,10 +153,10 @@ def test_a_disk_can_be_handed_to_another_vm() -> None:
 
 def test_a_volume_of_a_stopped_container_moves() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await create_container(api)
             moved = await api.post(f"{CT}/500/move_volume", volume="rootfs", storage="tank", delete=1)
-            assert await api.finished(moved) == "OK"
+            assert await api.finish_task(moved) == "OK"
             assert (await config(api, f"{CT}/500"))["rootfs"] == "tank:subvol-500-disk-0,size=4G"
             running = await api.post(f"{CT}/200/move_volume", volume="rootfs", storage="tank")
             assert running.reason == "cannot move volumes of a running container"
@@ -167,7 +167,7 @@ def test_a_volume_of_a_stopped_container_moves() -> None:
 
 def test_moving_needs_space_rights_on_the_target() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             eve = user(api, ("/vms/108", "PVEVMAdmin"))
             reply = await eve.post(f"{_TEST_VM}/move_disk", disk="scsi0", storage="nas")
             assert reply.reason == "Permission check failed (/storage/nas, Datastore.AllocateSpace)"

@@ -10,9 +10,9 @@ import pytest
 from quorate.sim.cluster.option_routes import Datacenter
 from quorate.sim.cluster.replication_routes import Replication, ReplicationJob
 from quorate.sim.guests.guest import Guest
+from tests.sim.api_client import Api, Reply, run, simulated_api
 from tests.sim.consistency import at_rest
-from tests.sim.guest_work import CT, VM, config, create_container, create_vm, pending, put, role, user, volume
-from tests.sim.talking import Api, Reply, run, talking
+from tests.sim.guest_steps import CT, VM, config, create_container, create_vm, pending, put, role, user, volume
 
 _TEST_VM = f"{VM}/108"  # stopped, one disk on local-lvm
 _HOME = f"{VM}/101"  # running
@@ -29,7 +29,7 @@ def _refusal(reply: Reply) -> Any:
 
 def test_a_stopped_vm_takes_everything_at_once() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             before = (await config(api, _TEST_VM))["digest"]
             reply = await put(api, f"{_TEST_VM}/config", memory=4096, cores=3, description="new ", tags="B;a b")
             stored = await config(api, _TEST_VM)
@@ -44,7 +44,7 @@ def test_a_stopped_vm_takes_everything_at_once() -> None:
 
 def test_a_running_vm_keeps_what_it_cannot_change_pending_until_it_was_off() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await put(api, f"{_HOME}/config", memory=8192, name="new-name", delete="agent")
             waiting = await pending(api, _HOME)
             assert waiting["memory"] == {"key": "memory", "value": "4096", "pending": "8192"}
@@ -62,7 +62,7 @@ def test_a_running_vm_keeps_what_it_cannot_change_pending_until_it_was_off() -> 
 
 def test_a_pending_change_can_be_reverted() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await put(api, f"{_HOME}/config", memory=8192, delete="agent")
             reply = await put(api, f"{_HOME}/config", revert="memory,agent")
             assert reply.status == 200
@@ -90,7 +90,7 @@ def test_a_pending_change_can_be_reverted() -> None:
 )
 def test_hotplug_decides_what_a_running_vm_takes(given: dict[str, str], waits: bool) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await put(api, f"{_HOME}/config", **given)
             waiting = set(await pending(api, _HOME)) - {"boot"}
             assert reply.status == 200, reply.text
@@ -101,7 +101,7 @@ def test_hotplug_decides_what_a_running_vm_takes(given: dict[str, str], waits: b
 
 def test_without_hotplug_everything_waits() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await put(api, f"{_HOME}/config", hotplug="0")
             await put(api, f"{_HOME}/config", scsi1="nas:1", net1="virtio,bridge=vmbr0")
             assert set(await pending(api, _HOME)) == {"scsi1", "net1"}
@@ -116,7 +116,7 @@ def test_without_hotplug_everything_waits() -> None:
 
 def test_a_bridge_that_is_not_there_cannot_be_plugged_in() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await put(api, f"{_HOME}/config", net1="virtio,bridge=vmbr9")
             assert reply.errors == {"net1": "hotplug problem - bridge 'vmbr9' does not exist\n"}
 
@@ -125,7 +125,7 @@ def test_a_bridge_that_is_not_there_cannot_be_plugged_in() -> None:
 
 def test_a_detached_disk_stays_unused_until_it_is_destroyed() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await put(api, f"{_TEST_VM}/config", scsi1="local-lvm:0.2,cache=writeback")
             added = (await config(api, _TEST_VM))["scsi1"]
             await put(api, f"{_TEST_VM}/config", delete="scsi1")
@@ -144,7 +144,7 @@ def test_a_detached_disk_stays_unused_until_it_is_destroyed() -> None:
 
 def test_force_removes_the_disk_together_with_the_drive() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await put(api, f"{_TEST_VM}/config", scsi1="local-lvm:1")
             await put(api, f"{_TEST_VM}/unlink", idlist="scsi1", force=1)
             stored = await config(api, _TEST_VM)
@@ -157,7 +157,7 @@ def test_force_removes_the_disk_together_with_the_drive() -> None:
 
 def test_a_disk_that_a_snapshot_needs_is_not_destroyed() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await put(api, f"{_TEST_VM}/config", delete="scsi0")
             reply = await put(api, f"{_TEST_VM}/config", delete="unused0")
             assert reply.reason == "unable to delete 'local-lvm:vm-108-disk-0' - volume is still in use (snapshot?)"
@@ -167,7 +167,7 @@ def test_a_disk_that_a_snapshot_needs_is_not_destroyed() -> None:
 
 def test_a_replaced_disk_stays_unused_and_can_come_back() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await put(api, f"{_TEST_VM}/config", scsi0="local-lvm:1")
             stored = await config(api, _TEST_VM)
             assert stored["scsi0"] == "local-lvm:vm-108-disk-1,size=1G"
@@ -180,7 +180,7 @@ def test_a_replaced_disk_stays_unused_and_can_come_back() -> None:
 
 def test_the_boot_order_follows_the_drives() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await put(api, f"{_TEST_VM}/config", ide2="none,media=cdrom")
             with_cdrom = (await config(api, _TEST_VM))["boot"]
             await put(api, f"{_TEST_VM}/config", delete="scsi0")
@@ -195,10 +195,10 @@ def test_the_boot_order_follows_the_drives() -> None:
 
 def test_the_asynchronous_way_gives_a_task_or_waits_for_it() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{_TEST_VM}/config", cores=2, cipassword="secret123")
             assert ":qmconfig:108:" in reply.data
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             log = [row["t"] for row in (await api.log(reply.data)).data]
             assert log[0] == "update VM 108: -cipassword <hidden> -cores 2"
             assert (await config(api, _TEST_VM))["cipassword"] == "**********"
@@ -234,7 +234,7 @@ def test_the_asynchronous_way_gives_a_task_or_waits_for_it() -> None:
 )  # fmt: skip
 def test_changes_of_a_vm_that_are_refused(given: dict[str, str], refused: Any) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             before = await config(api, _TEST_VM)
             assert _refusal(await put(api, f"{_TEST_VM}/config", **given)) == refused
             assert await config(api, _TEST_VM) == before
@@ -245,7 +245,7 @@ def test_changes_of_a_vm_that_are_refused(given: dict[str, str], refused: Any) -
 
 def test_unset_options_can_be_deleted_without_effect() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await put(api, f"{_TEST_VM}/config", delete="vga")).body == {"data": None}
 
     run(scenario())
@@ -253,7 +253,7 @@ def test_unset_options_can_be_deleted_without_effect() -> None:
 
 def test_locks_missing_guests_and_protection() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             api.cluster.faults.lock(108, "backup")
             locked = await put(api, f"{_TEST_VM}/config", memory=512)
             api.cluster.faults.lock(200, "backup")
@@ -283,7 +283,7 @@ def test_locks_missing_guests_and_protection() -> None:
 )
 def test_every_option_has_its_privilege(privilege: str, given: dict[str, str]) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             other = "VM.Config.Memory" if privilege == "VM.Config.CPU" else "VM.Config.CPU"
             eve = user(api, ("/vms/108", role(api, "Other", other)))
             refused = await put(eve, f"{_TEST_VM}/config", **given)
@@ -297,7 +297,7 @@ def test_every_option_has_its_privilege(privilege: str, given: dict[str, str]) -
 
 def test_a_running_container_takes_memory_and_network_at_once() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await put(
                 api, f"{_PIHOLE}/config", memory=768, description="hello", net1="name=eth1,bridge=vmbr0,ip=dhcp"
             )
@@ -312,7 +312,7 @@ def test_a_running_container_takes_memory_and_network_at_once() -> None:
 
 def test_a_running_container_waits_with_the_rest() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await put(api, f"{_PIHOLE}/config", features="nesting=1,keyctl=0", tty=1)
             await put(api, f"{_PIHOLE}/config", mp0="local-lvm:1,mp=/data")
             assert set(await pending(api, _PIHOLE)) == {"tty"} | (
@@ -325,7 +325,7 @@ def test_a_running_container_waits_with_the_rest() -> None:
 
 def test_a_removed_mount_point_leaves_its_volume_unused() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await create_container(api, mp0="local-lvm:1,mp=/data")
             await put(api, f"{CT}/500/config", delete="mp0")
             stored = await config(api, f"{CT}/500")
@@ -353,7 +353,7 @@ def test_a_removed_mount_point_leaves_its_volume_unused() -> None:
 )  # fmt: skip
 def test_changes_of_a_container_that_are_refused(given: dict[str, str], refused: Any) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert _refusal(await put(api, f"{_PIHOLE}/config", **given)) == refused
             assert list(at_rest(api.cluster.world)) == []
 
@@ -362,7 +362,7 @@ def test_changes_of_a_container_that_are_refused(given: dict[str, str], refused:
 
 def test_a_disc_gives_an_empty_vm_something_to_boot() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await create_vm(api, scsi0="local-lvm:1")
             assert not _guest(api, 500).system.obeys_shutdown
             await put(api, f"{VM}/500/config", ide2="local:iso/debian-13.1.0-amd64-netinst.iso,media=cdrom")
@@ -373,7 +373,7 @@ def test_a_disc_gives_an_empty_vm_something_to_boot() -> None:
 
 def test_waiting_for_the_task_gives_nothing_its_error_or_its_upid() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
 
             async def waited(**params: Any) -> Reply:
                 call = asyncio.ensure_future(api.post(f"{_TEST_VM}/config", background_delay=5, **params))
@@ -395,7 +395,7 @@ def test_waiting_for_the_task_gives_nothing_its_error_or_its_upid() -> None:
 
 def test_registered_tags_are_for_administrators() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             api.cluster.world.part(Datacenter).options["registered-tags"] = "billing"
             eve = user(api, ("/vms/108", "PVEVMAdmin"))
             refused = await put(eve, f"{_TEST_VM}/config", tags="lab;billing")
@@ -408,11 +408,11 @@ def test_registered_tags_are_for_administrators() -> None:
 
 def test_a_cloudinit_drive_that_left_while_the_vm_ran_can_be_made_again() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await create_vm(api, ide2="local-lvm:cloudinit", net0="virtio,bridge=vmbr0")
-            await api.finished(await api.post(f"{VM}/500/status/start"))
+            await api.finish_task(await api.post(f"{VM}/500/status/start"))
             await put(api, f"{VM}/500/config", delete="ide2")
-            await api.finished(await api.post(f"{VM}/500/status/stop"))
+            await api.finish_task(await api.post(f"{VM}/500/status/stop"))
             again = await put(api, f"{VM}/500/config", ide2="local-lvm:cloudinit")
             stored = await config(api, f"{VM}/500")
             assert again.status == 200, again.text
@@ -425,7 +425,7 @@ def test_a_cloudinit_drive_that_left_while_the_vm_ran_can_be_made_again() -> Non
 
 def test_a_replicated_vm_takes_only_disks_that_can_be_replicated() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = "/nodes/pve1/qemu/102"
             api.cluster.world.part(Replication).add(ReplicationJob("102-0", 102, "pve2"))
             refused = await put(api, f"{path}/config", scsi1="local-lvm:1")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.api_client import Api, run, simulated_api
 from tests.sim.consistency import at_rest
-from tests.sim.talking import Api, run, talking
 
 RESOURCES = "/cluster/ha/resources"
 RULES = "/cluster/ha/rules"
@@ -19,7 +19,7 @@ async def state_of(api: Api, sid: str) -> str:
 
 def test_a_new_resource_is_queued_and_then_started() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post(RESOURCES, sid="vm:108", state="started")).data is None
             assert await state_of(api, "vm:108") == "queued"
             listed = (await api.get(f"{RESOURCES}/vm:108")).data
@@ -35,7 +35,7 @@ def test_a_new_resource_is_queued_and_then_started() -> None:
 
 def test_power_actions_become_wishes() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{MANAGED}/status/shutdown")
             assert ":hastop:101:" in reply.data
             await api.clock.advance(1)
@@ -53,7 +53,7 @@ def test_power_actions_become_wishes() -> None:
 
 def test_a_guest_that_falls_over_is_started_again() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             api.cluster.world.guests[101].stop_running()
             await api.clock.advance(30)
             assert api.cluster.world.guests[101].running
@@ -63,7 +63,7 @@ def test_a_guest_that_falls_over_is_started_again() -> None:
 
 def test_migration_of_a_managed_guest_is_a_request() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{MANAGED}/migrate", target="pve2", online=1)
             assert ":hamigrate:101:" in reply.data
             await api.clock.advance(1)
@@ -84,7 +84,7 @@ def test_migration_of_a_managed_guest_is_a_request() -> None:
 
 def test_a_start_that_fails_again_and_again_ends_in_error() -> None:
     async def scenario() -> None:
-        async with talking(faults=["task-fails:qmstart:no such bridge"]) as api:
+        async with simulated_api(faults=["task-fails:qmstart:no such bridge"]) as api:
             await api.post(RESOURCES, sid="vm:108", max_restart=1)
             await api.clock.advance(60)
             assert await state_of(api, "vm:108") == "error"
@@ -99,7 +99,7 @@ def test_a_start_that_fails_again_and_again_ends_in_error() -> None:
 
 def test_a_guest_of_a_dead_node_is_recovered_elsewhere() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             api.cluster.faults.set_online("pve1", online=False)
             await api.clock.advance(10)
             assert await state_of(api, "vm:101") == "fence"
@@ -114,7 +114,7 @@ def test_a_guest_of_a_dead_node_is_recovered_elsewhere() -> None:
 
 def test_ignored_resources_are_left_alone() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.put(f"{RESOURCES}/vm:101", state="ignored")
             assert ":qmstop:101:" in (await api.post(f"{MANAGED}/status/stop")).data
             await api.clock.advance(60)
@@ -134,7 +134,7 @@ def test_ignored_resources_are_left_alone() -> None:
 )
 def test_resources_that_cannot_be_made(sid: str, text: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(RESOURCES, sid=sid)
             assert (reply.status, reply.reason) == (500, text)
 
@@ -143,7 +143,7 @@ def test_resources_that_cannot_be_made(sid: str, text: str) -> None:
 
 def test_unknown_resources() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get(f"{RESOURCES}/vm:999")).reason == "no such resource 'vm:999'"
             assert (await api.delete(f"{RESOURCES}/vm:100")).reason == "cannot delete service 'vm:100', not HA managed!"
             assert (await api.put(f"{RESOURCES}/vm:100", comment="x")).reason == (
@@ -155,7 +155,7 @@ def test_unknown_resources() -> None:
 
 def test_a_deleted_resource_leaves_the_guest_as_it_is() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.delete(f"{RESOURCES}/vm:101")).data is None
             assert (await api.get(RESOURCES)).data == []
             assert (await api.get(f"{MANAGED}/status/current")).data["ha"] == {"managed": 0}
@@ -166,7 +166,7 @@ def test_a_deleted_resource_leaves_the_guest_as_it_is() -> None:
 
 def test_a_node_rule_brings_a_resource_to_its_node() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             options = {"rule": "home", "type": "node-affinity", "resources": "vm:101", "nodes": "pve3:2,pve2:1"}
             assert (await api.post(RULES, **options)).data is None
             rule = (await api.get(f"{RULES}/home")).data
@@ -184,7 +184,7 @@ def test_a_node_rule_brings_a_resource_to_its_node() -> None:
 
 def test_resources_that_must_be_apart_block_each_other() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(RESOURCES, sid="ct:203", state="started")
             rule = {"rule": "apart", "type": "resource-affinity", "affinity": "negative"}
             assert (await api.post(RULES, resources="vm:101,ct:203", **rule)).data is None
@@ -194,7 +194,7 @@ def test_resources_that_must_be_apart_block_each_other() -> None:
             assert "pve2" not in found["allowed_nodes"]
             assert found["not_allowed_nodes"]["pve2"]["blocking-ha-resources"][0]["sid"] == "ct:203"
             reply = await api.post(f"{MANAGED}/migrate", target="pve2", online=1)
-            assert await api.finished(reply) == "command 'ha-manager migrate vm:101 pve2' failed: exit code 255"
+            assert await api.finish_task(reply) == "command 'ha-manager migrate vm:101 pve2' failed: exit code 255"
             assert api.cluster.world.guests[101].node == "pve1"
 
     run(scenario())
@@ -215,7 +215,7 @@ def test_resources_that_must_be_apart_block_each_other() -> None:
 )
 def test_rules_that_cannot_be_made(options: dict[str, str], text: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(RULES, rule="r1", **options)
             assert (reply.status, reply.reason) == (500, text)
 
@@ -224,7 +224,7 @@ def test_rules_that_cannot_be_made(options: dict[str, str], text: str) -> None:
 
 def test_groups_are_history_in_pve_9() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get("/cluster/ha/groups")).reason == (
                 "cannot index groups: ha groups have been migrated to rules"
             )
@@ -240,7 +240,7 @@ def test_groups_are_history_in_pve_9() -> None:
 
 def test_groups_work_in_pve_8() -> None:
     async def scenario() -> None:
-        async with talking(version="8.4.14") as api:
+        async with simulated_api(version="8.4.14") as api:
             assert (await api.post("/cluster/ha/groups", group="g1", nodes="pve2", restricted=1)).data is None
             assert (await api.get("/cluster/ha/groups/g1")).data["nodes"] == "pve2"
             assert (await api.put(f"{RESOURCES}/vm:101", group="nope")).reason == "HA group 'nope' does not exist"
@@ -255,7 +255,7 @@ def test_groups_work_in_pve_8() -> None:
 
 def test_the_status_shows_the_manager_at_work() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             rows = {row["id"]: row for row in (await api.get("/cluster/ha/status/current")).data}
             assert set(rows) == {
                 "quorum", "master", "fencing", "lrm:pve1", "lrm:pve2", "lrm:pve3", "service:vm:101",
@@ -274,7 +274,7 @@ def test_the_status_shows_the_manager_at_work() -> None:
 
 def test_a_disarmed_manager_does_nothing() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/cluster/ha/status/disarm-ha", **{"resource-mode": "freeze"})
             api.cluster.world.guests[101].stop_running()
             await api.clock.advance(60)
@@ -288,12 +288,12 @@ def test_a_disarmed_manager_does_nothing() -> None:
 
 def test_a_purged_guest_leaves_its_rules() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(RESOURCES, sid="vm:108", state="stopped")
             await api.post(RULES, rule="r1", type="node-affinity", resources="vm:101,vm:108", nodes="pve1")
             used = await api.delete("/nodes/pve1/qemu/108")
             assert used.reason == "unable to remove VM 108 - used in HA resources and purge parameter not set."
-            assert await api.finished(await api.delete("/nodes/pve1/qemu/108?purge=1")) == "OK"
+            assert await api.finish_task(await api.delete("/nodes/pve1/qemu/108?purge=1")) == "OK"
             assert (await api.get(f"{RULES}/r1")).data["resources"] == "vm:101"
             assert [row["sid"] for row in (await api.get(RESOURCES)).data] == ["vm:101"]
 

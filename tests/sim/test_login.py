@@ -9,7 +9,7 @@ import pytest
 
 from quorate.sim.access.login_routes import _code
 from quorate.sim.clock import ManualClock
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from tests.sim.talking import run, talking
 )
 def test_bad_credentials_get_an_empty_401(header, reason):
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             headers = {} if header is None else {"Authorization": header}
             reply = await api.as_nobody(**headers).get("/version")
             assert (reply.status, reply.reason, reply.text) == (401, reason, "")
@@ -37,7 +37,7 @@ def test_bad_credentials_get_an_empty_401(header, reason):
 
 def test_before_9_1_5_the_reason_says_what_was_wrong() -> None:
     async def scenario() -> None:
-        async with talking(version="8.4.1") as api:
+        async with simulated_api(version="8.4.1") as api:
             reply = await api.as_nobody(Authorization="PVEAPIToken=root@pam!quorate=wrong").get("/version")
             assert reply.reason == "invalid token value!"
 
@@ -58,7 +58,7 @@ def test_a_refused_login_takes_three_seconds_on_the_clock() -> None:
 
     async def scenario() -> None:
         clock = NotedClock()
-        async with talking(clock=clock, auth_delay=3.0) as api:
+        async with simulated_api(clock=clock, auth_delay=3.0) as api:
             assert (await api.as_nobody().get("/version")).status == 401
             wrong = await api.as_nobody().post("/access/ticket", username="root@pam", password="wrong")
             assert wrong.status == 401
@@ -69,7 +69,7 @@ def test_a_refused_login_takes_three_seconds_on_the_clock() -> None:
 
 def test_a_ticket_lets_a_user_read_and_with_the_csrf_token_change() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             root = await api.as_user("root@pam", "simulated-root")
             assert (await root.get("/version")).status == 200
             assert (await root.post("/nodes/pve1/qemu/108/status/start")).status == 200
@@ -85,7 +85,7 @@ def test_a_ticket_lets_a_user_read_and_with_the_csrf_token_change() -> None:
 
 def test_a_ticket_lives_two_hours_and_can_be_renewed_with_itself() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             login = (await api.as_nobody().post("/access/ticket", username="root@pam", password="simulated-root")).data
             cookie = api.as_nobody(Cookie=f"PVEAuthCookie={quote(login['ticket'], safe='')}")
             await api.clock.advance(7000)
@@ -102,7 +102,7 @@ def test_a_ticket_lives_two_hours_and_can_be_renewed_with_itself() -> None:
 
 def test_the_ticket_tells_what_the_user_may_do() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             login = (await api.as_nobody().post("/access/ticket", username="root@pam", password="simulated-root")).data
             assert login["clustername"] == "homelab"
             await api.post("/access/users", userid="eve@pve", password="eve-password")
@@ -121,7 +121,7 @@ def test_the_ticket_tells_what_the_user_may_do() -> None:
 )
 def test_a_wrong_password_gets_a_401_with_a_body(username, password):
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.as_nobody().post("/access/ticket", username=username, password=password)
             assert (reply.status, reply.reason) == (401, "authentication failure")
             assert reply.body == {"data": None, "message": "authentication failure\n"}
@@ -131,7 +131,7 @@ def test_a_wrong_password_gets_a_401_with_a_body(username, password):
 
 def test_the_realm_may_be_given_beside_the_name() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.as_nobody().post(
                 "/access/ticket", username="bob", realm="pve", password="bob-looks-around"
             )
@@ -142,7 +142,7 @@ def test_the_realm_may_be_given_beside_the_name() -> None:
 
 def test_a_token_cannot_ask_for_a_ticket() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post("/access/ticket", username="root@pam", password="simulated-root")
             assert reply.status == 403
             expected = "Permission check failed (URI '/access/ticket' not available with API token, need proper ticket."
@@ -153,7 +153,7 @@ def test_a_token_cannot_ask_for_a_ticket() -> None:
 
 def test_expired_tokens_and_tokens_of_disabled_users_are_refused() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             alice = api.as_token("alice@pve!cli")
             assert (await alice.get("/version")).status == 200
             api.cluster.world.access.users["alice@pve"].tokens["cli"].expire = 1000
@@ -167,7 +167,7 @@ def test_expired_tokens_and_tokens_of_disabled_users_are_refused() -> None:
 
 def test_realms_can_be_read_without_login() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             realms = (await api.as_nobody().get("/access/domains")).data
             assert [realm["realm"] for realm in realms] == ["pam", "pve"]
 
@@ -176,7 +176,7 @@ def test_realms_can_be_read_without_login() -> None:
 
 def test_a_second_factor_makes_a_login_two_steps() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             root = await api.as_user("root@pam", "simulated-root")
             keys = (await root.post("/access/tfa/alice@pve", type="recovery")).data["recovery"]
             assert (await root.post("/access/tfa/alice@pve", type="recovery")).status == 500
@@ -203,7 +203,7 @@ def test_a_second_factor_makes_a_login_two_steps() -> None:
 
 def test_a_totp_is_only_added_with_its_current_code() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             bob = await api.as_user("bob@pve", "bob-looks-around")
             totp = {"type": "totp", "totp": f"otpauth://totp/x?secret={b32encode(b'k' * 20).decode()}"}
             own = {**totp, "description": "phone", "password": "bob-looks-around"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.api_client import Api, run, simulated_api
 from tests.sim.consistency import at_rest
-from tests.sim.talking import Api, run, talking
 
 STOPPED = "/nodes/pve2/qemu/107"  # on local-lvm
 RUNNING = "/nodes/pve2/qemu/104"  # on local-lvm
@@ -13,7 +13,7 @@ CT = "/nodes/pve3/lxc/204"  # running, on local-lvm
 
 
 async def migrate(api: Api, guest: str, target: str, **options: object) -> str:
-    return await api.finished(await api.post(f"{guest}/migrate", target=target, **options))
+    return await api.finish_task(await api.post(f"{guest}/migrate", target=target, **options))
 
 
 async def log_of(api: Api, upid: str) -> str:
@@ -22,7 +22,7 @@ async def log_of(api: Api, upid: str) -> str:
 
 def test_a_stopped_vm_takes_its_local_disks_along() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             world = api.cluster.world
             assert await migrate(api, STOPPED, "pve3") == "OK"
             assert (await api.get("/nodes/pve3/qemu/107/config")).data["scsi0"].startswith("local-lvm:vm-107-disk-0,")
@@ -38,7 +38,7 @@ def test_a_stopped_vm_takes_its_local_disks_along() -> None:
 
 def test_a_running_vm_goes_on_running_there() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             guest = api.cluster.world.guests[104]
             since, pending = guest.started_at, dict(guest.pending)
             assert await migrate(api, RUNNING, "pve3", **{"online": 1, "with-local-disks": 1}) == "OK"
@@ -51,9 +51,9 @@ def test_a_running_vm_goes_on_running_there() -> None:
 
 def test_local_disks_of_a_running_vm_need_to_be_asked_for() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{RUNNING}/migrate", target="pve3", online=1)
-            assert await api.finished(reply) == "migration aborted"
+            assert await api.finish_task(reply) == "migration aborted"
             log = await log_of(api, reply.data)
             assert "can't live migrate attached local disks without with-local-disks option" in log
             assert api.cluster.world.guests[104].node == "pve2"
@@ -64,7 +64,7 @@ def test_local_disks_of_a_running_vm_need_to_be_asked_for() -> None:
 
 def test_disks_can_go_to_another_storage() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert await migrate(api, STOPPED, "pve3", targetstorage="nas") == "OK"
             assert (await api.get("/nodes/pve3/qemu/107/config")).data["scsi0"].startswith("nas:107/vm-107-disk-0.raw,")
             assert not list(at_rest(api.cluster.world))
@@ -74,7 +74,7 @@ def test_disks_can_go_to_another_storage() -> None:
 
 def test_a_shared_disk_stays_where_it_is() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             world = api.cluster.world
             world.ha.clear()
             before = world.guests[101].config["scsi0"]
@@ -87,9 +87,9 @@ def test_a_shared_disk_stays_where_it_is() -> None:
 
 def test_snapshots_on_thin_volumes_cannot_move() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post("/nodes/pve1/qemu/108/migrate", target="pve2")
-            assert await api.finished(reply) == "migration aborted"
+            assert await api.finish_task(reply) == "migration aborted"
             assert "non-migratable snapshot exists" in await log_of(api, reply.data)
 
     run(scenario())
@@ -97,9 +97,9 @@ def test_snapshots_on_thin_volumes_cannot_move() -> None:
 
 def test_snapshots_on_zfs_move_with_the_guest() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             vm = "/nodes/pve1/qemu/102"
-            await api.finished(await api.post(f"{vm}/status/stop"))
+            await api.finish_task(await api.post(f"{vm}/status/stop"))
             assert await migrate(api, vm, "pve2") == "OK"
             names = {row["name"] for row in (await api.get("/nodes/pve2/qemu/102/snapshot")).data}
             assert names == {"before-upgrade", "current"}
@@ -110,7 +110,7 @@ def test_snapshots_on_zfs_move_with_the_guest() -> None:
 
 def test_an_interrupted_migration_changes_nothing() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{STOPPED}/migrate", target="pve3")
             await api.clock.advance(1)
             assert (await api.get(f"{STOPPED}/config")).data["lock"] == "migrate"
@@ -123,7 +123,7 @@ def test_an_interrupted_migration_changes_nothing() -> None:
 
 def test_a_running_container_is_restarted_on_the_way() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             guest = api.cluster.world.guests[204]
             since = guest.started_at
             assert await migrate(api, CT, "pve1", restart=1) == "OK"
@@ -136,9 +136,9 @@ def test_a_running_container_is_restarted_on_the_way() -> None:
 
 def test_a_container_cannot_be_migrated_live() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{CT}/migrate", target="pve1", online=1)
-            assert await api.finished(reply) == "migration aborted"
+            assert await api.finish_task(reply) == "migration aborted"
             assert "lxc live migration is currently not implemented" in await log_of(api, reply.data)
 
     run(scenario())
@@ -171,7 +171,7 @@ def test_a_container_cannot_be_migrated_live() -> None:
 )
 def test_refused_at_once(guest: str, options: dict[str, object], status: int, text: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{guest}/migrate", **options)
             assert reply.status == status
             assert text in (reply.reason if status == 500 else reply.errors.values())
@@ -181,7 +181,7 @@ def test_refused_at_once(guest: str, options: dict[str, object], status: int, te
 
 def test_a_locked_vm_stays() -> None:
     async def scenario() -> None:
-        async with talking(faults=["locked:107:backup"]) as api:
+        async with simulated_api(faults=["locked:107:backup"]) as api:
             for reply in (await api.post(f"{STOPPED}/migrate", target="pve3"), await api.get(f"{STOPPED}/migrate")):
                 assert (reply.status, reply.reason) == (500, "VM is locked (backup)")
 
@@ -190,9 +190,9 @@ def test_a_locked_vm_stays() -> None:
 
 def test_a_dead_target_is_found_out_in_the_task() -> None:
     async def scenario() -> None:
-        async with talking(faults=["node-offline:pve3"]) as api:
+        async with simulated_api(faults=["node-offline:pve3"]) as api:
             reply = await api.post(f"{STOPPED}/migrate", target="pve3")
-            assert await api.finished(reply) == "migration aborted"
+            assert await api.finish_task(reply) == "migration aborted"
             assert "Can't connect to destination address using public key" in await log_of(api, reply.data)
 
     run(scenario())
@@ -200,7 +200,7 @@ def test_a_dead_target_is_found_out_in_the_task() -> None:
 
 def test_preconditions_tell_local_disks_and_nodes() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             found = (await api.get("/nodes/pve1/qemu/102/migrate")).data
             assert found["running"] == 1
             assert found["allowed_nodes"] == ["pve2"]
@@ -217,7 +217,7 @@ def test_preconditions_tell_local_disks_and_nodes() -> None:
 
 def test_other_clusters_cannot_be_reached() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             options = {
                 "target-endpoint": "apitoken=PVEAPIToken=root@pam!x=11111111-2222-3333-4444-555555555555,host=10.9.9.9",
                 "target-bridge": "vmbr0",

@@ -13,7 +13,7 @@ import pytest
 from quorate.sim.cluster.calendar_events import calendar_errors
 from quorate.sim.guests.guest import GIB
 from quorate.sim.storage.storages import Storage, StorageSpace
-from tests.sim.talking import Api, run, talking
+from tests.sim.api_client import Api, run, simulated_api
 
 Step = tuple[str, dict[str, Any], Any]
 
@@ -377,10 +377,10 @@ LOGS: dict[str, tuple[list[tuple[str, dict[str, Any]]], list[str]]] = {
 @pytest.mark.parametrize(("steps", "log"), LOGS.values(), ids=LOGS)
 def test_what_tasks_log(steps: list[tuple[str, dict[str, Any]]], log: list[str]) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for request, params in steps:
                 reply = await api.post(request.split()[1], **params)
-                assert await api.finished(reply) == "OK"
+                assert await api.finish_task(reply) == "OK"
             assert [line["t"] for line in (await api.log(reply.data)).data] == log
 
     run(scenario())
@@ -389,9 +389,9 @@ def test_what_tasks_log(steps: list[tuple[str, dict[str, Any]]], log: list[str])
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_neighbors(story: list[Step]) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             btrfs = Storage("bt", "btrfs", ("images", "rootdir"), config={"path": "/mnt/bt"})
-            btrfs.places = {node: StorageSpace(100 * GIB, GIB) for node in api.cluster.world.nodes}
+            btrfs.spaces = {node: StorageSpace(100 * GIB, GIB) for node in api.cluster.world.nodes}
             api.cluster.world.storages["bt"] = btrfs
             for request, params, expected in story:
                 assert await _outcome(api, request, params, expected) == expected, (request, params)
@@ -409,7 +409,7 @@ async def _outcome(api: Api, request: str, params: dict[str, Any], expected: Any
     if reply.status != 200:
         return f"{reply.status} {reply.reason}"
     if str(reply.data).startswith("UPID:"):
-        return f"task {await api.finished(reply)}"
+        return f"task {await api.finish_task(reply)}"
     if isinstance(expected, dict):
         return {name: reply.data.get(name) for name in expected}
     return "ok" if expected == "ok" else reply.data

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.talking import Api, run, talking
+from tests.sim.api_client import Api, run, simulated_api
 
 NODE = "/nodes/pve1"
 
 
 async def exit_of(api: Api, path: str, **params: object) -> str:
-    return await api.finished(await api.post(path, **params))
+    return await api.finish_task(await api.post(path, **params))
 
 
 def test_notes_and_options_are_kept_and_deleted():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get(f"{NODE}/config")).data == {}
             await api.put(f"{NODE}/config", description="rack 3", wakeonlan="aa:bb:cc:dd:ee:ff")
             config = (await api.get(f"{NODE}/config")).data
@@ -32,7 +32,7 @@ def test_notes_and_options_are_kept_and_deleted():
 
 def test_dns_hosts_and_time_can_be_changed():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.put(f"{NODE}/dns", search="lan", dns1="1.1.1.1", dns2="9.9.9.9")
             assert (await api.get(f"{NODE}/dns")).data == {"search": "lan", "dns1": "1.1.1.1", "dns2": "9.9.9.9"}
             hosts = (await api.get(f"{NODE}/hosts")).data
@@ -50,10 +50,10 @@ def test_dns_hosts_and_time_can_be_changed():
 @pytest.mark.parametrize(("action", "state"), [("stop", "dead"), ("restart", "running"), ("start", "running")])
 def test_services_are_started_and_stopped_by_tasks(action: str, state: str):
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{NODE}/services/pvestatd/{action}")
             assert f":srv{action}:pvestatd:" in reply.data
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             assert (await api.get(f"{NODE}/services/pvestatd/state")).data["state"] == state
 
     run(check())
@@ -61,7 +61,7 @@ def test_services_are_started_and_stopped_by_tasks(action: str, state: str):
 
 def test_essential_services_are_not_stopped():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             text = "invalid service cmd 'pveproxy stop': refusing to stop essential service!"
             assert await exit_of(api, f"{NODE}/services/pveproxy/stop") == text
             assert await exit_of(api, f"{NODE}/services/pveproxy/restart") == "OK"
@@ -73,7 +73,7 @@ def test_essential_services_are_not_stopped():
 
 def test_package_lists_can_be_refreshed_and_repositories_switched():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert {"pve-manager", "qemu-server"} <= {
                 row["Package"] for row in (await api.get(f"{NODE}/apt/versions")).data
             }
@@ -97,7 +97,7 @@ def test_package_lists_can_be_refreshed_and_repositories_switched():
 
 def test_the_certificates_are_those_of_the_endpoint():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             authority, own = (await api.get(f"{NODE}/certificates/info")).data
             assert own["fingerprint"] == api.cluster.fingerprint
             assert (authority["filename"], own["filename"]) == ("pve-root-ca.pem", "pve-ssl.pem")
@@ -109,7 +109,7 @@ def test_the_certificates_are_those_of_the_endpoint():
 
 def test_a_custom_certificate_needs_its_key_and_force_to_be_replaced():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             pem = (await api.get(f"{NODE}/certificates/info")).data[1]["pem"]
             without = await api.post(f"{NODE}/certificates/custom", certificates=pem)
             assert without.reason == "Attempted to upload custom certificate without (existing) key."
@@ -122,7 +122,7 @@ def test_a_custom_certificate_needs_its_key_and_force_to_be_replaced():
 
 def test_the_log_tells_of_tasks():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             upid = (await api.post(f"{NODE}/services/cron/restart")).data
             await api.clock.advance(5)
             total = (await api.get(f"{NODE}/syslog")).body["total"]
@@ -141,7 +141,7 @@ def test_the_log_tells_of_tasks():
 
 def test_the_subscription_is_shown_without_its_key_to_those_who_may_not_audit():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get(f"{NODE}/subscription")).data["status"] == "notfound"
             assert (await api.put(f"{NODE}/subscription", key="pve2c-1234567890")).data is None
             assert (await api.get(f"{NODE}/subscription")).data["key"] == "pve2c-1234567890"
@@ -153,7 +153,7 @@ def test_the_subscription_is_shown_without_its_key_to_those_who_may_not_audit():
 
 def test_everything_to_look_at_can_be_looked_at():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for path in (
                 "netstat", "report", "hardware", "hardware/pci", "hardware/usb", "hardware/pci/0000:01:00.0",
                 "capabilities", "capabilities/qemu", "capabilities/qemu/cpu",
@@ -168,7 +168,7 @@ def test_everything_to_look_at_can_be_looked_at():
 
 def test_ceph_is_not_installed():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for reply in (await api.get(f"{NODE}/ceph/status"), await api.post(f"{NODE}/ceph/init")):
                 assert (reply.status, reply.reason) == (500, "binary not installed: /usr/bin/ceph-mon")
 
@@ -177,7 +177,7 @@ def test_ceph_is_not_installed():
 
 def test_several_calls_in_one_are_for_root_alone():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             commands = (
                 '[{"method":"GET","path":"version"},{"method":"GET","path":"nope"},{"method":"GET","path":"rrddata"}]'
             )
@@ -194,7 +194,7 @@ def test_several_calls_in_one_are_for_root_alone():
 
 def test_consoles_give_a_ticket_and_a_task_that_waits():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             console = (await api.post("/nodes/pve1/qemu/102/vncproxy", websocket=1)).data
             assert console["port"] == "5900"
             assert console["cert"].startswith("-----BEGIN CERTIFICATE-----")
@@ -216,7 +216,7 @@ def test_consoles_give_a_ticket_and_a_task_that_waits():
 
 def test_the_monitor_shows_to_auditors_and_obeys_only_administrators():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             monitor = "/nodes/pve1/qemu/102/monitor"
             bob = api.as_token("bob@pve!monitor")
             assert (await bob.post(monitor, command="info status")).data == "VM status: running\r\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.talking import Api, run, talking
+from tests.sim.api_client import Api, run, simulated_api
 
 DISKS = "/nodes/pve1/disks"
 
@@ -17,7 +17,7 @@ async def unused(api: Api) -> list[str]:
 
 def test_the_list_tells_used_from_unused():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             rows = {row["devpath"]: row for row in (await api.get(f"{DISKS}/list")).data}
             assert rows["/dev/nvme0n1"]["used"] == "BIOS boot"
             assert rows["/dev/sda"]["used"] == "ZFS"
@@ -30,7 +30,7 @@ def test_the_list_tells_used_from_unused():
 
 def test_health_is_a_table_or_a_text():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             table = (await api.get(f"{DISKS}/smart", disk="/dev/sda")).data
             assert table["type"] == "ata"
             assert table["attributes"][0]["name"] == "Reallocated_Sector_Ct"
@@ -45,7 +45,7 @@ def test_health_is_a_table_or_a_text():
 
 def test_the_pools_of_the_storages_are_there():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             group = (await api.get(f"{DISKS}/lvm")).data["children"][0]
             assert (group["name"], group["leaf"]) == ("pve", 0)
             assert [row["lv"] for row in (await api.get(f"{DISKS}/lvmthin")).data] == ["data"]
@@ -71,10 +71,10 @@ def test_a_storage_is_made_of_an_empty_disk_and_removed_again(
     kind: str, params: dict[str, Any], task: str, storage: str
 ):
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             made = await api.post(f"{DISKS}/{kind}", name="fresh", add_storage=1, **params)
             assert f":{task}:fresh:" in made.data
-            assert await api.finished(made) == "OK"
+            assert await api.finish_task(made) == "OK"
             assert "/dev/sdc" not in await unused(api)
             row = (await api.get("/nodes/pve1/storage/fresh/status")).data
             assert row["type"] == storage
@@ -83,7 +83,7 @@ def test_a_storage_is_made_of_an_empty_disk_and_removed_again(
             assert again.reason == "device '/dev/sdc' is already in use"
             more = "&volume-group=fresh" if kind == "lvmthin" else ""
             gone = await api.delete(f"{DISKS}/{kind}/fresh?cleanup-config=1&cleanup-disks=1{more}")
-            assert await api.finished(gone) == "OK"
+            assert await api.finish_task(gone) == "OK"
             assert await unused(api) == ["/dev/sdc", "/dev/sdd"]
             assert "fresh" not in api.cluster.world.storages
 
@@ -92,10 +92,10 @@ def test_a_storage_is_made_of_an_empty_disk_and_removed_again(
 
 def test_what_guests_stand_on_is_not_removed():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             busy = "command 'zpool destroy tank' failed: exit code 1"
-            assert await api.finished(await api.delete(f"{DISKS}/zfs/tank?cleanup-config=1")) == busy
-            assert await api.finished(await api.delete(f"{DISKS}/lvm/nope")) == "no such volume group 'nope'"
+            assert await api.finish_task(await api.delete(f"{DISKS}/zfs/tank?cleanup-config=1")) == busy
+            assert await api.finish_task(await api.delete(f"{DISKS}/lvm/nope")) == "no such volume group 'nope'"
             assert "tank" in api.cluster.world.storages
 
     run(check())
@@ -112,7 +112,7 @@ def test_what_guests_stand_on_is_not_removed():
 )
 def test_a_pool_needs_the_right_disks(params: dict[str, str], reason: str):
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post(f"{DISKS}/zfs", name="fresh", **params)).reason == reason
 
     run(check())
@@ -120,13 +120,13 @@ def test_a_pool_needs_the_right_disks(params: dict[str, str], reason: str):
 
 def test_wiping_is_for_root_and_for_disks_that_nothing_holds():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             denied = await api.put(f"{DISKS}/wipedisk", disk="/dev/sdc")
             assert denied.reason == "Permission check failed (user != root@pam)"
             root = await api.as_user("root@pam", "simulated-root")
             held = await root.put(f"{DISKS}/wipedisk", disk="/dev/sda")
             assert held.reason == "disk/partition '/dev/sda' has a holder"
-            assert await api.finished(await root.post(f"{DISKS}/initgpt", disk="/dev/sdc")) == "OK"
-            assert await api.finished(await root.put(f"{DISKS}/wipedisk", disk="/dev/sdc")) == "OK"
+            assert await api.finish_task(await root.post(f"{DISKS}/initgpt", disk="/dev/sdc")) == "OK"
+            assert await api.finish_task(await root.put(f"{DISKS}/wipedisk", disk="/dev/sdc")) == "OK"
 
     run(check())

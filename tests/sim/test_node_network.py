@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 NET = "/nodes/pve1/network"
 
 
 def test_a_new_bridge_waits_until_it_is_applied():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert "changes" not in (await api.get(NET)).body
             made = await api.post(NET, iface="vmbr5", type="bridge", cidr="10.5.0.1/24", autostart=1, comments="lab")
             assert made.data is None
@@ -23,7 +23,7 @@ def test_a_new_bridge_waits_until_it_is_applied():
             assert "vmbr5" not in api.cluster.world.nodes["pve1"].bridges
             applied = await api.put(NET)
             assert ":srvreload:networking:" in applied.data
-            assert await api.finished(applied) == "OK"
+            assert await api.finish_task(applied) == "OK"
             assert "changes" not in (await api.get(NET)).body
             assert (await api.get(f"{NET}/vmbr5")).data["active"] == 1
             assert "vmbr5" in api.cluster.world.nodes["pve1"].bridges
@@ -33,7 +33,7 @@ def test_a_new_bridge_waits_until_it_is_applied():
 
 def test_changes_can_be_reverted():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             before = (await api.get(NET)).body
             await api.put(f"{NET}/vmbr0", type="bridge", cidr="10.0.0.1/8", mtu=1400)
             assert (await api.get(f"{NET}/vmbr0")).data["cidr"] == "10.0.0.1/8"
@@ -66,7 +66,7 @@ def test_changes_can_be_reverted():
 )
 def test_wrong_settings_are_refused(params: dict[str, str], errors: dict[str, str] | None):
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(NET, **params)
             assert reply.status == 400
             assert errors is None or reply.errors == errors
@@ -76,7 +76,7 @@ def test_wrong_settings_are_refused(params: dict[str, str], errors: dict[str, st
 
 def test_unknown_interfaces_and_open_vswitch_are_refused():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for reply in (
                 await api.get(f"{NET}/vmbr9"),
                 await api.put(f"{NET}/vmbr9", type="bridge"),
@@ -91,7 +91,7 @@ def test_unknown_interfaces_and_open_vswitch_are_refused():
 
 def test_a_setting_can_be_deleted_and_the_list_filtered():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.put(f"{NET}/vmbr0", type="bridge", delete="cidr,gateway")
             assert "address" not in (await api.get(f"{NET}/vmbr0")).data
             assert {row["type"] for row in (await api.get(NET, type="any_bridge")).data} == {"bridge"}
@@ -123,7 +123,7 @@ def test_a_setting_can_be_deleted_and_the_list_filtered():
 )
 def test_what_has_no_place_in_the_file_is_lost(made: dict[str, str], changed: dict[str, str], read: dict[str, str]):
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post(NET, iface="vmbr7", type="bridge", **made)).data is None
             if changed:
                 assert (await api.put(f"{NET}/vmbr7", type="bridge", **changed)).data is None
@@ -136,7 +136,7 @@ def test_what_has_no_place_in_the_file_is_lost(made: dict[str, str], changed: di
 
 def test_interfaces_are_written_by_kind_and_read_by_name():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             missing = await api.post(NET, iface="bond0", type="bond", slaves="enp9")
             assert missing.reason == "bond 'bond0' - wrong interface type on slave 'enp9' ('' != 'eth or bond')"
             for name, kind, more in (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 def test_a_rebooting_node_is_away_for_a_while_and_starts_its_guests_again():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post("/nodes/pve2/status", command="reboot")).data is None
             assert (await api.get("/nodes/pve2/status")).status == 200
             await api.clock.advance(60)
@@ -28,7 +28,7 @@ def test_a_rebooting_node_is_away_for_a_while_and_starts_its_guests_again():
 
 def test_a_shut_down_node_stays_away_until_it_is_woken():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             wake = "/nodes/pve2/wakeonlan"
             assert (await api.post(wake)).reason == "No wake on LAN MAC address defined for 'pve2'!"
             await api.put("/nodes/pve2/config", wakeonlan="aa:bb:cc:dd:ee:ff")
@@ -46,7 +46,7 @@ def test_a_shut_down_node_stays_away_until_it_is_woken():
 
 def test_switching_off_needs_the_privilege():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             denied = await api.as_token("bob@pve!monitor").post("/nodes/pve2/status", command="reboot")
             assert denied.reason == "Permission check failed (/nodes/pve2, Sys.PowerMgmt)"
 
@@ -55,7 +55,7 @@ def test_switching_off_needs_the_privilege():
 
 def test_the_time_away_is_missing_in_the_charts():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/nodes/pve2/status", command="shutdown")
             await api.clock.advance(600)
             rows = (await api.get("/nodes/pve2/rrddata", timeframe="hour")).data

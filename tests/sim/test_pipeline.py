@@ -8,12 +8,12 @@ import pytest
 
 from quorate.pve.schema import NEWEST, Endpoint, facts
 from quorate.sim.http.routing import all_routes
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 def test_success_has_the_headers_of_pve() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.get("/version")
             assert (reply.status, reply.reason) == (200, "OK")
             assert reply.data["version"] == "9.1.8"
@@ -28,7 +28,7 @@ def test_success_has_the_headers_of_pve() -> None:
 
 def test_verbs_that_pve_does_not_know_are_refused_before_anything_else() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for method in ("HEAD", "OPTIONS", "PATCH"):
                 reply = await api.as_nobody().request(method, "/version")
                 assert (reply.status, reply.reason, reply.text) == (501, f"method '{method}' not available", "")
@@ -38,7 +38,7 @@ def test_verbs_that_pve_does_not_know_are_refused_before_anything_else() -> None
 
 def test_errors_of_the_http_server_are_plain_text_without_a_type() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.request("GET", "/version", fmt="xml")
             assert (reply.status, reply.text) == (501, "no formatter for uri /version, xml")
             assert reply.reason == reply.text
@@ -53,7 +53,7 @@ def test_errors_of_the_http_server_are_plain_text_without_a_type() -> None:
 
 def test_login_comes_before_routing() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.as_nobody().get("/nope")).status == 401
             reply = await api.get("/nope")
             assert (reply.status, reply.reason) == (501, "Method 'GET /nope' not implemented")
@@ -73,7 +73,7 @@ def _not_simulated() -> Endpoint:
 
 def test_a_wrong_verb_and_a_part_of_the_api_that_is_not_simulated_are_both_not_implemented() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             wrong = await api.delete("/version")
             assert wrong.reason == "Method 'DELETE /version' not implemented"
             absent = _not_simulated()
@@ -85,7 +85,7 @@ def test_a_wrong_verb_and_a_part_of_the_api_that_is_not_simulated_are_both_not_i
 
 def test_permission_is_checked_before_parameters_and_before_the_guest_is_looked_for() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             bob = api.as_token("bob@pve!monitor")
             reply = await bob.post("/nodes/pve1/qemu/999/status/start", nonsense="x")
             assert reply.status == 403
@@ -97,7 +97,7 @@ def test_permission_is_checked_before_parameters_and_before_the_guest_is_looked_
 
 def test_a_node_that_does_not_exist_is_noticed_before_the_parameters() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.get("/nodes/nope/qemu", nonsense=1)
             expected = "hostname lookup 'nope' failed - failed to get address info for: nope: Name or service not known"
             assert (reply.status, reply.reason) == (500, expected)
@@ -107,7 +107,7 @@ def test_a_node_that_does_not_exist_is_noticed_before_the_parameters() -> None:
 
 def test_a_node_name_that_no_path_can_contain_allows_nothing() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.get("/nodes/no_pe!/status")
             assert (reply.status, reply.reason) == (403, "Permission check failed (, Sys.Audit)")
 
@@ -116,7 +116,7 @@ def test_a_node_name_that_no_path_can_contain_allows_nothing() -> None:
 
 def test_parameters_are_checked_against_the_facts() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             unknown = await api.get("/version", x=1)
             assert unknown.status == 400
             assert unknown.reason == "Parameter verification failed."
@@ -132,7 +132,7 @@ def test_parameters_are_checked_against_the_facts() -> None:
 
 def test_a_parameter_of_the_path_must_not_be_given_differently_again() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post("/nodes/pve1/qemu/108/status/start", vmid=109)
             text = "duplicate parameter (already defined in URI) with conflicting values!"
             assert reply.errors == {"vmid": text}
@@ -143,7 +143,7 @@ def test_a_parameter_of_the_path_must_not_be_given_differently_again() -> None:
 
 def test_bodies_are_refused_where_pve_refuses_them() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             on_get = await api.request("GET", "/version", data=b"a=1")
             assert (on_get.status, on_get.reason) == (501, "Unexpected content for method 'GET'")
             odd = await api.request("POST", "/pools", data=b"<x/>", headers={"Content-Type": "text/xml"})
@@ -180,7 +180,7 @@ _PLACE = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line "
 )
 def test_what_perl_says_about_bodies_that_are_no_object(body: bytes, told: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.request("POST", "/pools", data=body, headers={"Content-Type": "application/json"})
             assert reply.status == 500
             assert reply.reason.startswith(told)
@@ -191,11 +191,11 @@ def test_what_perl_says_about_bodies_that_are_no_object(body: bytes, told: str) 
 
 def test_json_bodies_and_repeated_keys_are_understood() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.request(
                 "POST", "/nodes/pve3/qemu/109/status/shutdown", json={"timeout": 2, "forceStop": True}
             )
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             assert not api.cluster.world.guests[109].running
 
     run(scenario())
@@ -203,7 +203,7 @@ def test_json_bodies_and_repeated_keys_are_understood() -> None:
 
 def test_the_whole_path_is_decoded_before_it_is_split() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.request("GET", "//nodes%2Fpve1//status")
             assert reply.status == 200
 
@@ -212,7 +212,7 @@ def test_the_whole_path_is_decoded_before_it_is_split() -> None:
 
 def test_extjs_always_says_200_and_puts_the_truth_inside() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             good = await api.request("GET", "/version", fmt="extjs")
             assert good.body["success"] == 1
             bad = await api.request("GET", "/nodes/pve1/qemu/999/config", fmt="extjs")
@@ -229,7 +229,7 @@ def test_extjs_always_says_200_and_puts_the_truth_inside() -> None:
 
 def test_before_8_4_the_reason_phrase_is_the_only_place_of_the_error() -> None:
     async def scenario() -> None:
-        async with talking(version="8.2.4") as api:
+        async with simulated_api(version="8.2.4") as api:
             reply = await api.get("/nodes/pve1/qemu/999/config")
             assert reply.reason == "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist"
             assert reply.body == {"data": None}
@@ -239,7 +239,7 @@ def test_before_8_4_the_reason_phrase_is_the_only_place_of_the_error() -> None:
 
 def test_an_error_closes_the_connection_and_a_success_keeps_it() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get("/version")).headers["Connection"] == "Keep-Alive"
             assert (await api.get("/nope")).headers["Connection"] == "close"
 
@@ -248,7 +248,7 @@ def test_an_error_closes_the_connection_and_a_success_keeps_it() -> None:
 
 def test_a_connection_serves_a_hundred_requests() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             kept = [(await api.get("/version")).headers["Connection"] for _ in range(101)]
             assert kept == ["Keep-Alive"] * 99 + ["close", "Keep-Alive"]
 
@@ -257,7 +257,7 @@ def test_a_connection_serves_a_hundred_requests() -> None:
 
 def test_large_answers_are_compressed_if_the_client_likes_it() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             packed = await api.request("GET", "/cluster/resources", headers={"Accept-Encoding": "gzip"})
             plain = await api.request("GET", "/cluster/resources", headers={"Accept-Encoding": "identity"})
             assert packed.headers["Content-Encoding"] == "gzip"
@@ -269,7 +269,7 @@ def test_large_answers_are_compressed_if_the_client_likes_it() -> None:
 
 def test_plain_http_on_the_tls_port_is_sent_to_https() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             host, port = api.cluster.url.removeprefix("https://").split(":")
             for method, status in (("GET", "301"), ("POST", "308")):
                 reader, writer = await asyncio.open_connection(host, int(port))
@@ -285,7 +285,7 @@ def test_plain_http_on_the_tls_port_is_sent_to_https() -> None:
 
 def test_every_request_is_counted() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.get("/version")
             await api.get("/cluster/resources", type="vm")
             assert api.cluster.requests == [("GET", "/version"), ("GET", "/cluster/resources")]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 def test_a_pool_takes_members_shows_them_and_is_deleted_only_when_empty():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             world = api.cluster.world
             vmid = next(vmid for vmid in world.guests if world.access.pool_of(vmid) is None)
             assert (await api.post("/pools", poolid="dev", comment="c")).data is None
@@ -38,7 +38,7 @@ def test_a_pool_takes_members_shows_them_and_is_deleted_only_when_empty():
 
 def test_a_guest_of_another_pool_moves_only_when_told_to():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             vmid = min(api.cluster.world.access.pools["lab"].vms)
             await api.post("/pools", poolid="dev")
             refused = await api.put("/pools/dev", vms=vmid)
@@ -52,7 +52,7 @@ def test_a_guest_of_another_pool_moves_only_when_told_to():
 
 def test_nothing_changes_when_one_of_several_members_is_refused():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             world = api.cluster.world
             free = next(vmid for vmid in world.guests if world.access.pool_of(vmid) is None)
             taken = min(world.access.pools["lab"].vms)
@@ -66,7 +66,7 @@ def test_nothing_changes_when_one_of_several_members_is_refused():
 
 def test_nested_pools_need_their_parent_and_are_addressed_by_parameter():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             orphan = await api.post("/pools", poolid="x/y")
             assert orphan.reason == "create pool failed: parent 'x' of pool 'x/y' does not exist"
             await api.post("/pools", poolid="x")
@@ -80,7 +80,7 @@ def test_nested_pools_need_their_parent_and_are_addressed_by_parameter():
 
 def test_who_may_fill_a_pool_needs_rights_on_what_goes_in():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.put("/access/acl", path="/pool/lab", roles="PVEPoolAdmin", users="bob@pve")
             bob = await api.as_user("bob@pve", "bob-looks-around")
             world = api.cluster.world

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorate.sim.nodes.tasks import TaskContext
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 VM = "/nodes/pve1/qemu/108/status"  # stopped
 ROUTER = "/nodes/pve1/qemu/100/status"  # running, does not obey a shutdown
@@ -33,7 +33,7 @@ PIHOLE = "/nodes/pve1/lxc/200/status"  # running
 )
 def test_refused_at_once(path, text):
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(path)
             assert (reply.status, reply.reason) == (500, text)
             assert reply.body == {"data": None, "message": f"{text}\n"}
@@ -70,10 +70,10 @@ def test_refused_at_once(path, text):
 )
 def test_accepted_and_decided_in_the_task(path, type_, text):
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(path)
             assert f":{type_}:" in reply.data
-            assert await api.finished(reply) == text
+            assert await api.finish_task(reply) == text
             last = (await api.log(reply.data)).data[-1]["t"]
             assert last == ("TASK OK" if text == "OK" else f"TASK ERROR: {text}")
 
@@ -82,7 +82,7 @@ def test_accepted_and_decided_in_the_task(path, type_, text):
 
 def test_starting_takes_time_and_shows_in_every_view() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{VM}/start")
             assert (await api.task(reply.data))["status"] == "running"
             assert (await api.get(f"{VM}/current")).data["status"] == "stopped"
@@ -100,9 +100,9 @@ def test_starting_takes_time_and_shows_in_every_view() -> None:
 
 def test_a_running_guest_can_be_stopped_and_shut_down() -> None:
     async def scenario() -> None:
-        async with talking() as api:
-            assert await api.finished(await api.post(f"{PIHOLE}/shutdown")) == "OK"
-            assert await api.finished(await api.post(f"{ROUTER}/stop")) == "OK"
+        async with simulated_api() as api:
+            assert await api.finish_task(await api.post(f"{PIHOLE}/shutdown")) == "OK"
+            assert await api.finish_task(await api.post(f"{ROUTER}/stop")) == "OK"
             assert not api.cluster.world.guests[200].running
             assert not api.cluster.world.guests[100].running
 
@@ -111,11 +111,11 @@ def test_a_running_guest_can_be_stopped_and_shut_down() -> None:
 
 def test_a_shutdown_waits_as_long_as_it_was_told_and_may_kill() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{ROUTER}/shutdown", timeout=7, forceStop=1)
             await api.clock.advance(6)
             assert (await api.task(reply.data))["status"] == "running"
-            assert await api.finished(reply, 2) == "OK"
+            assert await api.finish_task(reply, 2) == "OK"
             assert not api.cluster.world.guests[100].running
 
     run(scenario())
@@ -123,14 +123,14 @@ def test_a_shutdown_waits_as_long_as_it_was_told_and_may_kill() -> None:
 
 def test_a_stop_waits_for_the_lock_of_a_shutdown_unless_it_overrules_it() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             shutdown = await api.post(f"{ROUTER}/shutdown")
             await api.clock.advance(4)
             blocked = await api.post(f"{ROUTER}/stop")
             text = "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout"
-            assert await api.finished(blocked, 11) == text
+            assert await api.finish_task(blocked, 11) == text
             overruling = await api.post(f"{ROUTER}/stop", **{"overrule-shutdown": 1})
-            assert await api.finished(overruling, 5) == "OK"
+            assert await api.finish_task(overruling, 5) == "OK"
             assert (await api.task(shutdown.data))["exitstatus"] == "received interrupt"
 
     run(scenario())
@@ -138,11 +138,11 @@ def test_a_stop_waits_for_the_lock_of_a_shutdown_unless_it_overrules_it() -> Non
 
 def test_pause_and_resume_keep_the_vm_running() -> None:
     async def scenario() -> None:
-        async with talking() as api:
-            assert await api.finished(await api.post(f"{ROUTER}/suspend")) == "OK"
+        async with simulated_api() as api:
+            assert await api.finish_task(await api.post(f"{ROUTER}/suspend")) == "OK"
             current = (await api.get(f"{ROUTER}/current")).data
             assert (current["status"], current["qmpstatus"]) == ("running", "paused")
-            assert await api.finished(await api.post(f"{ROUTER}/resume")) == "OK"
+            assert await api.finish_task(await api.post(f"{ROUTER}/resume")) == "OK"
             assert (await api.get(f"{ROUTER}/current")).data["qmpstatus"] == "running"
 
     run(scenario())
@@ -150,31 +150,31 @@ def test_pause_and_resume_keep_the_vm_running() -> None:
 
 def test_suspend_to_disk_stops_with_a_lock_and_a_start_brings_it_back() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             world = api.cluster.world
-            before = world.storages["local-lvm"].place("pve1").used
+            before = world.storages["local-lvm"].space("pve1").used
             reply = await api.post(f"{ROUTER}/suspend", todisk=1)
             assert ":qmsuspend:" in reply.data
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             assert (world.guests[100].running, world.guests[100].lock) == (False, "suspended")
-            assert world.storages["local-lvm"].place("pve1").used > before
+            assert world.storages["local-lvm"].space("pve1").used > before
             woken = await api.post(f"{ROUTER}/resume")
-            assert await api.finished(woken) == "OK"
+            assert await api.finish_task(woken) == "OK"
             assert (world.guests[100].running, world.guests[100].lock) == (True, None)
-            assert world.storages["local-lvm"].place("pve1").used == before
+            assert world.storages["local-lvm"].space("pve1").used == before
 
     run(scenario())
 
 
 def test_a_reboot_applies_what_was_pending() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = "/nodes/pve2/qemu/104"
             assert (await api.get(f"{path}/config", current=1)).data["memory"] == "6144"
             assert (await api.get(f"{path}/config")).data["memory"] == "8192"
             pending = {row["key"]: row for row in (await api.get(f"{path}/pending")).data}
             assert pending["memory"] == {"key": "memory", "value": "6144", "pending": "8192"}
-            assert await api.finished(await api.post(f"{path}/status/reboot")) == "OK"
+            assert await api.finish_task(await api.post(f"{path}/status/reboot")) == "OK"
             assert (await api.get(f"{path}/config", current=1)).data["memory"] == "8192"
 
     run(scenario())
@@ -191,15 +191,15 @@ def test_a_reboot_applies_what_was_pending() -> None:
 )
 def test_a_locked_guest_is_left_alone(fault, path, text):
     async def scenario() -> None:
-        async with talking(faults=[fault]) as api:
-            assert await api.finished(await api.post(path)) == text
+        async with simulated_api(faults=[fault]) as api:
+            assert await api.finish_task(await api.post(path)) == text
 
     run(scenario())
 
 
 def test_options_of_root_are_refused_for_its_token() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(f"{VM}/start", skiplock=1)
             assert reply.errors == {"skiplock": "Only root may use this option."}
             root = await api.as_user("root@pam", "simulated-root")
@@ -210,10 +210,10 @@ def test_options_of_root_are_refused_for_its_token() -> None:
 
 def test_a_guest_under_ha_is_handed_to_the_ha_manager() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post("/nodes/pve1/qemu/101/status/stop")
             assert ":hastop:" in reply.data
-            assert await api.finished(reply, 1) == "OK"
+            assert await api.finish_task(reply, 1) == "OK"
             assert api.cluster.world.guests[101].running
             await api.clock.advance(20)
             assert not api.cluster.world.guests[101].running
@@ -223,11 +223,11 @@ def test_a_guest_under_ha_is_handed_to_the_ha_manager() -> None:
 
 def test_a_guest_is_locked_while_a_task_works_on_it_and_free_after_an_interrupt() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             guest = api.cluster.world.guests[108]
 
             async def backup(context: TaskContext) -> None:
-                with guest.locked("backup"):
+                with guest.hold_lock("backup"):
                     await context.sleep(100)
 
             upid = api.cluster.world.tasks.start("pve1", "vzdump", "108", "root@pam", backup)

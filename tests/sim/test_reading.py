@@ -6,12 +6,12 @@ from itertools import pairwise
 from typing import Any
 
 from quorate.sim.guests.guest import Guest
-from tests.sim.talking import Reply, run, talking
+from tests.sim.api_client import Reply, run, simulated_api
 
 
 def test_the_demo_is_a_believable_homelab() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             rows = (await api.get("/cluster/resources")).data
             by_type = {kind: [row for row in rows if row["type"] == kind] for kind in {row["type"] for row in rows}}
             assert {kind: len(found) for kind, found in by_type.items()} == {
@@ -26,7 +26,7 @@ def test_the_demo_is_a_believable_homelab() -> None:
 
 def test_the_same_seed_gives_the_same_world() -> None:
     async def picture(seed: int) -> Any:
-        async with talking(seed=seed) as api:
+        async with simulated_api(seed=seed) as api:
             return (await api.get("/cluster/resources")).data
 
     assert run(picture(3)) == run(picture(3))
@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_world() -> None:
 
 def test_numbers_move_and_counters_never_fall() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             seen = []
             for _ in range(40):
                 await api.clock.advance(37)
@@ -49,7 +49,7 @@ def test_numbers_move_and_counters_never_fall() -> None:
 
 def test_a_new_guest_is_only_an_id_to_the_cluster_for_ten_seconds() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             world = api.cluster.world
             world.add_guest(Guest(300, "qemu", "pve1", {"name": "fresh", "tags": "new", "memory": "512"}))
 
@@ -69,7 +69,7 @@ def test_a_new_guest_is_only_an_id_to_the_cluster_for_ten_seconds() -> None:
 
 def test_a_guest_asked_for_on_the_wrong_node_or_as_the_wrong_kind_is_not_there() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             wrong_node = await api.get("/nodes/pve2/qemu/102/config")
             assert wrong_node.reason == "Configuration file 'nodes/pve2/qemu-server/102.conf' does not exist"
             wrong_kind = await api.get("/nodes/pve1/lxc/102/status/current")
@@ -80,7 +80,7 @@ def test_a_guest_asked_for_on_the_wrong_node_or_as_the_wrong_kind_is_not_there()
 
 def test_localhost_is_the_node_that_was_asked() -> None:
     async def scenario() -> None:
-        async with talking(endpoints=2) as api:
+        async with simulated_api(endpoints=2) as api:
             local = {row["vmid"] for row in (await api.get("/nodes/localhost/qemu")).data}
             named = {row["vmid"] for row in (await api.get("/nodes/pve1/qemu")).data}
             assert local == named
@@ -94,7 +94,7 @@ def test_localhost_is_the_node_that_was_asked() -> None:
 
 def test_next_id_is_a_text() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get("/cluster/nextid")).data == "110"
             assert (await api.get("/cluster/nextid", vmid=150)).data == "150"
             assert (await api.get("/cluster/nextid", vmid=100)).errors == {"vmid": "VM 100 already exists"}
@@ -104,7 +104,7 @@ def test_next_id_is_a_text() -> None:
 
 def test_the_agent_is_refused_in_pves_order() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
 
             async def osinfo(node: str, vmid: int) -> Reply:
                 return await api.get(f"/nodes/{node}/qemu/{vmid}/agent/get-osinfo")
@@ -121,7 +121,7 @@ def test_the_agent_is_refused_in_pves_order() -> None:
 
 def test_addresses_come_from_the_agent_and_from_the_container() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             interfaces = (await api.get("/nodes/pve1/qemu/102/agent/network-get-interfaces")).data["result"]
             assert interfaces[1]["ip-addresses"][0]["ip-address"] == "192.168.10.31"
             container = (await api.get("/nodes/pve1/lxc/200/interfaces")).data
@@ -133,7 +133,7 @@ def test_addresses_come_from_the_agent_and_from_the_container() -> None:
 
 def test_snapshots_end_with_where_you_are() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             rows = {row["name"]: row for row in (await api.get("/nodes/pve1/qemu/108/snapshot")).data}
             assert set(rows) == {"clean", "configured", "current"}
             assert rows["configured"]["parent"] == "clean"
@@ -147,7 +147,7 @@ def test_snapshots_end_with_where_you_are() -> None:
 
 def test_storages_are_where_they_are_meant_to_be() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             rows = {row["storage"]: row for row in (await api.get("/nodes/pve3/storage")).data}
             assert {name for name, row in rows.items() if row["enabled"]} == {"local", "local-lvm", "nas", "pbs"}
             elsewhere = (await api.get("/nodes/pve3/storage/tank/status")).data
@@ -169,7 +169,7 @@ def test_storages_are_where_they_are_meant_to_be() -> None:
 
 def test_pools_list_their_members() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             lab = (await api.get("/pools/lab")).data
             assert [row.get("vmid") for row in lab["members"][:5]] == [104, 105, 106, 108, 206]
             assert {row["storage"] for row in lab["members"][5:]} == {"local-lvm"}
@@ -181,7 +181,7 @@ def test_pools_list_their_members() -> None:
 
 def test_a_single_node_has_no_cluster() -> None:
     async def scenario() -> None:
-        async with talking(nodes=1, guests=2) as api:
+        async with simulated_api(nodes=1, guests=2) as api:
             rows = (await api.get("/cluster/status")).data
             assert [(row["type"], row["nodeid"]) for row in rows] == [("node", 0)]
 

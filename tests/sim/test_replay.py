@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.sim.comparing import Response, SentRequest, differences
+from tests.sim.comparison import Response, SentRequest, differences
 from tests.sim.fidelity import disagreements, document_part, generated_part, known_disagreements
 from tests.sim.host_specific import PLACES
 from tests.sim.replay import Outcome, recordings, replay

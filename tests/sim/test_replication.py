@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 JOBS = "/cluster/replication"
 ON_NODE = "/nodes/pve2/replication"  # 103 lives there, on ZFS
@@ -12,7 +12,7 @@ ON_NODE = "/nodes/pve2/replication"  # 103 lives there, on ZFS
 
 def test_a_job_runs_at_its_times() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post(JOBS, id="103-0", type="local", target="pve1", schedule="*/5", rate=10)).data is None
             job = (await api.get(f"{JOBS}/103-0")).data
             assert (job["guest"], job["target"], job["schedule"]) == (103, "pve1", "*/5")
@@ -31,7 +31,7 @@ def test_a_job_runs_at_its_times() -> None:
 
 def test_a_job_can_be_run_soon() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(JOBS, id="103-0", type="local", target="pve1", schedule="03:00")
             assert (await api.post(f"{ON_NODE}/103-0/schedule_now")).status == 200
             await api.clock.advance(70)
@@ -42,7 +42,7 @@ def test_a_job_can_be_run_soon() -> None:
 
 def test_a_run_takes_its_time_and_its_outcome_is_there_only_at_the_end() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(JOBS, id="103-0", type="local", target="pve1", schedule="*/1")
             fresh = (await api.get(f"{ON_NODE}/103-0/status")).data
             assert (fresh["last_try"], fresh["last_sync"]) == (0, 0)
@@ -68,7 +68,7 @@ def test_a_run_takes_its_time_and_its_outcome_is_there_only_at_the_end() -> None
 
 def test_a_dead_target_counts_as_failure() -> None:
     async def scenario() -> None:
-        async with talking(faults=["node-offline:pve1"], endpoints=1) as api:
+        async with simulated_api(faults=["node-offline:pve1"], endpoints=1) as api:
             await api.post(JOBS, id="103-0", type="local", target="pve1")
             await api.clock.advance(16 * 60)
             status = (await api.get(f"{ON_NODE}/103-0/status")).data
@@ -80,7 +80,7 @@ def test_a_dead_target_counts_as_failure() -> None:
 
 def test_a_deleted_job_goes_when_the_runner_has_cleaned_up() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(JOBS, id="103-0", type="local", target="pve1")
             assert (await api.delete(f"{JOBS}/103-0")).data is None
             assert (await api.get(f"{JOBS}/103-0")).data["remove_job"] == "full"
@@ -102,7 +102,7 @@ def test_a_deleted_job_goes_when_the_runner_has_cleaned_up() -> None:
 )
 def test_jobs_that_cannot_be_made(options: dict[str, str], text: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(JOBS, type="local", **options)
             assert (reply.status, reply.reason) == (500, text)
 
@@ -111,7 +111,7 @@ def test_jobs_that_cannot_be_made(options: dict[str, str], text: str) -> None:
 
 def test_outside_of_a_cluster_there_is_no_target() -> None:
     async def scenario() -> None:
-        async with talking(nodes=1, guests=1) as api:
+        async with simulated_api(nodes=1, guests=1) as api:
             vmid = next(iter(api.cluster.world.guests))
             reply = await api.post(JOBS, id=f"{vmid}-0", type="local", target="pve1")
             assert reply.reason == "Target 'pve1' does not exists."
@@ -121,7 +121,7 @@ def test_outside_of_a_cluster_there_is_no_target() -> None:
 
 def test_a_guest_is_replicated_to_a_node_once() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(JOBS, id="103-0", type="local", target="pve1")
             again = await api.post(JOBS, id="103-0", type="local", target="pve3")
             assert again.reason == "replication job '103-0' already exists"
@@ -133,7 +133,7 @@ def test_a_guest_is_replicated_to_a_node_once() -> None:
 
 def test_options_change_and_go() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(JOBS, id="103-0", type="local", target="pve1", comment="nightly")
             assert (await api.put(f"{JOBS}/103-0", disable=1, delete="comment")).data is None
             job = (await api.get(f"{JOBS}/103-0")).data
@@ -149,14 +149,14 @@ def test_options_change_and_go() -> None:
 
 def test_replication_turns_around_with_the_guest() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(JOBS, id="103-0", type="local", target="pve1")
             elsewhere = await api.post("/nodes/pve2/qemu/103/migrate", target="pve3", online=1, targetstorage="nas")
             assert elsewhere.reason.startswith("Cannot live-migrate replicated VM to node 'pve3'")
             there = await api.post(
                 "/nodes/pve2/qemu/103/migrate", target="pve1", **{"online": 1, "with-local-disks": 1}
             )
-            assert await api.finished(there) == "OK"
+            assert await api.finish_task(there) == "OK"
             assert (await api.get(f"{JOBS}/103-0")).data["target"] == "pve2"
 
     run(scenario())
@@ -164,7 +164,7 @@ def test_replication_turns_around_with_the_guest() -> None:
 
 def test_a_schedule_must_be_a_calendar_event() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(JOBS, id="103-0", type="local", target="pve1", schedule="whenever")
             assert reply.status == 400
             assert reply.errors["schedule"].startswith("invalid format - invalid calendar event 'whenever'")

@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 NODE_FIELDS = {
     "time", "loadavg", "maxcpu", "cpu", "iowait", "memtotal", "memused", "memavailable", "swaptotal", "swapused",
@@ -34,7 +34,7 @@ NODE_FIELDS = {
 )
 def test_every_time_frame_has_its_points(version: str, timeframe: str, count: int, step: int):
     async def check() -> None:
-        async with talking(version=version) as api:
+        async with simulated_api(version=version) as api:
             rows = (await api.get("/nodes/pve1/rrddata", timeframe=timeframe)).data
             assert len(rows) == count
             assert {after["time"] - before["time"] for before, after in itertools.pairwise(rows)} == {step}
@@ -45,9 +45,9 @@ def test_every_time_frame_has_its_points(version: str, timeframe: str, count: in
 
 def test_a_node_has_all_fields_and_an_older_one_fewer():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.get("/nodes/pve1/rrddata", timeframe="hour")).data[-1].keys() == NODE_FIELDS
-        async with talking(version="8.4.1") as api:
+        async with simulated_api(version="8.4.1") as api:
             older = (await api.get("/nodes/pve1/rrddata", timeframe="hour")).data[-1].keys()
             assert older < NODE_FIELDS
             assert "arcsize" not in older
@@ -57,7 +57,7 @@ def test_a_node_has_all_fields_and_an_older_one_fewer():
 
 def test_the_end_of_a_series_agrees_with_the_status():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             last = (await api.get("/nodes/pve1/qemu/102/rrddata", timeframe="hour")).data[-1]
             now = (await api.get("/nodes/pve1/qemu/102/status/current")).data
             assert last["maxmem"] == now["maxmem"]
@@ -73,7 +73,7 @@ def test_the_end_of_a_series_agrees_with_the_status():
 
 def test_rates_are_the_slope_of_the_counters():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             before = (await api.get("/nodes/pve1/qemu/102/status/current")).data["netin"]
             await api.clock.advance(60)
             after = (await api.get("/nodes/pve1/qemu/102/status/current")).data["netin"]
@@ -85,7 +85,7 @@ def test_rates_are_the_slope_of_the_counters():
 
 def test_nights_are_quieter_than_afternoons():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             rows = (await api.get("/nodes/pve1/rrddata", timeframe="week")).data
             by_hour = {hour: [row["cpu"] for row in rows if row["time"] // 3600 % 24 == hour] for hour in (3, 15)}
             assert mean(by_hour[15]) > 1.2 * mean(by_hour[3])
@@ -95,7 +95,7 @@ def test_nights_are_quieter_than_afternoons():
 
 def test_the_peak_is_not_below_the_average():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             average = (await api.get("/nodes/pve1/rrddata", timeframe="month", cf="AVERAGE")).data
             peak = (await api.get("/nodes/pve1/rrddata", timeframe="month", cf="MAX")).data
             assert all(high["cpu"] >= low["cpu"] for low, high in zip(average, peak, strict=True))
@@ -105,7 +105,7 @@ def test_the_peak_is_not_below_the_average():
 
 def test_a_stopped_guest_has_only_its_limits_and_a_new_one_no_past():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             stopped = (await api.get("/nodes/pve1/qemu/108/rrddata", timeframe="hour")).data
             assert stopped[-1].keys() == {"time", "maxcpu", "maxmem", "maxdisk", "disk"}
             await api.post("/nodes/pve1/qemu", vmid=500)
@@ -119,7 +119,7 @@ def test_a_stopped_guest_has_only_its_limits_and_a_new_one_no_past():
 
 def test_a_guest_that_was_just_started_did_not_run_before():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/nodes/pve1/qemu/108/status/start")
             await api.clock.advance(600)
             rows = (await api.get("/nodes/pve1/qemu/108/rrddata", timeframe="hour")).data
@@ -131,7 +131,7 @@ def test_a_guest_that_was_just_started_did_not_run_before():
 
 def test_what_was_never_recorded_is_refused():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             unknown = await api.get("/nodes/pve1/qemu/999/rrddata", timeframe="hour")
             assert "opening '/var/lib/rrdcached/db/pve-vm-9.0/999'" in unknown.reason
             assert (await api.get("/nodes/nope/rrddata", timeframe="hour")).status == 500
@@ -143,7 +143,7 @@ def test_what_was_never_recorded_is_refused():
 
 def test_a_picture_is_only_named():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             named = (await api.get("/nodes/pve1/qemu/102/rrd", timeframe="hour", ds="cpu,mem")).data
             assert named["filename"].endswith("102_cpu_mem.png")
             unknown = await api.get("/nodes/pve1/rrd", timeframe="hour", ds="nothing")
@@ -154,7 +154,7 @@ def test_a_picture_is_only_named():
 
 def test_a_new_storage_has_no_past():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post("/storage", storage="new", type="dir", path="/srv/new")).status == 200
             await api.clock.advance(300)
             rows = (await api.get("/nodes/pve1/storage/new/rrddata", timeframe="hour")).data

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 def test_a_node_finds_what_its_storages_stand_on() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             scan = "/nodes/pve1/scan"
             assert {"method": "nfs"} in (await api.get(scan)).data
             assert (await api.get(f"{scan}/lvm")).data == [{"vg": "pve"}]
@@ -26,7 +26,7 @@ def test_a_node_finds_what_its_storages_stand_on() -> None:
 
 def test_servers_that_are_not_there_do_not_answer() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             scan = "/nodes/pve1/scan"
             nfs = await api.get(f"{scan}/nfs", server="10.1.1.1")
             assert nfs.reason == "command '/sbin/showmount --no-headers --exports 10.1.1.1' failed: exit code 1"
@@ -40,7 +40,7 @@ def test_servers_that_are_not_there_do_not_answer() -> None:
 
 def test_files_in_a_backup_can_be_listed() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = "/nodes/pve1/storage/pbs/file-restore/list"
             volume = "pbs:backup/vm/102/2026-01-14T01:00:05Z"
             top = (await api.get(path, volume=volume, filepath="/")).data

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 ZONES, VNETS = "/cluster/sdn/zones", "/cluster/sdn/vnets"
 
 
 def test_changes_are_pending_until_they_are_applied_to_all_nodes():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post(ZONES, zone="lab", type="vlan", bridge="vmbr0")).data is None
             await api.post(VNETS, vnet="blue", zone="lab", tag=10)
             (zone,) = (await api.get(ZONES, pending=1)).data
@@ -18,7 +18,7 @@ def test_changes_are_pending_until_they_are_applied_to_all_nodes():
             assert (await api.get("/nodes/pve1/sdn/zones")).data == []
             task = await api.put("/cluster/sdn")
             assert ":reloadnetworkall::" in task.data
-            assert await api.finished(task) == "OK"
+            assert await api.finish_task(task) == "OK"
             for node in api.cluster.world.nodes:
                 tasks = (await api.get(f"/nodes/{node}/tasks", typefilter="srvreload")).data
                 assert [row["status"] for row in tasks] == ["OK"]
@@ -35,7 +35,7 @@ def test_changes_are_pending_until_they_are_applied_to_all_nodes():
 
 def test_the_pending_view_tells_what_changed_and_what_goes_away():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(ZONES, zone="lab", type="simple", mtu=1400)
             await api.post(ZONES, zone="old", type="simple")
             await api.put("/cluster/sdn")
@@ -55,7 +55,7 @@ def test_the_pending_view_tells_what_changed_and_what_goes_away():
 
 def test_zones_and_vnets_follow_the_rules_of_their_type():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             bare = await api.post(ZONES, zone="lab", type="vlan")
             assert bare.reason == "missing value for required option 'bridge'"
             foreign = await api.post(ZONES, zone="lab", type="simple", bridge="vmbr0")
@@ -86,7 +86,7 @@ def test_zones_and_vnets_follow_the_rules_of_their_type():
 
 def test_subnets_lie_in_a_vnet_and_keep_it_there():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(ZONES, zone="lab", type="simple", ipam="pve")
             await api.post(VNETS, vnet="blue", zone="lab")
             subnets = f"{VNETS}/blue/subnets"
@@ -116,7 +116,7 @@ def test_subnets_lie_in_a_vnet_and_keep_it_there():
 
 def test_who_holds_the_lock_changes_and_nobody_else():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             token = (await api.post("/cluster/sdn/lock")).data
             refused = await api.post(ZONES, zone="lab", type="simple")
             assert refused.reason == "create sdn zone object failed: invalid lock token provided!"
@@ -134,7 +134,7 @@ def test_who_holds_the_lock_changes_and_nobody_else():
 
 def test_controllers_ipams_and_dns_servers_are_kept_while_a_zone_needs_them():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/cluster/sdn/controllers", controller="frr", type="evpn", asn=65000, peers="10.0.0.1")
             await api.post(ZONES, zone="wide", type="evpn", controller="frr", **{"vrf-vxlan": 10})
             used = await api.delete("/cluster/sdn/controllers/frr")
@@ -150,7 +150,7 @@ def test_controllers_ipams_and_dns_servers_are_kept_while_a_zone_needs_them():
 
 def test_rights_on_a_zone_decide_what_is_seen_of_it():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for zone in ("lab", "work"):
                 await api.post(ZONES, zone=zone, type="simple")
                 await api.post(VNETS, vnet=f"net{zone}", zone=zone)
@@ -168,7 +168,7 @@ def test_rights_on_a_zone_decide_what_is_seen_of_it():
 
 def test_a_vnet_has_a_firewall_for_forwarded_packets_only():
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(ZONES, zone="lab", type="simple")
             await api.post(VNETS, vnet="blue", zone="lab")
             rules = f"{VNETS}/blue/firewall/rules"

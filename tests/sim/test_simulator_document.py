@@ -8,8 +8,8 @@ import pytest
 
 from quorate.cli import main
 from quorate.sim.faults import parse_fault
+from tests.sim.api_client import run, simulated_api
 from tests.sim.fidelity import DOCUMENT
-from tests.sim.talking import run, talking
 
 TEXT = DOCUMENT.read_text()
 FAULTS = [
@@ -42,7 +42,7 @@ def test_every_password_opens():
     logins = re.findall(r"`(\w+@\w+)` / `([\w-]+)`", TEXT)
 
     async def log_in() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             for user, password in logins:
                 await api.as_user(user, password)
 

@@ -10,7 +10,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from tests.sim.talking import Api, run, talking
+from tests.sim.api_client import Api, run, simulated_api
 
 
 @asynccontextmanager
@@ -31,7 +31,7 @@ async def shell(api: Api, node: str = "pve1", **options: Any) -> AsyncIterator[a
         yield connection
 
 
-async def told(api: Api, command: str, node: str = "pve1", stdin: str = "") -> tuple[int | None, str, str]:
+async def run_on_node(api: Api, command: str, node: str = "pve1", stdin: str = "") -> tuple[int | None, str, str]:
     async with shell(api, node) as connection:
         done = await connection.run(command, input=stdin, stdin=asyncssh.PIPE)
         return done.exit_status, str(done.stdout), str(done.stderr)
@@ -39,9 +39,9 @@ async def told(api: Api, command: str, node: str = "pve1", stdin: str = "") -> t
 
 def test_a_node_answers_with_its_name_and_version():
     async def check() -> None:
-        async with talking(ssh=True) as api:
-            assert await told(api, "hostname", "pve2") == (0, "pve2\n", "")
-            code, version, _ = await told(api, "pveversion")
+        async with simulated_api(ssh=True) as api:
+            assert await run_on_node(api, "hostname", "pve2") == (0, "pve2\n", "")
+            code, version, _ = await run_on_node(api, "pveversion")
             assert code == 0
             assert version.startswith("pve-manager/9.1.8/")
 
@@ -50,7 +50,7 @@ def test_a_node_answers_with_its_name_and_version():
 
 def test_another_key_is_refused():
     async def check() -> None:
-        async with talking(ssh=True) as api:
+        async with simulated_api(ssh=True) as api:
             stranger = asyncssh.generate_private_key("ssh-ed25519")
             with pytest.raises(asyncssh.PermissionDenied):
                 async with shell(api, client_keys=[stranger]):
@@ -61,10 +61,14 @@ def test_another_key_is_refused():
 
 def test_pct_exec_runs_a_command_in_a_container():
     async def check() -> None:
-        async with talking(ssh=True) as api:
-            assert await told(api, "pct exec 200 -- hostname") == (0, "pihole\n", "")
-            assert await told(api, "pct exec 200 -- sh -c 'echo out; echo err >&2; exit 7'") == (7, "out\n", "err\n")
-            assert await told(api, "pct exec 200 -- cat", stdin="through\n") == (0, "through\n", "")
+        async with simulated_api(ssh=True) as api:
+            assert await run_on_node(api, "pct exec 200 -- hostname") == (0, "pihole\n", "")
+            assert await run_on_node(api, "pct exec 200 -- sh -c 'echo out; echo err >&2; exit 7'") == (
+                7,
+                "out\n",
+                "err\n",
+            )
+            assert await run_on_node(api, "pct exec 200 -- cat", stdin="through\n") == (0, "through\n", "")
 
     run(check())
 
@@ -86,8 +90,8 @@ def test_pct_exec_runs_a_command_in_a_container():
 )
 def test_the_tools_refuse_in_their_own_words(command: str, code: int, error: str):
     async def check() -> None:
-        async with talking(ssh=True) as api:
-            status, _, text = await told(api, command)
+        async with simulated_api(ssh=True) as api:
+            status, _, text = await run_on_node(api, command)
             assert status == code
             assert error in text
 
@@ -106,19 +110,19 @@ def test_the_tools_refuse_in_their_own_words(command: str, code: int, error: str
 )
 def test_a_copy_that_failed_is_told_but_does_not_show_in_the_exit_code(command: str, error: str):
     async def check() -> None:
-        async with talking(ssh=True) as api:
-            assert await told(api, command) == (0, "", error)
+        async with simulated_api(ssh=True) as api:
+            assert await run_on_node(api, command) == (0, "", error)
 
     run(check())
 
 
 def test_a_stopped_container_cannot_be_entered():
     async def check() -> None:
-        async with talking(ssh=True) as api:
-            assert await told(api, "pct exec 206 -- true", "pve3") == (255, "", "container '206' not running!\n")
-            pushed = await told(api, "pct push 206 /etc/hostname /tmp/x", "pve3")
+        async with simulated_api(ssh=True) as api:
+            assert await run_on_node(api, "pct exec 206 -- true", "pve3") == (255, "", "container '206' not running!\n")
+            pushed = await run_on_node(api, "pct push 206 /etc/hostname /tmp/x", "pve3")
             assert pushed == (255, "", "can only push files to a running CT\n")
-            pulled = await told(api, "pct pull 206 /etc/hostname /tmp/x", "pve3")
+            pulled = await run_on_node(api, "pct pull 206 /etc/hostname /tmp/x", "pve3")
             assert pulled[0] == 255
             assert "can only pull files from a running VM" in pulled[2]
 
@@ -127,27 +131,27 @@ def test_a_stopped_container_cannot_be_entered():
 
 def test_files_go_in_and_out_of_a_container():
     async def check() -> None:
-        async with talking(ssh=True) as api:
-            await told(api, "cat > /tmp/local", stdin="content\n")
-            assert (await told(api, "pct push 200 /tmp/local /srv/there --perms 0600"))[0] == 0
-            assert await told(api, "pct exec 200 -- stat -c '%a %s' /srv/there") == (0, "600 8\n", "")
-            assert (await told(api, "pct pull 200 /srv/there /tmp/back"))[0] == 0
-            assert await told(api, "cat /tmp/back") == (0, "content\n", "")
+        async with simulated_api(ssh=True) as api:
+            await run_on_node(api, "cat > /tmp/local", stdin="content\n")
+            assert (await run_on_node(api, "pct push 200 /tmp/local /srv/there --perms 0600"))[0] == 0
+            assert await run_on_node(api, "pct exec 200 -- stat -c '%a %s' /srv/there") == (0, "600 8\n", "")
+            assert (await run_on_node(api, "pct pull 200 /srv/there /tmp/back"))[0] == 0
+            assert await run_on_node(api, "cat /tmp/back") == (0, "content\n", "")
 
     run(check())
 
 
 def test_the_tools_and_the_api_see_the_same_guests():
     async def check() -> None:
-        async with talking(ssh=True) as api:
-            assert await told(api, "pct status 200") == (0, "status: running\n", "")
-            await api.finished(await api.post("/nodes/pve1/lxc/200/status/stop"))
-            assert await told(api, "pct status 200") == (0, "status: stopped\n", "")
-            _, config, _ = await told(api, "pct config 200")
+        async with simulated_api(ssh=True) as api:
+            assert await run_on_node(api, "pct status 200") == (0, "status: running\n", "")
+            await api.finish_task(await api.post("/nodes/pve1/lxc/200/status/stop"))
+            assert await run_on_node(api, "pct status 200") == (0, "status: stopped\n", "")
+            _, config, _ = await run_on_node(api, "pct config 200")
             assert "hostname: pihole\n" in config
-            _, listed, _ = await told(api, "qm list")
+            _, listed, _ = await run_on_node(api, "qm list")
             assert [line.split()[0] for line in listed.splitlines()[1:]] == ["100", "101", "102", "108", "9000"]
-            _, listed, _ = await told(api, "pct list")
+            _, listed, _ = await run_on_node(api, "pct list")
             assert listed.splitlines()[0].split() == ["VMID", "Status", "Lock", "Name"]
 
     run(check())
@@ -155,8 +159,8 @@ def test_the_tools_and_the_api_see_the_same_guests():
 
 def test_qm_guest_exec_prints_the_result_as_json():
     async def check() -> None:
-        async with talking(ssh=True) as api:
-            code, text, _ = await told(api, "qm guest exec 102 -- sh -c 'echo hi; exit 3'")
+        async with simulated_api(ssh=True) as api:
+            code, text, _ = await run_on_node(api, "qm guest exec 102 -- sh -c 'echo hi; exit 3'")
             assert code == 0
             assert json.loads(text) == {"exitcode": 3, "exited": 1, "out-data": "hi\n", "out-truncated": 0}
 
@@ -165,17 +169,17 @@ def test_qm_guest_exec_prints_the_result_as_json():
 
 def test_a_node_that_is_off_does_not_answer():
     async def check() -> None:
-        async with talking(ssh=True) as api:
+        async with simulated_api(ssh=True) as api:
             api.cluster.faults.set_online("pve2", online=False)
             with pytest.raises((OSError, asyncssh.Error)):
-                await told(api, "hostname", "pve2")
+                await run_on_node(api, "hostname", "pve2")
 
     run(check())
 
 
 def test_without_the_option_there_is_no_ssh():
     async def check() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             with pytest.raises(RuntimeError, match="ssh=True"):
                 _ = api.cluster.ssh_ports
 

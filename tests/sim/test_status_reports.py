@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.talking import Api, run, talking
+from tests.sim.api_client import Api, run, simulated_api
 
 VM, NODE, OTHER_NODE = 108, "pve1", "pve2"
 
@@ -22,7 +22,7 @@ async def known(api: Api, vmid: int) -> dict[str, Any]:
 
 def test_name_status_and_sizes_change_at_the_next_report_and_not_before() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             before = await known(api, VM)
             node = before["node"]
             await api.put(f"/nodes/{node}/qemu/{VM}/config", name="other", memory=4096)
@@ -43,7 +43,7 @@ def test_name_status_and_sizes_change_at_the_next_report_and_not_before() -> Non
 
 def test_tags_lock_pool_and_place_do_not_wait_for_a_report() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             guest = api.cluster.world.guests[VM]
             await api.put(f"/nodes/{guest.node}/qemu/{VM}/config", tags="urgent")
             await api.post("/pools", poolid="new")
@@ -60,7 +60,7 @@ def test_tags_lock_pool_and_place_do_not_wait_for_a_report() -> None:
 
 def test_a_removed_guest_is_gone_at_once_and_its_successor_has_its_name_for_a_while() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             old = await known(api, VM)
             await api.delete(f"/nodes/{old['node']}/qemu/{VM}")
             await api.clock.advance(4)
@@ -77,7 +77,7 @@ def test_a_removed_guest_is_gone_at_once_and_its_successor_has_its_name_for_a_wh
 
 def test_a_new_storage_has_no_status_and_no_size_until_it_is_reported() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/storage", storage="fresh", type="dir", path="/srv/fresh", content="iso")
 
             async def places() -> list[dict[str, Any]]:
@@ -97,15 +97,15 @@ def test_a_new_storage_has_no_status_and_no_size_until_it_is_reported() -> None:
 
 def test_how_full_a_storage_is_lags_as_well() -> None:
     async def scenario() -> None:
-        async with talking() as api:
-            place = api.cluster.world.storages["local"].place(NODE)
+        async with simulated_api() as api:
+            space = api.cluster.world.storages["local"].space(NODE)
 
             async def used() -> int:
                 rows = (await api.get("/cluster/resources", type="storage")).data
                 return int(next(row["disk"] for row in rows if row["id"] == f"storage/{NODE}/local"))
 
             before = await used()
-            place.base_used += 1024**3
+            space.base_used += 1024**3
             assert await used() == before
             await api.clock.advance(10)
             assert await used() == before + 1024**3
@@ -115,7 +115,7 @@ def test_how_full_a_storage_is_lags_as_well() -> None:
 
 def test_members_of_a_pool_are_shown_as_in_the_list_of_resources() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/pools", poolid="new")
             await api.post(f"/nodes/{NODE}/qemu", vmid=300, name="fresh", pool="new", tags="a")
             await api.clock.advance(1)
@@ -130,7 +130,7 @@ def test_members_of_a_pool_are_shown_as_in_the_list_of_resources() -> None:
 
 def test_a_zone_is_in_the_list_of_resources_after_the_next_report() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/cluster/sdn/zones", zone="lab", type="simple")
             await api.put("/cluster/sdn")
             await api.clock.advance(5)
@@ -149,7 +149,7 @@ def test_a_zone_is_in_the_list_of_resources_after_the_next_report() -> None:
 
 def test_reports_come_at_the_same_moments_in_every_run() -> None:
     async def moments() -> list[bool]:
-        async with talking() as api:
+        async with simulated_api() as api:
             seen = []
             api.cluster.world.guests[VM].config["name"] = "other"
             api.cluster.world.guests[VM].touch()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 def test_a_new_directory_can_be_used_at_once() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             made = await api.post("/storage", storage="extra", type="dir", path="/mnt/extra", content="images,iso")
             assert made.data == {"storage": "extra", "type": "dir"}
             shown = (await api.get("/storage/extra")).data
@@ -54,7 +54,7 @@ _FAILED = "create storage failed: "
 )
 def test_what_pve_refuses_to_create_is_refused_in_its_words(params: dict[str, str], text: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post("/storage", **params)
             assert (reply.status, reply.reason) == (500, text)
             assert "new" not in api.cluster.world.storages
@@ -76,7 +76,7 @@ def test_what_pve_refuses_to_create_is_refused_in_its_words(params: dict[str, st
 )
 def test_every_type_is_taken_and_never_shows_its_password(params: dict[str, str]) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post("/storage", storage="new", **params)).status == 200
             shown = await api.get("/storage/new")
             assert shown.data["type"] == params["type"]
@@ -90,7 +90,7 @@ def test_every_type_is_taken_and_never_shows_its_password(params: dict[str, str]
 @pytest.mark.parametrize("params", [{"type": "lvm", "vgname": "nope"}, {"type": "rbd", "pool": "nope"}])
 def test_what_is_not_there_and_not_asked_for_leaves_the_storage_inactive(params: dict[str, str]) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post("/storage", storage="ghost", **params)).status == 200
             status = (await api.get("/nodes/pve1/storage/ghost/status")).data
             assert (status["enabled"], status["active"], status["total"]) == (1, 0, 0)
@@ -100,7 +100,7 @@ def test_what_is_not_there_and_not_asked_for_leaves_the_storage_inactive(params:
 
 def test_changes_need_the_right_digest_and_known_options() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             digest = (await api.get("/storage/nas")).data["digest"]
             assert (await api.get("/storage/local")).data["digest"] == digest
             changed = await api.put("/storage/nas", nodes="pve1,pve2", digest=digest)
@@ -127,7 +127,7 @@ def test_changes_need_the_right_digest_and_known_options() -> None:
 
 def test_a_disabled_storage_can_no_longer_be_used() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.put("/storage/nas", disable=1)
             refused = await api.post(
                 "/nodes/pve1/storage/nas/content", vmid=100, filename="vm-100-disk-7.raw", size="1G"
@@ -139,7 +139,7 @@ def test_a_disabled_storage_can_no_longer_be_used() -> None:
 
 def test_sharing_a_directory_loses_no_volume() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             before = len((await api.get("/nodes/pve1/storage/local/content")).data)
             await api.put("/storage/local", shared=1)
             assert len((await api.get("/nodes/pve3/storage/local/content")).data) == before
@@ -152,7 +152,7 @@ def test_sharing_a_directory_loses_no_volume() -> None:
 
 def test_a_removed_storage_takes_its_rights_along() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.delete("/storage/local-lvm")).data is None
             assert (await api.get("/storage/local-lvm")).reason == "storage 'local-lvm' does not exist"
             access = api.cluster.world.access
@@ -166,7 +166,7 @@ def test_a_removed_storage_takes_its_rights_along() -> None:
 
 def test_only_those_who_may_allocate_storages_may_change_them() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             alice = api.as_token("alice@pve!cli")
             refused = await alice.post("/storage", storage="new", type="dir", path="/x")
             assert refused.reason == "Permission check failed (/storage, Datastore.Allocate)"

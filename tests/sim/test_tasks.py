@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from quorate.sim.nodes.tasks import TaskContext, parse_upid
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 
 async def _count_to_three(context: TaskContext) -> None:
@@ -16,7 +16,7 @@ async def _count_to_three(context: TaskContext) -> None:
 
 def test_a_upid_can_be_parsed_and_names_node_type_id_and_token() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             upid = (await api.post("/nodes/pve1/qemu/108/status/start")).data
             parsed = parse_upid(upid)
             assert parsed is not None
@@ -32,7 +32,7 @@ def test_a_upid_can_be_parsed_and_names_node_type_id_and_token() -> None:
 
 def test_running_tasks_are_listed_only_when_asked_for() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             upid = (await api.post("/nodes/pve1/qemu/108/status/start")).data
             archive = (await api.get("/nodes/pve1/tasks")).body
             assert upid not in [row["upid"] for row in archive["data"]]
@@ -49,7 +49,7 @@ def test_running_tasks_are_listed_only_when_asked_for() -> None:
 
 def test_the_list_can_be_filtered_and_paged() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             failed = (await api.get("/nodes/pve3/tasks", errors=1)).data
             assert [row["type"] for row in failed] == ["qmshutdown"]
             of_guest = (await api.get("/nodes/pve2/tasks", vmid=203)).body
@@ -65,7 +65,7 @@ def test_the_list_can_be_filtered_and_paged() -> None:
 
 def test_the_log_is_paged_and_ends_with_the_result() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             upid = api.cluster.world.tasks.start("pve1", "test", "", "root@pam", _count_to_three)
             await api.clock.advance(1)
             assert [line["t"] for line in (await api.log(upid)).data] == ["step 1", "step 2"]
@@ -82,7 +82,7 @@ def test_warnings_show_in_the_exit_status() -> None:
         async def work(context: TaskContext) -> None:
             context.warn("something is odd")
 
-        async with talking() as api:
+        async with simulated_api() as api:
             upid = api.cluster.world.tasks.start("pve1", "test", "", "root@pam", work)
             await api.clock.advance(0)
             assert (await api.task(upid))["exitstatus"] == "WARNINGS: 1"
@@ -93,7 +93,7 @@ def test_warnings_show_in_the_exit_status() -> None:
 
 def test_a_task_can_be_interrupted_and_a_finished_one_does_not_mind() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             upid = api.cluster.world.tasks.start("pve1", "test", "", "root@pam", _count_to_three)
             path = f"/nodes/pve1/tasks/{quote(upid, safe='')}"
             assert (await api.delete(path)).data is None
@@ -105,7 +105,7 @@ def test_a_task_can_be_interrupted_and_a_finished_one_does_not_mind() -> None:
 
 def test_unknown_and_malformed_upids() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             unknown = "UPID:pve1:00000001:00000001:60000000:qmstart:100:root@pam:"
             assert (await api.get(f"/nodes/pve1/tasks/{unknown}/status")).errors == {"upid": "no such task"}
             missing = (await api.get(f"/nodes/pve1/tasks/{unknown}/log")).body
@@ -121,7 +121,7 @@ def test_unknown_and_malformed_upids() -> None:
 
 def test_the_cluster_list_has_the_tasks_of_all_nodes() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post("/nodes/pve1/qemu/108/status/start")
             rows = (await api.get("/cluster/tasks")).data
             assert {row["node"] for row in rows} == {"pve1", "pve2", "pve3"}
@@ -134,7 +134,7 @@ def test_the_cluster_list_has_the_tasks_of_all_nodes() -> None:
 
 def test_without_audit_rights_only_own_tasks_are_seen() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             alice = api.as_token("alice@pve!ci")
             assert (await alice.get("/nodes/pve1/tasks")).data == []
             upid = (await alice.post("/nodes/pve1/qemu/108/status/start")).data

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from quorate.sim.storage.upload_routes import BadUpload, Upload, boundary_of
-from tests.sim.talking import Api, Reply, run, talking
+from tests.sim.api_client import Api, Reply, run, simulated_api
 
 _BOUNDARY = "a-boundary"
 _DATA = b"not really an image\r\n--not a boundary\r\n" * 400
@@ -38,10 +38,10 @@ async def _upload(api: Api, body: bytes, storage: str = "local", **headers: str)
 
 def test_a_file_arrives_whole_and_the_log_tells_how() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await _upload(api, _field("content", "iso") + _file("my image.iso") + _END)
             assert reply.data.split(":")[5:7] == ["imgcopy", ""]
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             rows = (await api.get("/nodes/pve1/storage/local/content", content="iso")).data
             sizes = {row["volid"]: row["size"] for row in rows}
             assert sizes["local:iso/my_image.iso"] == len(_DATA)
@@ -55,13 +55,13 @@ def test_a_file_arrives_whole_and_the_log_tells_how() -> None:
 
 def test_checksums_are_checked_in_the_task() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             right = hashlib.sha256(_DATA).hexdigest()
             fields = _field("content", "iso") + _field("checksum-algorithm", "sha256")
             good = await _upload(api, fields + _field("checksum", right.upper()) + _file("a.iso") + _END)
-            assert await api.finished(good) == "OK"
+            assert await api.finish_task(good) == "OK"
             bad = await _upload(api, fields + _field("checksum", "0" * 64) + _file("b.iso") + _END)
-            assert await api.finished(bad) == f"checksum mismatch: got '{right}' != expect '{'0' * 64}'"
+            assert await api.finish_task(bad) == f"checksum mismatch: got '{right}' != expect '{'0' * 64}'"
             names = [row["volid"] for row in (await api.get("/nodes/pve1/storage/local/content")).data]
             assert "local:iso/a.iso" in names
             assert "local:iso/b.iso" not in names
@@ -78,9 +78,9 @@ def test_checksums_are_checked_in_the_task() -> None:
 )
 def test_an_image_makes_a_disk_of_the_size_that_it_says(name: str, image: bytes) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await _upload(api, _field("content", "import") + _file(name, image) + _END)
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             rows = (await api.get("/nodes/pve1/storage/local/content", content="import")).data
             assert next(row["size"] for row in rows if row["volid"] == f"local:import/{name}") == len(image)
             volume = (await api.get(f"/nodes/pve1/storage/local/content/local:import/{name}")).data
@@ -101,7 +101,7 @@ def test_an_image_makes_a_disk_of_the_size_that_it_says(name: str, image: bytes)
 )
 def test_the_ending_must_fit_the_content(content: str, name: str, error: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await _upload(api, _field("content", content) + _file(name) + _END)
             assert reply.status == 400
             assert reply.errors == {"filename": error}
@@ -117,7 +117,7 @@ def test_an_upload_that_breaks_off_was_never_begun(caplog: pytest.LogCaptureFixt
         raise ConnectionAbortedError
 
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             with pytest.raises((aiohttp.ClientError, ConnectionAbortedError)):
                 await api.request(
                     "POST",
@@ -139,7 +139,7 @@ def test_an_upload_that_breaks_off_was_never_begun(caplog: pytest.LogCaptureFixt
 
 def test_storages_refuse_what_they_cannot_hold() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             body = _field("content", "iso") + _file("x.iso") + _END
             assert (await _upload(api, body, "local-lvm")).reason == "can't upload to storage type 'lvmthin'"
             await api.post("/storage", storage="disks", type="dir", path="/x", content="images")
@@ -151,7 +151,7 @@ def test_storages_refuse_what_they_cannot_hold() -> None:
 
 def test_the_order_and_names_of_the_fields_matter() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             late = await _upload(api, _file("x.iso") + _field("content", "iso") + _END)
             assert late.errors == {"content": "property is missing and it is not optional"}
             other = await _upload(api, _field("content", "iso") + _file("x.iso", field="file") + _END)
@@ -169,7 +169,7 @@ def test_a_file_whose_headers_begin_with_the_type_is_not_found() -> None:
     """PVE looks for the disposition right after the boundary; some HTTP libraries write the type first."""
 
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             head = (
                 f"--{_BOUNDARY}\r\nContent-Type: application/octet-stream\r\n"
                 'Content-Disposition: form-data; name="filename"; filename="x.iso"\r\n\r\n'
@@ -182,7 +182,7 @@ def test_a_file_whose_headers_begin_with_the_type_is_not_found() -> None:
 
 def test_other_bodies_and_no_body_are_refused() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = "/nodes/pve1/storage/local/upload"
             form = await api.post(path, content="iso", filename="x.iso")
             assert form.status == 506
@@ -198,12 +198,12 @@ def test_other_bodies_and_no_body_are_refused() -> None:
 
 def test_an_upload_to_another_node_lands_there_though_this_one_does_the_work() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             sent = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
             body = _field("content", "iso") + _file("far.iso") + _END
             reply = await api.request("POST", "/nodes/pve2/storage/local/upload", data=body, headers=sent)
             assert reply.data.split(":")[1] == "pve1"
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             assert (await api.get("/nodes/pve2/storage/local/content/local:iso/far.iso")).status == 200
             assert (await api.get("/nodes/pve1/storage/local/content/local:iso/far.iso")).status == 500
 
@@ -212,11 +212,11 @@ def test_an_upload_to_another_node_lands_there_though_this_one_does_the_work() -
 
 def test_a_full_storage_takes_no_more_files() -> None:
     async def scenario() -> None:
-        async with talking() as api:
-            place = api.cluster.world.storages["local"].place("pve1")
-            place.base_used = place.total
+        async with simulated_api() as api:
+            space = api.cluster.world.storages["local"].space("pve1")
+            space.base_used = space.total
             reply = await _upload(api, _field("content", "iso") + _file("x.iso") + _END)
-            assert "No space left on device" in await api.finished(reply)
+            assert "No space left on device" in await api.finish_task(reply)
 
     run(scenario())
 

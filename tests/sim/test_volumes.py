@@ -65,26 +65,26 @@ def test_sizes_are_written_in_the_largest_whole_unit(size: int, text: str) -> No
 def test_what_is_allocated_is_counted_and_given_back() -> None:
     world = _world()
     del world.storages["tank"].config["sparse"]
-    place = world.storages["tank"].place("pve1")
-    before = place.used
+    space = world.storages["tank"].space("pve1")
+    before = space.used
     made = volumes.allocate(world, "pve1", "tank", 500, "qemu", 10 * GIB)
-    assert place.used == before + 10 * GIB
+    assert space.used == before + 10 * GIB
     volumes.resize(world, "pve1", made.volid, 12 * GIB)
-    assert place.used == before + 12 * GIB
+    assert space.used == before + 12 * GIB
     volumes.free(world, "pve1", made.volid)
-    assert place.used == before
+    assert space.used == before
 
 
 def test_a_thin_disk_takes_space_only_for_what_is_written() -> None:
     world = _world()
-    place = world.storages["local-lvm"].place("pve1")
-    before = place.used
+    space = world.storages["local-lvm"].space("pve1")
+    before = space.used
     made = volumes.allocate(world, "pve1", "local-lvm", 500, "qemu", 90_000 * GIB)
-    assert place.used - before < MIB
+    assert space.used - before < MIB
     with pytest.raises(TaskError, match="No space left on device"):
         volumes.fill(world, "pve1", made, 80_000 * GIB)
     volumes.fill(world, "pve1", made, 5 * GIB)
-    assert place.used == before + 5 * GIB
+    assert space.used == before + 5 * GIB
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from quorate.sim.storage import retention
 from quorate.sim.storage.storages import Storage, StorageSpace, Volume
-from tests.sim.talking import Api, run, talking
+from tests.sim.api_client import Api, run, simulated_api
 
 _VZDUMP = "/nodes/pve1/vzdump"
 
@@ -19,7 +19,7 @@ async def _lines(api: Api, upid: str) -> list[str]:
 
 def test_a_running_vm_is_backed_up_while_it_runs() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             guest = api.cluster.world.guests[102]
             reply = await api.post(
                 _VZDUMP, vmid=102, storage="nas", compress="zstd", **{"notes-template": "{{guestname}} on {{node}}"}
@@ -28,7 +28,7 @@ def test_a_running_vm_is_backed_up_while_it_runs() -> None:
             await api.clock.advance(3)
             assert guest.lock == "backup"
             assert guest.running
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             assert guest.lock is None
             lines = await _lines(api, reply.data)
             assert lines[0] == (
@@ -50,17 +50,17 @@ def test_a_running_vm_is_backed_up_while_it_runs() -> None:
 
 def test_stopping_for_a_backup_starts_the_guest_again() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             guest = api.cluster.world.guests[200]
             reply = await api.post(_VZDUMP, vmid=200, storage="nas", mode="stop")
             await api.clock.advance(2.5)
             assert not guest.running
-            assert await api.finished(reply) == "OK"
+            assert await api.finish_task(reply) == "OK"
             assert guest.running
             lines = await _lines(api, reply.data)
             assert lines.index("INFO: stopping virtual guest") < lines.index("INFO: restarting vm")
             vm = await api.post(_VZDUMP, vmid=102, storage="nas", mode="stop")
-            assert await api.finished(vm) == "OK"
+            assert await api.finish_task(vm) == "OK"
             assert api.cluster.world.guests[102].running
 
     run(scenario())
@@ -68,14 +68,14 @@ def test_stopping_for_a_backup_starts_the_guest_again() -> None:
 
 def test_containers_without_snapshots_are_suspended() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             snapshot = await api.post(_VZDUMP, vmid=200, storage="nas")
-            assert await api.finished(snapshot) == "OK"
+            assert await api.finish_task(snapshot) == "OK"
             assert "INFO: create storage snapshot 'vzdump'" in await _lines(api, snapshot.data)
             world = api.cluster.world
             world.guests[200].config["mp0"] = "nas:200/vm-200-disk-0.raw,mp=/data,backup=1,size=1G"
             suspended = await api.post(_VZDUMP, vmid=200, storage="nas")
-            assert await api.finished(suspended) == "OK"
+            assert await api.finish_task(suspended) == "OK"
             lines = await _lines(api, suspended.data)
             assert "INFO: trying 'suspend' mode instead" in lines
             assert "INFO: backup mode: suspend" in lines
@@ -86,10 +86,10 @@ def test_containers_without_snapshots_are_suspended() -> None:
 
 def test_several_guests_one_after_the_other_and_errors_of_one_stop_none() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(_VZDUMP, vmid="999,108,103", storage="nas")
             assert reply.data.split(":")[6] == ""
-            assert await api.finished(reply) == "job errors"
+            assert await api.finish_task(reply) == "job errors"
             lines = await _lines(api, reply.data)
             assert "INFO: skip external VMs: 103" in lines
             assert "ERROR: Backup of VM 999 failed - unable to find VM '999'" in lines
@@ -100,9 +100,9 @@ def test_several_guests_one_after_the_other_and_errors_of_one_stop_none() -> Non
 
 def test_all_but_some_and_whole_pools() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             everything = await api.post(_VZDUMP, exclude="100,102", storage="nas")
-            await api.finished(everything, 600)
+            await api.finish_task(everything, 600)
             lines = await _lines(api, everything.data)
             begun = {int(line.split()[5]) for line in lines if line.startswith("INFO: Starting Backup of VM ")}
             assert begun == {101, 108, 200, 201, 9000, 9001}
@@ -114,7 +114,7 @@ def test_all_but_some_and_whole_pools() -> None:
 
 def test_guests_of_other_nodes_alone_are_nobodys_task() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             assert (await api.post(_VZDUMP, vmid=103, storage="nas")).data == "OK"
 
     run(scenario())
@@ -133,7 +133,7 @@ def test_guests_of_other_nodes_alone_are_nobodys_task() -> None:
 )
 def test_contradictions_are_refused_at_once(params: dict[str, str], errors: dict[str, str]) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(_VZDUMP, **params)
             assert reply.status == 400
             assert reply.errors == errors
@@ -150,16 +150,18 @@ def test_contradictions_are_refused_at_once(params: dict[str, str], errors: dict
 )
 def test_a_storage_without_backups_fails_in_the_task(storage: str, ending: str) -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(_VZDUMP, vmid=100, storage=storage)
-            assert (await api.finished(reply)).endswith(f"could not get storage information for '{storage}': {ending}")
+            assert (await api.finish_task(reply)).endswith(
+                f"could not get storage information for '{storage}': {ending}"
+            )
 
     run(scenario())
 
 
 def test_an_interrupted_backup_leaves_no_file_and_no_lock() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             reply = await api.post(_VZDUMP, vmid=102, storage="nas", mode="stop")
             await api.clock.advance(5)
             await api.delete(f"/nodes/pve1/tasks/{reply.data}")
@@ -174,10 +176,10 @@ def test_an_interrupted_backup_leaves_no_file_and_no_lock() -> None:
 
 def test_a_locked_guest_is_not_backed_up() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             api.cluster.world.guests[108].config["lock"] = "snapshot"
             reply = await api.post(_VZDUMP, vmid=108, storage="nas")
-            assert await api.finished(reply) == "job errors"
+            assert await api.finish_task(reply) == "job errors"
             assert "ERROR: Backup of VM 108 failed - VM is locked (snapshot)" in await _lines(api, reply.data)
 
     run(scenario())
@@ -185,13 +187,13 @@ def test_a_locked_guest_is_not_backed_up() -> None:
 
 def test_one_backup_at_a_time_on_a_node() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             first = await api.post(_VZDUMP, vmid=102, storage="nas")
             second = await api.post(_VZDUMP, vmid=108, storage="nas")
             await api.clock.advance(4)
             assert await _lines(api, second.data) == ["INFO: trying to get global lock - waiting..."]
-            assert await api.finished(first) == "OK"
-            assert await api.finished(second) == "OK"
+            assert await api.finish_task(first) == "OK"
+            assert await api.finish_task(second) == "OK"
             assert "INFO: got global lock" in await _lines(api, second.data)
 
     run(scenario())
@@ -199,11 +201,11 @@ def test_one_backup_at_a_time_on_a_node() -> None:
 
 def test_a_full_storage_ends_the_backup_with_an_error() -> None:
     async def scenario() -> None:
-        async with talking() as api:
-            place = api.cluster.world.storages["nas"].place("pve1")
-            place.base_used = place.total
+        async with simulated_api() as api:
+            space = api.cluster.world.storages["nas"].space("pve1")
+            space.base_used = space.total
             reply = await api.post(_VZDUMP, vmid=102, storage="nas")
-            assert await api.finished(reply) == "job errors"
+            assert await api.finish_task(reply) == "job errors"
             lines = await _lines(api, reply.data)
             assert "ERROR: Backup of VM 102 failed - vma_queue_write: write error - Broken pipe" in lines
 
@@ -212,14 +214,14 @@ def test_a_full_storage_ends_the_backup_with_an_error() -> None:
 
 def test_backups_of_named_guests_need_the_right_to_them() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             access = api.cluster.world.access
             access.grant("/storage/nas", "PVEDatastoreUser", "alice@pve")
             alice = api.as_token("alice@pve!cli")
             allowed = await alice.post(_VZDUMP, vmid=108, storage="nas")
-            assert await api.finished(allowed) == "OK"
+            assert await api.finish_task(allowed) == "OK"
             refused = await alice.post(_VZDUMP, vmid=100, storage="nas")
-            assert await api.finished(refused) == "403 Permission check failed (/vms/100, VM.Backup)"
+            assert await api.finish_task(refused) == "403 Permission check failed (/vms/100, VM.Backup)"
             storage = await alice.post(_VZDUMP, vmid=108, storage="local")
             assert storage.reason == "Permission check failed (/storage/local, Datastore.AllocateSpace)"
             speed = await alice.post(_VZDUMP, vmid=108, storage="nas", bwlimit=10)
@@ -230,12 +232,12 @@ def test_backups_of_named_guests_need_the_right_to_them() -> None:
 
 def test_a_backup_server_gets_snapshots_and_old_ones_are_pruned() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             params = {"vmid": 108, "storage": "pbs", "prune-backups": "keep-last=1", "protected": 0}
             first = await api.post(_VZDUMP, **params)
-            assert await api.finished(first) == "OK"
+            assert await api.finish_task(first) == "OK"
             second = await api.post(_VZDUMP, **params)
-            assert await api.finished(second) == "OK"
+            assert await api.finish_task(second) == "OK"
             assert "INFO: pruned 1 backup(s) not covered by keep-retention policy" in await _lines(api, second.data)
             rows = (await api.get("/nodes/pve1/storage/pbs/content", vmid=108)).data
             assert [row["volid"] for row in rows] == ["pbs:backup/vm/108/2026-01-15T08:02:00Z"]
@@ -245,8 +247,8 @@ def test_a_backup_server_gets_snapshots_and_old_ones_are_pruned() -> None:
 
 def test_the_configuration_can_be_read_from_a_backup() -> None:
     async def scenario() -> None:
-        async with talking() as api:
-            await api.finished(await api.post(_VZDUMP, vmid=108, storage="nas", compress="zstd"))
+        async with simulated_api() as api:
+            await api.finish_task(await api.post(_VZDUMP, vmid=108, storage="nas", compress="zstd"))
             volid = "nas:backup/vzdump-qemu-108-2026_01_15-08_00_00.vma.zst"
             text = (await api.get("/nodes/pve1/vzdump/extractconfig", volume=volid)).data
             assert "name: test-vm\n" in text
@@ -260,7 +262,7 @@ def test_the_configuration_can_be_read_from_a_backup() -> None:
 
 def test_defaults_follow_the_storage() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = "/nodes/pve1/vzdump/defaults"
             assert (await api.get(path)).data["dumpdir"] == "/var/lib/vz/dump"
             assert (await api.get(path, storage="nas")).data["dumpdir"] == "/mnt/pve/nas/dump"
@@ -272,14 +274,14 @@ def test_defaults_follow_the_storage() -> None:
 
 
 def _storage_with_backups(*stamps: str) -> Storage:
-    storage = Storage("s", "dir", ("backup",), places={"n": StorageSpace(10**12, 0)})
+    storage = Storage("s", "dir", ("backup",), spaces={"n": StorageSpace(10**12, 0)})
     for stamp in stamps:
         storage.add("n", Volume(f"s:backup/vzdump-qemu-100-{stamp}.vma.zst", "backup", "vma.zst", 1, 1, 0, vmid=100))
     return storage
 
 
 def _kept(storage: Storage, setting: str) -> list[str]:
-    marks = retention.marked(storage, "n", retention.parse(setting))
+    marks = retention.mark_backups(storage, "n", retention.parse(setting))
     return [volume.name[-27:-8] for volume, mark in marks if mark == "keep"]
 
 
@@ -295,7 +297,7 @@ def test_retention_keeps_the_newest_of_every_period() -> None:
 
 def test_pruning_spares_protected_and_renamed_backups() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             path = "/nodes/pve1/storage/nas/prunebackups"
             bare = await api.get(path)
             assert bare.reason == "no prune-backups options configured for storage 'nas'"
@@ -306,7 +308,7 @@ def test_pruning_spares_protected_and_renamed_backups() -> None:
             assert marks == ["remove", "keep"] * 3
             one = await api.delete(f"{server}?prune-backups=keep-last%3D1&vmid=202")
             assert one.data.split(":")[5:7] == ["prunebackups", "202@pbs"]
-            assert await api.finished(one) == "OK"
+            assert await api.finish_task(one) == "OK"
             assert len((await api.get("/nodes/pve1/storage/pbs/content", vmid=202)).data) == 1
             assert len((await api.get("/nodes/pve1/storage/pbs/content", vmid=203)).data) == 2
             wrong = await api.get("/nodes/pve1/storage/local-lvm/prunebackups")

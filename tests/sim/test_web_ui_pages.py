@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.sim.talking import run, talking
+from tests.sim.api_client import run, simulated_api
 
 _FABRICS = "/cluster/sdn/fabrics"
 
 
 def test_a_fabric_has_nodes_and_is_gone_only_without_them() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             await api.post(f"{_FABRICS}/fabric", id="fab1", protocol="openfabric", ip_prefix="10.9.0.0/24")
             node = {"node_id": "pve1", "protocol": "openfabric", "ip": "10.9.0.1", "interfaces": "name=eth0"}
             assert (await api.post(f"{_FABRICS}/node/fab1", **node)).status == 200
@@ -26,17 +26,17 @@ def test_a_fabric_has_nodes_and_is_gone_only_without_them() -> None:
 
 def test_acme_accounts_are_registered_changed_and_deactivated_in_tasks() -> None:
     async def scenario() -> None:
-        async with talking() as api:
+        async with simulated_api() as api:
             root = await api.as_user("root@pam", "simulated-root")
             one = "/cluster/acme/account/default"
             unagreed = await root.post("/cluster/acme/account", name="default", contact="a@example.com")
-            assert "must agree to terms of service" in await root.finished(unagreed)
+            assert "must agree to terms of service" in await root.finish_task(unagreed)
             terms = (await root.get("/cluster/acme/tos")).data
             made = await root.post("/cluster/acme/account", name="default", contact="a@example.com", tos_url=terms)
-            assert await root.finished(made) == "OK"
-            assert await root.finished(await root.put(one, contact="b@example.com")) == "OK"
+            assert await root.finish_task(made) == "OK"
+            assert await root.finish_task(await root.put(one, contact="b@example.com")) == "OK"
             assert (await root.get(one)).data["account"]["contact"] == ["mailto:b@example.com"]
-            assert await root.finished(await root.delete(one)) == "OK"
+            assert await root.finish_task(await root.delete(one)) == "OK"
             assert (await root.get("/cluster/acme/account")).data == []
 
     run(scenario())
@@ -44,10 +44,10 @@ def test_acme_accounts_are_registered_changed_and_deactivated_in_tasks() -> None
 
 def test_a_node_alone_creates_a_cluster_once() -> None:
     async def scenario() -> None:
-        async with talking(nodes=1) as api:
+        async with simulated_api(nodes=1) as api:
             root = await api.as_user("root@pam", "simulated-root")
             assert [row["type"] for row in (await root.get("/cluster/status")).data] == ["node"]
-            assert await root.finished(await root.post("/cluster/config", clustername="lab")) == "OK"
+            assert await root.finish_task(await root.post("/cluster/config", clustername="lab")) == "OK"
             rows = (await root.get("/cluster/status")).data
             assert [(row["type"], row["name"]) for row in rows] == [("cluster", "lab"), ("node", "pve1")]
             again = await root.post("/cluster/config", clustername="lab")
@@ -58,7 +58,7 @@ def test_a_node_alone_creates_a_cluster_once() -> None:
 
 def test_a_cpu_model_of_ones_own_is_made_used_and_removed() -> None:
     async def scenario() -> None:
-        async with talking(version="9.2.3") as api:
+        async with simulated_api(version="9.2.3") as api:
             models, config = "/cluster/qemu/custom-cpu-models", "/nodes/pve1/qemu/102/config"
             missing = await api.put(config, cpu="custom-lab")
             assert missing.errors["cpu"] == "invalid format - Custom cputype 'lab' not found\n"

@@ -12,7 +12,7 @@ from quorate.sim.builder import Builder
 from quorate.sim.faults import Faults
 from quorate.sim.guests import remote_migration
 from quorate.sim.guests.guest import Guest
-from quorate.sim.http.server import Front
+from quorate.sim.http.server import ApiServer
 from quorate.sim.world import World
 from tests.simulation.loop import LoopClock
 
@@ -61,8 +61,8 @@ class Lab:
         self.world.access.users[ROOT].tokens["sim"] = Token(TOKEN[1], privsep=False)
         self.faults = Faults(self.world, chance.randrange(1 << 30))
         self.requests = Requests()
-        front = Front(self.world, _facts(), self.faults, auth_delay=0.0, requests=self.requests)
-        self.handler = front.for_node(self.world.nodes["pve1"])
+        server = ApiServer(self.world, _facts(), self.faults, auth_delay=0.0, requests=self.requests)
+        self.handler = server.for_node(self.world.nodes["pve1"])
         remote_migration.reachable(HOST, port, self.world, self.world.nodes["pve1"])
 
     def guests(self, chance: random.Random, least: int, most: int, *, running: float = 0.8) -> list[Guest]:

@@ -36,7 +36,7 @@ def make_healthy(world: World) -> None:
         settings = world.part(Settings).of(node)
         settings.subscription_key, settings.subscription_due = "pve2c-1234567890", "2030-01-01"
     world.storages["rbd"] = Storage("rbd", "rbd", ("images",), shared=True, config={"pool": "rbd"})
-    world.storages["rbd"].places = {"": StorageSpace(900 * GIB, 100 * GIB)}
+    world.storages["rbd"].spaces = {"": StorageSpace(900 * GIB, 100 * GIB)}
     world.part(Ceph).health = "HEALTH_OK"
     firewalls = world.part(Firewalls)
     firewalls.cluster.options["enable"] = 1

@@ -71,7 +71,7 @@ async def test_acknowledging_shows_who_and_why_and_a_worse_finding_is_open_again
     assert facts["means"] == "These guests cannot be restored at all."
     assert facts["first_seen"] < facts["last_seen"]
     world = watched.quorate.sim.world
-    for volume in [one for place in world.storages["pbs"].places.values() for one in place.volumes]:
+    for volume in [one for space in world.storages["pbs"].spaces.values() for one in space.volumes]:
         world.storages["pbs"].remove("pve1", volume)
     await watched.cycle(1, every=3700)
     (again,) = await watched.rows(kind="backup-missing")
@@ -95,7 +95,7 @@ async def test_acknowledging_new_settings_accepts_them(watched):
     await watched.cycle(2)
     world = watched.quorate.sim.world
     world.access.grant("/", "Administrator", "alice@pve")
-    world.access.changed()
+    world.access.invalidate_cache()
     await watched.cycle(1, every=700)
     (row,) = await watched.rows(kind="privileges-grown")
     assert "alice@pve has Administrator on /" in row["finding"]

@@ -27,16 +27,16 @@ class BusyDays:
         self.world = world
         self.chance = random.Random(7)
         self.visitors: list[int] = []
-        self.usage = {name: place.base_used for name, place in self._places().items()}
+        self.usage = {name: space.base_used for name, space in self._places().items()}
 
     def _places(self):
-        return {name: storage.place("pve1") for name, storage in self.world.storages.items() if name != "rbd"}
+        return {name: storage.space("pve1") for name, storage in self.world.storages.items() if name != "rbd"}
 
     def hour(self, number: int) -> None:
         now, tasks = self.world.clock.now(), self.world.tasks
-        for name, place in self._places().items():  # files come and go, and the nightly backups grow and are pruned
+        for name, space in self._places().items():  # files come and go, and the nightly backups grow and are pruned
             swing = 0.05 * self.chance.random() + 0.08 * (number % 24) / 24
-            place.base_used = int(self.usage[name] + place.total * swing)
+            space.base_used = int(self.usage[name] + space.total * swing)
         if number % 24 == 1:
             back_up(self.world, now, grow=1 + 0.1 * self.chance.random())
             for vmid, guest in self.world.guests.items():

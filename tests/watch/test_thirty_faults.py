@@ -115,9 +115,9 @@ def tasks_fail(type: str, id: str, times: int) -> Callable[[SimulatedCluster], C
 
 def full(storage: str, share: float, node: str = "pve1") -> Callable[[SimulatedCluster], Callable[[], None]]:
     def cause(sim: SimulatedCluster) -> Callable[[], None]:
-        place = sim.world.storages[storage].place(node)
-        old, place.base_used = place.base_used, int(place.total * share) - place.volumes_used
-        return lambda: setattr(place, "base_used", old)
+        space = sim.world.storages[storage].space(node)
+        old, space.base_used = space.base_used, int(space.total * share) - space.volumes_used
+        return lambda: setattr(space, "base_used", old)
 
     return cause
 
@@ -132,12 +132,12 @@ def backups_of(vmid: int, change: Callable[[list[Volume]], None]) -> Callable[[S
         change(own)
         for one in own:
             if one.size < 0:
-                pbs.place("pve1").volumes.pop(one.volid)
+                pbs.space("pve1").volumes.pop(one.volid)
 
         def undo() -> None:
             for one in own:
                 one.size, one.verified = before[one.volid]
-                pbs.place("pve1").volumes[one.volid] = one
+                pbs.space("pve1").volumes[one.volid] = one
 
         return undo
 
@@ -169,11 +169,11 @@ def exploded(volumes: list[Volume]) -> None:
 
 def granted(sim: SimulatedCluster) -> Callable[[], None]:
     sim.world.access.grant("/", "Administrator", "alice@pve")
-    sim.world.access.changed()
+    sim.world.access.invalidate_cache()
 
     def undo() -> None:
         sim.world.access.revoke("/", "Administrator", "user", "alice@pve")
-        sim.world.access.changed()
+        sim.world.access.invalidate_cache()
 
     return undo
 
@@ -273,7 +273,7 @@ TROUBLES = (
     Trouble("agent-silent", "guest 102", setting(lambda w: w.guests[102].system, "agent_installed", False)),
     Trouble("storage-full", "storage local on pve1", full("local", 0.9)),
     Trouble("storage-full", "storage local on pve2", full("local", 0.97, "pve2")),
-    Trouble("storage-away", "storage nas", setting(lambda w: w.storages["nas"].place("pve1"), "total", 0)),
+    Trouble("storage-away", "storage nas", setting(lambda w: w.storages["nas"].space("pve1"), "total", 0)),
     Trouble("thin-metadata", "pve/data of pve2", entry(lambda w: w.part(Disks).of("pve2").metadata_used, "data", 0.9)),
     Trouble("zfs-degraded", "tank of pve1", entry(lambda w: w.part(Disks).of("pve1").pool_health, "tank", "DEGRADED")),
     Trouble("ceph-unhealthy", "", setting(lambda world: world.part(Ceph), "health", "HEALTH_WARN")),
@@ -407,14 +407,14 @@ async def test_a_guest_that_restarts_again_and_again_is_crashing(watched):
 @pytest.mark.thorough
 async def test_a_storage_that_fills_up_steadily_is_reported_with_the_time_left(watched):
     sim = await healthy(watched)
-    place = sim.world.storages["nas"].place("pve1")
-    place.base_used = place.total // 2
+    space = sim.world.storages["nas"].space("pve1")
+    space.base_used = space.total // 2
     for _ in range(70):
-        place.base_used += place.total // 500
+        space.base_used += space.total // 500
         await jump(watched.quorate.clock, 3600)
         await watched.cycle(1, every=15)
     (row,) = await watched.rows(kind="storage-filling")
     assert re.match(r"Storage nas is 71% full, grows by 3\d\dG a day and will be full in 5d", row["finding"])
-    place.base_used = place.total // 3
+    space.base_used = space.total // 3
     await watched.cycle(2)
     assert "storage-filling" not in await watched.kinds()

@@ -44,7 +44,7 @@ class Builder:
         only = None if nodes is None else frozenset(nodes)
         storage = Storage(name, kind, tuple(content.split(",")), shared, only, config=config)
         where = [""] if shared else list(self.world.nodes)
-        storage.places = {place: StorageSpace(total * GIB, used * GIB) for place in where}
+        storage.spaces = {node: StorageSpace(total * GIB, used * GIB) for node in where}
         self.world.storages[name] = storage
         return storage
 

@@ -210,7 +210,7 @@ def _add_access(world: World) -> None:
     access.grant("/pool/production", "PVEVMUser", "@family")
     access.grant("/vms/109", "NoAccess", "bob@pve")
     access.grant("/storage/local-lvm", "PVEDatastoreUser", "alice@pve")
-    access.changed()
+    access.invalidate_cache()
 
 
 def _add_history(world: World) -> None:
@@ -254,7 +254,7 @@ def build_scaled_world(world: World, nodes: int, guests: int) -> None:
         "production": Pool("production", "one half", set(production)),
         "lab": Pool("lab", "the other", set(range(100 + guests // 2, 100 + guests))),
     }
-    world.access.changed()
+    world.access.invalidate_cache()
 
 
 def _add_plain_storages(builder: Builder, per_node: int, guests: int) -> None:

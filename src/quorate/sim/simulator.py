@@ -29,9 +29,9 @@ from quorate.sim.guests import remote_migration
 from quorate.sim.http.certificates import ServerIdentity, create_identity
 from quorate.sim.http.listener import Listener
 from quorate.sim.http.routing import all_routes
-from quorate.sim.http.server import Front
+from quorate.sim.http.server import ApiServer
 from quorate.sim.nodes.certificate_routes import Certificates
-from quorate.sim.nodes.ssh import SshFront
+from quorate.sim.nodes.ssh import SshServers
 from quorate.sim.nodes.status_daemon import StatusDaemon
 from quorate.sim.world import World
 
@@ -96,7 +96,7 @@ class SimulatedCluster:
         self._listeners: list[Listener] = []
         self._with_ssh = ssh
         self._identity = identity
-        self._ssh: SshFront | None = None
+        self._ssh: SshServers | None = None
 
     @property
     def url(self) -> str:
@@ -121,20 +121,20 @@ class SimulatedCluster:
     @property
     def ssh_ports(self) -> dict[str, int]:
         """The port of every node's SSH server on loopback, by the node's name."""
-        return self._ssh_front.ports
+        return self._ssh_servers.ports
 
     @property
     def ssh_key_file(self) -> str:
         """The private key that may log in as root."""
-        return str(self._ssh_front.key_file)
+        return str(self._ssh_servers.key_file)
 
     @property
     def ssh_known_hosts(self) -> str:
         """The file with the host keys of the SSH servers."""
-        return str(self._ssh_front.known_hosts)
+        return str(self._ssh_servers.known_hosts)
 
     @property
-    def _ssh_front(self) -> SshFront:
+    def _ssh_servers(self) -> SshServers:
         if self._ssh is None:
             raise RuntimeError("the simulated cluster does not serve SSH; start it with ssh=True")
         return self._ssh
@@ -175,13 +175,13 @@ class SimulatedCluster:
         self.world.part(Certificates).load(self._directory)
         all_routes()  # import the endpoints and work out the rows now, so that the first request is not slower
         rows_of(self.world).guests(self.world.guests.values())
-        front = self.front = Front(
+        server = self.server = ApiServer(
             self.world, self._facts, self.faults, auth_delay=self._auth_delay, requests=self.requests
         )
         host, port = _parse_address(self._listen)
         nodes = list(self.world.nodes.values())
         for index in range(self._endpoints):
-            handler = front.for_node(nodes[index % len(nodes)])
+            handler = server.for_node(nodes[index % len(nodes)])
             listener = Listener(host, port + index if port else 0, identity.context, handler)
             self._listeners.append(listener)
             await listener.start()
@@ -189,7 +189,7 @@ class SimulatedCluster:
         self.world.part(HaManager).wake()
         self.world.tasks.in_background(self.world.part(StatusDaemon).run())
         if self._with_ssh:
-            self._ssh = SshFront(self.world, self._directory)
+            self._ssh = SshServers(self.world, self._directory)
             await self._ssh.start()
 
     async def _end(self) -> None:

@@ -52,7 +52,7 @@ def with_a_cluster_rule(world: Any) -> None:
 def without_members(world: Any) -> None:
     world.access.pools["lab"].vms.clear()
     world.access.pools["lab"].storages.clear()
-    world.access.changed()
+    world.access.invalidate_cache()
 
 
 USERS = {"kind": "users"}

@@ -200,7 +200,7 @@ async def test_without_the_privilege_the_drive_is_left_for_the_next_start(tmp_pa
         access.custom_roles["NetOnly"] = frozenset({"VM.Audit", "VM.Config.Network"})
         for who in ("bob@pve", "bob@pve!monitor"):
             access.grant(f"/vms/{VM}", "NetOnly", who)
-        access.changed()
+        access.invalidate_cache()
         guest(quorate, VM).config["ide2"] = f"local-lvm:vm-{VM}-cloudinit,media=cdrom"
         async with second_server(quorate, tmp_path / "bob.jsonl", token="bob@pve!monitor") as bob:
             facts = await bob.facts("cloudinit_set", guest=VM, user="x")

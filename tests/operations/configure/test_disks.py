@@ -315,8 +315,8 @@ async def test_a_container_volume_moves_when_it_is_off(tmp_path):
 
 async def test_a_move_to_the_wrong_or_a_full_storage_is_refused(tmp_path):
     async with rig(tmp_path) as quorate:
-        place = quorate.sim.world.storages["tank"].place("pve2")
-        place.base_used = place.total - GIB
+        space = quorate.sim.world.storages["tank"].space("pve2")
+        space.base_used = space.total - GIB
         await quorate.clock.advance(10)
         text = await quorate.refusal("disk_change", action="move", guest=VM, disk="scsi0", storage="tank")
         assert "free, not 60G" in text

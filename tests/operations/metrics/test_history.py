@@ -84,8 +84,8 @@ async def test_pve_8_has_no_decade_and_fewer_points_but_the_same_numbers(tmp_pat
 async def test_a_shared_storage_needs_no_node_and_a_local_one_does(tmp_path):
     async with rig(tmp_path) as quorate:
         used = by_field(await quorate.facts("metrics_get", storage="nas", timeframe="week"))["used"]
-        place = quorate.sim.world.storages["nas"].place("pve1")
-        assert used["last"] == pytest.approx(place.used / 1024**4, abs=0.02)
+        space = quorate.sim.world.storages["nas"].space("pve1")
+        assert used["last"] == pytest.approx(space.used / 1024**4, abs=0.02)
         text = await quorate.refusal("metrics_get", storage="local-lvm")
         assert "3 nodes have a storage 'local-lvm' of their own" in text
         assert "pve1/local-lvm" in text

@@ -445,7 +445,7 @@ async def test_who_may_create_only_in_a_pool_creates_there_and_starts_it(tmp_pat
             ("/storage/local-lvm", "PVEDatastoreUser"),
         ):
             quorate.sim.world.access.grant(path, role, "alice@pve")
-        quorate.sim.world.access.changed()
+        quorate.sim.world.access.invalidate_cache()
         assert "VM.Allocate on /vms/" in await alice.refusal("vm_create", name="web", storage="local-lvm")
         assert "AllocateSpace" in await alice.refusal("vm_create", name="web", storage="nas", pool="lab")
         facts = await alice.facts("vm_create", name="web", storage="local-lvm", pool="lab", start=True)

@@ -61,10 +61,10 @@ async def test_a_disk_goes_to_a_storage_for_that_content(tmp_path):
 
 async def test_a_thin_storage_that_has_promised_too_much_is_overcommitted(tmp_path):
     async with rig(tmp_path) as quorate:
-        place = quorate.sim.world.storages["local-lvm"].place("pve3")
-        promised = sum(volume.size for volume in place.volumes.values())
-        wanted = (place.total - promised) // GIB + 10
-        assert wanted * GIB < place.available
+        space = quorate.sim.world.storages["local-lvm"].space("pve3")
+        promised = sum(volume.size for volume in space.volumes.values())
+        wanted = (space.total - promised) // GIB + 10
+        assert wanted * GIB < space.available
         _, nodes = await by_node(quorate, disk=wanted, content="rootdir")
         assert nodes["pve3"]["fits"] == "overcommitted"
         assert "local-lvm would have promised" in nodes["pve3"]["why"]

@@ -72,8 +72,8 @@ async def test_an_offline_node_is_one_finding_and_the_others_are_still_looked_at
 async def test_a_full_storage_is_found_by_how_full_it_is(tmp_path, share, severity):
     async with rig(tmp_path) as quorate:
         make_healthy(quorate.sim.world)
-        place = quorate.sim.world.storages["local-lvm"].place("pve2")
-        place.base_used = int(place.total * share) - place.volumes_used
+        space = quorate.sim.world.storages["local-lvm"].space("pve2")
+        space.base_used = int(space.total * share) - space.volumes_used
         await quorate.clock.advance(10)
         _, found = await findings(quorate)
         assert [each["severity"] for each in found] == ([severity] if severity else [])
@@ -111,7 +111,7 @@ async def test_guests_without_backup_and_with_an_old_one_are_named(tmp_path):
     async with rig(tmp_path) as quorate:
         world = quorate.sim.world
         make_healthy(world)
-        nas = world.storages["nas"].place("pve1")
+        nas = world.storages["nas"].space("pve1")
         for name in [name for name in nas.volumes if "-100-2026" in name or "-101-2026" in name]:
             del nas.volumes[name]
         old = "nas:backup/vzdump-qemu-101-2026_01_01-01_00_00.vma.zst"
@@ -147,7 +147,7 @@ async def test_backups_that_are_hidden_from_us_are_not_called_missing(tmp_path):
         assert all("needs Datastore.AllocateSpace on /storage/" in each["finding"] for each in backups)
         quorate.sim.world.access.grant("/", "PVEDatastoreUser", "bob@pve")
         quorate.sim.world.access.grant("/", "PVEDatastoreUser", "bob@pve!monitor")
-        quorate.sim.world.access.changed()
+        quorate.sim.world.access.invalidate_cache()
         await quorate.clock.advance(61)
         _, found = await findings(bob)
         backups = [each for each in found if each["area"] == "backups"]

@@ -21,8 +21,8 @@ def every_volume(quorate):
     return [
         volume.volid
         for storage in quorate.sim.world.storages.values()
-        for place in storage.places.values()
-        for volume in place.volumes.values()
+        for space in storage.spaces.values()
+        for volume in space.volumes.values()
     ]
 
 

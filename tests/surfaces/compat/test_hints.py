@@ -202,7 +202,7 @@ async def test_who_sees_no_bridge_is_advised_only_what_the_tool_can_do(tmp_path)
         world = served.sim.world
         for path, role in (("/vms", "PVEVMAdmin"), ("/storage", "PVEDatastoreUser")):
             world.access.grant(path, role, "alice@pve")
-        world.access.changed()
+        world.access.invalidate_cache()
         async with second_server(served, tmp_path / "theirs.jsonl", token="alice@pve!cli") as alice:
             theirs = await refused(alice, "create_vm", node="pve1", vmid=500)
         ours_file = tmp_path / "ours.jsonl"

@@ -108,7 +108,7 @@ def create_role(call: Call) -> None:
         if access.role(role) is not None:
             raise failure(f"role '{role}' already exists")
         access.custom_roles[role] = _privileges(call)
-    access.changed()
+    access.invalidate_cache()
 
 
 @route("PUT /access/roles/{roleid}")
@@ -118,7 +118,7 @@ def update_role(call: Call) -> None:
     with changing("update role failed"):
         before = existing(access.custom_roles.get(role), f"role '{role}' does not exist")
         access.custom_roles[role] = _privileges(call) | (before if call.params.get("append") else frozenset())
-    access.changed()
+    access.invalidate_cache()
 
 
 @route("DELETE /access/roles/{roleid}")

@@ -108,8 +108,8 @@ class Access:
         self._pool_roles: dict[str, dict[str, set[str]]] = {}
         self._pool_of: dict[int, str] = {}
 
-    def changed(self) -> None:
-        """Forget what was worked out before."""
+    def invalidate_cache(self) -> None:
+        """Forget the computed permissions after a change."""
         self._effective.clear()
         self._pool_roles.clear()
         self._pool_of = {vmid: pool.id for pool in self.pools.values() for vmid in pool.vms}
@@ -124,7 +124,7 @@ class Access:
         entry = AclEntry(path, kind, subject.removeprefix("@"), role, propagate)
         self.revoke(path, role, kind, entry.subject)
         self._acl.setdefault(path, []).append(entry)
-        self.changed()
+        self.invalidate_cache()
 
     def revoke(self, path: str, role: str, kind: SubjectKind, subject: str) -> None:
         """Take a role back; nothing happens if it was never given."""
@@ -137,7 +137,7 @@ class Access:
             self._acl[path] = kept
         else:
             self._acl.pop(path, None)
-        self.changed()
+        self.invalidate_cache()
 
     def forget(self, unwanted: Callable[[AclEntry], bool]) -> None:
         """Drop every entry that names something that is gone."""
@@ -147,7 +147,7 @@ class Access:
                 self._acl[path] = kept
             else:
                 del self._acl[path]
-        self.changed()
+        self.invalidate_cache()
 
     def acl(self) -> Iterator[AclEntry]:
         """Every entry, by path."""
@@ -172,7 +172,7 @@ class Access:
             return _NOTHING
         known = self._effective.get((authid, path))
         if known is None:
-            known = self._effective[authid, path] = self._work_out(authid, path)
+            known = self._effective[authid, path] = self._compute_permissions(authid, path)
         return known
 
     def allowed(self, authid: str, path: str, *privileges: str) -> bool:
@@ -197,7 +197,7 @@ class Access:
         found = {path: self.privileges(authid, path) for path in paths}
         return {path: as_numbers(held) for path, held in found.items() if held}
 
-    def _work_out(self, authid: str, path: str) -> Privileges:
+    def _compute_permissions(self, authid: str, path: str) -> Privileges:
         token = None
         if "!" in authid:
             token = self.token(authid)
@@ -249,11 +249,11 @@ class Access:
             entries = self._acl.get(level)
             if entries:
                 counting = [entry for entry in entries if entry.propagate or level == path]
-                roles = _deciding(counting, authid, groups) or roles
+                roles = _roles_at_path(counting, authid, groups) or roles
         return {NO_ACCESS: roles[NO_ACCESS]} if NO_ACCESS in roles else roles
 
 
-def _deciding(entries: list[AclEntry], authid: str, groups: set[str]) -> dict[str, bool]:
+def _roles_at_path(entries: list[AclEntry], authid: str, groups: set[str]) -> dict[str, bool]:
     """The roles of the first kind of subject that has any at this level."""
     for kind in ("token", "user"):
         own = {e.role: e.propagate for e in entries if e.kind == kind and e.subject == authid}

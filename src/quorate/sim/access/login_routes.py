@@ -43,7 +43,7 @@ class Factor:
     secret: bytes = b""
     keys: list[str] = field(default_factory=list)
 
-    def as_shown(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         shown = {"id": self.id, "type": self.type, "description": self.description, "created": self.created}
         return shown | ({} if self.enable else {"enable": 0})
 
@@ -64,7 +64,7 @@ class SecondFactors:
     def __init__(self, _world: World) -> None:
         self.by_user: dict[str, dict[str, Factor]] = {}
 
-    def needed(self, userid: str) -> list[Factor]:
+    def enabled_factors(self, userid: str) -> list[Factor]:
         return [factor for factor in self.by_user.get(userid, {}).values() if factor.enable]
 
 
@@ -84,7 +84,7 @@ def all_factors(call: Call) -> list[dict[str, Any]]:
     """Users without a second factor are not listed."""
     factors = call.world.part(SecondFactors).by_user
     return [
-        {"userid": userid, "entries": [factor.as_shown() for factor in entries.values()]}
+        {"userid": userid, "entries": [factor.as_dict() for factor in entries.values()]}
         for userid, entries in sorted(factors.items())
         if entries and (userid == call.authid or call.allowed("/access/groups", "User.Modify", "Sys.Audit"))
     ]
@@ -92,7 +92,7 @@ def all_factors(call: Call) -> list[dict[str, Any]]:
 
 @route("GET /access/tfa/{userid}")
 def factors_of_user(call: Call) -> list[dict[str, Any]]:
-    return [factor.as_shown() for factor in _of_user(call).values()]
+    return [factor.as_dict() for factor in _of_user(call).values()]
 
 
 @route("POST /access/tfa/{userid}")
@@ -131,7 +131,7 @@ def _secret_of(uri: str) -> bytes:
 
 @route("GET /access/tfa/{userid}/{id}")
 def read_factor(call: Call) -> dict[str, Any]:
-    return _one(call).as_shown()
+    return _one(call).as_dict()
 
 
 @route("PUT /access/tfa/{userid}/{id}")
@@ -182,7 +182,7 @@ def check_console_ticket(call: Call) -> None:
     try:
         call.world.part(Consoles).check(params["vncticket"], params["path"], params.get("port", 0))
     except Refusal as error:
-        raise _failed() from error
+        raise _authentication_failure() from error
     _require_privileges(call, params["authid"])
 
 
@@ -203,7 +203,7 @@ def log_in(call: Call) -> dict[str, Any]:
     userid = call.params["username"]
     if "realm" in call.params:
         userid = f"{userid}@{call.params['realm']}"
-    needed = call.world.part(SecondFactors).needed(userid)
+    needed = call.world.part(SecondFactors).enabled_factors(userid)
     try:
         if "tfa-challenge" in call.params:
             _answer_challenge(call, userid, needed)
@@ -229,10 +229,10 @@ def log_in(call: Call) -> dict[str, Any]:
 def _require_privileges(call: Call, userid: str) -> None:
     wanted = set(split_list(call.params["privs"]))
     if not wanted <= call.world.access.privileges(userid, normalize_path(call.params["path"])).keys():
-        raise _failed()
+        raise _authentication_failure()
 
 
-def _failed() -> Refusal:
+def _authentication_failure() -> Refusal:
     return Refusal(401, "authentication failure\n")
 
 

@@ -81,7 +81,7 @@ def create_pool(call: Call) -> None:
         if parent and parent not in pools:
             raise failure(f"parent '{parent}' of pool '{name}' does not exist")
         pools[name] = Pool(name, call.params.get("comment") or None)
-    call.world.access.changed()
+    call.world.access.invalidate_cache()
 
 
 @route("PUT /pools", "PUT /pools/{poolid}")
@@ -98,7 +98,7 @@ def update_pool(call: Call) -> None:
         if "comment" in call.params:
             pool.comment = call.params["comment"] or None
         _move(call, pool, vms, storages)
-    call.world.access.changed()
+    call.world.access.invalidate_cache()
 
 
 @route("DELETE /pools", "DELETE /pools/{poolid}")

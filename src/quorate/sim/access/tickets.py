@@ -56,9 +56,9 @@ class Authentication:
     def check_ticket(self, ticket: str) -> str:
         match = _TICKET.fullmatch(ticket)
         if match is None or not self._fresh(match["time"]):
-            raise self._failed("permission denied - invalid PVE ticket")
+            raise self._failure("permission denied - invalid PVE ticket")
         if not hmac.compare_digest(match["signature"], self._ticket_signature(match["user"], match["time"])):
-            raise self._failed("permission denied - invalid PVE ticket")
+            raise self._failure("permission denied - invalid PVE ticket")
         self._check_user(match["user"])
         return match["user"]
 
@@ -99,29 +99,29 @@ class Authentication:
     def _check_token(self, text: str) -> str:
         match = _TOKEN.fullmatch(text)
         if match is None:
-            raise self._failed("no tokenid specified")
+            raise self._failure("no tokenid specified")
         authid = match["authid"]
         userid, _, name = authid.partition("!")
         self._check_user(userid)
         token = self._access.token(authid)
         if token is None:
-            raise self._failed(f"no such token '{name}' for user '{userid}'")
+            raise self._failure(f"no such token '{name}' for user '{userid}'")
         if token.expire and token.expire <= self._clock.now():
-            raise self._failed(f"token '{name}' access expired")
+            raise self._failure(f"token '{name}' access expired")
         if not hmac.compare_digest(token.secret.encode(), match["secret"].encode()):
-            raise self._failed("invalid token value!")
+            raise self._failure("invalid token value!")
         return authid
 
     def _check_user(self, userid: str) -> None:
         user = self._access.users.get(userid)
         if user is None:
-            raise self._failed(f"no such user ('{userid}')")
+            raise self._failure(f"no such user ('{userid}')")
         if not user.enable:
-            raise self._failed(f"user '{userid}' is disabled")
+            raise self._failure(f"user '{userid}' is disabled")
         if not user.usable(self._clock.now()):
-            raise self._failed(f"user '{userid}' access expired")
+            raise self._failure(f"user '{userid}' access expired")
 
-    def _failed(self, detail: str) -> Unauthorized:
+    def _failure(self, detail: str) -> Unauthorized:
         """Since 9.1.5 PVE no longer reports what was wrong."""
         return Unauthorized(detail if self._detailed else "Authentication failed!")
 

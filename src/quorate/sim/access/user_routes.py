@@ -29,7 +29,7 @@ def create_user(call: Call) -> None:
         user.groups = _existing_groups(access, call.params.get("groups"))
         _set_texts(call, user)
         access.users[userid] = user
-    access.changed()
+    access.invalidate_cache()
 
 
 @route("PUT /access/users/{userid}")
@@ -43,7 +43,7 @@ def update_user(call: Call) -> None:
         user.enable = params.get("enable", user.enable)
         user.expire = params.get("expire", user.expire)
         _set_texts(call, user)
-    access.changed()
+    access.invalidate_cache()
 
 
 @route("DELETE /access/users/{userid}")
@@ -54,7 +54,7 @@ def delete_user(call: Call) -> None:
     if userid == ROOT and removed is not None:
         access.users[ROOT] = User(ROOT, password=removed.password)
     access.forget(lambda entry: entry.subject == userid or entry.subject.startswith(f"{userid}!"))
-    access.changed()
+    access.invalidate_cache()
 
 
 @route("PUT /access/password")
@@ -109,7 +109,7 @@ def create_group(call: Call) -> None:
         if group in access.groups:
             raise failure(f"group '{group}' already exists")
         access.groups[group] = call.params.get("comment") or None
-    access.changed()
+    access.invalidate_cache()
 
 
 @route("PUT /access/groups/{groupid}")
@@ -148,8 +148,8 @@ def create_token(call: Call) -> dict[str, Any]:
     token = Token(str(uuid.uuid4()))
     _set(call, token)
     user.tokens[name] = token
-    call.world.access.changed()
-    info = {"privsep": 1, **_as_given(call)}
+    call.world.access.invalidate_cache()
+    info = {"privsep": 1, **_echo_parameters(call)}
     return {"info": info, "value": token.secret, "full-tokenid": f"{user.userid}!{name}"}
 
 
@@ -162,11 +162,11 @@ def update_token(call: Call) -> dict[str, Any]:
             token.comment = None
         elif option == "expire":
             token.expire = 0
-    call.world.access.changed()
+    call.world.access.invalidate_cache()
     shown: dict[str, Any] = {"privsep": int(token.privsep), "expire": token.expire}
     if token.comment:
         shown["comment"] = token.comment
-    shown |= _as_given(call)
+    shown |= _echo_parameters(call)
     if call.params.get("regenerate"):
         token.secret = str(uuid.uuid4())
         shown |= {"value": token.secret, "full-tokenid": f"{user.userid}!{call.values['tokenid']}"}
@@ -199,7 +199,7 @@ def _set(call: Call, token: Token) -> None:
     token.comment = call.params.get("comment") or token.comment
 
 
-def _as_given(call: Call) -> dict[str, Any]:
+def _echo_parameters(call: Call) -> dict[str, Any]:
     """PVE repeats what it was given as text, also where it is a number everywhere else."""
     shown = {name: str(int(call.params[name])) for name in ("privsep", "expire") if name in call.params}
     return shown | ({"comment": call.params["comment"]} if call.params.get("comment") else {})

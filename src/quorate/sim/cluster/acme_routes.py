@@ -120,7 +120,7 @@ class _Plugins(Sections):
         """The one that comes with PVE is there even if the file does not name it."""
         return {"standalone": {"type": "standalone"}} | self.file(call).sections
 
-    def listed(self, call: Call) -> dict[str, Section]:
+    def select_sections(self, call: Call) -> dict[str, Section]:
         return dict(sorted(self.all(call).items()))
 
     def row(self, call: Call, name: str, section: Section) -> Section:

@@ -15,7 +15,7 @@ EMPTY_DIGEST = hashlib.sha1(b"", usedforsecurity=False).hexdigest()
 MODIFIED = "detected modified configuration - file changed by other user? Try again."
 
 
-def stored(value: Any) -> Any:
+def encode_value(value: Any) -> Any:
     """A parameter as the file keeps it and the API shows it: booleans are numbers there."""
     return int(value) if isinstance(value, bool) else value
 
@@ -101,7 +101,7 @@ class SectionFile:
     def new_section(self, kind: str, options: Mapping[str, Any]) -> Section:
         """A section of these options, or PVE's complaint about what is missing or does not belong there."""
         self.types[kind].check_new(options)
-        return {"type": kind, **{name: stored(value) for name, value in options.items()}}
+        return {"type": kind, **{name: encode_value(value) for name, value in options.items()}}
 
     def change(self, section: Section, options: Mapping[str, Any], delete: str | None = None) -> None:
         """Set options of a section and remove others."""
@@ -109,7 +109,7 @@ class SectionFile:
         self.types[section["type"]].check_change(options, unwanted)
         for name in unwanted:
             section.pop(name, None)
-        section.update({name: stored(value) for name, value in options.items()})
+        section.update({name: encode_value(value) for name, value in options.items()})
 
     def check_digest(self, given: str | None) -> None:
         check_digest(self.digest(), given)

@@ -89,7 +89,7 @@ class _CpuModels(Sections):
     def row(self, call: Call, name: str, section: Section) -> Section:
         return options_of(super().row(call, f"custom-{name}", section), "type")
 
-    def already_there(self, _call: Call, name: str) -> Refusal:
+    def duplicate_error(self, _call: Call, name: str) -> Refusal:
         return bad_parameters({"cputype": f"custom CPU model '{name}' already exists"})
 
 
@@ -168,9 +168,9 @@ class _RealmSyncJobs(Sections):
             raise failure("400 Parameter verification failed.\nrealm: Only LDAP/AD realms can be synced.")
         return {"enabled": 1, **given}
 
-    def not_found(self, call: Call, verb: str, name: str) -> Refusal:
+    def missing_error(self, call: Call, verb: str, name: str) -> Refusal:
         missing = bad_parameters({"id": f"No such job '{name}'"})
-        return missing if verb == "read" else super().not_found(call, verb, name)
+        return missing if verb == "read" else super().missing_error(call, verb, name)
 
 
 _RealmSyncJobs()

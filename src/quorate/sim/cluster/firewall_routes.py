@@ -8,7 +8,7 @@ from typing import Any
 
 from quorate.pve.firewall_formats import ALIAS
 from quorate.sim.cluster import firewall as scope
-from quorate.sim.cluster.config_files import EMPTY_DIGEST, check_digest, digest_of, stored
+from quorate.sim.cluster.config_files import EMPTY_DIGEST, check_digest, digest_of, encode_value
 from quorate.sim.cluster.firewall import Entry, FirewallFile, Firewalls, FirewallScope, scope_of, with_digest
 from quorate.sim.cluster.firewall_rules import MACROS, RULE_KEYS, about_rule, check_rule, copy_rule
 from quorate.sim.http.parameters import split_list
@@ -36,7 +36,7 @@ def change_options(call: Call) -> None:
             raise bad_parameters({"delete": f"no such option '{name}'"})
     for name in unwanted:
         current.pop(name, None)
-    current.update({name: stored(call.params[name]) for name in known & call.params.keys()})
+    current.update({name: encode_value(call.params[name]) for name in known & call.params.keys()})
     if call.endpoint.template.startswith(scope.CLUSTER) and current.get("enable", 0) > 1:
         current["enable"] = int(call.world.clock.now())  # PVE keeps when it was switched on
 
@@ -209,12 +209,12 @@ def _existing_alias(call: Call, file: FirewallFile) -> Entry:
 
 
 def _alias(call: Call, name: str) -> Entry:
-    cidr = _normalized(call.params["cidr"])
+    cidr = _normalize_cidr(call.params["cidr"])
     version = ipaddress.ip_network(cidr, strict=False).version
     return {"name": name, "cidr": cidr, "ipversion": version, **_comment(call)}
 
 
-def _normalized(cidr: str) -> str:
+def _normalize_cidr(cidr: str) -> str:
     """A network of one address is written as that address."""
     return cidr.removesuffix("/128") if ":" in cidr else cidr.removesuffix("/32")
 
@@ -269,7 +269,7 @@ def ipset_content(call: Call) -> list[Entry]:
 
 @route(*_routes("POST", "/ipset/{name}"))
 def add_address(call: Call) -> None:
-    cidr = _normalized(call.params["cidr"])
+    cidr = _normalize_cidr(call.params["cidr"])
     scope = scope_of(call)
     entries = _entries(call, scope)
     if any(entry["cidr"] == cidr for entry in entries):

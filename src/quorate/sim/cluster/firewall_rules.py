@@ -79,7 +79,7 @@ PREFERRED_NAMES = {name.lower(): name for name in MACROS}
 _RULE_NAMES: Final = "type action macro iface source dest proto dport sport icmp-type log enable comment"
 RULE_KEYS: Final = _RULE_NAMES.split()
 
-_TYPES_OF_PLACE: Final = {
+_TYPES_BY_RULE_ENV: Final = {
     "cluster": ("in", "out", "forward", "group"),
     "host": ("in", "out", "forward", "group"),
     "group": ("in", "out", "forward"),
@@ -94,10 +94,10 @@ _WITH_PORTS: Final = frozenset({"tcp", "udp", "udplite", "sctp", "dccp", "6", "1
 _ICMP: Final = frozenset({"icmp", "icmpv6", "ipv6-icmp"})
 
 
-def check_rule(rule: dict[str, Any], place: str, own: FirewallFile | None, cluster: FirewallFile) -> None:
-    """Refuse a rule that makes no sense in this place; writes a macro in its usual spelling."""
-    _check_type(rule, place)
-    _check_interface(rule, place)
+def check_rule(rule: dict[str, Any], rule_env: str, own: FirewallFile | None, cluster: FirewallFile) -> None:
+    """Refuse a rule that makes no sense in this rule_env; writes a macro in its usual spelling."""
+    _check_type(rule, rule_env)
+    _check_interface(rule, rule_env)
     if "macro" in rule:
         preferred = PREFERRED_NAMES.get(rule["macro"].lower())
         if preferred is None:
@@ -123,13 +123,13 @@ def copy_rule(rule: dict[str, Any], params: Mapping[str, Any]) -> None:
             del rule[key]
 
 
-def _check_type(rule: dict[str, Any], place: str) -> None:
+def _check_type(rule: dict[str, Any], rule_env: str) -> None:
     for name in ("type", "action"):
         if name not in rule:
             raise bad_parameters({name: "missing property"})
     kind, action = rule["type"], rule["action"]
-    if kind not in _TYPES_OF_PLACE[place]:
-        raise bad_parameters({"type": f"invalid rule type '{kind}' for rule_env '{place}'"})
+    if kind not in _TYPES_BY_RULE_ENV[rule_env]:
+        raise bad_parameters({"type": f"invalid rule type '{kind}' for rule_env '{rule_env}'"})
     if kind == "group":
         if not _GROUP_NAME.fullmatch(action):
             raise bad_parameters({"action": "invalid characters in security group name"})
@@ -137,12 +137,12 @@ def _check_type(rule: dict[str, Any], place: str) -> None:
         raise bad_parameters({"action": f"unknown action '{action}'"})
 
 
-def _check_interface(rule: dict[str, Any], place: str) -> None:
+def _check_interface(rule: dict[str, Any], rule_env: str) -> None:
     if "iface" not in rule:
         return
-    if place in ("group", "vnet"):
+    if rule_env in ("group", "vnet"):
         raise bad_parameters({"type": "parameter -i not allowed for this rule type"})
-    if place in ("vm", "ct") and not re.fullmatch(r"net\d+", rule["iface"]):
+    if rule_env in ("vm", "ct") and not re.fullmatch(r"net\d+", rule["iface"]):
         raise bad_parameters({"iface": r"value does not match the regex pattern 'net\d+'"})
 
 

@@ -62,7 +62,7 @@ class HaManager:
         self._hard_stops: set[str] = set()  # to be switched off instead of shut down
         self._offline_since: dict[str, float] = {}
         self._awake = False
-        world.on_guest_removed.append(self._guest_removed)
+        world.on_guest_removed.append(self._forget_guest)
 
     @property
     def master(self) -> str:
@@ -125,7 +125,7 @@ class HaManager:
         if guest is not None:
             guest.touch()
 
-    def _guest_removed(self, vmid: int) -> None:
+    def _forget_guest(self, vmid: int) -> None:
         for sid in (f"vm:{vmid}", f"ct:{vmid}"):
             self.rules.drop_resource(sid)
             self.forget(sid)
@@ -147,7 +147,7 @@ class HaManager:
         for resource in list(self._world.ha.values()):
             guest = self.guest_of(resource.sid)
             if guest is not None and resource.state != "ignored":
-                self._look_after(resource, guest)
+                self._manage(resource, guest)
 
     def _watch_nodes(self) -> None:
         now = self._world.clock.now()
@@ -157,7 +157,7 @@ class HaManager:
             else:
                 self._offline_since.setdefault(node.name, now)
 
-    def _look_after(self, resource: HaResource, guest: Guest) -> None:
+    def _manage(self, resource: HaResource, guest: Guest) -> None:
         if not self._world.nodes[guest.node].online:
             self._recover(resource, guest)
             return
@@ -260,7 +260,7 @@ class HaManager:
         if self._world.clock.now() - since < FENCE_SECONDS:
             self._settle(resource, "fence", "fence")
             return
-        target = self._refuge(resource)
+        target = self._select_recovery_node(resource)
         if target is None or any(not volume.is_cloudinit for volume in local_volumes(self._world, guest)):
             self._settle(resource, "recovery", "recovery")
             return
@@ -269,7 +269,7 @@ class HaManager:
         guest.node = target
         self._settle(resource, "started", "starting")
 
-    def _refuge(self, resource: HaResource) -> str | None:
+    def _select_recovery_node(self, resource: HaResource) -> str | None:
         nodes = self._online_nodes()
         return next((node for node in nodes if self._fits(resource, node)), None)
 

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from quorate.sim.cluster.config_files import changing, check_digest, digest_of, stored
+from quorate.sim.cluster.config_files import changing, check_digest, digest_of, encode_value
 from quorate.sim.cluster.ha_manager import HaManager
 from quorate.sim.http.parameters import split_list
 from quorate.sim.http.refusals import existing, failure
@@ -153,7 +153,7 @@ def _existing(call: Call) -> HaResource:
 
 
 def _read_options(call: Call) -> dict[str, Any]:
-    return {name: stored(call.params[name]) for name in _OPTIONS if name in call.params}
+    return {name: encode_value(call.params[name]) for name in _OPTIONS if name in call.params}
 
 
 def _set_options(resource: HaResource, options: dict[str, Any]) -> None:

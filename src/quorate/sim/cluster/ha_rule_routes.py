@@ -10,7 +10,7 @@ from quorate.sim.cluster.config_files import Section, SectionFile, changing, opt
 from quorate.sim.cluster.ha_manager import HaManager
 from quorate.sim.cluster.ha_rules import HaRules, errors_of, parse_nodes, refuse_infeasible, resources_of, written_nodes
 from quorate.sim.cluster.sections import Sections, texts
-from quorate.sim.http.refusals import failure, flattened
+from quorate.sim.http.refusals import failure, flatten_errors
 from quorate.sim.http.routing import Call
 
 
@@ -58,7 +58,7 @@ class _Rules(Sections):
             section["nodes"] = written_nodes(section["nodes"])
         rules.rules.sections[name] = section
         try:
-            with flattened():
+            with flatten_errors():
                 refuse_infeasible(rules, name, _node_count(call))
         except BaseException:
             rules.rules.sections = before

@@ -91,10 +91,10 @@ def written_nodes(text: Any) -> str:
 def errors_of(rules: HaRules, node_count: int) -> dict[str, list[str]]:
     """Rules that cannot be kept, with the reasons."""
     found: dict[str, list[str]] = {}
-    places = rules.active("node-affinity")
-    for name, rule in places.items():
+    affinity_rules = rules.active("node-affinity")
+    for name, rule in affinity_rules.items():
         for sid in resources_of(rule):
-            if any(sid in resources_of(other) for other_name, other in places.items() if other_name != name):
+            if any(sid in resources_of(other) for other_name, other in affinity_rules.items() if other_name != name):
                 text = f"resource '{sid}' is already used in another node affinity rule"
                 found.setdefault(name, []).append(text)
     relations = rules.active("resource-affinity")

@@ -91,7 +91,7 @@ class _Entities(Sections):
     def file(self, call: Call) -> SectionFile:
         return call.world.part(Notifications)
 
-    def listed(self, call: Call) -> Mapping[str, Section]:
+    def select_sections(self, call: Call) -> Mapping[str, Section]:
         return call.world.part(Notifications).of_kind(str(self.kind))
 
     def list(self, call: Call) -> list[Section]:
@@ -106,10 +106,10 @@ class _Entities(Sections):
     def new_section(self, call: Call) -> Section:
         return {"origin": "user-created", **super().new_section(call)}
 
-    def already_there(self, _call: Call, name: str) -> Refusal:
+    def duplicate_error(self, _call: Call, name: str) -> Refusal:
         return Refusal(400, f"Cannot create '{name}', an entity with the same name already exists\n")
 
-    def not_found(self, _call: Call, _verb: str, name: str) -> Refusal:
+    def missing_error(self, _call: Call, _verb: str, name: str) -> Refusal:
         return Refusal(404, f"{self.kind} '{name}' not found\n")
 
     def update(self, call: Call) -> None:
@@ -131,7 +131,7 @@ class _Entities(Sections):
             self.keep(call, name, copy.deepcopy(_BUILTIN[name]))
 
     def _require(self, call: Call) -> None:
-        existing(self.listed(call).get(self.name(call)), self.not_found(call, "", self.name(call)))
+        existing(self.select_sections(call).get(self.name(call)), self.missing_error(call, "", self.name(call)))
 
     def check(self, call: Call, _name: str, entity: Section, before: Section | None) -> None:
         if before is not None and entity["origin"] == "builtin":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-from quorate.sim.cluster.config_files import SectionFile, section_type, stored
+from quorate.sim.cluster.config_files import SectionFile, encode_value, section_type
 from quorate.sim.http.parameters import split_list
 from quorate.sim.http.refusals import Refusal, failure
 from quorate.sim.http.routing import Call, route
@@ -134,7 +134,7 @@ def change_options(call: Call) -> None:
     configured = call.world.part(Datacenter).options
     for name in split_list(call.params.get("delete")):
         configured.pop(name, None)
-    configured.update({name: stored(value) for name, value in call.params.items() if name != "delete"})
+    configured.update({name: encode_value(value) for name, value in call.params.items() if name != "delete"})
     if configured.get("description"):  # it is a comment of the file, whose lines all end
         configured["description"] = f"{str(configured['description']).rstrip()}\n"
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from quorate.sim.cluster.calendar_events import parse_calendar_event
-from quorate.sim.cluster.config_files import check_digest, digest_of, stored
+from quorate.sim.cluster.config_files import check_digest, digest_of, encode_value
 from quorate.sim.guests.drives import disks
 from quorate.sim.guests.guest import Guest, Value
 from quorate.sim.http.parameters import split_list
@@ -114,7 +114,7 @@ class Replication:
     def remove(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
 
-    def guest_moved(self, guest: Guest, source: str) -> None:
+    def switch_job_target(self, guest: Guest, source: str) -> None:
         """A guest that went to where it is replicated to is replicated back from there."""
         for job in self.of_guest(guest.vmid):
             if job.target == guest.node:
@@ -339,4 +339,4 @@ def _require_change(call: Call, vmid: int) -> None:
 
 
 def _read_options(call: Call) -> dict[str, Any]:
-    return {name: stored(call.params[name]) for name in _OPTIONS if name in call.params}
+    return {name: encode_value(call.params[name]) for name in _OPTIONS if name in call.params}

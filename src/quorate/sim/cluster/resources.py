@@ -1,4 +1,4 @@
-"""Rows of /cluster/resources, made cheap: what a guest's row is made of is kept until it would differ.
+"""Rows of /cluster/resources, made cheap: what a guest's row is made of is cached until it would differ.
 
 A row has two sources, as in PVE. What the cluster file system holds shows at once: that a guest exists and where, its
 pool, tags, lock and HA state; that a storage exists and what it may hold. Name, status, sizes and numbers are those of
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedRow:
     """What was worked out for one guest, and from what."""
 
     key: tuple[Any, ...] = ()
@@ -33,18 +33,18 @@ class _Kept:
 
 
 class ResourceRows:
-    """The rows of one world. What a row is made of is kept as long as it holds."""
+    """The rows of one world. What a row is made of is cached as long as it holds."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._daemon = world.part(StatusDaemon)
-        self._kept: dict[int, _Kept] = {}
+        self._cache: dict[int, _CachedRow] = {}
         self._nodes: tuple[float, dict[str, dict[str, Any]]] = (-1.0, {})
         self._loads: tuple[float, dict[int, dict[str, Any]]] = (-1.0, {})
 
     def guests(self, guests: Iterable[Guest]) -> list[msgspec.Raw]:
         """These guests, encoded; one that its node has not reported yet has nothing but its identity."""
-        return [self._up_to_date(guest).row for guest in guests]
+        return [self._refresh(guest).row for guest in guests]
 
     def node(self, node: Node, *, numbers: bool) -> dict[str, Any]:
         """One node; the numbers are for those who may audit it."""
@@ -71,25 +71,25 @@ class ResourceRows:
             return row | {"status": "unknown"}
         return row | {"status": "available", "disk": report.used, "maxdisk": report.total}
 
-    def _up_to_date(self, guest: Guest) -> _Kept:
+    def _refresh(self, guest: Guest) -> _CachedRow:
         world = self._world
-        kept = self._kept.get(guest.vmid)
-        if kept is None:
-            kept = self._kept[guest.vmid] = _Kept()
+        cached = self._cache.get(guest.vmid)
+        if cached is None:
+            cached = self._cache[guest.vmid] = _CachedRow()
         report = self._daemon.guests.get(guest.vmid) if world.nodes[guest.node].online else None
         pool = world.access.pool_of(guest.vmid)
         ha = world.ha.get(guest.sid) if world.ha else None
         key = (guest, guest.revision, guest.node, report, pool, None if ha is None else ha.shown_state)
         sampled = self._daemon.reported_at if report is not None and report.running else 0.0
-        if kept.key == key and kept.sampled == sampled:
-            return kept
-        if kept.key != key:
-            kept.key = key
-            kept.fixed = _encode(_fixed_part(world, guest, report, pool=pool, hastate=key[-1]))[:-1]
-        kept.sampled = sampled
+        if cached.key == key and cached.sampled == sampled:
+            return cached
+        if cached.key != key:
+            cached.key = key
+            cached.fixed = _encode(_fixed_part(world, guest, report, pool=pool, hastate=key[-1]))[:-1]
+        cached.sampled = sampled
         numbers = b"" if report is None else b"," + _encode(self._load(report))[1:-1]
-        kept.row = msgspec.Raw(kept.fixed + numbers + b"}")
-        return kept
+        cached.row = msgspec.Raw(cached.fixed + numbers + b"}")
+        return cached
 
     def _load(self, report: GuestReport) -> dict[str, Any]:
         """The moving numbers of a guest at the latest report."""
@@ -146,7 +146,7 @@ def _sizes(world: World, report: GuestReport) -> dict[str, Any]:
         "maxcpu": report.cpus,
         "maxmem": report.memory,
         "maxdisk": report.disk_size,
-        "disk": status.disk_used(world, report),
+        "disk": status.disk_usage(world, report),
     }
 
 

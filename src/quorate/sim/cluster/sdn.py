@@ -70,7 +70,7 @@ class Sdn:
         self._running: dict[Kind, dict[str, Section]] = {kind: {} for kind in self.files}
         self._lock: str | None = None
 
-    def configured(self, kind: Kind, name: str) -> Section:
+    def require_object(self, kind: Kind, name: str) -> Section:
         """An object as configured, or PVE's complaint."""
         return existing(self.files[kind].sections.get(name), f"sdn '{name}' does not exist")
 
@@ -154,7 +154,7 @@ class Sdn:
 
     def check_subnet(self, name: str, subnet: Section) -> None:
         """Gateway and DHCP ranges are inside, and the vnet takes subnets at all."""
-        if self.configured("vnets", subnet["vnet"]).get("vlanaware"):
+        if self.require_object("vnets", subnet["vnet"]).get("vlanaware"):
             raise bad_parameters({"vnet": "you can't add a subnet on a vlanaware vnet"})
         network = network_of(name)
         gateway = subnet.get("gateway")

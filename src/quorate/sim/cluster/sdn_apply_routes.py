@@ -183,7 +183,7 @@ def change_address(call: Call) -> None:
     """Enter an address by hand, give it to another card, or take it away."""
     vnet, zone, ip = call.values["vnet"], call.params["zone"], call.params["ip"]
     sdn = sdn_of(call.world)
-    sdn.configured("vnets", vnet)
+    sdn.require_object("vnets", vnet)
     if not any(section["vnet"] == vnet and _is_in(ip, name) for name, section in sdn.files["subnets"].sections.items()):
         raise failure(f"No subnet in zone {zone} contains IP {ip}")
     entered = sdn.addresses.setdefault(vnet, {})

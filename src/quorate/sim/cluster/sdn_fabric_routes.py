@@ -114,9 +114,9 @@ def no_learned_routes(call: Call) -> list[Any]:
     """Routes come from BGP neighbors, which nobody simulates."""
     sdn = sdn_of(call.world)
     if "vnet" in call.values:
-        sdn.configured("vnets", call.values["vnet"])
+        sdn.require_object("vnets", call.values["vnet"])
     else:
-        sdn.configured("zones", call.values["zone"])
+        sdn.require_object("zones", call.values["zone"])
     return []
 
 

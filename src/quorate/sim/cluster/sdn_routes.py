@@ -49,7 +49,7 @@ class _Objects(SdnSections):
     def file(self, call: Call) -> SectionFile:
         return sdn_of(call.world).files[self.objects]
 
-    def listed(self, call: Call) -> Mapping[str, Section]:
+    def select_sections(self, call: Call) -> Mapping[str, Section]:
         sdn, found = sdn_of(call.world), self.all(call)
         if call.params.get("pending"):
             found = sdn.pending(self.objects)
@@ -91,7 +91,7 @@ class _Controllers(_Objects):
 def require_vnet(call: Call, *privileges: str) -> None:
     """The zone of a vnet is part of the path of its permissions, so the vnet has to be there."""
     vnet = call.values["vnet"]
-    zone = sdn_of(call.world).configured("vnets", vnet)["zone"]
+    zone = sdn_of(call.world).require_object("vnets", vnet)["zone"]
     call.require(f"/sdn/zones/{zone}/{vnet}", *privileges, any_of=True)
 
 
@@ -141,7 +141,7 @@ class _Subnets(_InZone):
         given = super().name(call)
         if "/" not in given:
             return given
-        zone = sdn_of(call.world).configured("vnets", call.values["vnet"])["zone"]
+        zone = sdn_of(call.world).require_object("vnets", call.values["vnet"])["zone"]
         return f"{zone}-{given.replace('/', '-')}"
 
     def list(self, call: Call) -> Any:

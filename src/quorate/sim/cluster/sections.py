@@ -42,20 +42,22 @@ class Sections:
         kind = call.params.get("type")
         return [
             self.row(call, name, section)
-            for name, section in self.listed(call).items()
+            for name, section in self.select_sections(call).items()
             if kind in (None, section.get("type")) and self.visible(call, name, section)
         ]
 
     def read(self, call: Call) -> Any:
         name = self.name(call)
-        return self.row(call, name, existing(self.listed(call).get(name), self.not_found(call, "read", name)))
+        return self.row(
+            call, name, existing(self.select_sections(call).get(name), self.missing_error(call, "read", name))
+        )
 
     def create(self, call: Call) -> None:
         name = self.name(call)
         given = None if self.locks_early else self.new_section(call)
         with self.lock(call, "create"):
             if name in self.all(call):
-                raise self.already_there(call, name)
+                raise self.duplicate_error(call, name)
             given = given or self.new_section(call)
             self.check(call, name, given, None)
             self.keep(call, name, given)
@@ -64,7 +66,7 @@ class Sections:
         name, file = self.name(call), self.file(call)
         with self.lock(call, "update"):
             file.check_digest(call.params.get("digest"))
-            before = existing(self.all(call).get(name), self.not_found(call, "update", name))
+            before = existing(self.all(call).get(name), self.missing_error(call, "update", name))
             changed, delete = dict(before), call.params.get("delete")
             file.change(changed, self.options(call), ",".join(delete) if isinstance(delete, list) else delete)
             self.check(call, name, changed, before)
@@ -74,7 +76,7 @@ class Sections:
         name = self.name(call)
         with self.lock(call, "delete"):
             if name not in self.all(call) and "delete" in self.missing:
-                raise self.not_found(call, "delete", name)
+                raise self.missing_error(call, "delete", name)
             self.check_unused(call, name)
             self.file(call).sections.pop(name, None)
 
@@ -85,7 +87,7 @@ class Sections:
         """The sections that can be changed; some files have one that is always there."""
         return self.file(call).sections
 
-    def listed(self, call: Call) -> Mapping[str, Section]:
+    def select_sections(self, call: Call) -> Mapping[str, Section]:
         """The sections as they are listed."""
         return self.all(call)
 
@@ -107,10 +109,10 @@ class Sections:
     def lock(self, _call: Call, verb: str) -> AbstractContextManager[Any]:
         return changing(self.failing.format(verb=verb)) if self.failing else nullcontext()
 
-    def already_there(self, call: Call, name: str) -> Refusal:
+    def duplicate_error(self, call: Call, name: str) -> Refusal:
         return failure(self.taken.format(**{**call.values, "name": name}))
 
-    def not_found(self, call: Call, verb: str, name: str) -> Refusal:
+    def missing_error(self, call: Call, verb: str, name: str) -> Refusal:
         return failure(self.missing.get(verb, "").format(**{**call.values, "name": name}))
 
     def check(self, call: Call, name: str, section: Section, before: Section | None) -> None:

@@ -79,12 +79,12 @@ class FileSystem:
         self._now = now
         self._root = Entry(mode=0o755, mtime=now())
 
-    def saved(self) -> Entry:
+    def snapshot(self) -> Entry:
         """The whole tree as it is now, to be put back later."""
         return self._root.copy()
 
-    def put_back(self, saved: Entry) -> None:
-        self._root = saved.copy()
+    def restore(self, snapshot: Entry) -> None:
+        self._root = snapshot.copy()
 
     @staticmethod
     def absolute(path: str, cwd: str) -> str:

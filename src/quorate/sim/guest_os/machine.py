@@ -217,16 +217,16 @@ class Machines:
             machine = self._known[guest.vmid] = Machine(self._world, guest)
         return machine.since_boot()
 
-    def saved(self, guest: Guest) -> Entry | None:
+    def snapshot_files(self, guest: Guest) -> Entry | None:
         """The guest's files as they are now; None if nobody has looked into it: they are as it was installed."""
         machine = self._known.get(guest.vmid)
-        return machine.files.saved() if machine is not None and machine.guest is guest else None
+        return machine.files.snapshot() if machine is not None and machine.guest is guest else None
 
-    def put_back(self, guest: Guest, saved: Entry | None) -> None:
-        if saved is None:
+    def restore_files(self, guest: Guest, snapshot: Entry | None) -> None:
+        if snapshot is None:
             self._known.pop(guest.vmid, None)
         else:
-            self.of(guest).files.put_back(saved)
+            self.of(guest).files.restore(snapshot)
 
 
 def _login(guest: Guest) -> str:

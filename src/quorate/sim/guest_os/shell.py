@@ -122,7 +122,7 @@ class Shell:
     async def _pipeline(self, commands: list[Simple], io: Io) -> None:
         if len(commands) == 1:
             inner = io.copy()
-            await self._redirected(commands[0], inner)
+            await self._run_with_redirections(commands[0], inner)
             io.cwd, io.env = inner.cwd, inner.env
             if not any(each.operator == "<" for each in commands[0].redirections):
                 io.stdin = inner.stdin  # what was read of it is gone
@@ -135,13 +135,13 @@ class Shell:
             inner = io.copy(stdin=stdin, out=io.out if last else bytearray(), env=dict(io.env))
             shell = self._copy(inner)
             try:
-                await shell._redirected(each, inner)  # noqa: SLF001
+                await shell._run_with_redirections(each, inner)  # noqa: SLF001
                 self._code = shell._code  # noqa: SLF001
             except _Exit as leaving:
                 self._code = leaving.code
             stdin = bytes(inner.out) if not last else b""
 
-    async def _redirected(self, each: Simple, io: Io) -> None:
+    async def _run_with_redirections(self, each: Simple, io: Io) -> None:
         """Connect the streams, run, and write what went to files."""
         pending: list[tuple[str, bool, bytearray]] = []
         try:
@@ -284,7 +284,7 @@ class Shell:
             return
         program = io.machine.program(argv[0] if "/" not in argv[0] else io.path(argv[0]))
         if program is None:
-            self._code = self._not_found(argv[0], io)
+            self._code = self._report_missing(argv[0], io)
             return
         self._code = await program(io.copy(env={**io.env, **values}), argv)
 
@@ -292,13 +292,13 @@ class Shell:
         arguments = self._variables.arguments
         self._variables.arguments = [arguments[0], *argv[1:]]
         try:
-            await self._redirected(function, io)
+            await self._run_with_redirections(function, io)
         except _Return:
             pass
         finally:
             self._variables.arguments = arguments
 
-    def _not_found(self, name: str, io: Io) -> int:
+    def _report_missing(self, name: str, io: Io) -> int:
         entry = io.machine.files.find(io.path(name)) if "/" in name else None
         if entry is not None:
             return io.fail(f"{self._name}: 1: {name}: Permission denied", 126)

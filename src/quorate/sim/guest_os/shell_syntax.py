@@ -137,7 +137,7 @@ class _Lexer:
                 word.append(Part("text", self._until("'"), quoted=True))
             elif char == '"':
                 self._at += 1
-                word += self._double_quoted()
+                word += self._read_double_quotes()
             elif char == "\\":
                 word.append(Part("text", self._text[self._at + 1 : self._at + 2].replace("\n", ""), quoted=True))
                 self._at += 2
@@ -157,7 +157,7 @@ class _Lexer:
         self._at = close + 1
         return inside
 
-    def _double_quoted(self) -> Word:
+    def _read_double_quotes(self) -> Word:
         parts: Word = [Part("text", "", quoted=True)]
         while True:
             if self._at >= len(self._text):
@@ -180,9 +180,9 @@ class _Lexer:
             return Part("commands", self._until("`"), quoted)
         rest = self._text[self._at + 1 :]
         if rest.startswith("(("):
-            return Part("arithmetic", self._parenthesised()[1:-1], quoted)
+            return Part("arithmetic", self._read_parentheses()[1:-1], quoted)
         if rest.startswith("("):
-            return Part("commands", self._parenthesised(), quoted)
+            return Part("commands", self._read_parentheses(), quoted)
         if rest.startswith("{"):
             self._at += 1
             return Part("variable", self._until("}"), quoted)
@@ -196,7 +196,7 @@ class _Lexer:
         self._at += 1
         return Part("text", "$", quoted)
 
-    def _parenthesised(self) -> str:
+    def _read_parentheses(self) -> str:
         depth, start = 0, self._at + 2
         for position in range(self._at + 1, len(self._text)):
             depth += {"(": 1, ")": -1}.get(self._text[position], 0)
@@ -230,7 +230,7 @@ class _Parser:
                 condition = ";"
                 self._at += 1
             elif not self._at_end(ends):
-                raise self._unexpected()
+                raise self._unexpected_token()
 
     def _at_end(self, ends: tuple[str, ...]) -> bool:
         piece = self._peek()
@@ -241,7 +241,7 @@ class _Parser:
     def _peek(self) -> Piece | None:
         return self._pieces[self._at] if self._at < len(self._pieces) else None
 
-    def _unexpected(self) -> SyntaxProblem:
+    def _unexpected_token(self) -> SyntaxProblem:
         return SyntaxProblem(f'Syntax error: "{_text(self._peek()) or "end of file"}" unexpected')
 
     def _take(self, word: str) -> None:
@@ -258,7 +258,7 @@ class _Parser:
     def _word(self) -> Word:
         piece = self._peek()
         if not isinstance(piece, list):
-            raise self._unexpected()
+            raise self._unexpected_token()
         self._at += 1
         return piece
 
@@ -286,7 +286,7 @@ class _Parser:
             command.compound = Define(name, self._simple())
             return command
         elif (not isinstance(piece, list) and piece not in _REDIRECTIONS) or name in _RESERVED:
-            raise self._unexpected()
+            raise self._unexpected_token()
         self._rest(command)
         return command
 
@@ -299,7 +299,7 @@ class _Parser:
                 if not plain:
                     if _text(piece) in _RESERVED:
                         return
-                    raise self._unexpected()
+                    raise self._unexpected_token()
                 command.words.append(piece)
             elif piece in _REDIRECTIONS:
                 self._at += 1

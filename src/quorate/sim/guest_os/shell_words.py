@@ -96,7 +96,7 @@ class Words:
         quoted, pattern = any(part.quoted for part in word), False
         for part in word:
             if part.kind == "variable" and part.value == "@" and part.quoted:
-                fields = _joined(fields, self._variables.arguments[1:])
+                fields = _append_fields(fields, self._variables.arguments[1:])
                 quoted = quoted and (len(self._variables.arguments) > 1 or len(word) > 2)
                 continue
             value = await self._value(part, io)
@@ -107,7 +107,7 @@ class Words:
             pieces = _split(value, self._variables.separators(io))
             if value[:1].isspace() and fields[-1] and pieces:
                 fields.append("")
-            fields = _joined(fields, pieces)
+            fields = _append_fields(fields, pieces)
             pattern = pattern or _GLOB.search(value) is not None
         if fields == [""] and not quoted:
             return []
@@ -151,7 +151,7 @@ class Words:
             raise SyntaxProblem("arithmetic expression: expecting primary") from None
 
 
-def _joined(fields: list[str], more: list[str]) -> list[str]:
+def _append_fields(fields: list[str], more: list[str]) -> list[str]:
     """The first of them continues the last field, the others are fields of their own."""
     if not more:
         return fields

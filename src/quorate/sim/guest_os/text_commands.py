@@ -14,7 +14,7 @@ _FORMAT = re.compile(r"%(-?0?\d{0,4}(?:\.\d{1,3})?)([sbdiufxXoc%])")
 _MOST_LINES = 1_000_000
 
 
-def escaped(text: str) -> str:
+def unescape(text: str) -> str:
     """The text with its backslash sequences made real."""
     return re.sub(r"\\([ntr\\0a\"])", lambda match: _ESCAPES[match[1]], text)
 
@@ -28,7 +28,7 @@ def echo(io: Io, args: list[str]) -> None:
         args = args[1:]
     text = " ".join(args)
     io.out.extend(
-        (escaped(text) if interpret else text).encode("utf-8", "surrogateescape") + (b"\n" if newline else b"")
+        (unescape(text) if interpret else text).encode("utf-8", "surrogateescape") + (b"\n" if newline else b"")
     )
 
 
@@ -36,25 +36,25 @@ def echo(io: Io, args: list[str]) -> None:
 def printf(io: Io, args: list[str]) -> int:
     if not args:
         return io.fail("printf: usage: printf [-v var] format [arguments]", 2)
-    template, values = escaped(args[0]), args[1:]
+    template, values = unescape(args[0]), args[1:]
     holes = len([match for match in _FORMAT.finditer(template) if match[2] != "%"])
     while True:
         taken, values = values[:holes], values[holes:]
-        io.out.extend(_filled(template, iter(taken)).encode("utf-8", "surrogateescape"))
+        io.out.extend(_format(template, iter(taken)).encode("utf-8", "surrogateescape"))
         if not values or not holes:
             return 0
 
 
-def _filled(template: str, values: Iterator[str]) -> str:
-    return _FORMAT.sub(lambda match: _formatted(match, values), template)
+def _format(template: str, values: Iterator[str]) -> str:
+    return _FORMAT.sub(lambda match: _format_value(match, values), template)
 
 
-def _formatted(match: re.Match[str], values: Iterator[str]) -> str:
+def _format_value(match: re.Match[str], values: Iterator[str]) -> str:
     if match[2] == "%":
         return "%"
     value = next(values, "")
     if match[2] == "b":
-        return _bytes_named(value)
+        return _unescape_bytes(value)
     if match[2] in "diu":
         return f"%{match[1]}d" % (int(value) if re.fullmatch(r"[+-]?\d+", value) else 0)
     if match[2] in "xXo":
@@ -64,11 +64,11 @@ def _formatted(match: re.Match[str], values: Iterator[str]) -> str:
     return f"%{match[1]}s" % (value[:1] if match[2] == "c" else value)
 
 
-def _bytes_named(text: str) -> str:
+def _unescape_bytes(text: str) -> str:
     """The text with its escapes made real, where \\0 and three octal digits name a byte."""
     pieces = re.split(r"\\0([0-7]{1,3})", text)
     data = b"".join(
-        bytes([int(piece, 8) & 0xFF]) if position % 2 else escaped(piece).encode("utf-8", "surrogateescape")
+        bytes([int(piece, 8) & 0xFF]) if position % 2 else unescape(piece).encode("utf-8", "surrogateescape")
         for position, piece in enumerate(pieces)
     )
     return data.decode("utf-8", "surrogateescape")

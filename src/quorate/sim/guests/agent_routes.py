@@ -14,7 +14,7 @@ from quorate.sim.world import World
 _ONE_BYTE = 0xFF
 
 
-class AgentLine:
+class AgentConnection:
     """The line to one agent that has just answered a ping."""
 
     def __init__(self, guest: Guest, agent: Agent) -> None:
@@ -22,7 +22,7 @@ class AgentLine:
         self._agent = agent
 
     @classmethod
-    async def to(cls, world: World, guest: Guest) -> Self:
+    async def open(cls, world: World, guest: Guest) -> Self:
         """Refuses as PVE does, in PVE's order, if there is no agent to talk to."""
         if not guest.agent_configured():
             raise failure("No QEMU guest agent configured")
@@ -42,12 +42,12 @@ class AgentLine:
         except AgentError as error:
             return {"error": {"class": error.kind, "desc": str(error)}}
 
-    async def checked(self, name: str, /, **arguments: Any) -> Any:
+    async def ask_or_refuse(self, name: str, /, **arguments: Any) -> Any:
         """A command whose error becomes a refusal."""
         try:
             return await self.ask(name, **arguments)
         except AgentError as error:
-            raise _refused(error) from error
+            raise _to_refusal(error) from error
 
     async def ask(self, name: str, /, **named: Any) -> Any:
         """The answer to `guest-<name>`. An underscore in an argument's name stands for the agent's hyphen."""
@@ -71,7 +71,7 @@ def from_bytes(data: bytes) -> str:
     return data.decode("latin-1")
 
 
-def execution_shown(result: dict[str, Any]) -> dict[str, Any]:
+def render_execution(result: dict[str, Any]) -> dict[str, Any]:
     """The agent's word about a command as PVE passes it on: outputs as text, truths as numbers."""
     shown: dict[str, Any] = {}
     for name, value in result.items():
@@ -86,7 +86,7 @@ def _wide(text: str) -> bool:
     return any(ord(character) > _ONE_BYTE for character in text)
 
 
-def _refused(error: AgentError) -> Refusal | ProxyFailure:
+def _to_refusal(error: AgentError) -> Refusal | ProxyFailure:
     """The agent's typographic quotes break PVE's status line, and the connection with it."""
     if _wide(str(error)):
         return ProxyFailure(596, "Broken pipe")
@@ -98,19 +98,19 @@ _BASE = f"{QEMU}/agent"
 
 @route(f"POST {_BASE}/exec", needs_quorum=False)
 async def execute(call: Call) -> dict[str, int]:
-    line = await line_of(call)
+    agent = await connect(call)
     path, *rest = [str(each) for each in call.params["command"]] or [""]
     arguments: dict[str, Any] = {"path": path, "arg": rest, "capture_output": True}
     if "input-data" in call.params:
         arguments["input_data"] = to_base64(call.params["input-data"])
-    started: dict[str, int] = await line.checked("exec", **arguments)
+    started: dict[str, int] = await agent.ask_or_refuse("exec", **arguments)
     return started
 
 
 @route(f"GET {_BASE}/exec-status")
 async def execution_status(call: Call) -> dict[str, Any]:
-    line = await line_of(call)
-    return execution_shown(await line.checked("exec-status", pid=call.params["pid"]))
+    agent = await connect(call)
+    return render_execution(await agent.ask_or_refuse("exec-status", pid=call.params["pid"]))
 
 
 _MAX_READ = 16 * 1024 * 1024
@@ -119,18 +119,18 @@ _AT_ONCE = 1024 * 1024
 
 @route(f"GET {_BASE}/file-read")
 async def read_file(call: Call) -> dict[str, Any]:
-    line = await line_of(call)
-    handle = await line.checked("file-open", path=call.params["file"])
+    agent = await connect(call)
+    handle = await agent.ask_or_refuse("file-open", path=call.params["file"])
     if call.params.get("offset"):
-        await line.checked("file-seek", handle=handle, offset=call.params["offset"], whence=0)
+        await agent.ask_or_refuse("file-seek", handle=handle, offset=call.params["offset"], whence=0)
     left = call.params.get("count", _MAX_READ)
     data, ended = bytearray(), False
     while left > 0 and not ended:
-        part = await line.checked("file-read", handle=handle, count=min(left, _AT_ONCE))
+        part = await agent.ask_or_refuse("file-read", handle=handle, count=min(left, _AT_ONCE))
         data += base64.b64decode(part["buf-b64"])
         left -= part["count"]
         ended = part["eof"]
-    await line.checked("file-close", handle=handle)
+    await agent.ask_or_refuse("file-close", handle=handle)
     decode = call.params.get("decode", True)
     content = from_bytes(bytes(data)) if decode else base64.b64encode(data).decode()
     result: dict[str, Any] = {"content": content, "bytes-read": len(data)}
@@ -141,12 +141,12 @@ async def read_file(call: Call) -> dict[str, Any]:
 
 @route(f"POST {_BASE}/file-write", needs_quorum=False)
 async def write_file(call: Call) -> None:
-    line = await line_of(call)
+    agent = await connect(call)
     content = call.params["content"]
     packed = to_base64(content) if call.params.get("encode", True) else content
-    handle = await line.checked("file-open", path=call.params["file"], mode="wb")
-    await line.checked("file-write", handle=handle, buf_b64=packed)
-    await line.checked("file-close", handle=handle)
+    handle = await agent.ask_or_refuse("file-open", path=call.params["file"], mode="wb")
+    await agent.ask_or_refuse("file-write", handle=handle, buf_b64=packed)
+    await agent.ask_or_refuse("file-close", handle=handle)
 
 
 _READ = (
@@ -159,14 +159,14 @@ _WRITE = (
 )  # fmt: skip
 
 
-async def line_of(call: Call) -> AgentLine:
+async def connect(call: Call) -> AgentConnection:
     """The line to the agent of the VM of the path, if it answers."""
-    return await AgentLine.to(call.world, call.guest())
+    return await AgentConnection.open(call.world, call.guest())
 
 
 def _simple(name: str) -> Handler:
     async def handler(call: Call) -> dict[str, Any]:
-        return {"result": await (await line_of(call)).plain(name)}
+        return {"result": await (await connect(call)).plain(name)}
 
     return handler
 
@@ -180,13 +180,13 @@ for _name in _WRITE:
 @route(f"POST {_BASE}", needs_quorum=False)
 async def any_command(call: Call) -> dict[str, Any]:
     """The old way: the command as a parameter."""
-    return {"result": await (await line_of(call)).plain(call.params["command"])}
+    return {"result": await (await connect(call)).plain(call.params["command"])}
 
 
 @route(f"POST {_BASE}/set-user-password", needs_quorum=False)
 async def set_password(call: Call) -> dict[str, Any]:
-    line = await line_of(call)
-    result = await line.checked(
+    agent = await connect(call)
+    result = await agent.ask_or_refuse(
         "set-user-password",
         username=call.params["username"],
         password=to_base64(call.params["password"]),

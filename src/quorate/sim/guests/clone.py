@@ -71,7 +71,7 @@ def clone_vm(plan: ClonePlan) -> Work:
             raise TaskError(f"close (rename) atomic file '/etc/pve/{path}' failed: File exists")
         context.log(f"creating a clone of VM {plan.source.vmid} with ID {plan.newid}")
         clone = _enter(plan, "clone")
-        with _undone_on_failure(plan, clone):
+        with _undo_on_failure(plan, clone):
             if plan.source.running and plan.full:
                 async with context.config_lock(plan.source):
                     await _make_disks(context, plan, clone)
@@ -89,9 +89,9 @@ def clone_container(plan: ClonePlan) -> Work:
         other = plan.world.guests.get(plan.newid)
         if other is not None:
             raise TaskError(f"{other.word} {plan.newid} already exists on node '{other.node}'")
-        with plan.source.locked("disk"):
+        with plan.source.hold_lock("disk"):
             clone = _enter(plan, "create")
-            with _undone_on_failure(plan, clone):
+            with _undo_on_failure(plan, clone):
                 context.log(f"creating a clone of container {plan.source.vmid} with ID {plan.newid}")
                 await _make_disks(context, plan, clone)
                 _finish(plan, clone)
@@ -108,10 +108,10 @@ def _enter(plan: ClonePlan, lock: str) -> Guest:
 
 
 @contextmanager
-def _undone_on_failure(plan: ClonePlan, clone: Guest) -> Iterator[None]:
+def _undo_on_failure(plan: ClonePlan, clone: Guest) -> Iterator[None]:
     """Nothing of a clone stays behind if it fails or is interrupted."""
     try:
-        with volumes.freed_on_failure(plan.world, plan.source_node, plan.made, "clone failed: "):
+        with volumes.free_on_failure(plan.world, plan.source_node, plan.made, "clone failed: "):
             yield
     except BaseException:
         new_guests.abandon(plan.world, clone)

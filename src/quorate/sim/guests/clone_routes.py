@@ -8,7 +8,7 @@ from typing import Any
 from quorate.sim.guests.clone import ClonePlan, clone_container, clone_vm, new_config
 from quorate.sim.guests.drives import Drive, all_drives
 from quorate.sim.guests.guest import Guest, Value
-from quorate.sim.guests.options import described
+from quorate.sim.guests.options import normalize_description
 from quorate.sim.http.refusals import failure, forbidden
 from quorate.sim.http.routing import LXC, QEMU, Call, route
 from quorate.sim.storage import volumes
@@ -113,7 +113,7 @@ def _plan(call: Call, guest: Guest, config: dict[str, Value], target: str | None
     plan.snapname, plan.storage, plan.format = (params.get(name) for name in ("snapname", "storage", "format"))
     plan.target, plan.pool = target, params.get("pool")
     if params.get("description"):
-        plan.config["description"] = described(guest.kind, params["description"])
+        plan.config["description"] = normalize_description(guest.kind, params["description"])
     return plan
 
 

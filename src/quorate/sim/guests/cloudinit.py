@@ -36,7 +36,7 @@ def rows(guest: Guest) -> list[dict[str, Any]]:
     found = []
     for key in sorted(written.keys() | now.keys()):
         if key not in CLOUDINIT_OPTIONS and now.get(key) == written.get(key):
-            continue  # names and cards are listed only if the drive does not know them yet
+            continue  # names and nics are listed only if the drive does not know them yet
         if not now.get(key) and not written.get(key):
             continue
         row: dict[str, Any] = {"key": key}
@@ -65,7 +65,7 @@ def dump(world: World, guest: Guest, kind: str, dns: dict[str, str]) -> str:
     host_servers = (dns[name] for name in ("dns1", "dns2", "dns3") if dns.get(name))
     servers = str(config.get("nameserver", " ".join(host_servers))).split()
     domains = str(config.get("searchdomain", dns.get("search", ""))).split()
-    network = (_nocloud_network if is_nocloud else _interfaces_file)(_cards(world, config), servers, domains)
+    network = (_nocloud_network if is_nocloud else _interfaces_file)(_nics(world, config), servers, domains)
     if kind == "network":
         return network
     identity = hashlib.sha1((user + network).encode(), usedforsecurity=False).hexdigest()
@@ -98,7 +98,7 @@ def _user_data(hostname: str, config: dict[str, Value]) -> str:
 
 
 @dataclass(slots=True)
-class _Card:
+class _Nic:
     name: str
     mac: str
     addresses: dict[str, str]
@@ -110,24 +110,24 @@ class _Card:
                 yield family, self.addresses[name], self.addresses.get(gateway)
 
 
-def _cards(world: World, config: dict[str, Value]) -> list[_Card]:
-    """The cards that have addresses to be set; PVE sorts them as text."""
+def _nics(world: World, config: dict[str, Value]) -> list[_Nic]:
+    """The nics that have addresses to be set; PVE sorts them as text."""
     found = []
     for key in sorted(key for key in config if drives.is_net(key)):
         setting = f"ipconfig{key[3:]}"
         if config.get(setting):
             mac = drives.parse(world, "qemu", key, str(config[key])).get("macaddr", "").lower()
-            found.append(_Card(f"eth{key[3:]}", mac, drives.parse(world, "qemu", setting, str(config[setting]))))
+            found.append(_Nic(f"eth{key[3:]}", mac, drives.parse(world, "qemu", setting, str(config[setting]))))
     return found
 
 
-def _nocloud_network(cards: list[_Card], servers: list[str], domains: list[str]) -> str:
+def _nocloud_network(nics: list[_Nic], servers: list[str], domains: list[str]) -> str:
     """The network settings in cloud-init's first format."""
     lines = ["version: 1", "config:"]
-    for card in cards:
-        lines += ["    - type: physical", f"      name: {card.name}", f"      mac_address: '{card.mac}'"]
+    for nic in nics:
+        lines += ["    - type: physical", f"      name: {nic.name}", f"      mac_address: '{nic.mac}'"]
         lines.append("      subnets:")
-        for family, setting, gateway in card.families():
+        for family, setting, gateway in nic.families():
             kind = _SUBNETS.get((family, setting))
             if kind is not None:
                 lines.append(f"      - type: {kind}")
@@ -147,21 +147,21 @@ def _nocloud_network(cards: list[_Card], servers: list[str], domains: list[str])
     return "\n".join(lines) + "\n"
 
 
-def _interfaces_file(cards: list[_Card], servers: list[str], domains: list[str]) -> str:
+def _interfaces_file(nics: list[_Nic], servers: list[str], domains: list[str]) -> str:
     """The network settings for the formats of OpenStack and OpenNebula."""
     lines = ["auto lo", "iface lo inet loopback", ""]
     for title, values in (("dns_nameservers", servers), ("dns_search", domains)):
         if values:
             lines.append(f"        {title} {' '.join(values)}")
-    for card in cards:
-        lines.append(f"auto {card.name}")
-        for family, setting, gateway in card.families():
+    for nic in nics:
+        lines.append(f"auto {nic.name}")
+        for family, setting, gateway in nic.families():
             if (family, setting) in _SUBNETS:
-                lines.append(f"iface {card.name} {family} {setting}")
+                lines.append(f"iface {nic.name} {family} {setting}")
                 continue
             address, _, length = setting.partition("/")
             mask = ipaddress.IPv4Interface(setting).netmask if family == "inet" else length
-            lines += [f"iface {card.name} {family} static", f"        address {address}", f"        netmask {mask}"]
+            lines += [f"iface {nic.name} {family} static", f"        address {address}", f"        netmask {mask}"]
             if gateway:
                 lines.append(f"        gateway {gateway}")
     return "\n".join(lines) + "\n"

@@ -34,17 +34,17 @@ def config(call: Call) -> dict[str, Any]:
             raise bad_parameters({"snapshot": both, "current": both})
         return _shown_snapshot(_snapshot(guest, snapname)) | {"digest": guest.digest()}
     shown = guest.config if call.params.get("current") else guest.effective_config()
-    return {**_masked(shown), "digest": guest.digest()}
+    return {**_mask_password(shown), "digest": guest.digest()}
 
 
-def _masked(config: dict[str, Any]) -> dict[str, Any]:
+def _mask_password(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "cipassword": _MASKED} if "cipassword" in config else dict(config)
 
 
 @route(f"GET {GUEST}/pending")
 def pending_changes(call: Call) -> list[dict[str, Any]]:
     guest = call.guest()
-    now, next_ = _masked(guest.config), _masked(guest.pending)
+    now, next_ = _mask_password(guest.config), _mask_password(guest.pending)
     rows: list[dict[str, Any]] = []
     for key in (*now, *(key for key in next_ if key not in now)):
         row: dict[str, Any] = {"key": key}
@@ -90,7 +90,7 @@ def snapshot_config(call: Call) -> dict[str, Any]:
 
 
 def _shown_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    shown = {**_masked(snapshot.config), "snaptime": snapshot.snaptime}
+    shown = {**_mask_password(snapshot.config), "snaptime": snapshot.snaptime}
     shown |= {"description": snapshot.description} if snapshot.description else {}
     return shown | ({"parent": snapshot.parent} if snapshot.parent else {})
 

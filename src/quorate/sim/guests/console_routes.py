@@ -7,7 +7,7 @@ from typing import Any
 
 from quorate.sim.guests.consoles import Consoles, node_of, open_console, spice_file
 from quorate.sim.guests.guest import Guest
-from quorate.sim.http.refusals import bad_parameters, failure, not_implemented
+from quorate.sim.http.refusals import bad_parameters, failure, unimplemented_method
 from quorate.sim.http.routing import GUEST, QEMU, Call, route
 from quorate.sim.nodes.certificate_routes import Certificates
 
@@ -182,4 +182,4 @@ def migration_tunnel(call: Call) -> None:
         text = f"{guest.word} {guest.vmid} already exists on node '{guest.node}'\n"
         word = "VM" if call.kind == "qemu" else "CT"
         raise bad_parameters({"vmid": f"unable to create empty {word} config - {text}"})
-    raise not_implemented(call.endpoint.method, call.endpoint.template.format(**call.values))
+    raise unimplemented_method(call.endpoint.method, call.endpoint.template.format(**call.values))

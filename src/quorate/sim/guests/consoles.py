@@ -117,8 +117,8 @@ async def _log_in(stream: Stream, password: str) -> bool:
 def _proof(challenge: bytes, password: str) -> bytes:
     """DES, where the password's bits are read from the wrong end."""
     key = bytearray(8)
-    for place, byte in enumerate(password.encode()[:8]):
-        key[place] = sum(1 << (7 - bit) for bit in range(8) if byte >> bit & 1)
+    for index, byte in enumerate(password.encode()[:8]):
+        key[index] = sum(1 << (7 - bit) for bit in range(8) if byte >> bit & 1)
     encryptor = Cipher(TripleDES(bytes(key) * 3), modes.ECB()).encryptor()  # noqa: S305
     return encryptor.update(challenge)
 
@@ -182,8 +182,8 @@ def _console(lines: list[str], width: int, height: int) -> bytes:
 
 
 def _glyph_row(letter: str, row: int) -> int:
-    place = ord(letter) - 32
-    return _font()[place * GLYPH[1] + row] if 0 <= place < 95 else 0
+    index = ord(letter) - 32
+    return _font()[index * GLYPH[1] + row] if 0 <= index < 95 else 0
 
 
 @cache

@@ -96,7 +96,7 @@ async def _make(call: Call, context: TaskContext, guest: Guest, settings: Mappin
     world = call.world
     maker = DiskMaker(world, guest.node, guest.vmid, "lxc", context.log)
     await context.sleep(_SECONDS)
-    with maker.undone_on_failure(f"unable to create CT {guest.vmid} - "):
+    with maker.undo_on_failure(f"unable to create CT {guest.vmid} - "):
         config = {
             key: options.complete(world, "lxc", guest.vmid, key, value)
             for key, value in settings.items()
@@ -107,7 +107,7 @@ async def _make(call: Call, context: TaskContext, guest: Guest, settings: Mappin
             config[key] = maker.mount_point(key, str(settings[key]))
         await _unpack(call, context, maker.made)
         GuestPrivileges(call, guest.vmid, call.params.get("pool")).check_tags(None, config.get("tags", ""))
-    guest.config = _completed(guest.vmid, config, call.params["ostemplate"])
+    guest.config = _add_defaults(guest.vmid, config, call.params["ostemplate"])
     guest.system = system_of_container(str(guest.config["ostype"]))
     guest.addresses = addresses_of(world, guest)
     guest.touch()
@@ -153,7 +153,7 @@ async def _unpack(call: Call, context: TaskContext, made: list[Volume]) -> None:
         context.log(f"container does not have /usr/share/zoneinfo/{zone}, timezone can not be modified")
 
 
-def _completed(vmid: int, config: dict[str, Value], template: str) -> dict[str, Value]:
+def _add_defaults(vmid: int, config: dict[str, Value], template: str) -> dict[str, Value]:
     config = {key: value for key, value in config.items() if value != "" or key not in ("tags", "description")}
     config.setdefault("hostname", f"CT{vmid}")
     config.setdefault("memory", 512)

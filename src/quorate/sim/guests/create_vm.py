@@ -73,7 +73,7 @@ async def _make(call: Call, context: TaskContext, guest: Guest, settings: Mappin
     template = bool(settings.get("template"))
     maker = DiskMaker(world, guest.node, guest.vmid, "qemu", context.log, template=template)
     await context.sleep(_SECONDS)
-    with maker.undone_on_failure(f"unable to create VM {guest.vmid} - "):
+    with maker.undo_on_failure(f"unable to create VM {guest.vmid} - "):
         config: dict[str, Value] = {
             key: value if key == "tags" else options.complete(world, "qemu", guest.vmid, key, value)
             for key, value in settings.items()
@@ -87,7 +87,7 @@ async def _make(call: Call, context: TaskContext, guest: Guest, settings: Mappin
                 config[key] = maker.drive(key, str(settings[key]), call.params.get("storage"))
                 await context.sleep(_SECONDS_A_DISK)
         GuestPrivileges(call, guest.vmid, call.params.get("pool")).check_tags(None, config.get("tags", ""))
-    guest.config = _completed(world, guest.vmid, config)
+    guest.config = _add_defaults(world, guest.vmid, config)
     guest.system = system_of_vm(world, config, imported=maker.imported)
     guest.addresses = addresses_of(world, guest)
     guest.touch()
@@ -100,7 +100,7 @@ def _refuse_second_cloudinit(world: World, config: Mapping[str, Value], key: str
         raise TaskError(f"{key} - cloud-init drive is already attached at '{attached}'")
 
 
-def _completed(world: World, vmid: int, config: dict[str, Value]) -> dict[str, Value]:
+def _add_defaults(world: World, vmid: int, config: dict[str, Value]) -> dict[str, Value]:
     """What PVE adds to every new VM."""
     config = {key: value for key, value in config.items() if value != "" or key not in ("tags", "description")}
     if not config.get("boot"):

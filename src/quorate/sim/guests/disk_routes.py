@@ -164,17 +164,17 @@ def _drive(world: World, guest: Guest, key: str) -> Properties:
 def move_disk(call: Call) -> str:
     key, target_vmid = call.params["disk"], call.params.get("target-vmid")
     if target_vmid is not None:
-        return _give_to(call, "qemu", key, target_vmid)
+        return _reassign(call, "qemu", key, target_vmid)
     storage_id = _target_storage(call)
     call.require(f"/storage/{storage_id}", "Datastore.AllocateSpace")
     guest = call.guest()
     guest.check_lock()
     _refuse_modified(guest, call.params.get("digest"))
-    drive = _drive_or_unused(call.world, guest, key)
+    drive = _attached_or_unused_drive(call.world, guest, key)
     if drives.is_cdrom(drive) and not drives.is_cloudinit(drive):
         raise failure("you can't move a cdrom")
     volume = volumes.existing(call.world, guest.node, drive["file"])
-    if _same_place(call, volume, storage_id):
+    if _is_same_storage(call, volume, storage_id):
         raise failure("you can't move to the same storage with same format")
     if "images" not in volumes.usable_storage(call.world, call.node, storage_id).content:
         raise bad_parameters({"storage": f"storage '{storage_id}' does not support vm images"})
@@ -187,7 +187,7 @@ def move_disk(call: Call) -> str:
 def move_volume(call: Call) -> str:
     key, target_vmid = call.params["volume"], call.params.get("target-vmid")
     if target_vmid is not None:
-        return _give_to(call, "lxc", key, target_vmid)
+        return _reassign(call, "lxc", key, target_vmid)
     storage_id = _target_storage(call)
     call.require(f"/storage/{storage_id}", "Datastore.AllocateSpace")
     guest = call.guest()
@@ -217,7 +217,7 @@ def _target_storage(call: Call) -> str:
     return storage_id
 
 
-def _same_place(call: Call, volume: Volume, storage_id: str) -> bool:
+def _is_same_storage(call: Call, volume: Volume, storage_id: str) -> bool:
     here = volumes.split_volid(volume.volid)[0]
     return here == storage_id and call.params.get("format", volume.format) == volume.format
 
@@ -243,10 +243,10 @@ class _Move:
             _require_content(self._call, self._storage_id, "rootdir")
         async with context.config_lock(guest):
             self._call.guest().check_lock()
-            drive = _drive_or_unused(world, guest, self._key)
+            drive = _attached_or_unused_drive(world, guest, self._key)
             source = volumes.existing(world, guest.node, drive[drives.volume_key(guest.kind)])
             if guest.kind == "lxc":
-                with guest.locked("disk"):
+                with guest.hold_lock("disk"):
                     copied = await self._copy(context, source)
             else:
                 copied = await self._copy(context, source)
@@ -266,7 +266,7 @@ class _Move:
             if guest.kind == "lxc":
                 raise
             raise TaskError(f"storage migration failed: {error}") from error
-        with volumes.freed_on_failure(world, guest.node, [copied]):
+        with volumes.free_on_failure(world, guest.node, [copied]):
             context.log(*volumes.allocation_log(world.storages[self._storage_id], copied))
             await self._transfer(context, copied)
         return copied
@@ -288,7 +288,7 @@ class _Move:
             copied = volumes.rename(world, guest.node, copied.volid, base_name(copied.volid))
         drive |= {drives.volume_key(guest.kind): copied.volid, "size": volumes.size_text(copied.size)}
         drive.pop("format", None)
-        guest.config[self._key] = _stored(world, guest, self._key, drive)
+        guest.config[self._key] = _render_drive(world, guest, self._key, drive)
         guest.touch()
         if not self._call.params.get("delete"):
             guest_volumes.keep_as_unused(world, guest, source.volid)
@@ -309,7 +309,7 @@ def removal_log(world: World, volume: Volume) -> list[str]:
     return [f'  Logical volume "{volume.name}" successfully removed.']
 
 
-def _give_to(call: Call, kind: Kind, key: str, target_vmid: int) -> str:
+def _reassign(call: Call, kind: Kind, key: str, target_vmid: int) -> str:
     """Hand a disk over to another guest of the same node."""
     if "storage" in call.params and kind == "lxc":
         raise failure("either set storage or target-vmid, but not both")
@@ -340,7 +340,7 @@ def _give_to(call: Call, kind: Kind, key: str, target_vmid: int) -> str:
             call.world.guest(call.node, kind, target_vmid)
             _check_handover(call, call.guest(), target, key, target_key)
             await context.sleep(_SECONDS)
-            _hand_over(call.world, context, guest, target, (key, target_key))
+            _reassign_volume(call.world, context, guest, target, (key, target_key))
 
     name = "qmmove" if kind == "qemu" else "move_volume"
     return call.start_task(name, f"{guest.vmid}-{key}>{target.vmid}-{target_key}", work)
@@ -365,7 +365,7 @@ def _check_handover(call: Call, guest: Guest, target: Guest, key: str, target_ke
         raise failure(f"{words['disk']} '{key}' for {words['of']} '{guest.vmid}' does not exist")
     if target_key in target.config:
         raise failure(f"Target {words['key']} key '{target_key}' is already in use for {words['of']} '{target.vmid}'")
-    drive = _drive_or_unused(call.world, guest, key)
+    drive = _attached_or_unused_drive(call.world, guest, key)
     volid = drive[drives.volume_key(guest.kind)]
     if guest.kind == "qemu" and drives.is_cdrom(drive) and not drives.is_cloudinit(drive):
         raise failure("CD drive contents can't be moved to another VM")
@@ -378,15 +378,15 @@ def _check_handover(call: Call, guest: Guest, target: Guest, key: str, target_ke
     volumes.existing(call.world, guest.node, volid)
 
 
-def _drive_or_unused(world: World, guest: Guest, key: str) -> Properties:
+def _attached_or_unused_drive(world: World, guest: Guest, key: str) -> Properties:
     if UNUSED.fullmatch(key) and key in guest.config:
         return {drives.volume_key(guest.kind): volume_of_drive(str(guest.config[key]))}
     return _drive(world, guest, key)
 
 
-def _hand_over(world: World, context: TaskContext, guest: Guest, target: Guest, keys: tuple[str, str]) -> None:
+def _reassign_volume(world: World, context: TaskContext, guest: Guest, target: Guest, keys: tuple[str, str]) -> None:
     key, target_key = keys
-    drive = _drive_or_unused(world, guest, key)
+    drive = _attached_or_unused_drive(world, guest, key)
     volume = volumes.existing(world, guest.node, drive[drives.volume_key(guest.kind)])
     renamed = volumes.rename(world, guest.node, volume.volid, _new_name(world, target, volume), vmid=target.vmid)
     words = _HANDOVER[guest.kind]
@@ -398,7 +398,7 @@ def _hand_over(world: World, context: TaskContext, guest: Guest, target: Guest, 
     context.log(f"removing {words['key']} '{key}' from {words['of']} '{guest.vmid}' config")
     del guest.config[key]
     drive |= {drives.volume_key(guest.kind): renamed.volid, "size": volumes.size_text(renamed.size)}
-    target.config[target_key] = _stored(world, target, target_key, drive)
+    target.config[target_key] = _render_drive(world, target, target_key, drive)
     if guest.kind == "lxc":
         context.log(f"target container '{target.vmid}' updated with '{target_key}'")
     elif not UNUSED.fullmatch(target_key):
@@ -407,7 +407,7 @@ def _hand_over(world: World, context: TaskContext, guest: Guest, target: Guest, 
         each.touch()
 
 
-def _stored(world: World, target: Guest, key: str, drive: Mapping[str, str]) -> str:
+def _render_drive(world: World, target: Guest, key: str, drive: Mapping[str, str]) -> str:
     if UNUSED.fullmatch(key):
         return drive[drives.volume_key(target.kind)]
     return drives.render(world, target.kind, key, drive)

@@ -202,7 +202,7 @@ def disks(config: Mapping[str, Value]) -> Iterator[Drive]:
     return (drive for drive in all_drives(config) if not drive.is_cdrom and not drive.is_bind_mount)
 
 
-def unused(config: Mapping[str, Value]) -> Iterator[Drive]:
+def unused_drives(config: Mapping[str, Value]) -> Iterator[Drive]:
     """The volumes that belong to the guest without being attached."""
     for key in sorted(config):
         if _UNUSED_KEY.fullmatch(key):
@@ -215,7 +215,7 @@ def is_unused_key(key: str) -> bool:
 
 def add_unused(config: dict[str, Value], volid: str) -> None:
     """Remember a volume that is no longer attached, once."""
-    if any(drive.volid == volid for drive in unused(config)):
+    if any(drive.volid == volid for drive in unused_drives(config)):
         return
     number = next(number for number in range(256) if f"unused{number}" not in config)
     config[f"unused{number}"] = volid

@@ -270,7 +270,7 @@ class Guest(Lockable):
         return config_digest(self.config, self.pending, self.snapshots)
 
     @contextmanager
-    def locked(self, lock: str) -> Iterator[None]:
+    def hold_lock(self, lock: str) -> Iterator[None]:
         """Carry a lock in the configuration while a task works on the guest."""
         self.check_lock()
         self.config["lock"] = lock

@@ -41,8 +41,8 @@ class DiskMaker:
         self.made: list[Volume] = []
         self.imported = False
 
-    def undone_on_failure(self, complaint: str = "") -> AbstractContextManager[None]:
-        return volumes.freed_on_failure(self._world, self._node, self.made, complaint)
+    def undo_on_failure(self, complaint: str = "") -> AbstractContextManager[None]:
+        return volumes.free_on_failure(self._world, self._node, self.made, complaint)
 
     def drive(self, key: str, text: str, default_storage: str | None = None) -> str:
         """One drive of a VM as it is stored, after its volume was made or found."""
@@ -71,7 +71,7 @@ class DiskMaker:
             storage.remove(self._node, left_over.volid)
         volume = self._allocate(storage_id, volumes.CLOUDINIT_SIZE, fmt, name)
         drive |= {"file": volume.volid, "media": "cdrom"}
-        return self._created(key, drive)
+        return self._report_creation(key, drive)
 
     def _new_drive(self, key: str, drive: Properties, storage_id: str | None, size: int) -> str:
         if storage_id is None:
@@ -90,7 +90,7 @@ class DiskMaker:
             volume = volumes.rename(self._world, self._node, volume.volid, base_name(volume.volid))
             self.made[-1] = volume
         drive |= {"file": volume.volid, "size": volumes.size_text(volume.size)}
-        return self._created(key, drive)
+        return self._report_creation(key, drive)
 
     def _import(self, storage_id: str, source: str, fmt: str | None) -> Volume:
         if ":" not in source:
@@ -156,7 +156,7 @@ class DiskMaker:
         storage = self._world.storages[volumes.split_volid(volume.volid)[0]]
         self._log(*volumes.allocation_log(storage, volume))
 
-    def _created(self, key: str, drive: Mapping[str, str]) -> str:
+    def _report_creation(self, key: str, drive: Mapping[str, str]) -> str:
         stored = drives.render(self._world, "qemu", key, drive)
         self._log(f"{key}: successfully created disk '{stored}'")
         return stored
@@ -222,7 +222,7 @@ def destroy(world: World, guest: Guest, volid: str) -> None:
     volumes.free(world, guest.node, volid)
 
 
-def let_go(world: World, guest: Guest, key: str, value: str, *, force: bool = False) -> None:
+def detach(world: World, guest: Guest, key: str, value: str, *, force: bool = False) -> None:
     """What happens to the volume of a drive that leaves the configuration."""
     volid = volume_of_drive(value)
     if ":" not in volid:

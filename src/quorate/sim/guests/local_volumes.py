@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from quorate.sim.guests.drives import Drive, all_drives, unused
+from quorate.sim.guests.drives import Drive, all_drives, unused_drives
 from quorate.sim.guests.guest import Guest, Value, size_of_drive
 from quorate.sim.http.refusals import bad_parameters
 from quorate.sim.nodes.tasks import TaskError
@@ -88,7 +88,7 @@ class LocalVolume:
             return f"local disk '{self.volid}' (pending change)"
         return f"local disk '{self.volid}' (referenced by snapshot(s))"
 
-    def as_shown(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, object]:
         """The volume in the list of local disks that block a migration."""
         row: dict[str, object] = {
             "volid": self.volid, "cdrom": int(self.is_cdrom), "is_attached": int(self.attached),
@@ -109,7 +109,7 @@ def local_volumes(world: World, guest: Guest) -> Iterator[LocalVolume]:
     found: dict[str, LocalVolume] = {}
     for drive in all_drives(guest.config):
         _note(world, found, drive).attached = True
-    for drive in unused(guest.config):
+    for drive in unused_drives(guest.config):
         _note(world, found, drive).is_unused = True
     for drive in all_drives(guest.pending):
         _note(world, found, drive).is_pending = True
@@ -205,7 +205,7 @@ def _transferable(source: str, target: str, fmt: str) -> bool:
 def switch_volumes(guest: Guest, moved: Mapping[str, str]) -> None:
     """Let the configuration, the pending changes and all snapshots refer to the new volumes."""
     for config in (guest.config, guest.pending, *(snapshot.config for snapshot in guest.snapshots.values())):
-        for drive in (*all_drives(config), *unused(config)):
+        for drive in (*all_drives(config), *unused_drives(config)):
             if drive.volid in moved:
                 config[drive.key] = drive.with_volume(moved[drive.volid])
         if config.get("vmstate") in moved:

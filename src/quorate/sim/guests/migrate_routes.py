@@ -33,7 +33,7 @@ def vm_preconditions(call: Call) -> dict[str, Any]:
         "running": int(guest.running),
         "allowed_nodes": [node for node in nodes if node not in blocked],
         "not_allowed_nodes": {node: blocked[node] for node in nodes if node in blocked},
-        "local_disks": [volume.as_shown() for volume in local_volumes(call.world, guest)],
+        "local_disks": [volume.as_dict() for volume in local_volumes(call.world, guest)],
         "local_resources": migration.local_devices(call.world, guest),
         "mapped-resources": list(mapped),
         "mapped-resource-info": mapped,

@@ -116,7 +116,7 @@ async def _move(context: TaskContext, log: _Log, migration: Migration, guest: Gu
         _prepare(migration, guest)
         word = "VM" if guest.kind == "qemu" else "CT"
         ip = migration.world.nodes[migration.target].ip
-        with guest.locked("migrate"):
+        with guest.hold_lock("migrate"):
             log.info(f"starting migration of {word} {guest.vmid} to node '{migration.target}' ({ip})")
             found = _scan(log, migration, guest)
             await _transfer(context, log, migration, guest, found)
@@ -215,7 +215,7 @@ async def _transfer(
     context: TaskContext, log: _Log, migration: Migration, guest: Guest, found: list[LocalVolume]
 ) -> None:
     world, source = migration.world, guest.node
-    with _undone_on_failure(world, migration.target) as made:
+    with _undo_on_failure(world, migration.target) as made:
         moved: dict[str, str] = {}
         for volume in found:
             storage_id = migration.storages.target_of(volume.storage)
@@ -234,11 +234,11 @@ async def _transfer(
         _arrive(world, guest, migration.target, moved)
     for volid in moved:
         world.storages[volid.partition(":")[0]].remove(source, volid)
-    world.part(Replication).guest_moved(guest, source)
+    world.part(Replication).switch_job_target(guest, source)
 
 
 @contextmanager
-def _undone_on_failure(world: World, node: str) -> Iterator[list[str]]:
+def _undo_on_failure(world: World, node: str) -> Iterator[list[str]]:
     made: list[str] = []
     try:
         yield made

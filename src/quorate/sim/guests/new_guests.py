@@ -61,13 +61,13 @@ def enter_pool(access: Access, vmid: int, pool: str | None) -> None:
     if pool is not None and pool in access.pools:
         leave_pool(access, vmid)
         access.pools[pool].vms.add(vmid)
-        access.changed()
+        access.invalidate_cache()
 
 
 def leave_pool(access: Access, vmid: int) -> None:
     for pool in access.pools.values():
         pool.vms.discard(vmid)
-    access.changed()
+    access.invalidate_cache()
 
 
 def create_in_task(call: Call, worker: str, guest: Guest, make: Callable[[TaskContext], Awaitable[None]]) -> str:

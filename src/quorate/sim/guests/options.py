@@ -55,10 +55,10 @@ def _options(version: str, kind: Kind) -> frozenset[str]:
 
 def settings_of(params: Mapping[str, Any]) -> dict[str, Value]:
     """The options among the parameters of a call, as values of the configuration."""
-    return {key: as_stored(value) for key, value in params.items() if key not in _ABOUT_THE_CALL}
+    return {key: encode_option(value) for key, value in params.items() if key not in _ABOUT_THE_CALL}
 
 
-def as_stored(value: Any) -> Value:
+def encode_option(value: Any) -> Value:
     """Whole numbers stay numbers, yes and no become 1 and 0, all else is text."""
     return int(value) if isinstance(value, bool | int) else text_of(value)
 
@@ -74,13 +74,13 @@ def complete(world: World, kind: Kind, vmid: int, key: str, value: Value) -> Val
     if key == "tags":
         return unique_tags(world, str(value))
     if key == "description":
-        return described(kind, str(value))
+        return normalize_description(kind, str(value))
     if key == "cpuunits":
         return min(int(value), _HIGHEST_CPU_WEIGHT)
     if key == "vmgenid" and value == "1":
         return drives.new_uuid(world, vmid, "vmgenid")
     if key == "cipassword":
-        return encrypted(str(value))
+        return hash_password(str(value))
     return value
 
 
@@ -92,13 +92,13 @@ def unique_tags(world: World, text: str) -> str:
     return ";".join(dict.fromkeys(tags if style.get("ordering") == "config" else sorted(tags)))
 
 
-def described(kind: Kind, text: str) -> str:
+def normalize_description(kind: Kind, text: str) -> str:
     """Notes as they come back: a container's always end with a newline, a VM's never."""
     stripped = text.rstrip()
     return f"{stripped}\n" if kind == "lxc" and stripped else stripped
 
 
-def encrypted(password: str) -> str:
+def hash_password(password: str) -> str:
     """A password as a hash, unless it already is one."""
     if _ENCRYPTED.match(password):
         return password

@@ -240,7 +240,7 @@ def suspend_to_disk(address: GuestAddress, storage: Storage, *, skiplock: bool =
     async def step(context: TaskContext, guest: Guest) -> None:
         name = f"suspend-{datetime.fromtimestamp(context.clock.now(), UTC):%Y-%m-%d}"
         volume = state_volume(context, address.world, guest, name, storage.id)
-        with guest.locked("suspending"), volumes.freed_on_failure(address.world, guest.node, [volume]):
+        with guest.hold_lock("suspending"), volumes.free_on_failure(address.world, guest.node, [volume]):
             await context.sleep(2.0)
         context.log("State saved, quitting")
         guest.stop_running()
@@ -273,7 +273,7 @@ def checkpoint_container(address: GuestAddress) -> Work:
 
     async def step(context: TaskContext, guest: Guest) -> None:
         await context.sleep(0.3)
-        raise _checkpoint_failed(guest.vmid, "-s -D")
+        raise _checkpoint_error(guest.vmid, "-s -D")
 
     return _holding(address, step, skiplock=False)
 
@@ -283,12 +283,12 @@ def restore_container(address: GuestAddress) -> Work:
 
     async def work(context: TaskContext) -> None:
         await context.sleep(0.3)
-        place = "../src/lxc/tools/lxc_checkpoint.c: lxc_checkpoint_main: 299"
-        context.log(f"lxc-checkpoint: {address.vmid}: {place} {address.vmid} is not defined")
-        raise _checkpoint_failed(address.vmid, "-r --foreground -D")
+        source_line = "../src/lxc/tools/lxc_checkpoint.c: lxc_checkpoint_main: 299"
+        context.log(f"lxc-checkpoint: {address.vmid}: {source_line} {address.vmid} is not defined")
+        raise _checkpoint_error(address.vmid, "-r --foreground -D")
 
     return work
 
 
-def _checkpoint_failed(vmid: int, options: str) -> TaskError:
+def _checkpoint_error(vmid: int, options: str) -> TaskError:
     return TaskError(f"command 'lxc-checkpoint -n {vmid} {options} /var/lib/vz/dump' failed: exit code 1")

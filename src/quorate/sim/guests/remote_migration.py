@@ -94,7 +94,7 @@ async def _migrate(context: TaskContext, migration: RemoteMigration) -> None:
     if migration.vmid in target.guests:
         raise TaskError(f"Guest with ID '{migration.vmid}' already exists on remote cluster")
     config, made = _arrive(migration)
-    with guest.locked("migrate"), volumes.freed_on_failure(target, migration.node.name, made):
+    with guest.hold_lock("migrate"), volumes.free_on_failure(target, migration.node.name, made):
         for step in transfer_steps(sum(volume.size for volume in made)):
             await context.sleep(step.seconds)
             context.log(f"mirror: transferred {step.percent}%")

@@ -13,7 +13,7 @@ from quorate.sim.guests import power
 from quorate.sim.guests.drives import Drive, Identities, add_unused, all_drives, disks, is_unused_key
 from quorate.sim.guests.guest import GIB, Guest, Snapshot, Value, size_of_drive
 from quorate.sim.guests.guest_volumes import Log, silent
-from quorate.sim.guests.options import described
+from quorate.sim.guests.options import normalize_description
 from quorate.sim.guests.power import SECONDS, GuestAddress
 from quorate.sim.guests.status import SAVED_STATE, running_hardware
 from quorate.sim.guests.tool_output import amount
@@ -38,8 +38,8 @@ def create_work(address: GuestAddress, name: str, description: str, *, vmstate: 
         with ExitStack() as held:
             async with context.config_lock(guest):
                 _check_can_snapshot(address.world, guest, name)
-                held.enter_context(guest.locked("snapshot"))
-                snapshot = held.enter_context(_prepared(address.world, guest, name, description))
+                held.enter_context(guest.hold_lock("snapshot"))
+                snapshot = held.enter_context(_prepare_snapshot(address.world, guest, name, description))
             if vmstate and guest.running:
                 volume = power.state_volume(context, address.world, guest, name, state_storage(address.world, guest))
                 snapshot.vmstate = True
@@ -78,7 +78,7 @@ def can_snapshot(world: World, guest: Guest) -> bool:
 
 
 @contextmanager
-def _prepared(world: World, guest: Guest, name: str, description: str) -> Iterator[Snapshot]:
+def _prepare_snapshot(world: World, guest: Guest, name: str, description: str) -> Iterator[Snapshot]:
     """The new snapshot in the configuration; it vanishes again unless its state is cleared at the end."""
     parent = guest.config.get("parent")
     snapshot = Snapshot(
@@ -88,7 +88,7 @@ def _prepared(world: World, guest: Guest, name: str, description: str) -> Iterat
         description,
         None if parent is None else str(parent),
         state="prepare",
-        files=world.part(Machines).saved(guest),
+        files=world.part(Machines).snapshot_files(guest),
     )
     guest.snapshots[name] = snapshot
     try:
@@ -147,7 +147,7 @@ def delete_work(address: GuestAddress, name: str) -> Work:
         snapshot = _snapshot(guest, name)
         with ExitStack() as held:
             async with context.config_lock(guest):
-                held.enter_context(guest.locked("snapshot-delete"))
+                held.enter_context(guest.hold_lock("snapshot-delete"))
                 if guest.template:
                     raise TaskError("you can't delete a snapshot if vm is a template")
                 snapshot.state = "delete"
@@ -194,7 +194,7 @@ def roll_back_work(address: GuestAddress, name: str, start: Work | None, user: s
                 if guest.running:
                     await context.sleep(SECONDS[guest.kind]["stop"])
                     guest.stop_running()
-                held.enter_context(guest.locked("rollback"))
+                held.enter_context(guest.hold_lock("rollback"))
             for _ in disks(snapshot.config):
                 await context.sleep(_SECONDS_PER_DISK)
             _apply(address.world, guest, snapshot)
@@ -243,7 +243,7 @@ def _apply(world: World, guest: Guest, snapshot: Snapshot) -> None:
     guest.pending.clear()
     guest.pending_delete.clear()
     _restore_sizes(world, guest)
-    world.part(Machines).put_back(guest, snapshot.files)
+    world.part(Machines).restore_files(guest, snapshot.files)
     guest.touch()
 
 
@@ -267,7 +267,7 @@ def take(call: Call) -> str:
         raise failure(f"unable to use snapshot name '{reserved}' (reserved name)")
     if call.kind == "qemu":
         call.guest()  # a container that is not there is missed only inside the task
-    description = described(call.kind, call.params.get("description", ""))
+    description = normalize_description(call.kind, call.params.get("description", ""))
     vmstate = bool(call.params.get("vmstate"))
     work = create_work(GuestAddress.of(call), name, description, vmstate=vmstate)
     return call.start_guest_task("snapshot", work)
@@ -279,7 +279,7 @@ def describe(call: Call) -> None:
     guest.check_lock()
     snapshot = existing(guest.snapshots.get(name), f"snapshot '{name}' does not exist")
     if "description" in call.params:
-        snapshot.description = described(guest.kind, call.params["description"])
+        snapshot.description = normalize_description(guest.kind, call.params["description"])
         guest.touch()
 
 

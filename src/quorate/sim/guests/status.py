@@ -50,7 +50,7 @@ def load(world: World, guest: _Running, now: float) -> dict[str, Any]:
     }
 
 
-def disk_used(world: World, guest: _Running) -> int:
+def disk_usage(world: World, guest: _Running) -> int:
     """The `disk` of a guest: PVE knows it only for running containers."""
     if guest.kind == "qemu" or not guest.running:
         return 0
@@ -68,7 +68,7 @@ def list_row(world: World, guest: Guest, *, full: bool = False) -> dict[str, Any
     moving = load(world, guest, now)
     row: dict[str, Any] = {
         "vmid": guest.vmid, "name": guest.name, "status": guest.status, "cpus": world.guest_cpus(guest),
-        "maxmem": guest.memory, "maxdisk": guest.disk_size, "disk": disk_used(world, guest),
+        "maxmem": guest.memory, "maxdisk": guest.disk_size, "disk": disk_usage(world, guest),
         **{key: moving[key] for key in ("uptime", "cpu", "mem", "netin", "netout")},
     }  # fmt: skip
     if guest.kind == "lxc":
@@ -164,7 +164,7 @@ def _running_vm(world: World, guest: Guest) -> dict[str, Any]:
     }
     nics = _nics(guest, moving)
     blocks = {
-        key: _block_statistics(moving if _there_since_start(world, guest, volid) else _UNTOUCHED)
+        key: _block_statistics(moving if _attached_since_start(world, guest, volid) else _UNTOUCHED)
         for key, volid in guest.drives()
     }
     extra |= {key: value for key, value in (("nics", nics), ("blockstat", blocks)) if value}
@@ -187,7 +187,7 @@ def _nics(guest: Guest, moving: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _there_since_start(world: World, guest: Guest, volid: str) -> bool:
+def _attached_since_start(world: World, guest: Guest, volid: str) -> bool:
     """Whether the VM has had time to use the volume; a disk that was plugged in later is untouched."""
     storage = world.storages.get(volid.partition(":")[0])
     volume = None if storage is None or not storage.on_node(guest.node) else storage.volume(guest.node, volid)

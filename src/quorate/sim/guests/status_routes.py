@@ -148,11 +148,11 @@ async def _overrule_shutdown(call: Call, kind: str) -> list[str]:
 
 
 def _after_note(lines: list[str], work: Work) -> Work:
-    async def noted(context: TaskContext) -> None:
+    async def log_and_work(context: TaskContext) -> None:
         context.log(*lines)
         await work(context)
 
-    return noted
+    return log_and_work
 
 
 def _ha_task(call: Call, state: str, *, stop_now: bool = False) -> str | None:

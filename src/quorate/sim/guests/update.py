@@ -132,7 +132,7 @@ def _container_sets_live(guest: Guest, key: str) -> bool:
 
 def _agent_stays(world: World, old: str, new: str) -> bool:
     before, after = (drives.parse(world, "qemu", "agent", text) for text in (old, new))
-    return _changed(before, after) <= {"fstrim_cloned_disks"}
+    return _changed_keys(before, after) <= {"fstrim_cloned_disks"}
 
 
 def _needs_unplugging(world: World, guest: Guest, key: str, new: str) -> bool:
@@ -142,7 +142,7 @@ def _needs_unplugging(world: World, guest: Guest, key: str, new: str) -> bool:
         return True
     before, after = (drives.parse(world, "qemu", key, text) for text in (str(old), new))
     if drives.is_net(key):
-        return not _changed(before, after) <= _LIVE_NET or "bridge" not in before or "bridge" not in after
+        return not _changed_keys(before, after) <= _LIVE_NET or "bridge" not in before or "bridge" not in after
     return not drives.is_cdrom(before) and before["file"] != after["file"]
 
 
@@ -155,7 +155,7 @@ def _drive_live(world: World, key: str, old: Value | None, new: str, *, plugging
         if _media(old) != _media(new) or drives.is_cdrom(before):  # another disc goes into the same drive
             return True
         if before["file"] == after["file"]:
-            return not _changed(before, after) & _FIXED_DISK
+            return not _changed_keys(before, after) & _FIXED_DISK
         return plugging
     return plugging and not key.startswith(_COLD_BUSES)
 
@@ -164,7 +164,7 @@ def _media(drive: Value) -> str:
     return "cdrom" if "media=cdrom" in str(drive).split(",") else "disk"
 
 
-def _changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+def _changed_keys(before: dict[str, str], after: dict[str, str]) -> set[str]:
     return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
 
 
@@ -200,7 +200,7 @@ class Change:
             guest.config.pop(key, None)
         else:
             if waiting is not None and drives.is_drive(guest.kind, key):
-                guest_volumes.let_go(self._world, guest, key, str(waiting), force=force)
+                guest_volumes.detach(self._world, guest, key, str(waiting), force=force)
             if key in guest.config:
                 guest.pending_delete[key] = 2 if force else 1
         guest.touch()
@@ -253,7 +253,7 @@ class Change:
         attached = drives.cloudinit_drive(self._world, guest.config) if guest.kind == "qemu" else None
         if attached in self._modified and not guest.running:
             start_requirements.write_cloudinit(self._world, guest, self._log)
-        self._notice_inside()
+        self._update_guest_addresses()
 
     def _drop_reused(self) -> None:
         """A volume that is a drive again, be it only pending, is no longer listed as unused."""
@@ -271,7 +271,7 @@ class Change:
         guest = self._guest
         template = guest.kind == "qemu" and bool(guest.config.get("template"))
         maker = DiskMaker(self._world, guest.node, guest.vmid, guest.kind, self._log, template=template)
-        with maker.undone_on_failure():
+        with maker.undo_on_failure():
             stored = maker.mount_point(key, text) if guest.kind == "lxc" else self._vm_drive(maker, key, text)
         self._imported |= maker.imported
         replaced = guest.pending.get(key)
@@ -336,16 +336,16 @@ class Change:
         self._drop_reused()
         other = volume_of_drive(str(replaced)) != volume_of_drive(str(value))
         if replaced is not None and other and drives.is_drive(guest.kind, key) and key != "rootfs":
-            guest_volumes.let_go(self._world, guest, key, str(replaced))
+            guest_volumes.detach(self._world, guest, key, str(replaced))
 
     def _apply_delete(self, key: str) -> None:
         guest = self._guest
         force = guest.pending_delete.pop(key) == 2
         value = guest.config.pop(key, None)
         if value is not None and drives.is_drive(guest.kind, key):
-            guest_volumes.let_go(self._world, guest, key, str(value), force=force)
+            guest_volumes.detach(self._world, guest, key, str(value), force=force)
 
-    def _notice_inside(self) -> None:
+    def _update_guest_addresses(self) -> None:
         """A disc in an empty VM gives it something to boot; network settings change its addresses.
 
         What cloud-init finds inside stays as it was, until the VM starts again or the drive is rewritten.

@@ -19,7 +19,7 @@ _BLANKS = re.compile("[\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\
 """What Perl calls blank, which is not quite what Python does."""
 
 
-_PLACE = " at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line {}."
+_PERL_LOCATION = " at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line {}."
 _NO_VALUE = "malformed JSON string, neither tag, array, object, number, string or atom"
 _QUOTE = "'\"' expected"
 _COMPLAINTS = {
@@ -73,10 +73,10 @@ def parse_json(body: bytes) -> dict[str, Any]:
     if decoded is None:
         return {}
     if isinstance(decoded, list):
-        raise MalformedBody(f"Not a HASH reference{_PLACE.format(1113)}")
+        raise MalformedBody(f"Not a HASH reference{_PERL_LOCATION.format(1113)}")
     if not isinstance(decoded, dict):
         complaint = f'Can\'t use string ("{text_of(decoded)}") as a HASH ref while "strict refs" in use'
-        raise MalformedBody(complaint + _PLACE.format(1113))
+        raise MalformedBody(complaint + _PERL_LOCATION.format(1113))
     return decoded
 
 
@@ -91,7 +91,7 @@ def _complaint_of_perl(body: bytes, message: str) -> str:
     if missing is None:
         missing = _ATOMS.get(rest[0], _NO_VALUE) if match else _missing_at_the_end(body)
     shown = f"{rest[:20]}..." if len(rest) > 20 else rest
-    return f'{missing}, at character offset {offset} (before "{shown}")' + _PLACE.format(1092)
+    return f'{missing}, at character offset {offset} (before "{shown}")' + _PERL_LOCATION.format(1092)
 
 
 def _missing_at_the_end(body: bytes) -> str:
@@ -113,9 +113,9 @@ def _missing_at_the_end(body: bytes) -> str:
     return _COMPLAINTS["expected ':'" if before in (b"{", b",") else "expected ',' or '}'"]
 
 
-def typed(endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+def convert_values(endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
     """The values as what the schema says they are; they have passed its checks before."""
-    return {name: _typed_value(_schema_of(endpoint, name), value) for name, value in params.items()}
+    return {name: _convert_value(_schema_of(endpoint, name), value) for name, value in params.items()}
 
 
 def _schema_of(endpoint: Endpoint, name: str) -> Mapping[str, Any]:
@@ -126,7 +126,7 @@ def _schema_of(endpoint: Endpoint, name: str) -> Mapping[str, Any]:
     return schema or {}
 
 
-def _typed_value(schema: Mapping[str, Any], value: Any) -> Any:
+def _convert_value(schema: Mapping[str, Any], value: Any) -> Any:
     match schema.get("type"):
         case "integer":
             return int(value)

@@ -58,7 +58,7 @@ def existing(found: _T | None, missing: str | Exception) -> _T:
 
 
 @contextmanager
-def flattened() -> Iterator[None]:
+def flatten_errors() -> Iterator[None]:
     """What PVE checks while it holds a file's lock loses its form on the way out: 500, and all errors in the text."""
     try:
         yield
@@ -74,7 +74,7 @@ def forbidden(what: str | None = None) -> Refusal:
     return Refusal(403, f"Permission check failed ({what})\n" if what else "Permission check failed\n")
 
 
-def not_implemented(method: str, path: str) -> Refusal:
+def unimplemented_method(method: str, path: str) -> Refusal:
     """HTTP 501, the only error of the API whose message has no newline."""
     return Refusal(501, f"Method '{method} {path}' not implemented")
 

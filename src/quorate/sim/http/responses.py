@@ -47,7 +47,7 @@ def success(data: Any, fmt: str, *, gzip_accepted: bool) -> web.Response:
     return _json(200, "OK", body, gzip_accepted=gzip_accepted)
 
 
-def refused(refusal: Refusal, fmt: str, *, message_in_body: bool) -> web.Response:
+def render_refusal(refusal: Refusal, fmt: str, *, message_in_body: bool) -> web.Response:
     """The refusal as the format shows it; extjs and htmljs always say 200 and put the status inside."""
     body: dict[str, Any] = {"data": None}
     if refusal.errors:

@@ -28,7 +28,7 @@ from quorate.sim.http.refusals import (
     bad_parameters,
     failure,
     forbidden,
-    not_implemented,
+    unimplemented_method,
 )
 from quorate.sim.http.routing import Call, Route, all_routes
 from quorate.sim.nodes.tasks import TaskError
@@ -57,7 +57,7 @@ _WITHOUT_LOGIN = frozenset(
 )
 
 
-class Front:
+class ApiServer:
     """Answers the requests to all endpoints of one cluster."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Front:
         except ProxyFailure as error:
             response = responses.bare(error.status, error.reason)
         except Refusal as refusal:
-            response = responses.refused(refusal, fmt, message_in_body=self._world.version_at_least(8, 4))
+            response = responses.render_refusal(refusal, fmt, message_in_body=self._world.version_at_least(8, 4))
         if response.status == 401:
             await self._world.clock.sleep(started + self._auth_delay - self._world.clock.now())
         return await self._finish(request, response, drop)
@@ -146,7 +146,7 @@ class Front:
                 return "timed out"
             if away is not None:
                 raise ProxyFailure(status, proxy_reason(status))
-        for kind, refusal in (("403", forbidden()), ("500", None), ("501", not_implemented(request.method, path))):
+        for kind, refusal in (("403", forbidden()), ("500", None), ("501", unimplemented_method(request.method, path))):
             error = self._faults.first(kind, request.method, path)
             if error is not None:
                 raise refusal or failure(error.argument)
@@ -162,7 +162,7 @@ class Front:
         if (request.method, path) == ("GET", "/"):  # the table of facts begins below it
             return responses.success([{"subdir": name} for name in _TOP], fmt, gzip_accepted=False)
         if match is None:
-            raise not_implemented(request.method, path)
+            raise unimplemented_method(request.method, path)
         self._refuse_conflicts(match, given)
         if not match.endpoint.allow_token and (has_token(request.headers) is not None and "!" in str(user or "!")):
             raise forbidden(f"URI '{path}' not available with API token, need proper ticket.\n")
@@ -172,10 +172,10 @@ class Front:
         if route is None or not route.reads_body:
             self._refuse_bad_parameters(match, raw)
         if route is None:
-            raise not_implemented(request.method, path)
+            raise unimplemented_method(request.method, path)
         if route.needs_quorum and not self._world.quorate:
             raise failure("cluster not ready - no quorum?")
-        typed = parameters.typed(match.endpoint, raw)
+        typed = parameters.convert_values(match.endpoint, raw)
         call = Call(self._world, match.endpoint, user, typed, match.values, local_node, self.authentication, request)
         data = await _run(route, call)
         if path.endswith("websocket") and request.headers.get(hdrs.UPGRADE, "").lower() == "websocket":

@@ -173,10 +173,12 @@ class Packages:
         kernel = Package("proxmox-kernel-6.17", "Latest Proxmox Kernel Image", number, section="kernel")
         manager = Package("pve-manager", "Proxmox Virtual Environment Management Tools", world.version)
         meta = Package("proxmox-ve", "Proxmox Virtual Environment", f"{world.release}.0")
-        rows = [_installed(package) for package in (meta, manager, kernel, *_PACKAGES)]
+        rows = [_installed_row(package) for package in (meta, manager, kernel, *_PACKAGES)]
         rows[0]["RunningKernel"] = node.kernel
         rows[1]["ManagerVersion"] = f"{world.version}/{hashlib.sha256(world.version.encode()).hexdigest()[:16]}"
-        ceph = _installed(Package("ceph-fuse", "FUSE-based client for the Ceph distributed file system", "19.2.3-pve2"))
+        ceph = _installed_row(
+            Package("ceph-fuse", "FUSE-based client for the Ceph distributed file system", "19.2.3-pve2")
+        )
         del ceph["OldVersion"]
         return [*rows, ceph | {"CurrentState": "NotInstalled"}]
 
@@ -186,7 +188,7 @@ class Packages:
             []
             if node in self._upgraded
             else [
-                _described(package, str(package.newer)) | {"OldVersion": package.version}
+                _package_row(package, str(package.newer)) | {"OldVersion": package.version}
                 for package in (*_PACKAGES, *_DEBIAN_PACKAGES)
                 if package.newer is not None
             ]
@@ -207,15 +209,15 @@ def _origin(uri: str) -> str:
     return "Proxmox" if "proxmox" in uri else "Debian"
 
 
-def _described(package: Package, version: str) -> dict[str, Any]:
+def _package_row(package: Package, version: str) -> dict[str, Any]:
     return {
         "Package": package.name, "Title": package.title, "Description": package.title, "Version": version,
         "Section": package.section, "Priority": "optional", "Origin": package.origin, "Arch": package.arch,
     }  # fmt: skip
 
 
-def _installed(package: Package) -> dict[str, Any]:
-    return _described(package, package.version) | {"OldVersion": package.version, "CurrentState": "Installed"}
+def _installed_row(package: Package) -> dict[str, Any]:
+    return _package_row(package, package.version) | {"OldVersion": package.version, "CurrentState": "Installed"}
 
 
 def _source(uri: str, suites: list[str], components: list[str], *, enabled: int = 1) -> dict[str, Any]:

@@ -32,8 +32,8 @@ def _volume_group(world: World, node: str, disks: NodeDisks, name: str) -> dict[
         for disk in disks.held_by(f"vg:{name}")
     ]
     size = sum(each["size"] for each in under)
-    thin = sum(storage.place(node).total for storage in matching_storages(world, node, "lvmthin", vgname=name))
-    plain = sum(storage.place(node).used for storage in matching_storages(world, node, "lvm", vgname=name))
+    thin = sum(storage.space(node).total for storage in matching_storages(world, node, "lvmthin", vgname=name))
+    plain = sum(storage.space(node).used for storage in matching_storages(world, node, "lvm", vgname=name))
     taken = thin + plain + (world.nodes[node].disk if name == "pve" else 0)
     free = max(0, size - taken)
     under[0]["free"] = free
@@ -51,7 +51,7 @@ def matching_storages(world: World, node: str, kind: str, **config: str) -> list
         for storage in world.storages.values()
         if storage.type == kind
         and storage.on_node(node)
-        and ("" if storage.shared else node) in storage.places
+        and ("" if storage.shared else node) in storage.spaces
         and all(str(storage.config.get(key)) == value for key, value in config.items())
     ]
 
@@ -59,15 +59,15 @@ def matching_storages(world: World, node: str, kind: str, **config: str) -> list
 def thin_pools(world: World, node: str) -> list[dict[str, Any]]:
     rows = []
     for storage in matching_storages(world, node, "lvmthin"):
-        place, pool = storage.place(node), str(storage.config.get("thinpool", storage.id))
-        metadata = max(GIB // 8, place.total // 1000)
-        share = world.part(Disks).of(node).metadata_used.get(pool, place.used / max(1, place.total) / 4)
+        space, pool = storage.space(node), str(storage.config.get("thinpool", storage.id))
+        metadata = max(GIB // 8, space.total // 1000)
+        share = world.part(Disks).of(node).metadata_used.get(pool, space.used / max(1, space.total) / 4)
         rows.append(
             {
                 "lv": pool,
                 "vg": str(storage.config.get("vgname", "pve")),
-                "lv_size": place.total,
-                "used": place.used,
+                "lv_size": space.total,
+                "used": space.used,
                 "metadata_size": metadata,
                 "metadata_used": int(metadata * share),
             }
@@ -82,7 +82,7 @@ def zfs_pools(world: World, node: str) -> list[dict[str, Any]]:
 
 def _zfs_row(world: World, node: str, disks: NodeDisks, name: str) -> dict[str, Any]:
     size = _zfs_size(disks.held_by(f"zfs:{name}"), disks.raid_levels[name])
-    used = sum(storage.place(node).used for storage in pool_storages(world, node, name))
+    used = sum(storage.space(node).used for storage in pool_storages(world, node, name))
     used = min(size, used)
     return {"name": name, "size": size, "alloc": used, "free": size - used, "frag": 4, "dedup": 1} | {
         "health": disks.pool_health.get(name, "ONLINE")
@@ -159,7 +159,7 @@ def add_storage(world: World, node: str, name: str, kind: str, size: int, conten
         storage = Storage(name, kind, tuple(content.split(",")), nodes=frozenset(), config=dict(config))
         world.storages[name] = storage
     storage.nodes = (storage.nodes or frozenset()) | {node}
-    storage.places[node] = StorageSpace(size, 0)
+    storage.spaces[node] = StorageSpace(size, 0)
 
 
 def create_work(disks: Sequence[Disk], steps: Sequence[str], finish: Callable[[], None]) -> Work:
@@ -197,7 +197,7 @@ def removal_work(
                 unit = f"mnt-pve-{holder[4:]}.mount"
                 context.log(f"Failed to stop {unit}: Unit {unit} not loaded.")
             raise TaskError(missing)
-        if holder == "vg:pve" or any(storage.place(node).volumes for storage in storages):
+        if holder == "vg:pve" or any(storage.space(node).volumes for storage in storages):
             raise TaskError(busy)
         await context.sleep(1.0)
         kind, _, name = holder.partition(":")
@@ -222,6 +222,6 @@ def _withdraw(world: World, node: str, storage: Storage) -> None:
     left = frozenset(world.nodes if storage.nodes is None else storage.nodes) - {node}
     if left:
         storage.nodes = left
-        storage.places.pop(node, None)
+        storage.spaces.pop(node, None)
     else:
         del world.storages[storage.id]

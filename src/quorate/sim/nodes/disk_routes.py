@@ -99,7 +99,7 @@ def create_volume_group(call: Call) -> str:
     _require_allocation(call)
     world, node, name = call.world, call.node, call.params["name"]
     kind = "lvmthin" if call.endpoint.template.endswith("lvmthin") else "lvm"
-    disk = _disks(call).unused(call.params["device"])
+    disk = _disks(call).require_unused(call.params["device"])
     if call.params.get("add_storage"):
         disk_pools.check_storage_name(world, node, name, kind)
 
@@ -161,7 +161,7 @@ def create_directory(call: Call) -> str:
     world, node, name = call.world, call.node, call.params["name"]
     filesystem = call.params.get("filesystem", "ext4")
     own = _disks(call)
-    disk = own.unused(call.params["device"])
+    disk = own.require_unused(call.params["device"])
     if call.params.get("add_storage"):
         disk_pools.check_storage_name(world, node, name, "dir")
     if name in own.directories:
@@ -203,7 +203,7 @@ def create_zfs_pool(call: Call) -> str:
         raise failure("draid-config set without using dRAID level")
     own = _disks(call)
     paths = split_list(params["devices"])
-    members = [own.unused(path) for path in paths]
+    members = [own.require_unused(path) for path in paths]
     if params.get("add_storage"):
         disk_pools.check_storage_name(world, node, name, "zfspool")
     if name in own.raid_levels:

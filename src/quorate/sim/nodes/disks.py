@@ -156,7 +156,7 @@ class NodeDisks:
                 return disk
         raise failure("not a valid block device")
 
-    def unused(self, path: str) -> Disk:
+    def require_unused(self, path: str) -> Disk:
         """A disk that nothing is on."""
         disk = self.find(path)
         if path != disk.devpath or disk.used is not None or disk.parts:
@@ -183,9 +183,9 @@ def uuid_of(disk: Disk) -> str:
 def _first_disks(world: World, node: Node) -> NodeDisks:
     """A boot disk with the system, the disks of the node's ZFS pools, and two empty ones."""
     thin = sum(
-        storage.place(node.name).total
+        storage.space(node.name).total
         for storage in world.storages.values()
-        if storage.type == "lvmthin" and storage.on_node(node.name) and node.name in storage.places
+        if storage.type == "lvmthin" and storage.on_node(node.name) and node.name in storage.spaces
     )
     size = node.disk + thin + 40 * GIB
     boot = Disk("/dev/nvme0n1", size, "Samsung_SSD_980_PRO", f"S5GX{node.number:06d}A", "nvme", wearout=96)
@@ -215,7 +215,7 @@ def _pools(world: World, node: Node) -> dict[str, int]:
     """The ZFS pools that the storages of a node need, with their size."""
     found: dict[str, int] = {}
     for storage in world.storages.values():
-        if storage.type == "zfspool" and storage.on_node(node.name) and node.name in storage.places:
+        if storage.type == "zfspool" and storage.on_node(node.name) and node.name in storage.spaces:
             pool = str(storage.config.get("pool", storage.id)).partition("/")[0]
-            found[pool] = max(found.get(pool, 0), storage.place(node.name).total)
+            found[pool] = max(found.get(pool, 0), storage.space(node.name).total)
     return found

@@ -17,7 +17,7 @@ PORTS = ("bridge_ports", "slaves")
 _FILE = "/usr/share/perl5/PVE/INotify.pm"
 _HIGHEST_VLAN = 4094
 _USUAL_MTU = 1500
-_LAST_PLACE = 50000
+_LAST_POSITION = 50000
 _WEIGHTS = {"loopback": 1, "dummy": 1, "eth": 2, "bond": 4, "bridge": 5, "vlan": 6}  # the order of kinds in the file
 _KINDS = ((r"bond\d+", "bond"), (r"\S+:\d+", "alias"), (r"\S+\.\d+", "vlan"))
 _CARD = re.compile(r"eth\d+|en[^:.]+|ib[^:.]+|(nic|if)\d+")
@@ -96,17 +96,17 @@ def _kind_of(interfaces: Mapping[str, Interface], name: str, missing: str) -> st
 
 def in_file_order(interfaces: Mapping[str, Interface], before: Iterable[str]) -> list[str]:
     """By kind, then as they were; one of an unknown kind keeps its place, new ones come last."""
-    places = {name: number for number, name in enumerate(before)}
+    positions = {name: number for number, name in enumerate(before)}
 
     def weight(name: str) -> int:
         root, *children = re.split(r"[.:]", name)
         kind = _WEIGHTS.get(str(interfaces[root]["type"]) if root in interfaces else "loopback")
-        return 0 if kind is None else 2 * _LAST_PLACE * kind + len(children)
+        return 0 if kind is None else 2 * _LAST_POSITION * kind + len(children)
 
     def compare(one: str, other: str) -> int:
         first, second = weight(one), weight(other)
         difference = first - second if first and second else 0
-        difference += places.get(one, _LAST_PLACE) - places.get(other, _LAST_PLACE)
+        difference += positions.get(one, _LAST_POSITION) - positions.get(other, _LAST_POSITION)
         return difference or (one > other) - (one < other)
 
     return sorted(interfaces, key=functools.cmp_to_key(compare))

@@ -67,22 +67,22 @@ class NodeNetwork:
     def create(self, name: str, options: Mapping[str, Any]) -> None:
         if name in self.configured:
             raise bad_parameters({"iface": "interface already exists"})
-        settings = self._checked(name, options)
+        settings = self._check_options(name, options)
         if settings["type"].startswith("OVS"):
             raise failure("Open VSwitch is not installed (need package 'openvswitch-switch')")
         if settings.get("bridge_vids"):  # an update leaves the separators as they are
             settings["bridge_vids"] = " ".join(split_list(settings["bridge_vids"]))
-        self._write({**self.configured, name: _completed(settings, settings)})
+        self._write({**self.configured, name: _add_defaults(settings, settings)})
 
     def update(self, name: str, options: Mapping[str, Any], delete: Iterable[str]) -> None:
         if name not in self.configured:
             raise bad_parameters({"iface": "interface does not exist"})
-        settings = self._checked(name, options)
+        settings = self._check_options(name, options)
         kept = dict(self.configured[name])
         for key in delete:
             for dropped in (key, *(_IPV4 if key == "cidr" else _IPV6 if key == "cidr6" else ())):
                 kept.pop(dropped, None)
-        self._write({**self.configured, name: _completed({**kept, **settings}, settings)})
+        self._write({**self.configured, name: _add_defaults({**kept, **settings}, settings)})
 
     def delete(self, name: str) -> None:
         if name not in self.configured:
@@ -106,7 +106,7 @@ class NodeNetwork:
         check_ports(interfaces)
         self._pending = {name: read_back(name, interfaces[name]) for name in in_file_order(interfaces, self.configured)}
 
-    def _checked(self, name: str, options: Mapping[str, Any]) -> Interface:
+    def _check_options(self, name: str, options: Mapping[str, Any]) -> Interface:
         settings = _with_split_addresses(options)
         for key, words in (("gateway", "Default gateway"), ("gateway6", "Default ipv6 gateway")):
             if key not in settings:
@@ -160,7 +160,7 @@ def _with_split_addresses(options: Mapping[str, Any]) -> Interface:
     return settings
 
 
-def _completed(settings: Interface, given: Mapping[str, Any]) -> Interface:
+def _add_defaults(settings: Interface, given: Mapping[str, Any]) -> Interface:
     """What PVE writes in addition to the given settings: families, methods and the defaults of a bridge."""
     families = [family for family, key in (("inet", "address"), ("inet6", "address6")) if key in given]
     settings = {
@@ -187,7 +187,7 @@ def _first_configuration(node: Node) -> dict[str, Interface]:
         if number == 0:
             gateway = node.ip.rpartition(".")[0] + ".1"
             settings |= {"address": node.ip, "netmask": "24", "gateway": gateway}
-        interfaces[name] = _completed(settings, settings)
+        interfaces[name] = _add_defaults(settings, settings)
     return interfaces
 
 

@@ -136,7 +136,7 @@ async def _run(call: Call, command: Any) -> Any:
     if errors:
         raise bad_parameters(errors)
     inner = replace(
-        call, endpoint=match.endpoint, params=parameters.typed(match.endpoint, raw), values=dict(match.values)
+        call, endpoint=match.endpoint, params=parameters.convert_values(match.endpoint, raw), values=dict(match.values)
     )
     result = known.handler(inner)
     return await result if inspect.isawaitable(result) else result

@@ -36,7 +36,7 @@ class NodePower:
     async def _go_down(self, node: Node, *, reboot: bool) -> None:
         world = self._world
         await world.clock.sleep(_GRACE_SECONDS)
-        await world.tasks.finished(world.tasks.start(node.name, "stopall", "", ROOT, _stop_all(world, node.name)))
+        await world.tasks.wait_for(world.tasks.start(node.name, "stopall", "", ROOT, _stop_all(world, node.name)))
         await world.clock.sleep(_HALT_SECONDS)
         for guest in _running(world, node.name):
             guest.stop_running()

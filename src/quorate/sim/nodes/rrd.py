@@ -91,14 +91,14 @@ def points(frame: Window, sampler: Sampler, *, since: float) -> list[dict[str, A
     for time in frame.times:
         row: dict[str, Any] = {"time": time}
         if time - frame.step >= since:
-            row |= _consolidated(frame, sampler, time)
+            row |= _consolidate(frame, sampler, time)
         rows.append(row)
     if rows and len(rows[-1]) == 1:
         rows.pop()
     return rows
 
 
-def _consolidated(frame: Window, sampler: Sampler, time: int) -> Sample:
+def _consolidate(frame: Window, sampler: Sampler, time: int) -> Sample:
     looks = _LOOKS if frame.step > MINUTE else 1
     samples = [sampler(time - frame.step * look / looks) for look in range(looks)]
     keys = [key for key in samples[0] if all(key in sample for sample in samples)]
@@ -165,8 +165,8 @@ def _node_sample(world: World, node: Node, time: float, load: Sample) -> Sample:
     sample: Sample = {
         "loadavg": load["cpu"] * node.cpus, "maxcpu": node.cpus, "cpu": load["cpu"], "iowait": waiting,
         "memtotal": node.memory, "memused": load["mem"], "swaptotal": node.swap, "swapused": int(node.swap * 0.02),
-        "roottotal": node.disk, "rootused": _grown(node.disk_used, world.clock.now() - time), "netin": load["netin"],
-        "netout": load["netout"],
+        "roottotal": node.disk, "rootused": _past_usage(node.disk_used, world.clock.now() - time),
+        "netin": load["netin"], "netout": load["netout"],
     }  # fmt: skip
     if world.version_at_least(9, 0):
         sample |= {"memavailable": node.memory - load["mem"], "arcsize": 0}
@@ -185,10 +185,10 @@ def guest_points(world: World, guest: Guest, timeframe: str, cf: str | None) -> 
             return {}
         return _guest_sample(world, guest, time, running=history.running_at(time))
 
-    return points(window(world, timeframe, cf), sample, since=_created(world, guest))
+    return points(window(world, timeframe, cf), sample, since=_creation_time(world, guest))
 
 
-def _created(world: World, guest: Guest) -> float:
+def _creation_time(world: World, guest: Guest) -> float:
     if guest.created_at:
         return guest.created_at
     meta = str(guest.config.get("meta", ""))
@@ -208,7 +208,7 @@ def _guest_sample(world: World, guest: Guest, time: float, *, running: bool) -> 
     sample |= {"cpu": status_daemon.cpu_load(seed, time), "mem": used}
     sample |= {name: _rate(world, guest, name, time) for name in _GUEST_RATES}
     if guest.kind == "lxc":
-        sample["disk"] = _grown(status.disk_used(world, guest), world.clock.now() - time)
+        sample["disk"] = _past_usage(status.disk_usage(world, guest), world.clock.now() - time)
     if world.version_at_least(9, 0):
         sample["memhost"] = status.host_memory(guest, used)
         pressure = 0.6 * status_daemon.wave(seed + 3, time, 900.0)
@@ -255,16 +255,16 @@ class _PowerHistory:
 
 def storage_points(world: World, node: str, storage: Storage, timeframe: str, cf: str | None) -> list[dict[str, Any]]:
     """The series of a storage as a node sees it."""
-    place = storage.place(node)
+    space = storage.space(node)
     now = world.clock.now()
 
     def sample(time: float) -> Sample:
-        return {"total": place.total, "used": _grown(place.used, now - time)}
+        return {"total": space.total, "used": _past_usage(space.used, now - time)}
 
     return points(window(world, timeframe, cf), sample, since=max(storage.defined_at, world.started_at - _CLUSTER_AGE))
 
 
-def _grown(used: int, ago: float) -> float:
+def _past_usage(used: int, ago: float) -> float:
     """What was in use that long ago: a little less with every week, until a third of it was there from the start."""
     return used * max(0.35, 1.0 - 0.65 * ago / _CLUSTER_AGE)
 

@@ -12,7 +12,7 @@ from quorate.sim.guest_os.execution import Io
 from quorate.sim.guest_os.files import FileError, FileSystem
 from quorate.sim.guest_os.machine import Machine, Machines
 from quorate.sim.guests import status
-from quorate.sim.guests.agent_routes import AgentLine, execution_shown
+from quorate.sim.guests.agent_routes import AgentConnection, render_execution
 from quorate.sim.guests.guest import MIB, Guest, Kind, OperatingSystem
 from quorate.sim.http.refusals import Refusal
 from quorate.sim.nodes.apt_routes import Packages
@@ -227,12 +227,12 @@ class _Tools:
         if options.get("pass-stdin") == "1":
             arguments["input_data"] = base64.b64encode(io.stdin).decode()
         try:
-            line = await AgentLine.to(self._world, guest)
-            pid = (await line.ask("exec", **arguments))["pid"]
+            agent = await AgentConnection.open(self._world, guest)
+            pid = (await agent.ask("exec", **arguments))["pid"]
             if options.get("synchronous") == "0":
                 _say_json(io, {"pid": pid})
                 return 0
-            result = await self._end_of(line, pid, float(options.get("timeout", _AGENT_TIMEOUT)))
+            result = await self._end_of(agent, pid, float(options.get("timeout", _AGENT_TIMEOUT)))
         except AgentError as error:
             raise _Failure(f"Agent error: {error}") from error
         except Refusal as refusal:
@@ -240,11 +240,11 @@ class _Tools:
         _say_json(io, result if result["exited"] else {**result, "pid": pid})
         return 0
 
-    async def _end_of(self, line: AgentLine, pid: int, seconds: float) -> dict[str, Any]:
+    async def _end_of(self, agent: AgentConnection, pid: int, seconds: float) -> dict[str, Any]:
         """Look every now and then, as the tool does, until the time is up."""
         until = self._world.clock.now() + seconds
         while True:
-            result = execution_shown(await line.ask("exec-status", pid=pid))
+            result = render_execution(await agent.ask("exec-status", pid=pid))
             if result["exited"] or self._world.clock.now() >= until:
                 return result
             await self._world.clock.sleep(0.5)

@@ -23,7 +23,7 @@ _SILENCE_SECONDS = 0.5
 _MISSING_LIBRARY = "SSH to the simulated nodes needs the package asyncssh"
 
 
-class SshFront:
+class SshServers:
     """The SSH servers of a cluster. The files for the client are in `directory`."""
 
     def __init__(self, world: World, directory: Path) -> None:
@@ -48,7 +48,7 @@ class SshFront:
             server = await asyncssh.listen(
                 _HOST,
                 0,
-                server_factory=_doorkeeper(node),
+                server_factory=_offline_guard(node),
                 server_host_keys=[host_key],
                 authorized_client_keys=allowed,
                 process_factory=self._session_of(node),
@@ -72,7 +72,7 @@ class SshFront:
             stdin = await _input_of(process)
             argv = ["/bin/sh", "-c", process.command] if process.command is not None else ["/bin/sh"]
             machine = self._world.part(NodeShells).of(node)
-            out, err = _Sent(process.stdout.write), _Sent(process.stderr.write)
+            out, err = _StreamedOutput(process.stdout.write), _StreamedOutput(process.stderr.write)
             done = await machine.execute(argv, stdin, out, err)
             assert done is not None
             out.flush()
@@ -82,7 +82,7 @@ class SshFront:
         return session
 
 
-class _Sent(bytearray):
+class _StreamedOutput(bytearray):
     """Output that goes to the client as it comes. A client that has left does not end the command."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -104,16 +104,16 @@ class _Sent(bytearray):
         self._sent = len(self)
 
 
-def _doorkeeper(node: Node) -> object:
+def _offline_guard(node: Node) -> object:
     """Close connections to a node that is off."""
     import asyncssh
 
-    class Doorkeeper(asyncssh.SSHServer):
+    class OfflineGuard(asyncssh.SSHServer):
         def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
             if not node.online:
                 conn.abort()
 
-    return Doorkeeper
+    return OfflineGuard
 
 
 async def _input_of(process: asyncssh.SSHServerProcess[bytes]) -> bytes:

@@ -153,11 +153,11 @@ class StatusDaemon:
         self.reported_at = world.clock.now()
         self.guests = {guest.vmid: self._of_guest(guest) for guest in world.guests.values()}
         self.storages = {
-            (node.name, storage.id): StorageReport(storage.place(node.name).used, storage.place(node.name).total)
+            (node.name, storage.id): StorageReport(storage.space(node.name).used, storage.space(node.name).total)
             for storage in world.storages.values()
             if not storage.disabled
             for node in world.nodes.values()
-            if node.online and storage.on_node(node.name) and storage.place(node.name).total > 0
+            if node.online and storage.on_node(node.name) and storage.space(node.name).total > 0
         }
         self.zones = frozenset(world.part(Sdn).running("zones"))
 

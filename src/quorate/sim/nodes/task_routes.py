@@ -85,7 +85,7 @@ def task_status(call: Call) -> dict[str, Any]:
 
 @route("GET /nodes/{node}/tasks/{upid}/log")
 def task_log(call: Call) -> Payload | Text:
-    upid = _parsed(call)
+    upid = _parse_upid(call)
     if call.params.get("download") and {"start", "limit"} & call.params.keys():
         raise failure("'download' cannot be used together with 'start' or 'limit' parameters")
     if not _is_own(call, upid):
@@ -105,13 +105,13 @@ async def stop_task(call: Call) -> None:
     await call.world.tasks.cancel(call.values["upid"])
 
 
-def _parsed(call: Call) -> Upid:
+def _parse_upid(call: Call) -> Upid:
     return existing(parse_upid(call.values["upid"]), bad_parameters({"upid": "unable to parse worker upid"}))
 
 
 def _existing(call: Call) -> Task:
     """The task, which only the node in its UPID knows."""
-    upid = _parsed(call)
+    upid = _parse_upid(call)
     task = call.world.tasks.find(call.values["upid"])
     if task is None or upid.node != call.node:
         raise bad_parameters({"upid": "no such task"})

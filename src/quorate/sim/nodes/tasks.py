@@ -173,7 +173,7 @@ class Tasks:
         self._workers[upid] = asyncio.get_running_loop().create_task(runner, name=upid)
         return upid
 
-    async def finished(self, upid: str) -> None:
+    async def wait_for(self, upid: str) -> None:
         """Wait for the end of a task, however it ends."""
         if worker := self._workers.get(upid):
             await asyncio.wait([worker])

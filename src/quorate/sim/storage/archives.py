@@ -124,10 +124,10 @@ def pack(world: World, guest: Guest) -> Archive:
     """The guest as a backup of now holds it."""
     config = {key: value for key, value in guest.config.items() if key not in _OF_THE_MOMENT}
     archive = Archive(guest.kind, guest.vmid, config, system=replace(guest.system))
-    return replace(archive, data=sum(_written(world, guest.node, drive) for drive in archive.drives()))
+    return replace(archive, data=sum(_data_size(world, guest.node, drive) for drive in archive.drives()))
 
 
-def _written(world: World, node: str, drive: drives.Drive) -> int:
+def _data_size(world: World, node: str, drive: drives.Drive) -> int:
     storage = world.storages.get(drive.storage)
     volume = storage.volume(node, drive.volid) if storage is not None and storage.on_node(node) else None
     if volume is None or volume.used < _EMPTY_IMAGE:

@@ -148,7 +148,9 @@ class BackupJobs:
     def row(self, job_id: str, *, with_next_run: bool = False) -> dict[str, Any]:
         """The job as the API shows it; only lists show when it runs next."""
         job = self.get(job_id)
-        shown = {key: _taken_apart(str(value)) if key in _PROPERTY_STRINGS else value for key, value in job.items()}
+        shown = {
+            key: _parse_property_string(str(value)) if key in _PROPERTY_STRINGS else value for key, value in job.items()
+        }
         row: dict[str, Any] = {"id": job_id, "type": "vzdump", **shown}
         if with_next_run and job.get("enabled") and "schedule" in job:
             upcoming = parse_calendar_event(str(job["schedule"])).next_after(self._world.clock.now())
@@ -189,7 +191,7 @@ def change(job: Options, options: Options, deleted: list[str]) -> Options:
     return merged
 
 
-def _taken_apart(text: str) -> dict[str, str]:
+def _parse_property_string(text: str) -> dict[str, str]:
     pairs = (part.partition("=") for part in text.split(",") if part)
     return {key: value for key, _, value in pairs}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from quorate.sim.cluster.config_files import stored
+from quorate.sim.cluster.config_files import encode_value
 from quorate.sim.http.parameters import split_list
-from quorate.sim.http.refusals import bad_parameters, existing, failure, flattened
+from quorate.sim.http.refusals import bad_parameters, existing, failure, flatten_errors
 from quorate.sim.http.routing import Call, route
 from quorate.sim.storage import archives, backup_jobs, volume_access, volumes, vzdump
 from quorate.sim.storage.backup_jobs import BackupJobs
@@ -55,11 +55,11 @@ def _command_line(params: dict[str, Any]) -> str:
             text = str(int(each)) if isinstance(each, bool) else str(each)
             if name == "mailto":
                 text = ",".join(split_list(text))
-            words += [f"--{name}", _quoted(text)] if text else []
+            words += [f"--{name}", _quote(text)] if text else []
     return " ".join(words)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return text if text and not _UNSAFE.search(text) else "'" + text.replace("'", "'\\''") + "'"
 
 
@@ -116,7 +116,7 @@ def create(call: Call) -> None:
     jobs = call.world.part(BackupJobs)
     if call.params.get("id") in jobs.all():
         raise failure(f"Job '{call.params['id']}' already exists")
-    with flattened():
+    with flatten_errors():
         backup_jobs.check_options(call.params)
     jobs.add(call.params.get("id"), options)
 
@@ -136,7 +136,7 @@ def update(call: Call) -> None:
     if not options and not deleted:
         raise failure("no options specified")
     job = existing(jobs.all().get(call.values["id"]), "no such vzdump job")
-    with flattened():
+    with flatten_errors():
         for name in deleted:
             if name not in call.endpoint.parameters or name in _NOT_DELETABLE:
                 raise bad_parameters({"delete": f"unknown option '{name}'"})
@@ -147,7 +147,7 @@ def update(call: Call) -> None:
 
 @route("DELETE /cluster/backup/{id}")
 def delete(call: Call) -> None:
-    with flattened():
+    with flatten_errors():
         call.world.part(BackupJobs).remove(call.values["id"])
 
 
@@ -176,4 +176,4 @@ def _check_privileges(call: Call) -> None:
 
 
 def _options(call: Call) -> dict[str, Any]:
-    return {name: stored(value) for name, value in call.params.items() if name not in _NOT_OPTIONS}
+    return {name: encode_value(value) for name, value in call.params.items() if name not in _NOT_OPTIONS}

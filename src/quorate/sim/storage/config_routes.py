@@ -26,8 +26,8 @@ def create(call: Call) -> dict[str, Any]:
     content = plugins.content_of(kind, _requested_content(options))
     with changing("create storage failed"):
         _add(call, storage_id, kind, content, options)
-        plugins.write_down(call.world)
-    return {"storage": storage_id, "type": kind, **_returned(options)}
+        plugins.write_config(call.world)
+    return {"storage": storage_id, "type": kind, **_generated_key(options)}
 
 
 def _add(call: Call, storage_id: str, kind: str, content: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ def _add(call: Call, storage_id: str, kind: str, content: tuple[str, ...], optio
     _set(storage, options)
     if not storage.disabled and storage.on_node(call.local_node.name):
         plugins.activate(world, call.local_node.name, storage)
-    plugins.give_space(world, storage)
+    plugins.allocate_space(world, storage)
     world.storages[storage_id] = storage
 
 
@@ -59,8 +59,8 @@ def update(call: Call) -> dict[str, Any]:
         storage = call.world.storage(storage_id)
         plugins.PLUGINS[storage.type].options.check_change(options, deleted)
         _change(call.world, storage, options, deleted)
-        plugins.write_down(call.world)
-    return {"storage": storage_id, "type": storage.type, **_returned(options)}
+        plugins.write_config(call.world)
+    return {"storage": storage_id, "type": storage.type, **_generated_key(options)}
 
 
 def _change(world: World, storage: Storage, options: dict[str, Any], deleted: list[str]) -> None:
@@ -100,7 +100,7 @@ def delete(call: Call) -> None:
         if any(str(other.config.get("base", "")).startswith(f"{storage_id}:") for other in world.storages.values()):
             raise failure("can't remove storage - storage is used as base of another storage")
     del world.storages[storage_id]
-    plugins.write_down(world)
+    plugins.write_config(world)
     _forget_privileges(world, storage_id)
 
 
@@ -111,10 +111,10 @@ def _forget_privileges(world: World, storage_id: str) -> None:
             world.access.revoke(entry.path, entry.role, entry.kind, entry.subject)
     for pool in world.access.pools.values():
         pool.storages.discard(storage_id)
-    world.access.changed()
+    world.access.invalidate_cache()
 
 
-def _returned(options: dict[str, Any]) -> dict[str, Any]:
+def _generated_key(options: dict[str, Any]) -> dict[str, Any]:
     """The key of a backup server is the one secret that PVE returns."""
     key = options.get("encryption-key")
     if key is None:

@@ -211,7 +211,7 @@ _ROOT_DIRECTORIES = ("bin", "boot", "etc", "home", "opt", "root", "srv", "usr", 
 @route(f"GET {_FILE_RESTORE}/list")
 def list_files(call: Call) -> list[dict[str, Any]]:
     _, volume = _snapshot(call)
-    path = _decoded(call.params["filepath"])
+    path = _decode_path(call.params["filepath"])
     if path in ("", "/"):
         return [_row("/", name, leaf=False) for name in _archive_names(call, volume)]
     parts = [part for part in path.split("/") if part]
@@ -252,7 +252,7 @@ def _archive_names(call: Call, volume: Volume) -> list[str]:
     return [f"drive-{drive.key}.img.fidx" for drive in archive.drives()]
 
 
-def _decoded(text: str) -> str:
+def _decode_path(text: str) -> str:
     """A path comes in base64, but for the root."""
     if text == "/":
         return text

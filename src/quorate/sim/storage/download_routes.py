@@ -249,14 +249,14 @@ def _decompressing(call: Call, content: str, work: Work) -> Work:
     if compression is None:
         return work
 
-    async def checked(context: TaskContext) -> None:
+    async def check_and_work(context: TaskContext) -> None:
         if content != "iso":
             raise TaskError(f"decompression not supported for {content}")
         if compression not in _DECOMPRESSORS:
             raise TaskError("no decompression method found")
         await work(context)
 
-    return checked
+    return check_and_work
 
 
 def _file_storage(call: Call) -> Storage:

@@ -39,8 +39,8 @@ class Plugin:
 
 def _plugin(required: str, optional: str, contents: str, default: str, about: str = "", fixed: str = "") -> Plugin:
     options = section_type(required, optional, f"{required} {fixed}")
-    places = ("shared" in about, "unreachable" not in about)
-    return Plugin(options, contents.split(), tuple(default.split()), *places)
+    flags = ("shared" in about, "unreachable" not in about)
+    return Plugin(options, contents.split(), tuple(default.split()), *flags)
 
 
 _NETWORK_FILES = "images rootdir vztmpl iso backup snippets import"
@@ -187,23 +187,22 @@ def _answers(world: World, storage: Storage) -> bool:
     known = {
         other.config.get("server")
         for other in world.storages.values()
-        if any(place.total for place in other.places.values())
+        if any(space.total for space in other.spaces.values())
     }
     return PLUGINS[storage.type].reachable and storage.config.get("server") in known | {None}
 
 
-def give_space(world: World, storage: Storage) -> None:
-    for place in [""] if storage.shared else list(world.nodes):
-        storage.places[place] = _new_place(world, storage, place)
+def allocate_space(world: World, storage: Storage) -> None:
+    for node in [""] if storage.shared else list(world.nodes):
+        storage.spaces[node] = _new_space(world, storage, node)
 
 
-def _new_place(world: World, storage: Storage, place: str) -> StorageSpace:
-    if storage.type in ("dir", "btrfs") and place:
-        node = world.nodes[place]
-        return StorageSpace(node.disk, node.disk_used)
+def _new_space(world: World, storage: Storage, node: str) -> StorageSpace:
+    if storage.type in ("dir", "btrfs") and node:
+        return StorageSpace(world.nodes[node].disk, world.nodes[node].disk_used)
     if storage.type in ("lvm", "lvmthin", "zfspool"):
         sibling = _same_backing(world, storage)
-        total = sibling.places[place].total if sibling and place in sibling.places else 0
+        total = sibling.spaces[node].total if sibling and node in sibling.spaces else 0
         return StorageSpace(total, 0)
     return StorageSpace(4000 * _GIB, 400 * _GIB) if _answers(world, storage) else StorageSpace(0, 0)
 
@@ -222,20 +221,20 @@ def share(storage: Storage) -> None:
     """What was on single nodes is now seen by all of them; nothing is lost on the way."""
     if storage.shared:
         return
-    old = list(storage.places.values())
-    whole = StorageSpace(max(place.total for place in old), max(place.base_used for place in old))
-    for place in old:
-        whole.volumes |= place.volumes
+    old = list(storage.spaces.values())
+    whole = StorageSpace(max(space.total for space in old), max(space.base_used for space in old))
+    for space in old:
+        whole.volumes |= space.volumes
     whole.volumes_used = sum(volume.used for volume in whole.volumes.values())
-    storage.places, storage.shared = {"": whole}, True
+    storage.spaces, storage.shared = {"": whole}, True
 
 
 def unshare(storage: Storage, nodes: list[str]) -> None:
     """The volumes of a storage that is no longer shared stay with the first node."""
-    whole = storage.places.pop("")
+    whole = storage.spaces.pop("")
     storage.shared = False
     for node in nodes:
-        storage.places[node] = whole if node == nodes[0] else StorageSpace(whole.total, whole.base_used)
+        storage.spaces[node] = whole if node == nodes[0] else StorageSpace(whole.total, whole.base_used)
 
 
 def configuration(storage: Storage) -> dict[str, Any]:
@@ -261,7 +260,7 @@ def digest(world: World) -> str:
     return hashlib.sha1("\n".join(lines).encode(), usedforsecurity=False).hexdigest()
 
 
-def write_down(world: World) -> None:
+def write_config(world: World) -> None:
     """After the first change the storage `local` is in the file and loses its priority."""
     for storage in world.storages.values():
         storage.config.pop("priority", None)

@@ -158,7 +158,7 @@ class _Restore:
         guest, context = self._guest, self._context
         try:
             async with context.config_lock(guest):
-                await self._bring_back()
+                await self._restore_vm()
         except TaskError as error:
             self._give_up()
             if guest.kind == "qemu":
@@ -174,7 +174,7 @@ class _Restore:
         enter_pool(self._world.access, guest.vmid, self._request.params.get("pool"))
         after_creation(self._request.call, context, guest)
 
-    async def _bring_back(self) -> None:
+    async def _restore_vm(self) -> None:
         self._check_existing()
         volume = self._find_archive()
         archive = archives.open_archive(self._world, volume)
@@ -184,14 +184,14 @@ class _Restore:
             raise self._wrong_kind(volume, archive)
         self._check_restored_privileges(archive)
         if self._guest.kind == "lxc":
-            await self._bring_container_back(volume, archive)
+            await self._restore_container(volume, archive)
             return
         kept = self._clear(archive)
         restorer = DiskRestorer(self._world, self._guest, self._context, self._request.params.get("storage"))
         config = await restorer.restore(self._storage_of(volume), volume, archive)
         self._settle(archive, {**config, **kept})
 
-    async def _bring_container_back(self, volume: Volume, archive: Archive) -> None:
+    async def _restore_container(self, volume: Volume, archive: Archive) -> None:
         """The new disks are made before the old ones go, so that a container is lost only for another one."""
         guest = self._guest
         owned = [volid for volid in guest_volumes.all_volumes(guest) if guest_volumes.owns(self._world, guest, volid)]
@@ -244,7 +244,7 @@ class _Restore:
     def _clear(self, archive: Archive) -> dict[str, Value]:
         """Remove the disks that the backup brings along; those it leaves out stay with the guest, detached."""
         guest = self._guest
-        left_out = {drive.volid for drive in disks(guest.config) if not _comes_back(archive, drive)}
+        left_out = {drive.volid for drive in disks(guest.config) if not _is_in_archive(archive, drive)}
         kept: dict[str, Value] = {f"unused{number}": volid for number, volid in enumerate(sorted(left_out))}
         owned = [volid for volid in guest_volumes.all_volumes(guest) if guest_volumes.owns(self._world, guest, volid)]
         guest.forget_past()
@@ -296,6 +296,6 @@ class _Restore:
         self._context.log(_NOT_CLEANED_UP.format(vmid=guest.vmid))
 
 
-def _comes_back(archive: Archive, drive: Drive) -> bool:
+def _is_in_archive(archive: Archive, drive: Drive) -> bool:
     """Whether the backup has this disk's data, or at least a disk of its own in this place."""
     return drive.key in {each.key for each in archive.drives()} or archives.included(archive.kind, drive)

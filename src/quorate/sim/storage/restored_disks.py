@@ -38,7 +38,7 @@ class DiskRestorer:
         command = _extraction(source, volume, self._context.task.upid.pid)
         piped = f"command 'set -o pipefail && {command.partition(': ')[2]}' failed: "
         of_files = archive.kind == "qemu" and source.type != "pbs"
-        with volumes.freed_on_failure(self._world, self._guest.node, self._made, piped if of_files else ""):
+        with volumes.free_on_failure(self._world, self._guest.node, self._made, piped if of_files else ""):
             if archive.kind == "qemu":
                 return await self._restore_vm(command, volume, archive)
             return await self._restore_container(source, volume, archive, mounts or {})

@@ -41,7 +41,7 @@ def of_storage(storage: Storage, override: str | None) -> _Keep:
     return parse(str(storage.config["prune-backups"]))
 
 
-def marked(
+def mark_backups(
     storage: Storage, node: str, keep: _Keep, *, vmid: int | None = None, kind: str | None = None
 ) -> list[tuple[Volume, str]]:
     """Every backup in question with its mark: keep, remove, protected or renamed."""

@@ -75,9 +75,9 @@ def _status(storage: Storage, node: str) -> dict[str, Any]:
     }
     if not row["enabled"]:
         return row | {"total": 0, "used": 0, "avail": 0}
-    place = storage.place(node)
-    row["active"] = int(place.total > 0)  # its backend may not be there, such as a volume group
-    return row | {"total": place.total, "used": place.used, "avail": place.available}
+    space = storage.space(node)
+    row["active"] = int(space.total > 0)  # its backend may not be there, such as a volume group
+    return row | {"total": space.total, "used": space.used, "avail": space.available}
 
 
 def _is_enabled(storage: Storage, node: str) -> bool:
@@ -207,7 +207,7 @@ def _names(call: Call, option: str) -> list[str]:
         dict.fromkeys(
             str(storage.config[option])
             for storage in _here(call)
-            if option in storage.config and not storage.shared and storage.place(call.node).total
+            if option in storage.config and not storage.shared and storage.space(call.node).total
         )
     )
 
@@ -219,7 +219,7 @@ _PRUNE = "/nodes/{node}/storage/{storage}/prunebackups"
 def preview(call: Call) -> list[dict[str, Any]]:
     storage = volume_access.storage_of_path(call)
     keep = retention.of_storage(storage, call.params.get("prune-backups"))
-    found = retention.marked(storage, call.node, keep, vmid=call.params.get("vmid"), kind=call.params.get("type"))
+    found = retention.mark_backups(storage, call.node, keep, vmid=call.params.get("vmid"), kind=call.params.get("type"))
     return [retention.row(volume, mark) for volume, mark in found]
 
 
@@ -235,7 +235,7 @@ def prune(call: Call) -> str:
     async def work(context: TaskContext) -> None:
         storage = volume_access.storage_of_path(call)
         keep = retention.of_storage(storage, call.params.get("prune-backups"))
-        found = retention.marked(storage, call.node, keep, vmid=vmid, kind=call.params.get("type"))
+        found = retention.mark_backups(storage, call.node, keep, vmid=vmid, kind=call.params.get("type"))
         for volume, mark in found:
             if mark == "remove":
                 context.log(f"removing backup '{volume.volid}'")

@@ -80,37 +80,37 @@ class Storage:
     nodes: frozenset[str] | None = None
     disabled: bool = False
     config: dict[str, str | int] = field(default_factory=dict)
-    places: dict[str, StorageSpace] = field(default_factory=dict)
+    spaces: dict[str, StorageSpace] = field(default_factory=dict)
     defined_at: float = 0.0
 
     def on_node(self, node: str) -> bool:
         """Whether the storage is meant for this node."""
         return self.nodes is None or node in self.nodes
 
-    def place(self, node: str) -> StorageSpace:
+    def space(self, node: str) -> StorageSpace:
         """The space seen from this node; all nodes see the same of a shared storage."""
-        return self.places["" if self.shared else node]
+        return self.spaces["" if self.shared else node]
 
     def volumes(self, node: str) -> Iterator[Volume]:
-        return iter(self.place(node).volumes.values())
+        return iter(self.space(node).volumes.values())
 
     def volume(self, node: str, volid: str) -> Volume | None:
-        return self.place(node).volumes.get(volid)
+        return self.space(node).volumes.get(volid)
 
     def add(self, node: str, volume: Volume) -> None:
         """Take in a volume, if there is room for what it uses."""
-        place = self.place(node)
-        if volume.used > place.available:
+        space = self.space(node)
+        if volume.used > space.available:
             raise StorageFull(_no_room(self, volume))
-        place.volumes[volume.volid] = volume
-        place.volumes_used += volume.used
+        space.volumes[volume.volid] = volume
+        space.volumes_used += volume.used
 
     def remove(self, node: str, volid: str) -> Volume | None:
         """Drop a volume and free its space; None if there was none."""
-        place = self.place(node)
-        volume = place.volumes.pop(volid, None)
+        space = self.space(node)
+        volume = space.volumes.pop(volid, None)
         if volume is not None:
-            place.volumes_used -= volume.used
+            space.volumes_used -= volume.used
         return volume
 
     def disk_name(self, vmid: int, number: int, kind: str, *, base: bool = False, fmt: str = "raw") -> str:

@@ -228,7 +228,7 @@ def _checked_parameters(call: Call, received: Upload | None) -> dict[str, Any]:
     errors = call.endpoint.check(raw)
     if errors:
         raise bad_parameters(errors)
-    return parameters.typed(call.endpoint, raw)
+    return parameters.convert_values(call.endpoint, raw)
 
 
 def _target_node(call: Call) -> Node:

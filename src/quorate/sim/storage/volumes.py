@@ -56,7 +56,7 @@ def usable_storage(world: World, node: str, storage_id: str) -> Storage:
         raise TaskError(f"storage '{storage_id}' is disabled")
     if not storage.on_node(node):
         raise TaskError(f"storage '{storage_id}' is not available on node '{node}'")
-    if storage.shared and not storage.place(node).total:
+    if storage.shared and not storage.space(node).total:
         raise TaskError(f"storage '{storage_id}' is not online")
     return storage
 
@@ -132,7 +132,7 @@ def allocate(
     if fmt not in formats(storage, kind) and not (storage.type == "btrfs" and fmt in _FILE_FORMATS):
         where = _PLUGIN.get(storage.type, "DirPlugin.pm line 1")
         raise TaskError(f"unsupported format '{fmt}' at /usr/share/perl5/PVE/Storage/{where}.")
-    size = rounded(storage, size)
+    size = round_up_size(storage, size)
     if kind == "lxc" and not linked_to:
         size -= size % MIB  # containers get whole mebibytes
     if storage.type == "btrfs" and fmt == "subvol" and size and linked_to is None:
@@ -187,12 +187,12 @@ def resize(world: World, node: str, volid: str, size: int) -> Volume:
     if storage.type == "btrfs" and volume.format == "subvol":
         limit = f"qgroup limit -- {size}k 0/0/256 {path_of(storage, volume.name)}"
         raise TaskError(f"command 'btrfs {limit}' failed: exit code 1")
-    size = rounded(storage, size)
+    size = round_up_size(storage, size)
     grown = size - volume.size if _reserves(storage) else 0
-    place = storage.place(node)
-    if grown > place.available:
+    space = storage.space(node)
+    if grown > space.available:
         raise StorageFull(_no_room_to_grow(storage, volume))
-    place.volumes_used += grown
+    space.volumes_used += grown
     volume.size, volume.used = size, volume.used + grown
     return volume
 
@@ -200,12 +200,12 @@ def resize(world: World, node: str, volid: str, size: int) -> Volume:
 def fill(world: World, node: str, volume: Volume, used: int) -> None:
     """Say how much of a disk is written, if the storage has room for it."""
     storage = usable_storage(world, node, split_volid(volume.volid)[0])
-    place = storage.place(node)
+    space = storage.space(node)
     grown = min(used, volume.size) - volume.used
-    if grown > place.available:
+    if grown > space.available:
         raise StorageFull("No space left on device")
     if grown > 0:
-        place.volumes_used += grown
+        space.volumes_used += grown
         volume.used += grown
 
 
@@ -235,7 +235,7 @@ def free(world: World, node: str, volid: str) -> None:
 
 
 @contextmanager
-def freed_on_failure(world: World, node: str, made: list[Volume], complaint: str = "") -> Iterator[None]:
+def free_on_failure(world: World, node: str, made: list[Volume], complaint: str = "") -> Iterator[None]:
     """Nothing of what was made stays behind if the work fails or is interrupted; errors begin with the complaint."""
     try:
         yield
@@ -316,7 +316,7 @@ def link_log(storage: Storage, base: Volume, volume: Volume) -> list[str]:
     return [f"clone {base.name}: images, {name}, {volume.vmid} to {name} (base={volume.parent})", formatting]
 
 
-def rounded(storage: Storage, size: int) -> int:
+def round_up_size(storage: Storage, size: int) -> int:
     """The size a disk really gets: whole KiB in files, MiB in ZFS, extents of 4 MiB in LVM."""
     unit = {"lvmthin": 4 * MIB, "lvm": 4 * MIB, "zfspool": MIB}.get(storage.type, _KIB)
     return -(-size // unit) * unit

@@ -49,7 +49,7 @@ def run(job: Job) -> Work:
     async def work(context: TaskContext) -> None:
         log = BackupLog(context)
         storage = _backup_storage(job)
-        await _wait_for_turn(job, context, log)
+        await _wait_for_lock(job, context, log)
         log.info(f"starting new backup job: {job.command}")
         if job.elsewhere:
             log.info(f"skip external VMs: {', '.join(str(vmid) for vmid in job.elsewhere)}")
@@ -85,10 +85,10 @@ def _backup_storage(job: Job) -> Storage:
     return storage
 
 
-async def _wait_for_turn(job: Job, context: TaskContext, log: BackupLog) -> None:
+async def _wait_for_lock(job: Job, context: TaskContext, log: BackupLog) -> None:
     """One vzdump at a time on a node; the later one waits."""
     waited, limit = 0.0, float(job.options.get("lockwait", 180)) * 60
-    while _somebody_is_before(job, context):
+    while _is_locked(job, context):
         if waited == 0.0:
             log.info("trying to get global lock - waiting...")
         if waited >= limit:
@@ -100,7 +100,7 @@ async def _wait_for_turn(job: Job, context: TaskContext, log: BackupLog) -> None
         log.info("got global lock")
 
 
-def _somebody_is_before(job: Job, context: TaskContext) -> bool:
+def _is_locked(job: Job, context: TaskContext) -> bool:
     for task in job.world.tasks.active(kind="vzdump"):
         if task is context.task:
             return False
@@ -141,7 +141,7 @@ async def _back_up(job: Job, context: TaskContext, log: BackupLog, storage: Stor
     log.info(f"Starting Backup of VM {vmid} ({guest.kind})")
     log.info(f"Backup started at {clock_time(started)}")
     log.info(f"status = {guest.status}")
-    with guest.locked("backup"):
+    with guest.hold_lock("backup"):
         volume = await _Dump(job, context, log, storage, guest).write()
     _finish(job, log, storage, guest, volume)
     log.info(f"Finished Backup of VM {vmid} ({_duration(context.clock.now() - started)})")
@@ -180,7 +180,7 @@ class _Dump:
             await self._interrupt_guest(mode)
             return await self._copy(mode)
         finally:
-            self._let_guest_go_on()
+            self._resume_guest()
 
     def _prepare_snapshot(self) -> str:
         """Containers need storages with snapshots for this mode; otherwise PVE falls back to suspending."""
@@ -249,7 +249,7 @@ class _Dump:
         self._log.info("resuming guest")
         self._log.info("guest is online again after <1 seconds")
 
-    def _let_guest_go_on(self) -> None:
+    def _resume_guest(self) -> None:
         guest = self._guest
         if self._was_running and not guest.running:
             self._log.info("restarting vm")
@@ -409,7 +409,7 @@ def _finish(job: Job, log: BackupLog, storage: Storage, guest: Guest, volume: Vo
     shown = ", ".join(f"{key}={value}" for key, value in keep.items())
     log.info(f"prune older backups with retention: {shown}")
     removed = 0
-    for old, mark in retention.marked(storage, guest.node, keep, vmid=guest.vmid, kind=guest.kind):
+    for old, mark in retention.mark_backups(storage, guest.node, keep, vmid=guest.vmid, kind=guest.kind):
         if mark == "remove":
             log.info(f"removing backup '{old.volid}'")
             storage.remove(guest.node, old.volid)

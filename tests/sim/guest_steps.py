@@ -7,7 +7,7 @@ from typing import Any
 from quorate.sim.access.directory import Token, User
 from quorate.sim.guests.guest import GIB
 from quorate.sim.storage.storages import Volume
-from tests.sim.talking import Api, Reply
+from tests.sim.api_client import Api, Reply
 
 VM = "/nodes/pve1/qemu"
 CT = "/nodes/pve1/lxc"
@@ -21,12 +21,12 @@ async def put(api: Api, path: str, /, **params: Any) -> Reply:
 
 async def create_vm(api: Api, vmid: int = 500, /, **params: Any) -> str:
     """Make a VM on pve1 and wait; the exit status of its task."""
-    return await api.finished(await api.post(VM, vmid=vmid, **params))
+    return await api.finish_task(await api.post(VM, vmid=vmid, **params))
 
 
 async def create_container(api: Api, vmid: int = 500, /, **params: Any) -> str:
     settings = {"ostemplate": TEMPLATE, "rootfs": "local-lvm:4", **params}
-    return await api.finished(await api.post(CT, vmid=vmid, **settings))
+    return await api.finish_task(await api.post(CT, vmid=vmid, **settings))
 
 
 async def config(api: Api, path: str, **query: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def user(api: Api, *grants: tuple[str, str]) -> Api:
     )
     for path, role in grants:
         access.grant(path, role, "eve@pve")
-    access.changed()
+    access.invalidate_cache()
     return api.as_token("eve@pve!tt")
 
 

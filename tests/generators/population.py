@@ -66,7 +66,7 @@ def _runs(now: float) -> list[Run]:
     return [paused, ended]
 
 
-async def furnish(quorate: Rig) -> None:
+async def populate(quorate: Rig) -> None:
     for run in _runs(quorate.clock.now()):
         await quorate.app.runs.store.add(run)
     nine = quorate.sim.world.version_at_least(9)

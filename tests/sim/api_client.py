@@ -98,7 +98,7 @@ class Api:
     async def log(self, upid: str, **query: Any) -> Reply:
         return await self.get(f"/nodes/{upid.split(':')[1]}/tasks/{quote(upid, safe='')}/log", **query)
 
-    async def finished(self, reply: Reply, seconds: float = 120.0) -> str:
+    async def finish_task(self, reply: Reply, seconds: float = 120.0) -> str:
         """Let the task of a reply come to its end on the manual clock; its exit status."""
         await self.clock.advance(seconds)
         return str((await self.task(reply.data))["exitstatus"])
@@ -110,17 +110,17 @@ class Api:
 
 
 @asynccontextmanager
-async def talking(**options: Any) -> AsyncIterator[Api]:
+async def simulated_api(**options: Any) -> AsyncIterator[Api]:
     """A cluster on a manual clock without the delay of refused logins, and a client with full rights."""
     options.setdefault("clock", ManualClock())
     options.setdefault("auth_delay", 0)
     options.setdefault("identity", shared_identity)
-    async with SimulatedCluster(**options) as cluster, speaking_to(cluster) as api:
+    async with SimulatedCluster(**options) as cluster, open_api(cluster) as api:
         yield api
 
 
 @asynccontextmanager
-async def speaking_to(cluster: SimulatedCluster) -> AsyncIterator[Api]:
+async def open_api(cluster: SimulatedCluster) -> AsyncIterator[Api]:
     """A client with full rights for a cluster that runs."""
     context = ssl.create_default_context(cafile=cluster.ca_file)
     connector = aiohttp.TCPConnector(ssl=context)

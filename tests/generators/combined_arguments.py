@@ -1,4 +1,4 @@
-"""Arguments that only make sense together: what each operation needs, as it fits the furnished world."""
+"""Arguments that only make sense together: what each operation needs, as it fits the populated world."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from quorate.sim.cluster.firewall import Firewalls, with_digest
 from quorate.sim.world import World
-from tests.generators.furniture import BACKUP, CONTENT, CT_BACKUP, IMAGE, ISO, NO_OPTIONS, TEMPLATE
+from tests.generators.population import BACKUP, CONTENT, CT_BACKUP, IMAGE, ISO, NO_OPTIONS, TEMPLATE
 
 
-def together(world: World, image: Path) -> Mapping[str, list[dict[str, Any]]]:
+def combined_arguments(world: World, image: Path) -> Mapping[str, list[dict[str, Any]]]:
     """Starting points by operation."""
     snapshots = [{"guest": guest.vmid, "snapshot": name} for guest in world.guests.values() for name in guest.snapshots]
     disks = [

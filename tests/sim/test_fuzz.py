@@ -17,7 +17,7 @@ from quorate.sim.http.routing import all_routes
 from quorate.sim.nodes.tasks import Task
 from tests.rigs.sim_client import Asker, Reply, asking
 from tests.rigs.sweeps import sweep_size
-from tests.sim.garbage import odd_json_of, parameters_of, path_of
+from tests.sim.fuzz import odd_json_of, parameters_of, path_of
 
 _STATUSES = frozenset({200, 400, 401, 403, 404, 424, 500, 501, 595, 596})
 _WITHOUT_BODY = frozenset({401, 595, 596})

@@ -1,4 +1,4 @@
-"""Arguments for operations that only read, as they fit the furnished world."""
+"""Arguments for operations that only read, as they fit the populated world."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 from quorate.operations.registry import Operation
 from quorate.sim.world import World
-from tests.generators.furniture import BACKUP, PAUSED_RUN
+from tests.generators.population import BACKUP, PAUSED_RUN
 
 
-def reading(operation: Operation, world: World) -> list[dict[str, Any]]:
+def read_arguments(operation: Operation, world: World) -> list[dict[str, Any]]:
     """Calls that would answer if all were well; an operation that needs no argument is called without."""
     running = next(guest.vmid for guest in world.guests.values() if guest.running and guest.kind == "qemu")
     task = str(world.tasks.active()[0].upid)
