@@ -79,7 +79,7 @@ class _FilteredInventory(Inventory):
         """The visible rows. Where the cluster does not know a guest's name yet, its node is asked."""
         whole = await self._original.completed()
         if self._filtered is None or self._filtered[0] is not whole:
-            self._filtered = (whole, View(self._visible(whole.rows)))
+            self._filtered = (whole, View(self.visible(whole.rows)))
         return self._filtered[1]
 
     async def completed(self) -> View:
@@ -88,22 +88,22 @@ class _FilteredInventory(Inventory):
     async def candidates(self, ref: int | str) -> list[Resource]:
         """The visible ones. A hidden guest makes no name ambiguous and is never suggested."""
         found = await self._original.candidates(ref)
-        seen = self._visible(found)
+        seen = self.visible(found)
         if found and not seen:
             self._require_visible(found[0])
         return seen
 
     async def matching(self, ref: int | str, *, closer: bool = False) -> list[Resource]:
-        return self._visible(await self._original.matching(ref, closer=closer))
+        return self.visible(await self._original.matching(ref, closer=closer))
 
     async def fresh_guests(self, node: str | None = None) -> list[Resource]:
-        return self._visible(await self._original.fresh_guests(node))
+        return self.visible(await self._original.fresh_guests(node))
 
     async def fresh_guest(self, vmid: int) -> Resource:
         return self._require_visible(await self._original.fresh_guest(vmid))
 
     async def fresh_storages(self, node: str) -> list[Resource]:
-        return self._visible(await self._original.fresh_storages(node))
+        return self.visible(await self._original.fresh_storages(node))
 
     async def node(self, name: str) -> Resource:
         whole = await self._original.view()
@@ -121,7 +121,7 @@ class _FilteredInventory(Inventory):
     def distrust_names(self) -> None:
         self._original.distrust_names()
 
-    def _visible(self, rows: list[Resource]) -> list[Resource]:
+    def visible(self, rows: list[Resource]) -> list[Resource]:
         return [row for row in rows if self._why_not(row) is None]
 
     def _require_visible(self, row: Resource) -> Resource:

@@ -40,6 +40,7 @@ LIFE_SECONDS = 2.0
 REPORT_SECONDS = 15.0
 """How long the cluster's view may be stale after a change; nodes report every ten seconds."""
 NODES_AT_ONCE = 16
+GUEST_TYPES = ("qemu", "lxc")
 
 NodeAndType = tuple[str, str]
 """A node and qemu or lxc."""
@@ -128,9 +129,19 @@ class Inventory:
         self.forget()
         if node is None:
             return list((await self._ask_everywhere()).guests)
-        here = {row.vmid: row for row in (await self.view()).guests if row.node == node}
-        listed = await self._lists({(node, row.type) for row in here.values()})
-        return [listed[vmid].refresh(row) if vmid in listed else row for vmid, row in here.items()]
+        view = await self.view()
+        rows: list[Resource] = []
+        for guest_type in GUEST_TYPES:
+            listed = await self._list(node, guest_type)
+            if listed is None:
+                rows += [row for row in view.guests if (row.node, row.type) == (node, guest_type)]
+            else:  # a guest that the node does not list has left it since the view was read
+                rows += [one.refresh(view.by_vmid[one.vmid], node) for one in listed if one.vmid in view.by_vmid]
+        return rows
+
+    def visible(self, rows: list[Resource]) -> list[Resource]:
+        """Those of these rows that this view of the cluster includes: all, unless rules hide some."""
+        return rows
 
     async def guests_with_fresh_names(self, vmids: Collection[int] | None) -> list[Resource]:
         """All guests; these (None: all) have the names that their nodes report now, or none if they do not answer."""
@@ -288,12 +299,14 @@ class Inventory:
     async def _lists(self, places: Iterable[NodeAndType]) -> dict[int, ListedGuest]:
         """The guests in these places; none for a node that does not answer."""
         lists = await gather_bounded(NODES_AT_ONCE, [partial(self._list, *place) for place in sorted(places)])
-        return {one.vmid: one for listed in lists for one in listed}
+        return {one.vmid: one for listed in lists for one in listed or ()}
 
-    async def _list(self, node: str, type: str) -> list[ListedGuest]:
-        with contextlib.suppress(Problem):  # its guests stay as in the cluster's view
+    async def _list(self, node: str, type: str) -> list[ListedGuest] | None:
+        """The guests that the node lists; None if it does not answer: they stay as in the cluster's view."""
+        try:
             return list(await self._client.get_as(list[ListedGuest], f"/nodes/{node}/{type}"))
-        return []
+        except Problem:
+            return None
 
     async def _ask(self, row: Resource) -> Resource:
         path = f"/nodes/{row.node}/{row.type}/{row.vmid}/status/current"

@@ -177,11 +177,12 @@ class ListedGuest(msgspec.Struct, frozen=True):
     maxdisk: int = 0
     uptime: int = 0
 
-    def refresh(self, row: Resource) -> Resource:
+    def refresh(self, row: Resource, node: str = "") -> Resource:
         """The row, updated from the node. Load and counters, which only the cluster has, stay if the state does."""
         same = row.status == self.status
         return msgspec.structs.replace(
             row,
+            node=node or row.node,
             name=self.name,
             status=self.status,
             tags=self.tags,

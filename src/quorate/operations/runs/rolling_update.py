@@ -220,12 +220,10 @@ class RollingUpdate:
     async def _evacuate(self, work: Work, node: str, state: dict[str, Any]) -> Next | None:
         """Steps that empty the node; None when nothing runs there."""
         pve, scope = work.pve, work.scope
-        rows = await running_on(pve, node)
-        hidden = [row for row in await running_on(pve.original, node) if row.vmid not in {one.vmid for one in rows}]
-        if hidden:
-            return Next(
-                pause=f"{len(hidden)} guests on {node} are hidden from the caller of this run and would go down"
-            )
+        running = await running_on(pve.original, node)
+        rows = pve.inventory.visible(running)
+        if hidden := len(running) - len(rows):
+            return Next(pause=f"{hidden} guests on {node} are hidden from the caller of this run and would go down")
         nodes = [row.node for row in await pve.inventory.of_type("node") if row.node != node]
         coming = moves.moving_memory(work.run, {row.vmid: row for row in rows})
         steps: list[Step] = []
