@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorate.operations.registry import operation_named
+from quorate.operations.registry import find_operation
 from quorate.surfaces.views import view_of
 from tests.browser.conftest import surfing
 from tests.rigs.console import console
@@ -49,7 +49,7 @@ async def _show(quorate: Web, surfer: Any, tool: str, arguments: dict[str, Any])
         async def call(name: str, given: dict[str, Any]) -> Any:
             return json.loads((await client.call_tool(name, given)).model_dump_json(by_alias=True, exclude_none=True))
 
-        operation = operation_named(tool)
+        operation = find_operation(tool)
         assert operation is not None
         view = view_of(operation)
         assert view is not None

@@ -12,7 +12,7 @@ import pytest
 from quorate.config import Approval
 from quorate.homelab import selection
 from quorate.operations.hosts.several import join_answers, join_plans
-from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
+from quorate.operations.plan import Action, ActionResult, Plan, StepContext, Target
 from quorate.operations.registry import HOMELAB, Table, operations
 from quorate.ssh.settings import Login, SshSettings
 from tests.homelab.test_services_terraform import catalogue
@@ -339,8 +339,8 @@ def test_an_approval_is_for_the_steps_of_each_host():
     def step(host: str, number: int) -> Action:
         return Action(f"Step {number}", "useradd quorate", nothing, Target("host", host))
 
-    async def nothing(_: StepContext) -> Performed:
-        return Performed()
+    async def nothing(_: StepContext) -> ActionResult:
+        return ActionResult()
 
     def joined(*sizes: int) -> Plan:
         plans = [

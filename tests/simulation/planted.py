@@ -116,7 +116,7 @@ def failed_moves_count_as_moved(patch: Patch) -> None:
 
 def failures_are_not_reported(patch: Patch) -> None:
     def end(self: Any, work: Any) -> kind.Next:
-        return kind.done("all guests moved")
+        return kind.finish("all guests moved")
 
     patch.setattr(evacuate.Evacuation, "_end", end)
 
@@ -336,7 +336,7 @@ def the_source_is_deleted_at_once(patch: Patch) -> None:
 
 
 def only_one_option_is_set_back(patch: Patch) -> None:
-    original = undo._replaced
+    original = undo._replaced_values
 
     def first(entry: Any, number: int) -> Any:
         return dict(list(original(entry, number).items())[:1])

@@ -110,11 +110,11 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
 def _refuse_unknown(command: str) -> None:
     if command in COMMANDS or command.startswith("-"):
         return
-    from quorate.operations.registry import operation_named
+    from quorate.operations.registry import find_operation
     from quorate.suggestions import suggest
 
     hint = suggest(command, COMMANDS, "`quorate --help` lists them all.")
-    if operation_named(command):
+    if find_operation(command):
         hint = f"It is a tool: quorate call {command}"
     print(f"quorate: There is no command {command!r}. {hint}", file=sys.stderr)
     sys.exit(2)

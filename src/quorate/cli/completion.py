@@ -164,9 +164,9 @@ def _positional(parser: argparse.ArgumentParser, given: list[str], current: str)
 
 
 def _arguments(given: list[str], current: str) -> Mapping[str, str | None]:
-    from quorate.operations.registry import operation_named
+    from quorate.operations.registry import find_operation
 
-    operation = operation_named(given[0])
+    operation = find_operation(given[0])
     if operation is None:
         return {}
     properties = operation.schema()["properties"]

@@ -96,11 +96,11 @@ def settings_from(options: argparse.Namespace, http: Mapping[str, str | None] | 
 
 def _is_about_homelab(options: argparse.Namespace, settings: Settings) -> bool:
     """Plain hosts need no cluster."""
-    from quorate.operations.registry import HOMELAB, operation_named
+    from quorate.operations.registry import HOMELAB, find_operation
 
     chosen = {*(settings.toolsets or ()), *settings.surfaces}
     tool = getattr(options, "tool", None)
-    called = operation_named(tool) if tool else None
+    called = find_operation(tool) if tool else None
     return bool(chosen & {*HOMELAB, "homelab", "washyu"}) or (called is not None and called.about_homelab)
 
 

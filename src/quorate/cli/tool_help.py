@@ -19,9 +19,9 @@ NATIVE, LEAN = "native", "lean"
 
 def find_native(name: str) -> Operation:
     """The operation of this name, or an error with a suggestion."""
-    from quorate.operations.registry import operation_named, operations
+    from quorate.operations.registry import find_operation, operations
 
-    if known := operation_named(name):
+    if known := find_operation(name):
         return known
 
     from quorate.surfaces.unknown_tool import of_other_servers, suggest_instead

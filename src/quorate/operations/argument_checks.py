@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from quorate.operations.argument_names import with_known_names
-from quorate.operations.registry import CHANGE_ARGUMENTS, operation_named
+from quorate.operations.registry import CHANGE_ARGUMENTS, find_operation
 from quorate.problems import BadArgument
 
 
@@ -33,14 +33,14 @@ _NOT_NESTED = frozenset(name for name, *_ in CHANGE_ARGUMENTS)
 
 def known_names(operation: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments under the names that the operation declares."""
-    known = operation_named(operation)
+    known = find_operation(operation)
     assert known is not None, operation
     return with_known_names(known, given)
 
 
-def fitted(operation: str, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def convert_arguments(operation: str, given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Typed, and only what was given. `where` is the argument that holds them."""
-    known = operation_named(operation)
+    known = find_operation(operation)
     assert known is not None, operation
     given = with_known_names(known, given)
     takes = [name for name in known.arguments.__struct_fields__ if name not in _NOT_NESTED]

@@ -16,7 +16,7 @@ from quorate.inside.kept_jobs import KeptJob, id_of
 from quorate.inside.transport import Command, Job, Transport
 from quorate.operations.commands import DIES_WITH_US, JOB_TOOLS, SHOWN, Noun, output_facts
 from quorate.operations.inside.parameters import needs_of, target_of
-from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
+from quorate.operations.plan import Action, ActionResult, Plan, StepContext, Target
 from quorate.operations.registry import Table, page
 from quorate.operations.units import duration
 from quorate.problems import BadArgument, NotFound, OutcomeUnknown
@@ -88,13 +88,13 @@ async def _poll(jobs: JobRegistry, found: FoundJob, seconds: float) -> dict[str,
 def _stop(jobs: JobRegistry, found: FoundJob) -> Plan:
     """Judged by the rules of the cluster that the machine belongs to, as its start was."""
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         async with _losing(jobs, found.known):
             await found.job.stop()
             output = await found.job.wait(min(context.wait, 1.0))
         if found.known is not None:
             await jobs.note_end(found.known)
-        return Performed(
+        return ActionResult(
             output_facts(output) if output is not None else {"note": "It was asked to stop and is still running"}
         )
 

@@ -19,7 +19,7 @@ from quorate.inside.jobs import JobRecord, JobRegistry
 from quorate.inside.kept_jobs import CannotKeep, KeptJob, new_id
 from quorate.inside.transport import Command, Job, Output, Transport
 from quorate.inside.windows_launch import shell_command
-from quorate.operations.plan import Performed, StepContext, Target
+from quorate.operations.plan import ActionResult, StepContext, Target
 from quorate.operations.units import duration, size
 from quorate.problems import BadArgument, OutcomeUnknown, Problem
 from quorate.secret import Secret
@@ -116,7 +116,7 @@ class CommandJob:
         given = {**self.command.env, **stdin}
         return shown_line(" ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items()))
 
-    async def perform(self, context: StepContext) -> Performed:
+    async def perform(self, context: StepContext) -> ActionResult:
         """On POSIX the machine keeps the command, if it can: it then survives us. An agent always does."""
         transport, clock = self.target.transport, self.jobs.keeper.clock
         if transport.name != "agent":
@@ -124,20 +124,20 @@ class CommandJob:
                 return await self._keep(context)
         begun = clock.monotonic()
         job = await transport.start(self.command, limit=self.timeout, keep=self.keep)
-        output = await self._awaited(job, job.wait(context.wait))
+        output = await self._await_or_stop(job, job.wait(context.wait))
         if output is not None:
             spent = clock.monotonic() - begun
-            return Performed({**_overtime(output, spent, self.timeout), **output_facts(output)})
+            return ActionResult({**_overtime(output, spent, self.timeout), **output_facts(output)})
         job.leave()
         by_agent = transport.name == "agent"
         await self.jobs.remember(self._record(job.handle, kept=by_agent), job)
         return await self._running(job, **({} if by_agent else {"note": DIES_WITH_US}))
 
-    async def _keep(self, context: StepContext) -> Performed:
+    async def _keep(self, context: StepContext) -> ActionResult:
         job = KeptJob(self.target.transport, new_id(), self.command, self.keep)
         await self.jobs.remember(self._record(job.handle, kept=True), job)  # first: we may die while it runs
         try:
-            output = await self._awaited(job, job.begin(self.command, self.timeout, context.wait))
+            output = await self._await_or_stop(job, job.begin(self.command, self.timeout, context.wait))
         except (CannotKeep, Problem) as problem:
             if not isinstance(problem, OutcomeUnknown):
                 await self.jobs.forget(job.handle)
@@ -146,9 +146,9 @@ class CommandJob:
             return await self._running(job)
         await self.jobs.forget(job.handle)
         late = {"timed_out": f"It was killed after {duration(self.timeout or 0)}, its time limit"} if job.late else {}
-        return Performed({**late, **output_facts(output)})
+        return ActionResult({**late, **output_facts(output)})
 
-    async def _awaited(self, job: Job, waiting: Awaitable[Output | None]) -> Output | None:
+    async def _await_or_stop(self, job: Job, waiting: Awaitable[Output | None]) -> Output | None:
         try:
             return await waiting
         except asyncio.CancelledError:  # the caller has gone: nobody would see the result
@@ -173,9 +173,9 @@ class CommandJob:
             back=dict(self.back),
         )
 
-    async def _running(self, job: Job, **note: str) -> Performed:
+    async def _running(self, job: Job, **note: str) -> ActionResult:
         follow = JOB_TOOLS[self.target.noun]
-        return Performed(
+        return ActionResult(
             {"job": job.handle, **output_facts(await job.so_far(), ended=False), **note},
             running=True,
             next_step=see(

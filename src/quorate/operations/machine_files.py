@@ -16,7 +16,7 @@ from quorate.inside.entries import Entry
 from quorate.inside.paths import guest_path
 from quorate.inside.transport import Transport
 from quorate.operations.machine import machine_action, machine_label
-from quorate.operations.plan import Action, Performed, StepContext
+from quorate.operations.plan import Action, ActionResult, StepContext
 from quorate.operations.units import moment, size
 from quorate.problems import BadArgument
 
@@ -86,13 +86,13 @@ def write_action(
     if objection := rules.write_objection(path):
         raise objection
 
-    async def perform(_: StepContext) -> Performed:
+    async def perform(_: StepContext) -> ActionResult:
         if rules and into.system != "windows":
             behind = await posix_files.real_path(into, path)
             if refused := rules.write_objection(behind):
                 raise refused
         place = await files.write(into, path, data, parents=parents, append=append, owner=owner, mode=mode)
-        return Performed(
+        return ActionResult(
             {"path": path, "bytes": len(data), **_replaced_facts(place.old, place.target, path, append=append)}
         )
 
@@ -124,7 +124,7 @@ class _Part:
         begin = 0
         while offset and begin < min(3, len(data)) and data[begin] & 0xC0 == 0x80:
             begin += 1
-        self._inner = data[begin : len(data) - _unfinished(data) if cut else len(data)]
+        self._inner = data[begin : len(data) - _partial_character_length(data) if cut else len(data)]
         self._start = offset + begin
         try:
             self.text = self._inner.decode()
@@ -148,7 +148,7 @@ class _Part:
         return self._start, self._start + len(self._inner)
 
 
-def _unfinished(data: bytes) -> int:
+def _partial_character_length(data: bytes) -> int:
     """How many bytes at the end begin a character of UTF-8 without ending it."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]

@@ -11,7 +11,7 @@ from quorate.inside import names, services
 from quorate.inside.service_state import Service
 from quorate.inside.transport import Transport
 from quorate.operations.machine import machine_action
-from quorate.operations.plan import Action, Performed, StepContext
+from quorate.operations.plan import Action, ActionResult, StepContext
 from quorate.pve.clock import Clock
 
 COLUMNS = ("service", "state", "enabled", "description")
@@ -27,10 +27,10 @@ async def list_services(into: Transport, state: ServiceState) -> list[list[Any]]
 
 
 async def describe_service(into: Transport, service: str, log_lines: int) -> dict[str, Any]:
-    return _described(await services.status(into, names.service(service, into.system), log_lines=log_lines))
+    return _describe_service(await services.status(into, names.service(service, into.system), log_lines=log_lines))
 
 
-def _described(service: Service) -> dict[str, Any]:
+def _describe_service(service: Service) -> dict[str, Any]:
     return {
         "service": service.name,
         "manager": service.manager,
@@ -52,10 +52,12 @@ def control_action(
     name = names.service(service, into.system)
     require_service_allowed(rules, into, name, action)
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         before, after = await services.control(into, clock, name, action, wait=context.wait)
         later = Advice("It is still working on it", status(service=after.name))
-        return Performed(_changed(before, after), running=after.busy, next_step=later if after.busy else None)
+        return ActionResult(
+            _describe_change(before, after), running=after.busy, next_step=later if after.busy else None
+        )
 
     says = f"{action.capitalize()} the service {name}"
     return machine_action(machine, says, f"{into.description}: {action} service {name}", perform)
@@ -70,7 +72,7 @@ def require_service_allowed(rules: CommandRules, way: Transport, name: str, acti
         raise objection
 
 
-def _changed(before: Service, after: Service) -> dict[str, Any]:
+def _describe_change(before: Service, after: Service) -> dict[str, Any]:
     return {
         "service": after.name,
         "before": before.summary,

@@ -59,7 +59,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Performed:
+class ActionResult:
     """The result of an action."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class StepContext:
         return str(self.origin.get("subject") or self.origin.get("client") or "unknown")
 
 
-Perform = Callable[[StepContext], Awaitable[Performed]]
+Perform = Callable[[StepContext], Awaitable[ActionResult]]
 
 
 @dataclass(frozen=True, slots=True)

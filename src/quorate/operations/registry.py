@@ -288,7 +288,7 @@ def operations(toolsets: Iterable[str] = EVERY) -> Mapping[str, Operation]:
     return {name: _operations[name] for name in sorted(_operations) if _operations[name].toolset in wanted}
 
 
-def operation_named(name: str) -> Operation | None:
+def find_operation(name: str) -> Operation | None:
     """One operation of any toolset. Of the modules that are not imported yet, only the one that declares it is."""
     if name in _operations:
         return _operations[name]
@@ -377,7 +377,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Illustrated:
+class IllustratedFacts:
     """Facts together with pictures (PNG)."""
 
     facts: dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 
 from quorate.hints import BACKUP_CREATE, SNAPSHOT_DELETE, Advice
 from quorate.operations.backend import Backend
-from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, in_wire_form
+from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, in_wire_form
 from quorate.operations.preconditions import NEWEST_ONLY, data_volumes, snapshots_of, storages_on
 from quorate.operations.registry import NOT_ABOUT_GUESTS, PLANNED_LATER
 from quorate.operations.snapshots import Loss, creation, name_from_time
@@ -44,7 +44,7 @@ _WITHOUT = "Call again without `safely`"
 
 
 @dataclass(frozen=True, slots=True)
-class _Protected:
+class _SnapshotTarget:
     """A guest that needs a snapshot."""
 
     cluster: Cluster
@@ -57,7 +57,7 @@ async def after_snapshots(backend: Backend, plan: Plan) -> Plan:
     """The plan, in wire form, with a snapshot of each of its guests first; a Problem if that would not undo it."""
     if not plan.calls:
         return plan
-    protected: dict[tuple[str, int], _Protected] = {}
+    protected: dict[tuple[str, int], _SnapshotTarget] = {}
     left_out: list[str] = []
     for step in plan.calls:
         vmid = _vmid_of(step)
@@ -69,7 +69,7 @@ async def after_snapshots(backend: Backend, plan: Plan) -> Plan:
         guest = await cluster.guest(vmid)
         await _refuse_conflict(cluster, guest, step)
         _refuse_not_held(guest, step)
-        protected[cluster.name, vmid] = _Protected(cluster, guest, where is not None)
+        protected[cluster.name, vmid] = _SnapshotTarget(cluster, guest, where is not None)
     if not protected:
         raise _not_applicable(NOT_ABOUT_GUESTS)
     taken = [await _snapshot(one, plan) for one in protected.values()]
@@ -152,7 +152,7 @@ async def _refuse_conflict(pve: Cluster, guest: Guest, step: Call | Action) -> N
             raise _refusal("ZFS can only roll back to the newest snapshot, which would be the one taken now", guest)
 
 
-async def _snapshot(one: _Protected, plan: Plan) -> tuple[str, Call | Action]:
+async def _snapshot(one: _SnapshotTarget, plan: Plan) -> tuple[str, Call | Action]:
     cluster, guest = one.cluster, one.guest
     name = await _free_name(cluster, guest)
     try:
@@ -163,9 +163,9 @@ async def _snapshot(one: _Protected, plan: Plan) -> tuple[str, Call | Action]:
     if not one.apart:
         return name, call
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         await context.carry_out(cluster, Plan(call.says, (call,)), context.wait, context.report)
-        return Performed()
+        return ActionResult()
 
     return name, Action(call.says, f"snapshot {name} of {guest}", perform, call.target, (call,), cluster)
 

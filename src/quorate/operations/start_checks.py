@@ -29,11 +29,11 @@ async def start_objections(pve: Cluster, node: str, config: Mapping[str, Any]) -
     cpus = int((await pve.inventory.node(node)).maxcpu)
     found = [
         _processors(node, cpus, config),
-        _hotplugged(config),
-        _emulated(config),
+        _vcpu_problem(config),
+        _cpu_model_problem(config),
         _numa(config),
         await _machine(pve, node, config),
-        *await _unmapped(pve, node, config),
+        *await _mapping_problems(pve, node, config),
     ]
     return [f"PVE will refuse to start the VM: {reason}" for reason in found if reason]
 
@@ -104,21 +104,21 @@ def _processors(node: str, cpus: int, config: Mapping[str, Any]) -> str | None:
     return f"it would have {given} CPUs, and {node} has {cpus} (MAX {cpus} vcpus allowed per vm on this node)"
 
 
-def _hotplugged(config: Mapping[str, Any]) -> str | None:
+def _vcpu_problem(config: Mapping[str, Any]) -> str | None:
     vcpus, given = int(config.get("vcpus") or 0), _count(config)
     if vcpus <= given:
         return None
     return f"vcpus={vcpus} is more than cores times sockets, which is {given} (Invalid SMP CPUs)"
 
 
-def _emulated(config: Mapping[str, Any]) -> str | None:
+def _cpu_model_problem(config: Mapping[str, Any]) -> str | None:
     model = values.parse(str(config.get("cpu", "")), "cputype").get("cputype")
     if model != "host" or values.is_on(config.get("kvm", 1)):
         return None
     return "kvm is off (CPU model 'host' requires KVM)"
 
 
-async def _unmapped(pve: Cluster, node: str, config: Mapping[str, Any]) -> list[str]:
+async def _mapping_problems(pve: Cluster, node: str, config: Mapping[str, Any]) -> list[str]:
     """Mapped devices that are not on this node, or not what their mapping says."""
     found = []
     for key in sorted(config):

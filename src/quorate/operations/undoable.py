@@ -58,7 +58,7 @@ async def observe_all(cluster: Cluster, calls: Sequence[Call | Action]) -> dict[
     return found
 
 
-def replaced(before: Mapping[int, Values], after: Mapping[int, Values]) -> list[dict[str, Any]]:
+def replaced_values(before: Mapping[int, Values], after: Mapping[int, Values]) -> list[dict[str, Any]]:
     """For the journal: what each step replaced. The fingerprint shows whether the journal kept it unchanged."""
     rows = []
     for number in sorted(before.keys() & after.keys()):

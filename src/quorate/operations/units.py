@@ -37,7 +37,7 @@ def used_of(used: float, whole: float) -> str:
     return Quantity(f"{size(used)}/{size(whole)}", {"used": int(used), "total": int(whole)}) if whole else ""
 
 
-def unused(whole: float) -> str:
+def unused_size(whole: float) -> str:
     """The whole of something that is not in use: "4G"."""
     return Quantity(size(whole), {"used": 0, "total": int(whole)}) if whole else ""
 

@@ -11,7 +11,7 @@ from quorate.config import Access
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, in_wire_form
 from quorate.operations.registry import Risk
-from quorate.operations.undoable import can_be_undone, observe_all, replaced
+from quorate.operations.undoable import can_be_undone, observe_all, replaced_values
 from quorate.pipeline import responses
 from quorate.pipeline.approval import ApprovalGrant, ApprovalPending
 from quorate.pipeline.approval_request import ApprovalRequest
@@ -162,7 +162,7 @@ class ChangeRun:
             plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
         record.applied()
         if before and record.outcome in (Outcome.DONE, Outcome.WARNINGS):
-            record.replaced = replaced(before, await self._observed(site, plan))
+            record.replaced = replaced_values(before, await self._observed(site, plan))
         return await self._result(plan, {**({"approval": str(grant)} if grant else {}), **self._undo_id(plan)})
 
     def _undo_id(self, plan: Plan) -> dict[str, str]:

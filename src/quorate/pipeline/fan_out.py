@@ -8,12 +8,12 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from quorate.operations.registry import Illustrated, Table
+from quorate.operations.registry import IllustratedFacts, Table
 from quorate.pipeline.routing import ask_within_limit
 from quorate.pipeline.sites import Site
 from quorate.problems import BadArgument, NotFound, Problem
 
-Data = dict[str, Any] | Table | Illustrated
+Data = dict[str, Any] | Table | IllustratedFacts
 Ask = Callable[[Site, Mapping[str, Any]], Awaitable[Data]]
 
 NO_ANSWER = "no_answer"
@@ -36,11 +36,11 @@ async def span(sites: Sequence[Site], arguments: Mapping[str, Any], ask: Ask) ->
     silent = {name: str(one) for name, one in problems.items() if not isinstance(one, (NotFound, BadArgument))}
     if all(isinstance(part, Table) for part in parts.values()):
         return _one_table(parts, silent, limit, offset if "offset" in arguments else None)
-    pictures = [picture for part in parts.values() if isinstance(part, Illustrated) for picture in part.pictures]
+    pictures = [picture for part in parts.values() if isinstance(part, IllustratedFacts) for picture in part.pictures]
     facts = {name: _facts(part) for name, part in parts.items()} | {
         name: {NO_ANSWER: why} for name, why in silent.items()
     }
-    return Illustrated(facts, tuple(pictures)) if pictures else facts
+    return IllustratedFacts(facts, tuple(pictures)) if pictures else facts
 
 
 def _nobody(problems: Mapping[str, Problem]) -> Problem:
@@ -53,7 +53,7 @@ def _nobody(problems: Mapping[str, Problem]) -> Problem:
 
 
 def _facts(part: Data) -> dict[str, Any]:
-    if isinstance(part, Illustrated):
+    if isinstance(part, IllustratedFacts):
         return part.facts
     if isinstance(part, Table):
         return {"columns": list(part.columns), "rows": part.rows, **part.facts}

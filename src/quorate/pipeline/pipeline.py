@@ -13,11 +13,11 @@ from quorate.operations.argument_names import with_known_names
 from quorate.operations.backend import Backend
 from quorate.operations.registry import (
     PIPELINE_ARGUMENTS,
-    Illustrated,
+    IllustratedFacts,
     Operation,
     Risk,
     Table,
-    operation_named,
+    find_operation,
     operations,
 )
 from quorate.operations.toolsets import chosen_operations
@@ -94,7 +94,7 @@ class Pipeline:
 
     def operation(self, name: str) -> Operation:
         """Of any toolset, so that one that is switched off is refused with the reason."""
-        if found := operation_named(name):
+        if found := find_operation(name):
             return found
         raise BadArgument(f"There is no tool {name!r}", next_step=suggest_tool(name, operations(), None))
 
@@ -185,8 +185,8 @@ class Pipeline:
             return answer
 
         data = await (ask(sites[0], arguments) if len(chosen.sites) == 1 else span(sites, arguments, ask))
-        pictures = data.pictures if isinstance(data, Illustrated) else ()
-        facts = data.facts if isinstance(data, Illustrated) else data
+        pictures = data.pictures if isinstance(data, IllustratedFacts) else ()
+        facts = data.facts if isinstance(data, IllustratedFacts) else data
         return Result(invocation.sanitizer.sanitize(self.with_cluster(facts, chosen)), pictures=pictures)
 
     def with_cluster(self, facts: dict[str, Any] | Table, chosen: Route) -> dict[str, Any] | Table:

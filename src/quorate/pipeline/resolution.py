@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from quorate.config.settings import HOMELAB
-from quorate.operations.registry import operation_named
+from quorate.operations.registry import find_operation
 from quorate.operations.units import moment
 from quorate.pipeline.evidence import Trace, trace_of
 from quorate.pipeline.sites import Sites
@@ -252,7 +252,7 @@ class _Investigation:
     async def _current_state(self, wire: Mapping[str, Any]) -> str:
         """The current state of the host or guest, if a tool can show it; of several hosts, that of this step."""
         given = self._entry.get("arguments")
-        operation = operation_named(str(self._entry.get("tool")))
+        operation = find_operation(str(self._entry.get("tool")))
         if operation is None or not operation.shown_by or not isinstance(given, Mapping):
             return ""
         tool, *names = operation.shown_by

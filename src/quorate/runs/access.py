@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quorate.config import Access
-from quorate.operations.registry import EVERY, operation_named
+from quorate.operations.registry import EVERY, find_operation
 from quorate.pipeline.caller import Caller, Scope
 from quorate.pipeline.gate import Gate
 from quorate.problems import Refused
@@ -38,7 +38,7 @@ async def present_caller(run: Run, tokens: Tokens) -> Caller:
     if grant.expires is not None and grant.expires <= tokens.clock.time():
         raise AccessLost(caller, "The token has expired")
     now = replace(caller, scope=caller.scope.within(Scope(Access(grant.access), grant.toolsets, grant.clusters)))
-    operation = operation_named(run.tool)
+    operation = find_operation(run.tool)
     anything = Gate(Access.ADMIN, frozenset(EVERY), cluster=run.cluster)
     if operation is not None and not run.aborting and (objection := anything.objection(operation, now)):
         raise AccessLost(caller, f"{objection.what}. {objection.why or ''}".strip())

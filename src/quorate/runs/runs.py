@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quorate.config import Access
-from quorate.operations.registry import operation_named
+from quorate.operations.registry import find_operation
 from quorate.operations.runs.start import is_within
 from quorate.pipeline.caller import Exchange
 from quorate.pipeline.gate import Gate
@@ -88,7 +88,7 @@ class Runs:
         return [run for run in found if _is_due(run, now) and not await self._is_taken(run)]
 
     def _lacks(self, run: Run) -> Lack | None:
-        operation = operation_named(run.tool)
+        operation = find_operation(run.tool)
         sites = (one for one in self._pipeline.sites if run.is_of(one.name, one.backend.endpoints))
         site = next(sites, None)
         if site is None:

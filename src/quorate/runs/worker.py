@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from quorate.operations.registry import Risk, operation_named
-from quorate.operations.runs.kind import Kind, Next, Step, StepResult, Work, editable, kind_named
+from quorate.operations.registry import Risk, find_operation
+from quorate.operations.runs.kind import Kind, Next, Step, StepResult, Work, editable, find_kind
 from quorate.operations.runs.start import is_within
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.invocation import Invocation
@@ -85,7 +85,7 @@ class Worker:
     async def _turn(self) -> bool:
         """One decision and what follows from it; whether there is more to do."""
         run = await self._store.get(self.id)
-        kind = kind_named(run.kind)
+        kind = find_kind(run.kind)
         if kind is None:
             await self._pause(f"This version of Quorate does not know runs of kind {run.kind}")
             return False
@@ -138,7 +138,7 @@ class Worker:
         work = Work(here, mine, others, set(self._tasks), closing=closing)
         decided = await kind.next(work)
         if run.state is RunState.ABORTING and not decided.steps and not self._tasks and not decided.waits_for:
-            left = await kind.left(work)
+            left = await kind.list_unfinished(work)
             mine.report = {**mine.report, "left": left}
             decided = Next(ends=RunState.ABORTED, summary=f"{run.reason}; {_count(left)} left")
         waits = decided.waits_for
@@ -213,7 +213,7 @@ class Worker:
         return {site.name: await self._view(run, caller, site.name) for site in self._pipeline.sites.open_to(caller)}
 
     def _invocation(self, run: Run, caller: Caller) -> Invocation:
-        operation = operation_named(run.tool)
+        operation = find_operation(run.tool)
         assert operation is not None, run.tool
         return self._pipeline.invocation(operation, Risk.READ, {}, Exchange(caller))
 
@@ -241,7 +241,7 @@ class Worker:
             self._tasks[step.key] = asyncio.create_task(self._perform(kind, run, step.key, pending))
 
     def _place(self, step: Step) -> dict[str, Any]:
-        operation = operation_named(step.tool)
+        operation = find_operation(step.tool)
         if operation is None or operation.about_homelab or not self._pipeline.sites.several or not step.cluster:
             return {}
         return {CLUSTER: step.cluster}
@@ -396,5 +396,5 @@ def _run_approver(pipeline: Pipeline, run: Run) -> RunApprover:
 
 
 def _about_homelab(tool: str) -> bool:
-    operation = operation_named(tool)
+    operation = find_operation(tool)
     return operation is not None and operation.about_homelab

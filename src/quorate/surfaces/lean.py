@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from quorate.documents import Unreadable, read_json
 from quorate.hints import Naming, ToolHint
-from quorate.operations.registry import Operation, Risk, Table, operation_named, operations, schema_of
+from quorate.operations.registry import Operation, Risk, Table, find_operation, operations, schema_of
 from quorate.pipeline.arguments import WrongArguments, decode
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.invocation import Result
@@ -159,7 +159,7 @@ class LeanSurface:
 
     def _operation(self, name: str) -> Operation:
         """Also one that is switched off, which the pipeline refuses with the reason."""
-        if found := operation_named(name):
+        if found := find_operation(name):
             return found
         plain_words = " " in name.strip()
         near = [one.name for one in self._finder.find(name)[:3]] if plain_words else similar_tools(name, operations())

@@ -9,7 +9,7 @@ import msgspec
 from mcp.types import CallToolResult, Tool, ToolAnnotations
 
 from quorate.hints import Naming, ToolHint
-from quorate.operations.registry import Operation, Risk, operation_named
+from quorate.operations.registry import Operation, Risk, find_operation
 from quorate.pipeline.arguments import LONGEST_NAME, WrongArguments, refuse_long
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.pipeline import Pipeline
@@ -31,7 +31,7 @@ class NativeSurface:
         return [self.described(operation, caller) for operation in self._pipeline.visible(caller)]
 
     def knows(self, name: str) -> bool:
-        return operation_named(name) is not None
+        return find_operation(name) is not None
 
     def instructions(self) -> str:
         return instructions(self._pipeline.gates(), self._pipeline.visible(), self._pipeline.approver.mode)
@@ -73,7 +73,7 @@ class NativeSurface:
 
 def allowed_risk(pipeline: Pipeline, hint: ToolHint, caller: Caller) -> Risk | None:
     """The risk of the call in a hint; None if no cluster lets this caller make it."""
-    operation = operation_named(hint.tool)
+    operation = find_operation(hint.tool)
     if operation is None:
         return None
     try:

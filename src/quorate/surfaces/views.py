@@ -14,7 +14,7 @@ from typing import Any
 from mcp.server.apps import APP_MIME_TYPE
 from mcp.types import Resource, Tool
 
-from quorate.operations.registry import Operation, operation_named
+from quorate.operations.registry import Operation, find_operation
 
 SCHEME = "ui://quorate/"
 
@@ -48,7 +48,7 @@ def with_views(tools: list[Tool]) -> list[Tool]:
 
 
 def _with_view(tool: Tool) -> Tool:
-    operation = operation_named(tool.name)
+    operation = find_operation(tool.name)
     view = view_of(operation) if operation else None
     return tool.model_copy(update={"meta": {**(tool.meta or {}), "ui": {"resourceUri": view.uri}}}) if view else tool
 

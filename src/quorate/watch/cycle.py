@@ -10,7 +10,7 @@ import msgspec
 
 from quorate.config.watch import WatchSettings
 from quorate.hints import CLUSTER_STATUS, PERMISSION_AUDIT
-from quorate.operations.reports.findings import Finding, unchecked
+from quorate.operations.reports.findings import Finding, unchecked_finding
 from quorate.operations.reports.node_health import DAY
 from quorate.problems import PermissionMissing, Problem
 from quorate.pve.cluster import Cluster
@@ -177,6 +177,6 @@ def _unknown(now: Snapshot) -> Iterator[Observation]:
         if targets := [target for target, _ in some if target]:
             where += f" of {', '.join(targets[:8])}" + (f" and {len(targets) - 8} more" if len(targets) > 8 else "")
         next_call = PERMISSION_AUDIT if isinstance(problem, PermissionMissing) else CLUSTER_STATUS
-        finding = unchecked("watch", problem, next_call, where)
+        finding = unchecked_finding("watch", problem, next_call, where)
         about = Finding(finding.severity, finding.area, finding.what, next_call, "unchecked", name)
         yield observed(about, "")

@@ -16,7 +16,7 @@ import msgspec
 
 from quorate.config.watch import WatchSettings
 from quorate.operations.backup_proofs import KIND, last_proofs
-from quorate.operations.reports.findings import patient
+from quorate.operations.reports.findings import read_in_time
 from quorate.operations.reports.node_health import DAY
 from quorate.problems import AgentSilent, Problem
 from quorate.pve.cluster import Cluster
@@ -178,7 +178,7 @@ class ClusterFacts:
         found = self._looked.setdefault(look.source, Looked(look.name, look.target))
         begun = clock.time()
         try:
-            answer = await patient(self._cluster.get(look.path, **look.params))
+            answer = await read_in_time(self._cluster.get(look.path, **look.params))
             found.value = look.keep(answer)
             found.at, found.problem, found.failures = clock.time(), None, 0
             if look.name == "time":

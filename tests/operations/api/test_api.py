@@ -7,7 +7,7 @@ import pytest
 
 from quorate.config import Access
 from quorate.operations.api.paths import objection
-from quorate.operations.api.responses import bounded, cut
+from quorate.operations.api.responses import bound_response, cut
 from quorate.operations.api.risk import ORDER, effects_of, refusal
 from quorate.operations.registry import Risk, Table
 from quorate.pve.connection import Limits
@@ -528,7 +528,7 @@ async def test_secrets_of_a_refused_call_are_not_recorded_either(tmp_path):
 
 def test_a_flood_is_cut_and_says_so():
     rows = [{"id": number, "text": "x" * 5000, "nested": {"a": [1] * 500}} for number in range(300)]
-    table = bounded(rows, limit=200, offset=0)
+    table = bound_response(rows, limit=200, offset=0)
     assert isinstance(table, Table)
     assert 1 < len(table.rows) < 200
     assert table.next_offset == len(table.rows)

@@ -225,7 +225,7 @@ def test_a_straight_line_is_found_as_it_is(start, rise, count):
 @given(st.integers(1, 2000), st.integers(1, 300))
 def test_thinning_keeps_the_end_and_never_exceeds_what_was_asked(length, count):
     rows = [{"time": float(index), "cpu": 0.5} for index in range(length)]
-    thin = series.thinned(rows, count, peak=False)
+    thin = series.downsample(rows, count, peak=False)
     assert len(thin) <= count
     assert thin[-1]["time"] == length - 1
     assert all(row["cpu"] == pytest.approx(0.5) for row in thin)
@@ -233,7 +233,7 @@ def test_thinning_keeps_the_end_and_never_exceeds_what_was_asked(length, count):
 
 def test_thinning_by_peak_keeps_the_highest():
     rows = [{"time": float(index), "cpu": float(index == 7)} for index in range(100)]
-    assert max(row["cpu"] for row in series.thinned(rows, 5, peak=True)) == 1.0
+    assert max(row["cpu"] for row in series.downsample(rows, 5, peak=True)) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -159,11 +159,11 @@ async def _warnings(
     already = {holder(entry) for entry in entries}
     for one in who:
         if not one.startswith("@") and one not in already:
-            found += await _replaced(pve, path, one, gained)
+            found += await _inheritance_warnings(pve, path, one, gained)
     return found
 
 
-async def _replaced(pve: Cluster, path: str, who: str, gained: set[str]) -> list[str]:
+async def _inheritance_warnings(pve: Cluster, path: str, who: str, gained: set[str]) -> list[str]:
     """An entry replaces what its path inherits from above or from groups, which surprises nearly everyone."""
     try:
         held = (await pve.get("/access/permissions", userid=who, path=path)).get(path, {})

@@ -208,7 +208,7 @@ async def _for_tool(
     chosen = operations(TOOLSETS).get(tool)
     if chosen is None or chosen.name == "permission_audit":
         raise BadArgument(f"There is no tool {tool!r} to look at", next_step=_like(tool))
-    given = _decoded(chosen, arguments)
+    given = _decode_arguments(chosen, arguments)
     _refuse_to_try(chosen, given)
     observed = ObservedCluster(pve)
     facts = await pve.facts()
@@ -261,7 +261,7 @@ def _refuse_to_try(chosen: Operation, given: Mapping[str, Any]) -> None:
     )
 
 
-def _decoded(chosen: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _decode_arguments(chosen: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
     known = chosen.arguments.__struct_fields__
     arguments = with_known_names(chosen, arguments)
     for name in arguments:

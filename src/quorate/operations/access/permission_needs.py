@@ -207,7 +207,7 @@ def withheld(level: str, toolsets: Iterable[str]) -> list[str]:
 
 def paths_of(facts: Facts, wanted: Iterable[NeededCall], who: str) -> set[str]:
     """Every path whose privileges must be known."""
-    return {widened(need.path) for one in wanted for need in _all_needs(facts, one, who)}
+    return {widen_path(need.path) for one in wanted for need in _all_needs(facts, one, who)}
 
 
 def lacking(facts: Facts, wanted: Iterable[NeededCall], who: str, has: Has) -> dict[str, dict[str, list[str]]]:
@@ -217,7 +217,7 @@ def lacking(facts: Facts, wanted: Iterable[NeededCall], who: str, has: Has) -> d
         for need in _missing(facts, one, who, has):
             granted = need.privileges[:1] if need.any_of else need.privileges
             for privilege in granted:
-                calls = found.setdefault(widened(need.path), {}).setdefault(privilege, [])
+                calls = found.setdefault(widen_path(need.path), {}).setdefault(privilege, [])
                 if one.name not in calls:
                     calls.append(one.name)
     return found
@@ -228,7 +228,7 @@ def only_for_root(facts: Facts, wanted: Iterable[NeededCall]) -> list[str]:
     return sorted({one.name for one, endpoint in endpoints if root_only(endpoint.permission)})
 
 
-def widened(path: str) -> str:
+def widen_path(path: str) -> str:
     """For a path without an object, the path of all such objects: a grant there covers each."""
     return path[: path.index("/-")] or "/" if "/-" in path else path
 
@@ -240,10 +240,10 @@ def _all_needs(facts: Facts, one: NeededCall, who: str) -> list[Need]:
 
 def _missing(facts: Facts, one: NeededCall, who: str, has: Has) -> list[Need]:
     permission = facts.endpoint(one.method, one.template).permission
-    declared = missing(permission, one.values, lambda path, privilege: has(widened(path), privilege))
+    declared = missing(permission, one.values, lambda path, privilege: has(widen_path(path), privilege))
     beyond = []
     for need in _beyond(facts, one, who):
-        lacked = tuple(name for name in need.privileges if not has(widened(need.path), name))
+        lacked = tuple(name for name in need.privileges if not has(widen_path(need.path), name))
         if lacked and (not need.any_of or len(lacked) == len(need.privileges)):
             beyond.append(need if need.any_of else Need(need.path, lacked, any_of=False))
     return [*declared, *beyond]

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.hints import API_SEARCH, Advice, see
 from quorate.operations.api import paths as api_paths
-from quorate.operations.api.responses import bounded, cut, hide_secrets
+from quorate.operations.api.responses import bound_response, cut, hide_secrets
 from quorate.operations.api.risk import effects, refusal, worst
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import InFull, Risk, Table, operation
@@ -63,7 +63,7 @@ async def api_call(
         _check_parameters(match, path, sent)
         answer = (await pve.client.request("GET", path, sent)).data
         visible = hide_secrets(match.endpoint.template, answer)
-        return {"data": visible} if in_full else bounded(visible, limit=limit, offset=offset)
+        return {"data": visible} if in_full else bound_response(visible, limit=limit, offset=offset)
     return await _plan(pve, match, path, given)
 
 
@@ -103,7 +103,7 @@ async def _plan(pve: Cluster, match: Match, path: str, params: Mapping[str, Any]
         path,
         params,
         await _target(pve, match, path),
-        settled=_settled(pve, match, path, params),
+        settled=_effect_check(pve, match, path, params),
         task_unnamed=endpoint.template == _TASK_UNNAMED,
     )
 
@@ -132,7 +132,9 @@ async def _target(pve: Cluster, match: Match, path: str) -> Target:
     return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
 
 
-def _settled(pve: Cluster, match: Match, path: str, params: Mapping[str, Any]) -> Callable[[], Awaitable[bool]] | None:
+def _effect_check(
+    pve: Cluster, match: Match, path: str, params: Mapping[str, Any]
+) -> Callable[[], Awaitable[bool]] | None:
     """How to detect the effect of a write whose answer was lost: what was deleted is gone, what was set reads back."""
     if match.endpoint.method == "POST" or match.endpoint.worker_types:
         return None

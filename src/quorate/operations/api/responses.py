@@ -52,7 +52,7 @@ def _hide(value: Any, names: set[str]) -> Any:
     return _PASSWORD_LINE.sub(rf"\g<name> {HIDDEN}", value) if isinstance(value, str) else value
 
 
-def bounded(value: Any, *, limit: int, offset: int) -> Table | dict[str, Any]:
+def bound_response(value: Any, *, limit: int, offset: int) -> Table | dict[str, Any]:
     """A list of objects as a table, a long text by its lines, anything else with its big parts cut."""
     if isinstance(value, str) and "\n" in value.strip():
         return _page(("line",), [[line[:TEXT_CHARACTERS]] for line in value.splitlines()], limit, offset)

@@ -75,7 +75,7 @@ async def api_search(
         raise BadArgument("One of words and path is needed", next_step="words finds endpoints, path describes one")
     facts = await pve.facts()
     if path is not None:
-        return _described(facts, path, method, parameter)
+        return _describe_path(facts, path, method, parameter)
     if parameter is not None:
         raise BadArgument("parameter needs path", next_step="Say which endpoint it belongs to with path= and method=")
     return _search(facts, str(words), method, limit=limit, offset=offset)
@@ -160,7 +160,7 @@ def _collect(check: Any, found: set[str]) -> None:
 # -- the endpoint at a path --------------------------------------------------------------------------------------------
 
 
-def _described(facts: Facts, path: str, method: str | None, parameter: str | None) -> Table | dict[str, Any]:
+def _describe_path(facts: Facts, path: str, method: str | None, parameter: str | None) -> Table | dict[str, Any]:
     """The requested endpoint; if the path has several methods and none is named, what they are."""
     found = _at(facts, path, method)
     if len(found) == 1:

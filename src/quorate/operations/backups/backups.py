@@ -14,7 +14,7 @@ from quorate.operations import stored_volumes
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, Table, operation, page
-from quorate.operations.storage.volumes import OnNode, StorageNames, names, shortened, totals, vmid_of
+from quorate.operations.storage.volumes import OnNode, StorageNames, names, shorten_notes, totals, vmid_of
 from quorate.operations.stored_volumes import StoredVolume, require
 from quorate.operations.units import moment, shortlist, size, yes
 from quorate.problems import BadArgument, Conflict, NotFound, ServerFailed
@@ -77,7 +77,7 @@ def _row(backup: StoredVolume, known: dict[int, str], now: float) -> list[Any]:
         moment(backup.ctime) if backup.ctime else "",
         yes(backup.protected),
         backup.verified,
-        shortened(backup.notes or ""),
+        shorten_notes(backup.notes or ""),
     ]
 
 

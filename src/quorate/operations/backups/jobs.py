@@ -12,7 +12,7 @@ from quorate.hints import BACKUP_COVERAGE, BACKUP_JOB_LIST, BACKUP_JOB_SET, STOR
 from quorate.operations.backups.backups import Compress, Keep, Mode, Notes, retention
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRefs, Risk, Table, operation, page
-from quorate.operations.storage.volumes import shortened
+from quorate.operations.storage.volumes import shorten_notes
 from quorate.operations.stored_volumes import places, require
 from quorate.operations.units import moment, yes_or_no
 from quorate.problems import BadArgument, Conflict, NotFound, ParameterRejected, PermissionMissing
@@ -90,7 +90,7 @@ def _row(job: dict[str, Any]) -> list[Any]:
         job.get("mode", "snapshot"),
         _property_string(job.get("prune-backups")).replace("keep-", ""),
         job.get("node", ""),
-        shortened(str(job.get("comment", ""))),
+        shorten_notes(str(job.get("comment", ""))),
     ]
 
 
@@ -146,7 +146,7 @@ async def backup_job_set(
     """Create or change a backup job. What is not given stays as it is; keep needs access admin."""
     known = {str(one["id"]): one for one in await read_jobs(pve)}
     old = known.get(job or "")
-    selection = await _selected(pve, guest, pool, all, exclude, old)
+    selection = await _guest_selection(pve, guest, pool, all, exclude, old)
     if notes and storage is None and old is not None:
         storage = old.get("storage")  # PVE takes notes only together with the storage
     params = {
@@ -196,7 +196,7 @@ async def _check_schedule(pve: Cluster, schedule: str | None) -> None:
         return
 
 
-async def _selected(
+async def _guest_selection(
     pve: Cluster,
     guest: int | str | list[int | str] | None,
     pool: str | None,

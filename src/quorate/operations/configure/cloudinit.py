@@ -133,7 +133,7 @@ async def _plan(
     running = await guest.status() == "running"
     if touched:
         says = f"Set {', '.join(touched)} of {guest}"
-        shown = _settled(guest, changed, removed)
+        shown = _effect_check(guest, changed, removed)
         calls.append(write_config(guest, config, says, set=changed, delete=removed, slow=bool(made), settled=shown))
     warnings: list[str] = []
     if regenerate or (regenerate is None and running and touched and not made):
@@ -267,7 +267,7 @@ def _free_place(config: Config) -> str | None:
 # -- the result -------------------------------------------------------------------------------------------------
 
 
-def _settled(guest: Guest, changed: Mapping[str, Any], removed: list[str]) -> Any:
+def _effect_check(guest: Guest, changed: Mapping[str, Any], removed: list[str]) -> Any:
     """A password cannot be read back and the drive gets a generated name, so only their presence counts."""
 
     async def look() -> bool:

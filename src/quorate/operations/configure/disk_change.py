@@ -25,10 +25,10 @@ from quorate.operations.configure.disk_checks import (
     format_of,
     free_slot,
     guard_boot,
-    overcommitted,
     refuse_cdrom,
     refuse_in_snapshot,
     size_of,
+    space_warnings,
     storage_of,
     storage_with_room,
     unused_disk,
@@ -142,7 +142,7 @@ async def _detach(guest: Guest, disk: str | None, *, force: bool) -> Plan:
         (call,),
         facts={"volume": volume},
         warnings=await _while_it_runs(guest, key) if keeps else (),
-        after=_detached(guest, key, volume),
+        after=_detach_report(guest, key, volume),
     )
 
 
@@ -152,7 +152,7 @@ async def _while_it_runs(guest: Guest, key: str) -> tuple[str, ...]:
     return (f"{guest} is running; unmount {key} inside it first",)
 
 
-def _detached(guest: Guest, key: str, volume: str) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+def _detach_report(guest: Guest, key: str, volume: str) -> Callable[[], Awaitable[Mapping[str, Any]]]:
     async def look() -> Mapping[str, Any]:
         entries = await guest.get("pending")
         if key in values.pending_changes(entries):
@@ -250,7 +250,7 @@ async def _resize(pve: Cluster, guest: Guest, disk: str | None, size: str | None
     return Plan(
         summary,
         (resize_call(guest, key, given if more else wanted, more=more, digest=config.get("digest"), leads_to=wanted),),
-        warnings=overcommitted(row, wanted - now),
+        warnings=space_warnings(row, wanted - now),
         next_step="Grow the partition and the file system inside the VM, unless its OS does so at boot"
         if guest.is_vm
         else None,

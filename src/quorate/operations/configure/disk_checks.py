@@ -183,7 +183,7 @@ def _require_room(row: Resource, needed: int, *, force: bool | None) -> None:
         )
 
 
-def overcommitted(row: Resource, needed: int) -> tuple[str, ...]:
+def space_warnings(row: Resource, needed: int) -> tuple[str, ...]:
     free = row.maxdisk - row.disk
     if not row.maxdisk or free >= needed:
         return ()

@@ -29,9 +29,9 @@ from quorate.operations.configure.disk_checks import (
     gibibytes,
     guard_boot,
     import_size,
-    overcommitted,
     refuse_in_snapshot,
     size_of,
+    space_warnings,
     storage_with_room,
     wanted_bytes,
 )
@@ -99,7 +99,7 @@ async def disk_add(
         f"Add a disk to {found}",
         (add, *grow),
         facts={"disk": slot, "storage": row.storage, **({"format": chosen} if chosen else {})},
-        warnings=overcommitted(row, max(wanted, source)),
+        warnings=space_warnings(row, max(wanted, source)),
         next_step=None if not found.is_vm else "Make a file system on it inside the VM",
         after=state_of(found, slot),
     )
@@ -138,10 +138,10 @@ async def disk_destroy(
     held = size_of(str(config[key]))
     says = f"Destroy {volume}" + (f" ({shown(held)})" if held else "") + f", {key} of {found}, with all data on it"
     call = write_config(found, config, says, delete=[key], slow=True, force=attached)
-    return Plan(says, (call,), facts={"volume": volume}, after=_gone(found, key))
+    return Plan(says, (call,), facts={"volume": volume}, after=_removal_report(found, key))
 
 
-def _gone(guest: Guest, key: str) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+def _removal_report(guest: Guest, key: str) -> Callable[[], Awaitable[Mapping[str, Any]]]:
     async def look() -> Mapping[str, Any]:
         if key in values.pending_changes(await guest.get("pending")):
             return {

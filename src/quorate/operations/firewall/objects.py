@@ -51,7 +51,7 @@ async def firewall_object_set(
     place = await scope_for(pve, scope, of, kind)
     _check_arguments(kind, cidr, add, remove)
     known = await _load(pve, place, kind)
-    present = known.get(_folded(kind, name))
+    present = known.get(_lookup_key(kind, name))
     if rename is not None and present is None:
         raise unknown(_word(kind), name, list(known))
     calls: list[Call] = []
@@ -82,7 +82,7 @@ async def _way_in(pve: Cluster, place: FirewallScope, kind: str, name: str, leav
 async def plan_object_deletion(pve: Cluster, place: FirewallScope, kind: str, name: str, *, force: bool) -> Plan:
     """Delete an alias, an IP set or a security group that no rule uses."""
     known = await _load(pve, place, kind)
-    present = known.get(_folded(kind, name))
+    present = known.get(_lookup_key(kind, name))
     if present is None:
         raise unknown(_word(kind), name, list(known))
     if users := await _used_by(pve, place, kind, name):
@@ -103,12 +103,12 @@ async def plan_object_deletion(pve: Cluster, place: FirewallScope, kind: str, na
         params["digest"] = present["digest"]
 
     async def settled() -> bool:
-        return _folded(kind, name) not in await _load(pve, place, kind)
+        return _lookup_key(kind, name) not in await _load(pve, place, kind)
 
     says = f"Delete {_word(kind)} {name} of {place.label}"
     calls.append(Call(says, "DELETE", path, params, place.target, settled=settled))
     warnings = () if place.scope == "guest" else ("The rules of single guests were not searched for it",)
-    return Plan(says, tuple(calls), facts=_lost(kind, present, held), warnings=warnings)
+    return Plan(says, tuple(calls), facts=_describe_loss(kind, present, held), warnings=warnings)
 
 
 async def scope_for(pve: Cluster, scope: str, of: int | str | None, kind: str) -> FirewallScope:
@@ -132,10 +132,10 @@ def _check_arguments(kind: str, cidr: str | None, add: list[str] | None, remove:
 
 
 async def _load(pve: Cluster, place: FirewallScope, kind: str) -> dict[str, dict[str, Any]]:
-    return {_folded(kind, row[_KEY[kind]]): row for row in await pve.get(f"{place.base}/{_LIST[kind]}")}
+    return {_lookup_key(kind, row[_KEY[kind]]): row for row in await pve.get(f"{place.base}/{_LIST[kind]}")}
 
 
-def _folded(kind: str, name: str) -> str:
+def _lookup_key(kind: str, name: str) -> str:
     """PVE keeps aliases without regard to case."""
     return name.lower() if kind == "alias" else name
 
@@ -252,7 +252,7 @@ def _emptying(path: str, name: str, rules: list[dict[str, Any]], place: Firewall
     ]
 
 
-def _lost(kind: str, present: Mapping[str, Any], held: list[dict[str, Any]]) -> dict[str, Any]:
+def _describe_loss(kind: str, present: Mapping[str, Any], held: list[dict[str, Any]]) -> dict[str, Any]:
     if kind == "alias":
         return {"cidr": present["cidr"]}
     return {"members": [one["cidr"] for one in held]} if kind == "ipset" and held else {}

@@ -155,7 +155,7 @@ async def _change(
             pve, place, rules, pos, changed, says=f"Change rule {pos} of {place.label}", digest=rule["digest"]
         )
         calls.append(call)
-        after[pos] = _applied(rule, changed)
+        after[pos] = _apply_changes(rule, changed)
     if move_to is not None and move_to != pos:
         # The digest goes with the first call only: after it the list has another one.
         calls.append(_moving(pve, place, after, pos, move_to, digest=None if calls else rule["digest"]))
@@ -186,7 +186,7 @@ def _changing(
     says: str,
     digest: str | None = None,
 ) -> Call:
-    after = [*rules[:pos], _applied(rules[pos], changed), *rules[pos + 1 :]]
+    after = [*rules[:pos], _apply_changes(rules[pos], changed), *rules[pos + 1 :]]
     cleared = [name for name, value in changed.items() if value == ""]
     params = {name: value for name, value in changed.items() if value != ""}
     params |= {"delete": ",".join(cleared)} if cleared else {}
@@ -205,7 +205,7 @@ def _moving(
     return Call(says, "PUT", f"{place.rules}/{pos}", params, place.target, settled=_are(pve, place, after))
 
 
-def _applied(rule: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+def _apply_changes(rule: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in (rule | changed).items() if value != ""}
 
 

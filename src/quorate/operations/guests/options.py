@@ -250,11 +250,11 @@ def _with_options(
             )
         if isinstance(value, (dict, list)) or value is None:
             raise BadArgument(f"{key} takes a string, a number or a boolean", next_step="unset removes an option")
-        merged[key] = _typed(value, schema)
+        merged[key] = _convert_value(value, schema)
     return merged
 
 
-def _typed(value: Any, schema: Mapping[str, Any]) -> Any:
+def _convert_value(value: Any, schema: Mapping[str, Any]) -> Any:
     """Booleans may be given in words; PVE itself takes 1 and 0 only."""
     words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
     if schema.get("type") == "boolean" and isinstance(value, str):

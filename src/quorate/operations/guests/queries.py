@@ -16,7 +16,7 @@ from quorate.inside.interfaces import bare, from_pve, is_usable
 from quorate.operations.api.responses import hide_secrets
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.start_checks import start_obstacles
-from quorate.operations.units import Quantity, duration, load_of, moment, percent, size, unused, used_of
+from quorate.operations.units import Quantity, duration, load_of, moment, percent, size, unused_size, used_of
 from quorate.problems import BadArgument, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
@@ -138,7 +138,7 @@ def _row(row: Resource) -> list[Any]:
         row.node,
         "template" if row.template else row.status,
         _cpu(row) if row.maxcpu else "",
-        used_of(row.mem, row.maxmem) if running else unused(row.maxmem),
+        used_of(row.mem, row.maxmem) if running else unused_size(row.maxmem),
         size(row.maxdisk) if row.maxdisk else "",
         row.tags,
         row.pool,
@@ -209,7 +209,7 @@ async def guest_get(
         "disks": disks,
         "detached": detached,
         "networks": networks,
-        "addresses": _joined(addresses or values.addresses_in_config(config)),
+        "addresses": _join_addresses(addresses or values.addresses_in_config(config)),
         "options": options,
         "notes": str(config.get("description", ""))[:NOTES_SHOWN],
         "snapshots": None if snapshots is None else sum(row.get("name") != "current" for row in snapshots),
@@ -252,7 +252,7 @@ async def _agent_list(guest: Guest, what: str) -> list[dict[str, Any]]:
     return listed if isinstance(listed, list) else []
 
 
-def _joined(addresses: dict[str, list[str]]) -> dict[str, str]:
+def _join_addresses(addresses: dict[str, list[str]]) -> dict[str, str]:
     return {name: ", ".join(own) for name, own in addresses.items()}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorate.hints import GUEST_CLONE, GUEST_CONFIGURE, GUEST_GET, GUEST_POWER, Advice, see
-from quorate.operations.registry import GuestRef, Illustrated, Risk, operation
+from quorate.operations.registry import GuestRef, IllustratedFacts, Risk, operation
 from quorate.problems import BadArgument, Conflict
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
@@ -22,7 +22,7 @@ _SERIAL = re.compile(r"serial\d")
     search_words="screen picture console display monitor show say boot stuck see grub",
     example="guest=docker01",
 )
-async def guest_screenshot(pve: Cluster, guest: GuestRef, max_width: int = 1280) -> Illustrated:
+async def guest_screenshot(pve: Cluster, guest: GuestRef, max_width: int = 1280) -> IllustratedFacts:
     """A running VM's screen, as an image."""
     if max_width < LEAST_WIDTH:
         raise BadArgument(
@@ -42,7 +42,7 @@ async def guest_screenshot(pve: Cluster, guest: GuestRef, max_width: int = 1280)
         facts["shown"] = f"1/{factor} of each side; max_width={picture.width} shows every pixel"
     if picture.plain:
         facts["note"] = "The whole screen has one color: it may be blank, asleep or just starting"
-    return Illustrated(facts, (png,))
+    return IllustratedFacts(facts, (png,))
 
 
 async def _refuse_without_screen(pve: Cluster, guest: Guest) -> None:

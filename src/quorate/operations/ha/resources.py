@@ -139,10 +139,12 @@ async def ha_set(
         "comment": comment,
     }
     options = {key: value for key, value in given.items() if value is not None}
-    known = (await managed(pve)).get(sid)
+    known = (await read_resources(pve)).get(sid)
     if known is None:
         return _plan(pve, found, f"Put {found} under HA", "POST", RESOURCES, {"sid": sid, **options})
-    changed = {key: value for key, value in options.items() if not same(_spelled(known.get(key, _default(key))), value)}
+    changed = {
+        key: value for key, value in options.items() if not same(_normalize_state(known.get(key, _default(key))), value)
+    }
     if not changed:
         return Plan(f"Change HA of {found}", unchanged=(f"{found} is already under HA with these settings",))
     if state != "disabled":
@@ -154,9 +156,11 @@ def _plan(pve: Cluster, guest: Guest, says: str, method: str, path: str, params:
     sid = sid_of(guest)
 
     async def settled() -> bool:
-        known = (await managed(pve)).get(sid)
+        known = (await read_resources(pve)).get(sid)
         return known is not None and all(
-            same(_spelled(known.get(key, _default(key))), value) for key, value in params.items() if key != "sid"
+            same(_normalize_state(known.get(key, _default(key))), value)
+            for key, value in params.items()
+            if key != "sid"
         )
 
     async def after() -> dict[str, Any]:
@@ -202,7 +206,7 @@ async def ha_relocate(
     found = await pve.guest(guest)
     await pve.inventory.node(node)
     says = f"{how.capitalize()} {found} from {found.row.node} to {node}"
-    if sid_of(found) not in await managed(pve):
+    if sid_of(found) not in await read_resources(pve):
         raise Conflict(
             f"{found} is not under HA",
             next_step=Advice(
@@ -277,7 +281,7 @@ def sid_of(guest: Guest) -> str:
     return f"{guest.row.kind}:{guest.vmid}"
 
 
-async def managed(pve: Cluster) -> dict[str, dict[str, Any]]:
+async def read_resources(pve: Cluster) -> dict[str, dict[str, Any]]:
     """The configured HA resources by their names."""
     return {row["sid"]: row for row in await pve.get(RESOURCES)}
 
@@ -349,6 +353,6 @@ def _default(key: str) -> Any:
     return {"state": "started", "max_restart": 1, "max_relocate": 1, "failback": True}.get(key, "")
 
 
-def _spelled(value: Any) -> Any:
+def _normalize_state(value: Any) -> Any:
     """PVE has two words for the same state."""
     return "started" if value == "enabled" else value

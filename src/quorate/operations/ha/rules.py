@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.hints import API_CALL, HA_REMOVE, HA_SET, HA_STATUS, Advice, see
 from quorate.operations.api.risk import Reason
-from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, managed, sid_of, target_of
+from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, read_resources, sid_of, target_of
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, operation
 from quorate.problems import BadArgument, Conflict
@@ -77,11 +77,11 @@ async def ha_remove(pve: Cluster, guest: GuestRef | None = None, rule: str | Non
 
 async def _remove_guest(pve: Cluster, guest: Guest) -> Plan:
     sid, says = sid_of(guest), f"Take {guest} out of HA"
-    if sid not in await managed(pve):
+    if sid not in await read_resources(pve):
         return Plan(says, unchanged=(f"{guest} is not under HA",))
 
     async def settled() -> bool:
-        return sid not in await managed(pve)
+        return sid not in await read_resources(pve)
 
     return Plan(says, (Call(says, "DELETE", f"{RESOURCES}/{sid}", {}, target_of(guest), settled=settled),))
 
@@ -115,7 +115,7 @@ async def _members(pve: Cluster, refs: int | str | list[int | str]) -> list[str]
     guests = [await pve.guest(ref) for ref in (refs if isinstance(refs, list) else [refs])]
     if not guests:
         raise BadArgument("No guest was specified", next_step="Give a vmid or a name, or a list of them")
-    under_ha = await managed(pve)
+    under_ha = await read_resources(pve)
     for guest in guests:
         if sid_of(guest) not in under_ha:
             raise Conflict(

@@ -30,7 +30,7 @@ from quorate.homelab.machines import Machine, logged_in_as, registered
 from quorate.operations.hosts.parameters import HostRefs, Key, Password, Port, User, given_login
 from quorate.operations.hosts.several import describe_each, plan_each
 from quorate.operations.machine import machine_action
-from quorate.operations.plan import Action, Performed, Plan, StepContext
+from quorate.operations.plan import Action, ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, Table, operation
 from quorate.problems import Conflict, NotFound, Problem
 
@@ -72,7 +72,7 @@ async def host_admin_setup(
     return await plan_each(home, host, does, prepare, ("verified", "registered"), login=login)
 
 
-async def _setup(home: Homelab, found: Found, *, sudo: bool, register: bool, adopt: bool) -> Plan:
+async def _setup(home: Homelab, found: AdminAccount, *, sudo: bool, register: bool, adopt: bool) -> Plan:
     account, host = found.account, found.machine.ref
     kept = await (home.hosts.get(host) if register else home.hosts.find(host))
     if not adopt:
@@ -111,7 +111,7 @@ async def _setup(home: Homelab, found: Found, *, sudo: bool, register: bool, ado
         unchanged=tuple(f"{one} already exists" for one in there),
         facts={"account": account, "key": str(found.key.path)},
         next_step=hint if other_login and not register else None,
-        after=lambda: _verified(found),
+        after=lambda: _verify_account(found),
     )
 
 
@@ -190,7 +190,7 @@ async def host_admin_remove(
     return await plan_each(home, host, does, prepare, ("registered",), login=login)
 
 
-async def _removal(home: Homelab, found: Found) -> Plan:
+async def _removal(home: Homelab, found: AdminAccount) -> Plan:
     standing, made, account = found.standing, found.made, found.account
     _require_ours(found)
     if found.machine.target is not None and found.machine.target.user == account:
@@ -226,7 +226,7 @@ async def _removal(home: Homelab, found: Found) -> Plan:
         tuple(steps),
         unchanged=() if steps else (f"Nothing of {account} is on {found.machine}",),
         facts={"account": account, "left": left},
-        after=lambda: _forgotten(found),
+        after=lambda: _forget_account(found),
     )
 
 
@@ -234,7 +234,7 @@ async def _removal(home: Homelab, found: Found) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AdminAccount:
     """A machine, the account on it, and what was created for it before."""
 
     machine: Machine
@@ -256,15 +256,15 @@ class Found:
         return made.user and there.exists and made.uid in (None, there.uid) and there.comment.startswith(setup.COMMENT)
 
     def step(self, says: str, line: str, do: Callable[[], Awaitable[dict[str, Any] | None]]) -> Action:
-        async def perform(_: StepContext) -> Performed:
-            return Performed(await do() or {})
+        async def perform(_: StepContext) -> ActionResult:
+            return ActionResult(await do() or {})
 
         return machine_action(self.machine, says, line, perform, writes=True)
 
 
 async def _find(
     home: Homelab, where: Machine, account: str, groups: list[str] | None, *, former: bool = False
-) -> Found:
+) -> AdminAccount:
     """`former`: where the host is logged in to as the account itself, by the login that it had before."""
     checked_account(account)
     ledger = Ledger(home.store, where, account)
@@ -278,10 +278,10 @@ async def _find(
     absent = [name for name in wanted if name not in standing.groups]
     if groups and absent:
         raise NotFound(f"There is no group {', '.join(absent)} on {where}")
-    return Found(where, account, key, standing, ledger, made)
+    return AdminAccount(where, account, key, standing, ledger, made)
 
 
-def _require_ours(found: Found) -> None:
+def _require_ours(found: AdminAccount) -> None:
     """Never grant anything to, or remove anything from, an account that someone else created."""
     if not found.standing.exists or found.standing.key or found.made_by_us:
         return
@@ -295,14 +295,14 @@ async def _as_before(home: Homelab, host: str, former: FormerLogin) -> Machine:
     return await registered(home, msgspec.structs.replace(await home.hosts.get(host), **msgspec.structs.asdict(former)))
 
 
-async def _verified(found: Found) -> dict[str, Any]:
+async def _verify_account(found: AdminAccount) -> dict[str, Any]:
     try:
         return {"verified": await try_account(found.by_key)}
     except Problem as problem:
         return {"verified": False, "why": str(problem)}
 
 
-async def _forgotten(found: Found) -> dict[str, Any]:
+async def _forget_account(found: AdminAccount) -> dict[str, Any]:
     await found.ledger.forget()
     return {}
 
@@ -310,7 +310,7 @@ async def _forgotten(found: Found) -> dict[str, Any]:
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
-def _make_user(found: Found) -> Callable[[], Awaitable[None]]:
+def _make_user(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         await found.ledger.note(user=True, uid=None)
         await setup.make_user(found.machine, found.account)
@@ -320,7 +320,7 @@ def _make_user(found: Found) -> Callable[[], Awaitable[None]]:
     return do
 
 
-def _let_key_in(found: Found) -> Callable[[], Awaitable[None]]:
+def _let_key_in(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         line = found.key.public_line()
         home = found.standing.home or (await look(found.machine, found.account, None, ())).home
@@ -329,7 +329,7 @@ def _let_key_in(found: Found) -> Callable[[], Awaitable[None]]:
     return do
 
 
-def _allow_sudo(found: Found) -> Callable[[], Awaitable[None]]:
+def _allow_sudo(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         await found.ledger.note(sudo=True)
         await setup.allow_sudo(found.machine, found.account)
@@ -337,7 +337,7 @@ def _allow_sudo(found: Found) -> Callable[[], Awaitable[None]]:
     return do
 
 
-def _join(found: Found) -> list[Action]:
+def _join(found: AdminAccount) -> list[Action]:
     missing = tuple(name for name in found.standing.groups if name not in found.standing.member)
     if not missing:
         return []
@@ -351,7 +351,7 @@ def _join(found: Found) -> list[Action]:
     return [found.step(f"Add {found.account} to {', '.join(missing)}", line, do)]
 
 
-def _register(home: Homelab, found: Found, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _register(home: Homelab, found: AdminAccount, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def do() -> dict[str, Any]:
         await try_account(found.by_key)  # a login that does not work is not kept
         await found.ledger.note(former=FormerLogin(kept.user, kept.key, kept.password, kept.sudo_password))
@@ -367,7 +367,7 @@ def _register(home: Homelab, found: Found, kept: Host) -> Callable[[], Awaitable
     return do
 
 
-def _shut_key_out(found: Found) -> Callable[[], Awaitable[None]]:
+def _shut_key_out(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         assert found.key.line is not None
         await removal.shut_key_out(found.machine, found.account, found.standing.home, found.key.line)
@@ -375,15 +375,15 @@ def _shut_key_out(found: Found) -> Callable[[], Awaitable[None]]:
     return do
 
 
-def _forbid_sudo(found: Found) -> Callable[[], Awaitable[None]]:
+def _forbid_sudo(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     return lambda: removal.forbid_sudo(found.machine, found.account)
 
 
-def _leave(found: Found, groups: tuple[str, ...]) -> Callable[[], Awaitable[None]]:
+def _leave(found: AdminAccount, groups: tuple[str, ...]) -> Callable[[], Awaitable[None]]:
     return lambda: removal.leave(found.machine, found.account, groups)
 
 
-def _remove_user(found: Found) -> Callable[[], Awaitable[None]]:
+def _remove_user(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         hang_up(found.by_key)
         await removal.remove_user(found.machine, found.account)
@@ -391,7 +391,7 @@ def _remove_user(found: Found) -> Callable[[], Awaitable[None]]:
     return do
 
 
-def _restore(home: Homelab, found: Found, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _restore(home: Homelab, found: AdminAccount, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def do() -> dict[str, Any]:
         former = found.made.former
         assert former is not None

@@ -34,7 +34,7 @@ async def host_export(
 ) -> dict[str, Any]:
     """Ansible inventory of registered hosts, in groups by label. Passwords are left out; keys are paths."""
     inventory, left_out = Inventory(), {}
-    for number, host in enumerate((await _chosen(home, hosts, label))[:MOST]):
+    for number, host in enumerate((await _select_hosts(home, hosts, label))[:MOST]):
         try:
             variables = await _variables(home, host)
         except Problem as problem:
@@ -50,7 +50,7 @@ async def host_export(
     }
 
 
-async def _chosen(home: Homelab, given: str | list[str] | None, label: str | None) -> list[Host]:
+async def _select_hosts(home: Homelab, given: str | list[str] | None, label: str | None) -> list[Host]:
     if given is not None:
         chosen = await select_records(home, given)
         if chosen.failures:

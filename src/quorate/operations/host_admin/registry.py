@@ -15,7 +15,7 @@ from quorate.homelab.verification import verification
 from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
 from quorate.operations.hosts.registry import SHOWN_AS, Labels, check_references, keeping
 from quorate.operations.hosts.several import join_answers, join_plans
-from quorate.operations.plan import Performed, Plan, StepContext
+from quorate.operations.plan import ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, Table, operation
 from quorate.problems import BadArgument, Problem
 from quorate.pve.tasks import Report
@@ -50,7 +50,7 @@ async def host_update(
         "sudo_password": sudo_password, "jump": jump, "labels": None if labels is None else tuple(labels),
         "display_name": display_name, "active": active,
     }  # fmt: skip
-    changes = {name: _cleared(name, value) for name, value in given.items() if value is not None}
+    changes = {name: _clear_empty(name, value) for name, value in given.items() if value is not None}
     if not changes:
         raise BadArgument("No changes were specified", next_step="Give at least one of the fields")
     if not chosen.several:
@@ -66,10 +66,10 @@ async def _update(home: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
         return Plan(f"Update {old}", unchanged=(f"{old} already has these settings",))
     await check_references(home, new)
 
-    async def perform(_: StepContext) -> Performed:
+    async def perform(_: StepContext) -> ActionResult:
         await home.hosts.change(old.name, old, **changes)
         differing = [name for name in changes if getattr(old, name) != getattr(new, name)]
-        return Performed(
+        return ActionResult(
             {"changed": {SHOWN_AS.get(name, name): [getattr(old, name), getattr(new, name)] for name in differing}},
             next_step=None if old.digest == new.digest else Advice("Try the login", HOST_VERIFY(host=old.name)),
         )
@@ -100,5 +100,5 @@ def _works(answer: dict[str, Any] | Table | Problem) -> bool:
     return isinstance(answer, dict) and bool(answer["verified"])
 
 
-def _cleared(name: str, value: Any) -> Any:
+def _clear_empty(name: str, value: Any) -> Any:
     return None if value == "" and name in ("user", "key", "password", "sudo_password", "jump") else value

@@ -14,7 +14,7 @@ from quorate.inside.ssh_transport import SshTransport
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import plan_each
 from quorate.operations.machine import machine_action
-from quorate.operations.plan import Performed, Plan, StepContext
+from quorate.operations.plan import ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, operation
 from quorate.problems import NotConfigured
 from quorate.ssh.launcher import command_line
@@ -63,10 +63,10 @@ def _invitation(home: Homelab, found: Machine, given: tuple[str, ...]) -> Plan:
     argv = given or (LOGIN_SHELL if place.enter else ())
     cluster = (found.where or home).name
 
-    async def perform(_: StepContext) -> Performed:
+    async def perform(_: StepContext) -> ActionResult:
         link, terminal = home.shells.invite(str(found), cluster, place, argv)
         facts = {"link": link, "terminal": terminal, "valid_seconds": INVITED_SECONDS}
-        return Performed(facts, next_step="Give the link to the person; it works once")
+        return ActionResult(facts, next_step="Give the link to the person; it works once")
 
     line = f"terminal: {command_line(argv) if argv else 'login shell'}"
     return Plan(

@@ -26,43 +26,45 @@ def summary(found: of.Facts) -> dict[str, Any]:
 
 def _hardware(one: of.Hardware) -> str:
     virtual = {None: "", "none": "bare metal"}.get(one.virtualisation, f"virtual ({one.virtualisation})")
-    return _joined(" ".join(filter(None, (one.vendor, one.model))), virtual)
+    return _join_words(" ".join(filter(None, (one.vendor, one.model))), virtual)
 
 
 def _system(one: of.System) -> dict[str, str]:
-    named = _joined(one.name or one.id, f"{one.family or ''} {one.kernel or ''}".strip(), one.architecture)
+    named = _join_words(one.name or one.id, f"{one.family or ''} {one.kernel or ''}".strip(), one.architecture)
     return {"name": named, **({"hostname": one.hostname} if one.hostname else {})}
 
 
 def _cpu(one: of.Cpu) -> str:
     counts = (("sockets", one.sockets), ("cores", one.cores), ("threads", one.threads))
-    return _joined(one.model, *(f"{count} {noun if count > 1 else noun[:-1]}" for noun, count in counts if count))
+    return _join_words(one.model, *(f"{count} {noun if count > 1 else noun[:-1]}" for noun, count in counts if count))
 
 
 def _memory(one: of.Memory) -> str:
     free = f"{size(one.available)} available" if one.available is not None else ""
     swap = f"swap {size(one.swap_total)}, {size(one.swap_used or 0)} used" if one.swap_total else ""
-    return _joined(size(one.total) if one.total is not None else "", free, swap)
+    return _join_words(size(one.total) if one.total is not None else "", free, swap)
 
 
 def _disk(one: of.Disk) -> str:
     kind = {True: "rotating", False: "solid state"}.get(one.rotational, "") if one.rotational is not None else ""
-    return _joined(one.name, size(one.size) if one.size is not None else "", one.model, kind)
+    return _join_words(one.name, size(one.size) if one.size is not None else "", one.model, kind)
 
 
 def _filesystem(one: of.Filesystem) -> str:
     full = (
         f"{size(one.used)}/{size(one.size)} {percent(one.used / one.size)}" if one.size and one.used is not None else ""
     )
-    return _joined(one.mount, full, one.type, one.device)
+    return _join_words(one.mount, full, one.type, one.device)
 
 
 def _network(one: of.Network) -> dict[str, Any]:
     cards = [
-        _joined(card.name, card.state, " ".join(card.addresses), card.mac, f"{card.speed} Mbit/s" if card.speed else "")
+        _join_words(
+            card.name, card.state, " ".join(card.addresses), card.mac, f"{card.speed} Mbit/s" if card.speed else ""
+        )
         for card in one.interfaces
     ]
-    return {"interfaces": _bounded(cards), "gateways": list(one.gateways), "dns": list(one.dns)}
+    return {"interfaces": _limit_lines(cards), "gateways": list(one.gateways), "dns": list(one.dns)}
 
 
 def _port(one: of.Port) -> str:
@@ -89,24 +91,24 @@ def _services(one: of.Services) -> dict[str, Any]:
 
 def _uptime(one: of.Uptime) -> str:
     load = " ".join(f"{average:g}" for average in one.load)
-    return _joined(duration(one.seconds) if one.seconds is not None else "", f"load {load}" if load else "")
+    return _join_words(duration(one.seconds) if one.seconds is not None else "", f"load {load}" if load else "")
 
 
 def _time(one: of.Time) -> str:
     state = {True: "synchronised", False: "not synchronised", None: ""}[one.synchronised]
-    return _joined(one.zone, state)
+    return _join_words(one.zone, state)
 
 
 def _lines(words: Callable[[Any], str]) -> Callable[[Iterable[Any]], list[str]]:
-    return lambda listed: _bounded([words(one) for one in listed])
+    return lambda listed: _limit_lines([words(one) for one in listed])
 
 
-def _bounded(lines: list[str]) -> list[str]:
+def _limit_lines(lines: list[str]) -> list[str]:
     more = len(lines) - MOST_LINES
     return lines if more <= 0 else [*lines[:MOST_LINES], f"and {more} more; detail=true shows them"]
 
 
-def _joined(*words: str | None) -> str:
+def _join_words(*words: str | None) -> str:
     return ", ".join(word for word in words if word)
 
 

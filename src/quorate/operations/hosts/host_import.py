@@ -20,8 +20,8 @@ from quorate.homelab.verification import verification
 from quorate.inside.interfaces import from_pve, usable
 from quorate.operations.hosts.registry import Labels, keeping
 from quorate.operations.hosts.several import MOST_REASONS, by_reason
-from quorate.operations.map.network_scan import Targets, scanned
-from quorate.operations.plan import Action, Failure, Performed, Plan, StepContext
+from quorate.operations.map.network_scan import Targets, scan_and_record
+from quorate.operations.plan import Action, ActionResult, Failure, Plan, StepContext
 from quorate.operations.registry import Risk, operation
 from quorate.problems import AgentNotConfigured, AgentSilent, BadArgument, Conflict, NotConfigured, NotFound, Problem
 from quorate.pve.cluster import Cluster, Guest
@@ -87,12 +87,12 @@ async def host_import(
         failures=tuple(failures),
         columns=("at", "login", "missing"),
         next_step=Advice("Set a key or password where there is none", HOST_UPDATE) if keyless else None,
-        facts={"missing": _grouped(missing)},
+        facts={"missing": _group_missing(missing)},
         warnings=tuple(remarks),
     )
 
 
-def _grouped(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def _group_missing(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """What several hosts lack is listed once, under all of their names; then what each lacks alone."""
     lacking = by_reason((name, reason) for name, reasons in missing.items() for reason in reasons)
     by_names: dict[str, list[str]] = {}
@@ -103,11 +103,11 @@ def _grouped(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 async def _register(home: Homelab, new: Host, lacking: list[str]) -> Action:
-    async def perform(_: StepContext) -> Performed:
+    async def perform(_: StepContext) -> ActionResult:
         await home.hosts.add(new)
         verified = await verification(home, new)
         login = "works" if verified["verified"] else f"{verified['failed_at']}: {verified['why']}"
-        return Performed({"at": new.at, "login": login, "missing": "; ".join(lacking)})
+        return ActionResult({"at": new.at, "login": login, "missing": "; ".join(lacking)})
 
     plan = await keeping(home, f"Register {new} at {new.at}", new, perform)
     [step] = plan.calls
@@ -194,7 +194,7 @@ def _exists(key: str) -> bool:
 
 
 async def _scan(home: Homelab, targets: list[str]) -> list[Candidate]:
-    done, devices, _ = await scanned(home, targets, [SSH_PORT], seconds=SCAN_SECONDS)
+    done, devices, _ = await scan_and_record(home, targets, [SSH_PORT], seconds=SCAN_SECONDS)
     return [
         Candidate(str(device.name or address).partition(".")[0] if device.name else str(address), str(address))
         for (address, seen), device in zip(done.seen.items(), devices, strict=True)

@@ -9,7 +9,7 @@ from quorate.inside.restart import boot_of, restart, wait_until_back
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import plan_each
 from quorate.operations.machine import machine_action, machine_label
-from quorate.operations.plan import Action, Performed, Plan, StepContext
+from quorate.operations.plan import Action, ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, operation
 from quorate.operations.units import duration
 from quorate.problems import Conflict
@@ -31,7 +31,7 @@ async def host_reboot(home: Homelab, host: HostRefs) -> Plan:
         if objection := home.command_rules.objection(("reboot",)):
             raise objection
 
-        async def perform(context: StepContext) -> Performed:
+        async def perform(context: StepContext) -> ActionResult:
             if await boot_of(one.transport) != before:
                 raise Conflict(
                     f"{machine_label(one)} was restarted in the meantime",
@@ -42,9 +42,9 @@ async def host_reboot(home: Homelab, host: HostRefs) -> Plan:
                 one.ssh.pool.hang_up(one.target)  # a dead connection would only be noticed by its silence
             spent = await wait_until_back(one.transport, before, home.clock, context.wait)
             if spent is not None:
-                return Performed({"back_after": duration(spent)})
+                return ActionResult({"back_after": duration(spent)})
             later = Advice("It has not answered yet; see whether it is back", HOST_STATUS(host=one.name))
-            return Performed({"back_after": "not yet"}, running=True, next_step=later)
+            return ActionResult({"back_after": "not yet"}, running=True, next_step=later)
 
         label = machine_label(one)
         return machine_action(one, f"Restart {label}", f"{one.transport.description}: reboot", perform)

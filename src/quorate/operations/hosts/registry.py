@@ -18,7 +18,7 @@ from quorate.homelab.services.installations import Ledger
 from quorate.homelab.verification import verification
 from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
 from quorate.operations.hosts.several import join_plans
-from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
+from quorate.operations.plan import Action, ActionResult, Plan, StepContext, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import moment
 from quorate.problems import Conflict, NotFound, Problem
@@ -51,7 +51,7 @@ async def host_list(
         if not chosen.several:
             return _as_dict(chosen.hosts[0])
         kept, clusters = [one for one in chosen.hosts if not label or label in one.labels], False
-    rows = [["host", one.name, one.at, one.user or "", ", ".join(one.labels), _verified(one)] for one in kept]
+    rows = [["host", one.name, one.at, one.user or "", ", ".join(one.labels), _login_state(one)] for one in kept]
     silent = {} if host is None else {name: str(problem) for name, problem in chosen.failures.items()}
     for cluster in home.clusters if clusters and not label else ():
         try:
@@ -96,9 +96,9 @@ async def host_register(
         raise Conflict(f"Host {host!r} already exists", next_step=Advice("Change it", HOST_UPDATE(host=host)))
     await check_references(home, new)
 
-    async def perform(_: StepContext) -> Performed:
+    async def perform(_: StepContext) -> ActionResult:
         await home.hosts.add(new)
-        return Performed(await verification(home, new) if verify else {})
+        return ActionResult(await verification(home, new) if verify else {})
 
     return await keeping(home, f"Register {new} at {new.at}", new, perform)
 
@@ -131,12 +131,12 @@ async def _removal(home: Homelab, old: Host, going: set[str]) -> Plan:
     ledger = Ledger(home.store)
     services = [one.service for one in await ledger.on(host)]
 
-    async def perform(_: StepContext) -> Performed:
+    async def perform(_: StepContext) -> ActionResult:
         if not await home.hosts.remove(host):
             raise NotFound(f"{old} was removed in the meantime")
         for service in services:
             await ledger.forget(host, service)
-        return Performed({"records_forgotten": services} if services else {})
+        return ActionResult({"records_forgotten": services} if services else {})
 
     summary = f"Forget {old} at {old.at}"
     line = f"forget {old.name}" + (f" and the records of {', '.join(services)} on it" if services else "")
@@ -168,7 +168,7 @@ async def check_references(home: Homelab, host: Host) -> None:
     await jumps(home.hosts, host)
 
 
-def _verified(host: Host) -> str:
+def _login_state(host: Host) -> str:
     state = "not tried" if host.verified is None else host.verdict
     return state if host.active else "switched off"
 

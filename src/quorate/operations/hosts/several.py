@@ -12,7 +12,7 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Login, Machine, is_node
 from quorate.homelab.selection import AT_ONCE, HOST_SECONDS, SECONDS, Selection, ask_each, select
 from quorate.operations.machine import machine_label
-from quorate.operations.plan import Action, Call, Failure, Performed, Plan, StepContext
+from quorate.operations.plan import Action, ActionResult, Call, Failure, Plan, StepContext
 from quorate.operations.registry import Risk, Table, page
 from quorate.problems import Conflict, HostNotFound, Problem
 from quorate.pve.tasks import Report
@@ -207,8 +207,8 @@ def _steps(label: str, plan: Plan) -> list[Call | Action]:
     return steps
 
 
-def _then(step: Action, after: Callable[[], Awaitable[Mapping[str, Any]]]) -> Callable[..., Awaitable[Performed]]:
-    async def perform(context: StepContext) -> Performed:
+def _then(step: Action, after: Callable[[], Awaitable[Mapping[str, Any]]]) -> Callable[..., Awaitable[ActionResult]]:
+    async def perform(context: StepContext) -> ActionResult:
         performed = await step.perform(context)
         return performed if performed.running else replace(performed, facts={**performed.facts, **await after()})
 

@@ -17,7 +17,7 @@ from quorate.operations.guests.power import power_call
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import plan_each
 from quorate.operations.machine import command_target, machine_action, machine_label
-from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, guest_call
+from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, guest_call
 from quorate.operations.registry import Owner, Risk, operation
 from quorate.operations.snapshots import creation, name_from_time, snapshot_rollback
 from quorate.operations.units import shortlist
@@ -154,7 +154,7 @@ class _Upgrade:
         packages = f" ({', '.join(self.before.lines[:NAMES_SHOWN])})" if self.before.lines else ""
         return f"{first}{self.command.described}{packages}"
 
-    async def perform(self, context: StepContext) -> Performed:
+    async def perform(self, context: StepContext) -> ActionResult:
         clock = self.home.clock
         end = clock.monotonic() + context.wait
         taken = {}
@@ -172,7 +172,7 @@ class _Upgrade:
         now = await pending_facts(self.machine.transport, machine_label(self.machine), seconds=SECONDS)
         restart = now.restart if now else ""
         changed = [one for one in self.before.packages if one not in after.packages]
-        return Performed(
+        return ActionResult(
             {
                 "upgraded": len(changed),
                 "left": len(after.packages),
@@ -182,14 +182,14 @@ class _Upgrade:
             next_step=Advice("It has to be restarted", HOST_REBOOT(host=self.machine.name)) if restart else None,
         )
 
-    def _later(self, performed: Performed) -> Advice:
+    def _later(self, performed: ActionResult) -> Advice:
         job = HOST_JOB(action="poll", job=performed.facts["job"], seconds=30)
         if self.safeguard is None:
             return Advice("It continues on the host; see how it ends", job)
         back = SNAPSHOT_ROLLBACK(**self.safeguard.arguments)
         return Advice("It continues on the host; see how it ends, and roll the guest back if it fails", job, back)
 
-    async def _failure(self, context: StepContext, performed: Performed, taken: dict[str, Any]) -> Problem:
+    async def _failure(self, context: StepContext, performed: ActionResult, taken: dict[str, Any]) -> Problem:
         said = str(performed.facts.get("stderr") or performed.facts.get("stdout") or "")
         facts: dict[str, Any] = {**taken, "log": said.splitlines()[-LOG_LINES:]}
         what = f"The upgrade of {machine_label(self.machine)} failed"

@@ -21,10 +21,10 @@ from quorate.operations.images.local_files import (
     present,
     stored_name,
 )
-from quorate.operations.images.templates import offered
+from quorate.operations.images.templates import read_appliances
 from quorate.operations.placement import pick_node
 from quorate.operations.plan import Call, Plan, Target
-from quorate.operations.provision.container_templates import Template, appliance_named
+from quorate.operations.provision.container_templates import Template, find_appliance
 from quorate.operations.registry import Risk, operation
 from quorate.operations.units import size
 from quorate.problems import BadArgument, NotFound, PermissionMissing, Problem
@@ -82,7 +82,7 @@ async def _from_url(
     expected = parse_checksum(checksum) if checksum else None
     found = await _metadata(pve, await pick_node(pve, node), url, verify)
     given = stored_name(filename or found.get("filename") or unquote(urlsplit(url).path))
-    name, compression = (given, None) if filename else _uncompressed(given, content)
+    name, compression = (given, None) if filename else _strip_compression(given, content)
     kind = content_for(name, content)
     length = int(found.get("size") or 0)
     place = await place_for(pve, kind, storage=storage, node=node, room=length)
@@ -133,7 +133,7 @@ async def _metadata(pve: Cluster, node: str, url: str, verify: bool) -> dict[str
     return dict(answer or {})
 
 
-def _uncompressed(name: str, content: str | None) -> tuple[str, str | None]:
+def _strip_compression(name: str, content: str | None) -> tuple[str, str | None]:
     """PVE unpacks compressed ISO images, and these only."""
     for ending, compression in _COMPRESSIONS.items():
         inner = name[: -len(ending)]
@@ -147,7 +147,7 @@ def _uncompressed(name: str, content: str | None) -> tuple[str, str | None]:
 
 async def _from_appliances(pve: Cluster, template: str, storage: str | None, node: str | None) -> Plan:
     place = await place_for(pve, "vztmpl", storage=storage, node=node, room=0)
-    name = _find_appliance(template, await offered(pve, place.node))
+    name = _find_appliance(template, await read_appliances(pve, place.node))
     existing = await present(pve, place, "vztmpl", name)
     says = f"Download {place.storage}:vztmpl/{name} on {place.node}"
     facts = {"volume": f"{place.storage}:vztmpl/{name}"}
@@ -158,7 +158,7 @@ async def _from_appliances(pve: Cluster, template: str, storage: str | None, nod
 
 
 def _find_appliance(wanted: str, offers: list[dict[str, Any]]) -> str:
-    name = appliance_named(wanted, offers)
+    name = find_appliance(wanted, offers)
     if name is None:
         names = (str(row["template"]) for row in offers)
         hint = suggest(wanted.rpartition("/")[2], names, see("See what it has", TEMPLATE_LIST), count=3, cutoff=0.4)

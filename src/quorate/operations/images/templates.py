@@ -37,7 +37,7 @@ async def template_list(
         if show != "available"
         else ([], [])
     )
-    offers = await offered(pve, await pick_node(pve, node)) if show != "present" else []
+    offers = await read_appliances(pve, await pick_node(pve, node)) if show != "present" else []
     rows = _rows(volumes, {str(row["template"]): row for row in offers})
     if search:
         rows = [row for row in rows if search.lower() in f"{row[0]} {row[4]}".lower()]
@@ -48,7 +48,7 @@ async def template_list(
     return table
 
 
-async def offered(pve: Cluster, node: str) -> list[dict[str, Any]]:
+async def read_appliances(pve: Cluster, node: str) -> list[dict[str, Any]]:
     return list(await pve.get(f"/nodes/{node}/aplinfo"))
 
 

@@ -80,7 +80,7 @@ async def image_upload(
         raise already_there(
             existing, f"Choose another filename{elsewhere}, or overwrite=true to replace it (which needs access admin)"
         )
-    digest = await asyncio.to_thread(_checked, source, checksum)
+    digest = await asyncio.to_thread(_verify_checksum, source, checksum)
     call = _upload_call(pve, place, kind, name, source, digest, length, replaces=existing is not None)
     return Plan(
         call.says,
@@ -109,7 +109,7 @@ def _source(file: str | None, data: str | None, filename: str | None) -> Path | 
     if (file is None) == (data is None):
         raise BadArgument("One of file and data is needed", next_step="Give file=PATH, or data= with filename=")
     if data is not None:
-        return _decoded(data, filename)
+        return _decode_data(data, filename)
     path = Path(str(file)).expanduser()
     try:
         path = path.resolve(strict=True)
@@ -133,7 +133,7 @@ def _endings() -> str:
     return f"Only these are uploaded: {' '.join(ending for endings in ENDINGS.values() for ending in endings)}"
 
 
-def _decoded(data: str, filename: str | None) -> bytes:
+def _decode_data(data: str, filename: str | None) -> bytes:
     if filename is None:
         raise BadArgument("data needs a filename", next_step="Give it a name, such as tools.iso")
     if len(data) > MOST_DATA * 4 // 3 + 4:
@@ -147,7 +147,7 @@ def _decoded(data: str, filename: str | None) -> bytes:
     return content
 
 
-def _checked(source: Path | bytes, expected: str | None) -> Checksum:
+def _verify_checksum(source: Path | bytes, expected: str | None) -> Checksum:
     wanted = parse_checksum(expected) if expected else None
     try:
         found = checksum_of(source, wanted.algorithm if wanted else "sha256")

@@ -14,7 +14,7 @@ from quorate.homelab.infra.diff import Difference, compare, find_superfluous
 from quorate.homelab.infra.document import MOST_COPIES, Document, Item, read
 from quorate.homelab.infra.plan_store import PlanStore
 from quorate.operations.infra.steps import Steps, gravest
-from quorate.operations.infra.validation import TODO, DocumentText, PlanId, surveyed, the_document
+from quorate.operations.infra.validation import TODO, DocumentText, PlanId, find_differences, the_document
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, operation
 from quorate.problems import BadArgument, Conflict, NotFound
@@ -38,7 +38,7 @@ async def infra_apply(
     """Apply an infrastructure document in dependency order, up to the first step that fails.
     Call again to continue: everything is compared again, and what matches is left alone."""
     wanted = await the_document(home, document, plan)
-    differences, left = await surveyed(home, wanted, prune=prune)
+    differences, left = await find_differences(home, wanted, prune=prune)
     warnings = (f"Left over, because prune is off: {', '.join(left)}",) if left else ()
     return await _plan(home, f"Apply {wanted.name}", wanted, differences, warnings)
 

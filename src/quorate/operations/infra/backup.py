@@ -18,7 +18,7 @@ from quorate.homelab.infra.device_backup import SECTIONS, Section
 from quorate.homelab.machines import Machine, machine, require_seen
 from quorate.operations.infra.devices import DeviceRef, bare, find_device
 from quorate.operations.machine import machine_action
-from quorate.operations.plan import Action, Performed, Plan, StepContext
+from quorate.operations.plan import Action, ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import moment
 from quorate.problems import BadArgument, NotFound, Problem, TaskFailed
@@ -103,21 +103,21 @@ def backup_steps(
     reading = _Reading(home, places, scope, name, data)
 
     def taking_from(ref: str, place: Machine) -> Action:
-        async def perform(_: StepContext) -> Performed:
+        async def perform(_: StepContext) -> ActionResult:
             try:
                 found = await reading.of(ref)
             except Problem as problem:
-                return Performed({"not_backed_up": str(problem)})
+                return ActionResult({"not_backed_up": str(problem)})
             cannot = {"cannot": found.cannot} if found.cannot else {}
-            return Performed({"pieces": len(found.pieces), **cannot})
+            return ActionResult({"pieces": len(found.pieces), **cannot})
 
         says = f"Read the configuration of {place}"
         line = f"read {' '.join(scope)}{' and data' if data else ''} of {ref}"
         return machine_action(place, says, line, perform, only_reads=True)
 
-    async def write(_: StepContext) -> Performed:
+    async def write(_: StepContext) -> ActionResult:
         done = await (await reading.begun()).finish()
-        return Performed(done, next_step=Advice("Go back to it", INFRA_ROLLBACK(backup=done["backup"])))
+        return ActionResult(done, next_step=Advice("Go back to it", INFRA_ROLLBACK(backup=done["backup"])))
 
     archive = home.settings.work / backups.FOLDER
     last = Action("Write the archive", f"write {archive}/{name or 'backup'}-….tar", write)
@@ -196,7 +196,7 @@ async def infra_rollback(
     unchanged = () if steps else (f"Everything already matches {backup}",)
 
     async def proof() -> dict[str, Any]:
-        return await _proved(home, places, sections)
+        return await _verify_rollback(home, places, sections)
 
     return Plan(
         f"Roll back to {backup}",
@@ -230,14 +230,14 @@ def _in_order(then: DeviceBackup, now: device_backup.Look, sections: list[str]) 
 
 
 def _step(home: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece) -> Action:
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         try:
             more = await _do(home, reader, place, verb, piece, context.report)
         except Problem as problem:
             again = "The steps before it are done; call again to continue from here"
             problem.advice = append_advice(problem.advice, again, INFRA_ROLLBACK)
             raise
-        return Performed({"more_than_then": more[:SHOWN]} if more else {})
+        return ActionResult({"more_than_then": more[:SHOWN]} if more else {})
 
     line = device_backup.described(verb, piece)
     return machine_action(place, f"{verb.capitalize()} {piece.name} on {place}", line, perform, writes=True)
@@ -281,7 +281,9 @@ def _remarks(reader: Reader, then: DeviceBackup, now: device_backup.Look, sectio
     return remarks
 
 
-async def _proved(home: Homelab, places: list[tuple[DeviceBackup, Machine]], sections: list[str]) -> dict[str, Any]:
+async def _verify_rollback(
+    home: Homelab, places: list[tuple[DeviceBackup, Machine]], sections: list[str]
+) -> dict[str, Any]:
     """Read everything again. Any difference makes the rollback a failure, whatever the steps reported."""
     wrong, compared = [], 0
     for then, place in places:

@@ -18,9 +18,9 @@ from quorate.operations.hosts.parameters import HostRef
 from quorate.operations.hosts.registry import host_remove
 from quorate.operations.infra.devices import DeviceRef, bare, find_device
 from quorate.operations.machine import machine_action
-from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
+from quorate.operations.plan import Action, ActionResult, Plan, StepContext, Target
 from quorate.operations.registry import Risk, operation
-from quorate.operations.workloads.queries import described
+from quorate.operations.workloads.queries import describe_workload
 from quorate.problems import BadArgument, Conflict, NotConfigured, Problem
 
 
@@ -109,17 +109,17 @@ def _moving(place: Machine, other: Machine, move: Move, *, data: bool) -> tuple[
     """A step on each of the two machines, so that the rules of both count."""
     name, image = move.workload.name, move.spec.image
 
-    async def make_ready(context: StepContext) -> Performed:
-        return Performed({"image": await move.make_ready(context.report)})
+    async def make_ready(context: StepContext) -> ActionResult:
+        return ActionResult({"image": await move.make_ready(context.report)})
 
-    async def carry(context: StepContext) -> Performed:
+    async def carry(context: StepContext) -> ActionResult:
         try:
             done = await move.carry(context.report, data=data)
         except Problem as problem:
             again = "What was moved before it stays moved; call again to continue from here"
             problem.next_step = f"{problem.next_step or ''} {again}".strip()
             raise
-        return Performed({"workload": described(done.workload)})
+        return ActionResult({"workload": describe_workload(done.workload)})
 
     says = f"Move {move.workload} from {place} to {other}" + (" with its volumes" if data and move.volumes else "")
     line = f"move {move.source.name} {name} {image} to {other}" + (" with volumes" if data else "")
@@ -130,7 +130,7 @@ def _moving(place: Machine, other: Machine, move: Move, *, data: bool) -> tuple[
 
 
 def _forgetting(home: Homelab, ref: str, place: Machine, known: Device | None, *, forced: bool) -> Action:
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         done: dict[str, str] = {}
         if await home.hosts.find(ref):
             if forced:
@@ -143,6 +143,6 @@ def _forgetting(home: Homelab, ref: str, place: Machine, known: Device | None, *
         if known is not None:
             await Devices(home.store).mark_absent([known.id], home.clock.time(), "retired")
             done["device"] = f"{known} is marked as retired"
-        return Performed(done)
+        return ActionResult(done)
 
     return Action(f"Forget {place}", f"forget {ref} and mark it as retired", perform, Target("host", place.name))

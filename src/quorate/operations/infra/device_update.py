@@ -21,11 +21,11 @@ from quorate.operations.infra.backup import backup_steps
 from quorate.operations.infra.devices import DeviceRef, find_device, unit_step
 from quorate.operations.machine import machine_action
 from quorate.operations.machine_services import require_service_allowed
-from quorate.operations.plan import Action, Call, Perform, Performed, Plan, StepContext, Target
+from quorate.operations.plan import Action, ActionResult, Call, Perform, Plan, StepContext, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.units import parse_size
 from quorate.operations.workloads.lifecycle import workload_power
-from quorate.operations.workloads.queries import described
+from quorate.operations.workloads.queries import describe_workload
 from quorate.problems import Conflict, NotConfigured
 
 
@@ -79,25 +79,25 @@ async def _workloads(home: Homelab, ref: str, place: Machine, wanted: asked.Chan
     steps: list[Call | Action] = []
     for name, change in wanted.workloads.items():
         if isinstance(change, asked.WorkloadChange):
-            steps.append(await _replaced(home, place, name, change))
+            steps.append(await _replacement_step(home, place, name, change))
         else:
             steps += (await workload_power(home, ref, name, change)).calls
     return steps
 
 
-async def _replaced(home: Homelab, place: Machine, name: str, change: asked.WorkloadChange) -> Action:
+async def _replacement_step(home: Homelab, place: Machine, name: str, change: asked.WorkloadChange) -> Action:
     engine, old = await with_workload(place, home.clock, name, None)
     if change.image is not None:
         request.image(change.image)
     memory = parse_size(change.memory, unit="M") if change.memory else None
     spec = asked.changed_spec(await engine.spec_of(name), change, memory)
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         now = await engine.find(name)
         if now is None or now.id != old.id:
             raise Conflict(f"{name} has changed since it was planned", next_step="Nothing was done; look at it again")
         done = await engine.deploy(spec, context.report, replace=True)
-        return Performed({"workload": described(done.workload)})
+        return ActionResult({"workload": describe_workload(done.workload)})
 
     named = {**msgspec.to_builtins(change), **({"env": sorted(change.env)} if change.env else {})}  # values are secrets
     settings = " ".join(f"{key}={value}" for key, value in named.items())
@@ -110,9 +110,11 @@ def _service(home: Homelab, place: Machine, given: str, action: asked.ServiceAct
     name = names.service(given, place.transport.system)
     require_service_allowed(home.command_rules, place.transport, name, action)
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         before, after = await services.control(AsRoot(place), home.clock, name, action, wait=context.wait)
-        return Performed({"before": before.summary, "now": after.summary, "enabled": after.enabled}, running=after.busy)
+        return ActionResult(
+            {"before": before.summary, "now": after.summary, "enabled": after.enabled}, running=after.busy
+        )
 
     return machine_action(place, f"{action.capitalize()} {name} on {place}", f"{action} {name}", perform)
 
@@ -145,9 +147,9 @@ def _of_system(place: Machine, wanted: asked.Changes) -> list[Action]:
 
 
 def _by(work: Callable[[], Awaitable[None]]) -> Perform:
-    async def perform(_: StepContext) -> Performed:
+    async def perform(_: StepContext) -> ActionResult:
         await work()
-        return Performed()
+        return ActionResult()
 
     return perform
 
@@ -164,8 +166,8 @@ async def _resources(place: Machine, wanted: asked.ResourceChange) -> Action:
     given = msgspec.to_builtins(wanted)
     plan = await guest_configure(cluster, guest.vmid, **given)
 
-    async def perform(context: StepContext) -> Performed:
-        return Performed(await context.carry_out(cluster, plan, context.wait, context.report))
+    async def perform(context: StepContext) -> ActionResult:
+        return ActionResult(await context.carry_out(cluster, plan, context.wait, context.report))
 
     settings = " ".join(f"{name}={value}" for name, value in given.items())
     target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)

@@ -14,7 +14,7 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra import units
 from quorate.homelab.machines import Machine, machine
 from quorate.operations.machine import machine_action
-from quorate.operations.plan import Action, Performed, StepContext
+from quorate.operations.plan import Action, ActionResult, StepContext
 from quorate.problems import NotFound
 
 DeviceRef = Annotated[int | str, Meta(description="Id of network_map, or as host_exec names it")]
@@ -57,8 +57,8 @@ def is_named(home: Homelab, name: str) -> bool:
 def unit_step(home: Homelab, place: Machine, name: str, text: str) -> Action:
     content, named = units.checked(name, text), is_named(home, name)
 
-    async def perform(context: StepContext) -> Performed:
-        return Performed(await units.put(place, home.clock, name, content, wait=context.wait))
+    async def perform(context: StepContext) -> ActionResult:
+        return ActionResult(await units.put(place, home.clock, name, content, wait=context.wait))
 
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     line = f"write {units.file_of(name)} (sha256 {digest}), enable and restart it"
@@ -67,8 +67,8 @@ def unit_step(home: Homelab, place: Machine, name: str, text: str) -> Action:
 
 
 def unit_removal(home: Homelab, place: Machine, name: str) -> Action:
-    async def perform(context: StepContext) -> Performed:
-        return Performed(await units.drop(place, home.clock, name, wait=context.wait))
+    async def perform(context: StepContext) -> ActionResult:
+        return ActionResult(await units.drop(place, home.clock, name, wait=context.wait))
 
     line = f"stop and disable {name}, remove {units.file_of(name)}"
     return machine_action(place, f"Remove the unit {name} from {place}", line, perform, writes=True)

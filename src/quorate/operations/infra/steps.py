@@ -26,10 +26,10 @@ from quorate.homelab.secret_scope import new_pairs, question_about, secrets_in
 from quorate.homelab.services.installations import Ledger, place_of
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.model import Spec
-from quorate.operations.argument_checks import fitted
+from quorate.operations.argument_checks import convert_arguments
 from quorate.operations.infra.devices import is_named, unit_removal, unit_step
 from quorate.operations.machine import machine_needs, machine_risk, machine_target
-from quorate.operations.plan import Action, Call, Perform, Performed, Plan, StepContext, Target
+from quorate.operations.plan import Action, ActionResult, Call, Perform, Plan, StepContext, Target
 from quorate.operations.registry import Risk
 from quorate.problems import Conflict, Problem
 from quorate.pve.cluster import Cluster
@@ -71,7 +71,7 @@ class Steps:
         because = await self._sends_secrets(one, becomes)
         risk = Risk.DESTROY if because else risk
         return Action(
-            one.says, line, self._recorded(one, perform), target, needs, where, risk, because,
+            one.says, line, self._with_record(one, perform), target, needs, where, risk, because,
             opens=not named, becomes=becomes,
         )  # fmt: skip
 
@@ -95,7 +95,7 @@ class Steps:
         spec = Spec(one.name, wanted.image, mounts=mounts, env=dict(wanted.env), command=tuple(wanted.command))
         return require_workload_allowed(self._home.command_rules, spec)
 
-    async def rehearsed(self, one: Difference) -> tuple[str, ...]:
+    async def rehearse(self, one: Difference) -> tuple[str, ...]:
         """Plan it with its own tool, which raises any objection; returns the warnings of that plan."""
         if one.item.kind != "guest":
             return tuple(map(str, (await self._plan_of(one)).warnings))
@@ -122,11 +122,11 @@ class Steps:
         else:
             found = await place_in(home, self._document, one.item)
             if found is None:
-                return self._promised(self._document.items[one.item.place])
+                return self._future_reach(self._document.items[one.item.place])
             place = found
         return machine_target(place), machine_needs(place, writes=True), place.where, None, machine_risk(place)
 
-    def _promised(self, maker: Item) -> Reach:
+    def _future_reach(self, maker: Item) -> Reach:
         """A machine that the document makes: judged by what it will be, and by the step that makes it."""
         if isinstance(maker.wanted, WantedHost):
             return Target("host", maker.name), (), None, maker.wanted.host(maker.name), None
@@ -145,17 +145,17 @@ class Steps:
 
     # -- doing it --------------------------------------------------------------------------------------------------
 
-    def _recorded(self, one: Difference, perform: Perform) -> Perform:
+    def _with_record(self, one: Difference, perform: Perform) -> Perform:
         """Recorded before and after, so that an interrupted step is known."""
         step = one.says
 
-        async def performed(context: StepContext) -> Performed:
+        async def perform_and_record(context: StepContext) -> ActionResult:
             made = self._record_of(one)
             await self._kept.begin(self._document, self._run, step, made if one.act == "create" else None)
             try:
                 done = await perform(context)
             except Problem as problem:
-                await self._kept.fail(self._document, step, self._cleared(problem.what))
+                await self._kept.fail(self._document, step, self._redact(problem.what))
                 onwards = "What was done before it stays; apply again to continue from here"
                 problem.advice = append_advice(problem.advice, onwards, INFRA_APPLY(plan=self._document.id))
                 raise
@@ -165,11 +165,11 @@ class Steps:
             if done.running:
                 await self._kept.fail(self._document, step, "It continues in the background.", "going on")
                 again = append_advice(done.next_step, "Then apply the rest", INFRA_APPLY(plan=self._document.id))
-                return Performed(done.facts, running=True, next_step=again)
+                return ActionResult(done.facts, running=True, next_step=again)
             await self._kept.end(self._document, step, made=made, gone=one.act == "remove")
             return done
 
-        return performed
+        return perform_and_record
 
     def _record_of(self, one: Difference) -> Made:
         """What the step creates; a guest is also identified by its vmid, because names are reused."""
@@ -177,19 +177,19 @@ class Steps:
         numbers = set(plan.claimed_vmids) if plan else set()
         return msgspec.structs.replace(one.record, vmid=min(numbers, default=0))
 
-    def _cleared(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         for secret in self._home.secrets():
             if len(secret) >= SHORTEST_HIDDEN:
                 text = text.replace(secret, HIDDEN)
         return without_secrets(text)
 
     def _making(self, one: Difference, target: Target | None, where: Cluster | None) -> Perform:
-        async def perform(context: StepContext) -> Performed:
+        async def perform(context: StepContext) -> ActionResult:
             if one.item.place:
                 await self._require_judged(one.item, target, where)
             now = await difference(self._home, self._document, one.item, one.name, one.number)
             if now.act == "none":
-                return Performed({"note": "It already has these settings"})
+                return ActionResult({"note": "It already has these settings"})
             if now.act != one.act:
                 raise Conflict(
                     f"{one.item.kind} {one.name} has changed since it was planned",
@@ -214,16 +214,16 @@ class Steps:
             )
 
     def _removing(self, one: Difference) -> Perform:
-        async def perform(context: StepContext) -> Performed:
+        async def perform(context: StepContext) -> ActionResult:
             if one.item.kind == "guest":
                 return await self._carried_out(one, context)
             return await performed_of(await removal(self._home, one), context)
 
         return perform
 
-    async def _carried_out(self, one: Difference, context: StepContext) -> Performed:
+    async def _carried_out(self, one: Difference, context: StepContext) -> ActionResult:
         cluster = cluster_named(self._home, one.place)
-        return Performed(await context.carry_out(cluster, self._guest_plans[one.name], context.wait, context.report))
+        return ActionResult(await context.carry_out(cluster, self._guest_plans[one.name], context.wait, context.report))
 
     async def _plan_of(self, now: Difference) -> Plan:
         wanted: Any = now.item.wanted
@@ -301,16 +301,16 @@ async def new_guest(cluster: Cluster, name: str, wanted: WantedGuest) -> Plan:
         from quorate.operations.provision.guest_clone import guest_clone
 
         given = {"guest": wanted.clone, "name": name, "start": wanted.running, **wanted.settings}
-        return await guest_clone(cluster, **fitted("guest_clone", given, f"settings of {name}"))
+        return await guest_clone(cluster, **convert_arguments("guest_clone", given, f"settings of {name}"))
     if wanted.type == "vm":
         from quorate.operations.provision.vm_create import vm_create
 
         given = {"name": name, "start": wanted.running, **size, **wanted.settings}
-        return await vm_create(cluster, **fitted("vm_create", given, f"settings of {name}"))
+        return await vm_create(cluster, **convert_arguments("vm_create", given, f"settings of {name}"))
     from quorate.operations.provision.container_create import container_create
 
     given = {"template": wanted.template, "name": name, "start": wanted.running, **size, **wanted.settings}
-    return await container_create(cluster, **fitted("container_create", given, f"settings of {name}"))
+    return await container_create(cluster, **convert_arguments("container_create", given, f"settings of {name}"))
 
 
 async def removal(home: Homelab, one: Difference) -> Plan:
@@ -331,7 +331,7 @@ async def removal(home: Homelab, one: Difference) -> Plan:
     return await host_remove(home, one.name)
 
 
-async def performed_of(plan: Plan, context: StepContext) -> Performed:
+async def performed_of(plan: Plan, context: StepContext) -> ActionResult:
     """A plan of actions alone, done as one step."""
     facts: dict[str, Any] = {}
     for action in plan.calls:
@@ -339,5 +339,5 @@ async def performed_of(plan: Plan, context: StepContext) -> Performed:
         done = await action.perform(context)
         facts |= done.facts
         if done.running:
-            return Performed(facts, running=True, next_step=done.next_step)
-    return Performed(facts)
+            return ActionResult(facts, running=True, next_step=done.next_step)
+    return ActionResult(facts)

@@ -87,7 +87,7 @@ async def _simulate(
             found.warnings.append(Fault(one.item.path, f"{one.why}, so it can only be checked then"))
             continue
         try:
-            found.warnings += [Fault(one.item.path, said) for said in await steps.rehearsed(one)]
+            found.warnings += [Fault(one.item.path, said) for said in await steps.rehearse(one)]
         except Problem as problem:
             found.errors.append(Fault(one.item.path, str(problem)))
 
@@ -104,7 +104,7 @@ async def infra_plan(
 ) -> dict[str, Any]:
     """What an infrastructure document would change, field by field. Returns the plan's id."""
     wanted = await the_document(home, document, plan)
-    differences, left = await surveyed(home, wanted, prune=prune)
+    differences, left = await find_differences(home, wanted, prune=prune)
     kept = PlanStore(home.store)
     counts = {act: count for act in (*TODO, "none", "going on", "unknown")
               if (count := sum(one.act == act for one in differences))}  # fmt: skip
@@ -122,7 +122,7 @@ async def infra_plan(
     }
 
 
-async def surveyed(home: Homelab, document: Document, *, prune: bool) -> tuple[list[Difference], list[str]]:
+async def find_differences(home: Homelab, document: Document, *, prune: bool) -> tuple[list[Difference], list[str]]:
     """All differences, with what is to be removed if requested, or what is left over otherwise."""
     differences = await compare(home, document)
     entry = await PlanStore(home.store).entry(document.name)

@@ -39,7 +39,7 @@ class Inventory:
         safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")
         if not re.match(r"[A-Za-z_]", safe) or safe in ("all", "ungrouped", "localhost", "meta"):
             safe = f"guest-{safe}" if safe else f"guest-{number}"
-        candidates = itertools.chain((safe,), _numbered(f"{safe}-{number}"))
+        candidates = itertools.chain((safe,), _candidate_names(f"{safe}-{number}"))
         return next(one for one in candidates if one not in self.hosts and one not in self.groups)
 
     def _group(self, kind: str, name: str) -> str:
@@ -48,11 +48,13 @@ class Inventory:
         if meant not in self._meant:
             base = f"{kind}_" + re.sub(r"[^A-Za-z0-9_]", "_", name)
             taken = set(self._meant.values())
-            self._meant[meant] = next(one for one in _numbered(base) if one not in taken and one not in self.hosts)
+            self._meant[meant] = next(
+                one for one in _candidate_names(base) if one not in taken and one not in self.hosts
+            )
         return self._meant[meant]
 
 
-def _numbered(base: str) -> Iterator[str]:
+def _candidate_names(base: str) -> Iterator[str]:
     yield base
     yield from (f"{base}_{number}" for number in itertools.count(2))
 

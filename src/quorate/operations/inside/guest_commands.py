@@ -88,7 +88,7 @@ async def guest_job(
     jobs = JobRegistry(pve, pve.attachment(JobBook), owner)
 
     async def is_visible(known: BackgroundJob) -> bool:
-        return await _hidden(pve, known) is None
+        return await _visibility_problem(pve, known) is None
 
     find = partial(_find, pve, jobs, max_output)
     return await JobTool(jobs, "guest", find, is_visible).answer(action, job, seconds)
@@ -100,7 +100,7 @@ async def guest_job(
 async def _find(pve: Cluster, jobs: JobRegistry, keep: int, handle: str) -> FoundJob:
     known = await jobs.find(handle)
     if known is not None and known.job is not None:
-        if problem := await _hidden(pve, known):
+        if problem := await _visibility_problem(pve, known):
             raise problem
         return FoundJob(handle, "guest", known.job, known)
     if known is not None and known.record.transport_name != "agent":
@@ -119,7 +119,7 @@ async def _find(pve: Cluster, jobs: JobRegistry, keep: int, handle: str) -> Foun
     return FoundJob(handle, "guest", job, known, guest)
 
 
-async def _hidden(pve: Cluster, known: BackgroundJob) -> Problem | None:
+async def _visibility_problem(pve: Cluster, known: BackgroundJob) -> Problem | None:
     """Why the caller may not see the guest that it runs in. One that is gone hides nothing."""
     try:
         await pve.guest(int(known.record.target_id))

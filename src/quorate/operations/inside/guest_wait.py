@@ -43,7 +43,7 @@ async def guest_wait(
     begun, pause, why = pve.clock.monotonic(), _FIRST_PAUSE, ""
     while True:
         try:
-            facts = await _reached(pve, found, until)
+            facts = await _probe(pve, found, until)
         except _PASSING as problem:
             facts, why = None, str(problem)
         spent = pve.clock.monotonic() - begun
@@ -57,7 +57,7 @@ async def guest_wait(
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
-async def _reached(pve: Cluster, guest: Guest, until: Until) -> dict[str, Any] | None:
+async def _probe(pve: Cluster, guest: Guest, until: Until) -> dict[str, Any] | None:
     """The facts that show it; None if it is not reached yet."""
     if until == "agent":
         answer = await guest.get("agent/get-host-name")

@@ -47,7 +47,7 @@ async def inventory_export(
     """Ansible inventory of running guests that have an address."""
     user = None if user is None else names.user(user)
     key_file = None if key_file is None else refuse_templates("key_file", key_file)
-    chosen = await _chosen(pve, guest, Filter(node, type, None, None, tag, pool, template=False))
+    chosen = await _select_guests(pve, guest, Filter(node, type, None, None, tag, pool, template=False))
     found = await gather_bounded(ASKED_AT_ONCE, [_asking(pve, one, interface) for one in chosen])
     inventory, left_out = Inventory(), {}
     for host in sorted(found, key=lambda host: host.guest.vmid):
@@ -73,7 +73,7 @@ class _Host:
     why: str = ""
 
 
-async def _chosen(pve: Cluster, guest: GuestRefs | None, fits: Filter) -> list[Guest]:
+async def _select_guests(pve: Cluster, guest: GuestRefs | None, fits: Filter) -> list[Guest]:
     if guest is not None:
         found = await pve.guests(guest if isinstance(guest, list) else [guest])
         return [one for one in found if replace(fits, template=None).fits(one.row)]
@@ -151,10 +151,10 @@ def _variables(pve: Cluster, host: _Host, user: str | None, key_file: str | None
         "proxmox_vmid": host.guest.vmid,
         "proxmox_node": host.guest.row.node,
     }
-    return {name: _checked(name, value) for name, value in given.items() if value != ""}
+    return {name: _check_value(name, value) for name, value in given.items() if value != ""}
 
 
-def _checked(name: str, value: Value) -> Value:
+def _check_value(name: str, value: Value) -> Value:
     return refuse_templates(name, value) if isinstance(value, str) else value
 
 

@@ -14,7 +14,7 @@ from quorate.homelab.devices.survey import Look, look_at_all
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.selection import expand_all
 from quorate.operations.hosts.parameters import HostRefs
-from quorate.operations.map.network_scan import Seconds, Targets, scanned
+from quorate.operations.map.network_scan import Seconds, Targets, scan_and_record
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.problems import BadArgument, Problem
 from quorate.pve.inventory import Resource
@@ -50,11 +50,11 @@ async def network_discover(
         raise BadArgument(
             "hosts and labels cannot be combined", next_step="Give the names, or what they have in common"
         )
-    refs = (await expand_all(home, hosts))[0] if hosts else await _registered(home, labels or [])
+    refs = (await expand_all(home, hosts))[0] if hosts else await _hosts_with_labels(home, labels or [])
     if not hosts and not labels:
         refs += [ref for ref, row in rows.items() if row.status in ("running", "online") and not row.template]
     if scan:
-        done, _, _ = await scanned(home, scan, None, seconds=seconds * SCAN_SHARE, report=report)
+        done, _, _ = await scan_and_record(home, scan, None, seconds=seconds * SCAN_SHARE, report=report)
         known = {host.address for host in await home.hosts.all()}
         refs += [
             str(one.address) for one in done.seen.values() if SSH_PORT in one.open and str(one.address) not in known
@@ -66,7 +66,7 @@ async def network_discover(
     left = max(1.0, seconds - (asyncio.get_running_loop().time() - begun))
     looks = await look_at_all(home, refs, at_once=concurrency, seconds=left, report=report)
     kept = Devices(home.store)
-    found = await _recorded(kept, home.clock.time(), looks, rows)
+    found = await _record_looks(kept, home.clock.time(), looks, rows)
     table = page(
         ("host", "device", "name", "address", "system", "changed", "why_not"),
         [_row(look, found.get(look.ref), kept.changed) for look in sorted(looks, key=lambda one: bool(one.why))],
@@ -81,7 +81,7 @@ async def network_discover(
     return table
 
 
-async def _registered(home: Homelab, labels: list[str]) -> list[str]:
+async def _hosts_with_labels(home: Homelab, labels: list[str]) -> list[str]:
     return [one.name for one in await home.hosts.all() if one.active and set(labels) <= set(one.labels)]
 
 
@@ -97,7 +97,7 @@ async def _cluster_rows(home: Homelab) -> dict[str, Resource]:
     return found
 
 
-async def _recorded(kept: Devices, now: float, looks: list[Look], rows: dict[str, Resource]) -> dict[str, Device]:
+async def _record_looks(kept: Devices, now: float, looks: list[Look], rows: dict[str, Resource]) -> dict[str, Device]:
     """Store what was seen, and what is offline or stopped."""
     seen = [look for look in looks if look.seen is not None]
     devices = await kept.record_sightings([look.seen for look in seen if look.seen is not None], now)

@@ -17,7 +17,7 @@ from quorate.homelab.devices.store import Devices, find_device
 from quorate.homelab.devices.visibility import visible_devices
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.map_drawing import Picture
-from quorate.operations.registry import Illustrated, Risk, Table, operation, page
+from quorate.operations.registry import IllustratedFacts, Risk, Table, operation, page
 from quorate.operations.units import When, moment, parse_moment, size
 from quorate.problems import BadArgument, NotConfigured, NotFound
 
@@ -34,11 +34,11 @@ async def network_map(
     segment: Annotated[str, Meta(description="Only this one, such as 192.168.1.0/24")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=1000)] = 200,
     offset: Annotated[int, Meta(ge=0)] = 0,
-) -> Table | dict[str, Any] | Illustrated:
+) -> Table | dict[str, Any] | IllustratedFacts:
     """The map of the homelab: segments, hosts, hypervisors with their guests, from discovery, scans and clusters."""
     map_ = (await visible_devices(home)).map()
     if segment is not None:
-        map_ = _narrowed(map_, segment)
+        map_ = _narrow_to_segment(map_, segment)
     if format == "data":
         return _table(map_, limit, offset)
     count = sum(1 for _ in map_.everything())
@@ -56,7 +56,7 @@ async def network_map(
     if format == "svg":
         return {**facts, "svg": map_drawing.svg(drawn)}
     png = await asyncio.to_thread(_png)
-    return Illustrated(facts, (await asyncio.to_thread(png, drawn),))
+    return IllustratedFacts(facts, (await asyncio.to_thread(png, drawn),))
 
 
 def _png() -> Callable[[Picture], bytes]:
@@ -71,7 +71,7 @@ def _png() -> Callable[[Picture], bytes]:
     return png
 
 
-def _narrowed(map_: Sitemap, segment: str) -> Sitemap:
+def _narrow_to_segment(map_: Sitemap, segment: str) -> Sitemap:
     try:
         wanted = ipaddress.ip_network(segment.strip(), strict=False)
     except ValueError:

@@ -43,7 +43,9 @@ async def network_scan(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Scan a network for devices: open TCP ports, MAC addresses, names. Results are added to the map."""
-    done, devices, gone = await scanned(home, targets, ports, rate=rate, engine=engine, seconds=seconds, report=report)
+    done, devices, gone = await scan_and_record(
+        home, targets, ports, rate=rate, engine=engine, seconds=seconds, report=report
+    )
     hosts = {host.address: str(host) for host in await home.hosts.all()}
     rows = [
         [str(one.address), device.id, str(device), one.mac, ", ".join(map(str, sorted(one.open))),
@@ -51,11 +53,11 @@ async def network_scan(
         for one, device in zip(done.seen.values(), devices, strict=True)
     ]  # fmt: skip
     table = page(("address", "device", "name", "mac", "open_ports", "known_as"), rows, limit=limit, offset=offset)
-    table.facts = {"engine": done.engine, "answered": len(rows), **_gone(gone), **_rest(done)}
+    table.facts = {"engine": done.engine, "answered": len(rows), **_gone_facts(gone), **_rest(done)}
     return table
 
 
-async def scanned(
+async def scan_and_record(
     home: Homelab,
     wanted: list[str],
     ports: list[int | str] | None,
@@ -96,7 +98,7 @@ def _load_devices(device: Device) -> str:
     return "" if device.kind == "device" else f"{device.kind} {device.refs[0] if device.refs else device}"
 
 
-def _gone(gone: list[Device]) -> dict[str, Any]:
+def _gone_facts(gone: list[Device]) -> dict[str, Any]:
     return {"gone": shortlist(gone, 20)} if gone else {}
 
 

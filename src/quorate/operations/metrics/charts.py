@@ -13,7 +13,7 @@ from quorate.hints import METRICS_GET, Advice
 from quorate.operations.metrics import series, time_zones
 from quorate.operations.metrics.series import MEASURES, Series, Unit
 from quorate.operations.metrics.subjects import Subject
-from quorate.operations.registry import Illustrated
+from quorate.operations.registry import IllustratedFacts
 from quorate.problems import BadArgument, NotConfigured
 
 
@@ -72,9 +72,9 @@ _SPANS = {
 }
 
 
-async def illustrated(
+async def draw_charts(
     found: list[Series], timeframe: str, cf: str, show: list[str], timezone: str | None, *, svg: bool = False
-) -> Illustrated | dict[str, Any]:
+) -> IllustratedFacts | dict[str, Any]:
     """All of the series in one picture, a panel for each measure or field; as SVG, its text is among the facts."""
     where = time_zones.zone(timezone)
     draw = await asyncio.to_thread(_drawing)
@@ -103,7 +103,7 @@ async def illustrated(
     )
     facts = _facts(chart, subjects, [name for name in wanted if name not in panels])
     drawn = await asyncio.to_thread(draw, chart, svg=svg)
-    return {**facts, "svg": drawn.decode()} if svg else Illustrated(facts, (drawn,))
+    return {**facts, "svg": drawn.decode()} if svg else IllustratedFacts(facts, (drawn,))
 
 
 def _span(found: list[Series]) -> tuple[float, float]:
@@ -157,8 +157,8 @@ def _panel(measure: str, found: list[Series], *, peaks: bool) -> Panel | None:
     paired = measure in _PAIR_NAMES and len(found) <= PAIRS_AT_MOST
     summed = measure in _PAIR_NAMES and not paired
     if summed:
-        found, fields = [_summed(one, measure) for one in found], (measure,)
-    drawn = list(_drawn(found, fields, paired=paired))
+        found, fields = [_sum_directions(one, measure) for one in found], (measure,)
+    drawn = list(_panel_lines(found, fields, paired=paired))
     if not drawn:
         return None
     limit = _limit(measure, found)
@@ -185,7 +185,7 @@ def _panel(measure: str, found: list[Series], *, peaks: bool) -> Panel | None:
     )
 
 
-def _summed(one: Series, measure: str) -> Series:
+def _sum_directions(one: Series, measure: str) -> Series:
     """Both directions as one: a comparison of many would drown in lines otherwise."""
     first, second = MEASURES[measure]
     rows = [
@@ -197,7 +197,9 @@ def _summed(one: Series, measure: str) -> Series:
     return Series(one.subject, rows)
 
 
-def _drawn(found: list[Series], fields: tuple[str, ...], *, paired: bool) -> Iterator[tuple[int, Series, str, bool]]:
+def _panel_lines(
+    found: list[Series], fields: tuple[str, ...], *, paired: bool
+) -> Iterator[tuple[int, Series, str, bool]]:
     """Every line of the panel: the number of its subject, its points, its field, whether it is a pair's second."""
     for index, one in enumerate(found):
         if paired:
@@ -225,7 +227,7 @@ def _short(label: str) -> str:
 
 def _line(name: str, one: Series, field: str, unit: Unit, *, color: int, dashed: bool, peaks: bool) -> Line:
     numbers = series.statistics(one.points(field))
-    rows = series.thinned(one.rows, POINTS_DRAWN, peak=peaks)
+    rows = series.downsample(one.rows, POINTS_DRAWN, peak=peaks)
     return Line(
         label=f"{name}: {unit.of(numbers.mean):g} / {unit.of(numbers.max):g}",
         times=[row["time"] for row in rows],

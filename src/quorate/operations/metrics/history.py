@@ -11,8 +11,8 @@ from quorate.hints import METRICS_TOP, Advice
 from quorate.operations.argument_checks import refuse_combination
 from quorate.operations.metrics import charts, numbers, series
 from quorate.operations.metrics.series import Consolidation, Series, Timeframe
-from quorate.operations.metrics.subjects import chosen, listed
-from quorate.operations.registry import GuestRefs, Illustrated, Risk, Table, operation
+from quorate.operations.metrics.subjects import as_list, find_subjects
+from quorate.operations.registry import GuestRefs, IllustratedFacts, Risk, Table, operation
 from quorate.problems import BadArgument
 from quorate.pve.cluster import Cluster
 from quorate.pve.tasks import gather_bounded
@@ -40,13 +40,13 @@ async def metrics_get(
     cf: Consolidation = "AVERAGE",
     points: Annotated[int, Meta(ge=0, le=300, description="Also this many points")] = 0,
     timezone: Annotated[str, Meta(description="Of a chart: Europe/Berlin")] | None = None,
-) -> Table | Illustrated | dict[str, Any]:
+) -> Table | IllustratedFacts | dict[str, Any]:
     """Load of a guest, node or storage over time: min, mean, p95, max, last and trend per field, or a chart of it."""
     if chart:
         refuse_combination("chart=true", {"points": points or None}, "It is for numbers; leave chart out")
     else:
         refuse_combination("numbers", {"timezone": timezone}, "It is for charts; give chart=true")
-    subjects = await chosen(pve, guest, node, storage)
+    subjects = await find_subjects(pve, guest, node, storage)
     if len(subjects) > (SUBJECTS_AT_MOST if chart else 1):
         raise _too_many(len(subjects), chart=bool(chart))
     span = timeframe or ("day" if chart else "hour")
@@ -54,8 +54,8 @@ async def metrics_get(
         READS_AT_ONCE, [partial(series.read, pve, subject, span, cf) for subject in subjects]
     )
     if chart:
-        return await charts.illustrated(found, span, cf, listed(show), timezone, svg=chart == "svg")
-    return numbers.table(found[0], span, cf, listed(show), points)
+        return await charts.draw_charts(found, span, cf, as_list(show), timezone, svg=chart == "svg")
+    return numbers.table(found[0], span, cf, as_list(show), points)
 
 
 def _too_many(count: int, *, chart: bool) -> BadArgument:

@@ -85,6 +85,6 @@ def _points(found: Series, units: dict[str, Unit], count: int, *, peak: bool) ->
         "columns": columns,
         "rows": [
             [moment(row["time"]), *(unit.of(row[name]) if name in row else None for name, unit in units.items())]
-            for row in series.thinned(rows, count, peak=peak)
+            for row in series.downsample(rows, count, peak=peak)
         ],
     }

@@ -136,7 +136,7 @@ def seconds_until_full(found: Statistics, points: Sequence[tuple[float, float]],
     return max(0.0, whole - found.last) / pace
 
 
-def thinned(rows: Sequence[dict[str, float]], count: int, *, peak: bool) -> list[dict[str, float]]:
+def downsample(rows: Sequence[dict[str, float]], count: int, *, peak: bool) -> list[dict[str, float]]:
     """At most `count` rows: neighbors are merged, by their mean or their peak, at the time of the last of them."""
     width = max(1, math.ceil(len(rows) / count))
     return [_together(rows[start : start + width], peak) for start in range(0, len(rows), width)]

@@ -20,24 +20,24 @@ class Subject:
     path: str
 
 
-async def chosen(
+async def find_subjects(
     pve: Cluster,
     guests: int | str | list[int | str] | None,
     nodes: str | list[str] | None,
     storages: str | list[str] | None,
 ) -> list[Subject]:
     """Each once. Together with storages, nodes select whose storages to show."""
-    found = [await _guest(pve, ref) for ref in listed(guests)]
+    found = [await _guest(pve, ref) for ref in as_list(guests)]
     if storages is None:
-        found += [await _node(pve, name) for name in listed(nodes)]
+        found += [await _node(pve, name) for name in as_list(nodes)]
     else:
-        found += [await _storage(pve, name, node) for name in listed(storages) for node in listed(nodes) or [None]]
+        found += [await _storage(pve, name, node) for name in as_list(storages) for node in as_list(nodes) or [None]]
     if not found:
         raise BadArgument("No guest, node or storage was specified", next_step="Give guest, node or storage")
     return list({(subject.kind, subject.label): subject for subject in found}.values())
 
 
-def listed(given: Any) -> list[Any]:
+def as_list(given: Any) -> list[Any]:
     """One, several or none, as a list."""
     return given if isinstance(given, list) else [] if given is None else [given]
 

@@ -65,11 +65,11 @@ _SHOWN: dict[str, Any] = {
     ],
     "memory": lambda row: [used_of(row.mem, row.maxmem), percent(row.mem / row.maxmem) if row.maxmem else ""],
     # PVE does not know how full the disk of a VM is, only how large it is
-    "disk": lambda row: [used_of(row.disk, row.maxdisk) if row.disk else _size_given(row.maxdisk), row.status],
+    "disk": lambda row: [used_of(row.disk, row.maxdisk) if row.disk else _allocated_size(row.maxdisk), row.status],
 }
 
 
-def _size_given(whole: float) -> str:
+def _allocated_size(whole: float) -> str:
     return Quantity(f"{size(whole)} given", {"total": int(whole)})
 
 

@@ -104,13 +104,13 @@ async def _repositories(pve: Cluster, node: str) -> Table:
         for index, one in enumerate(file.get("repositories", []))
     ]
     remarks = [f"{one.get('path', '')} {one.get('index', '')}: {one['message']}" for one in found.get("infos", [])]
-    standard = {one["handle"]: _configured(one) for one in found.get("standard-repos", [])}
+    standard = {one["handle"]: _repository_state(one) for one in found.get("standard-repos", [])}
     errors = [f"{one.get('path', '')}: {one.get('error', '')}" for one in found.get("errors", [])]
     columns = ("file", "index", "enabled", "uris", "suites", "components")
     return _table(columns, rows, standard=standard, remarks=remarks, errors=errors)
 
 
-def _configured(repository: Mapping[str, Any]) -> str:
+def _repository_state(repository: Mapping[str, Any]) -> str:
     status = repository.get("status")
     return "not configured" if status is None else "enabled" if status else "disabled"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Target
-from quorate.operations.provision.guest_files import Library, listed, matching, several
+from quorate.operations.provision.guest_files import Library, ambiguous_file, list_names, matching
 from quorate.problems import NotFound
 from quorate.pve.cluster import Cluster
 from quorate.suggestions import suggest
@@ -46,7 +46,7 @@ async def find_template(pve: Cluster, library: Library, node: str, wanted: str) 
         newest = _newest(wanted, [file.name for file in found])
         return Template(newest, next(file.volid for file in found if file.name == newest))
     rows: list[dict[str, Any]] = await pve.get(f"/nodes/{node}/aplinfo") or []
-    name = appliance_named(wanted, rows)
+    name = find_appliance(wanted, rows)
     if name is None:
         raise _nowhere(wanted, node, [*(file.name for file in files), *(str(row["template"]) for row in rows)])
     if there := next((file for file in files if file.name == name), None):
@@ -55,7 +55,7 @@ async def find_template(pve: Cluster, library: Library, node: str, wanted: str) 
     return Template(name, f"{storage.storage}:vztmpl/{name}", missing=True)
 
 
-def appliance_named(wanted: str, rows: Iterable[dict[str, Any]]) -> str | None:
+def find_appliance(wanted: str, rows: Iterable[dict[str, Any]]) -> str | None:
     """The appliance that matches a file name, a package or a part of it, in its newest version.
 
     A plain system comes before the many appliances built on it.
@@ -72,7 +72,7 @@ def appliance_named(wanted: str, rows: Iterable[dict[str, Any]]) -> str | None:
 
 def _newest(wanted: str, names: list[str]) -> str:
     if len({name.partition("_")[0] for name in names}) > 1:
-        raise several("template", wanted, names)
+        raise ambiguous_file("template", wanted, names)
     return max(names, key=_version)
 
 
@@ -85,7 +85,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _nowhere(wanted: str, node: str, names: list[str]) -> NotFound:
-    listed_names = f"There is {listed(set(names))}" if names else None
+    listed_names = f"There is {list_names(set(names))}" if names else None
     return NotFound(
         f"There is no container template {wanted!r}",
         why=f"Neither the storages of {node} nor its appliance list have it",

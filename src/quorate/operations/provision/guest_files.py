@@ -76,9 +76,9 @@ class Library:
             files = await self.closer_on(node, content)
             found = matching(files, wanted)
         if not found:
-            raise not_found(word, wanted, node, files)
+            raise missing_file(word, wanted, node, files)
         if len(found) > 1:
-            raise several(word, wanted, [file.name for file in found])
+            raise ambiguous_file(word, wanted, [file.name for file in found])
         return found[0]
 
     async def volume(self, node: str, volid: str) -> File | None:
@@ -110,10 +110,10 @@ def matching(files: Iterable[File], wanted: str) -> list[File]:
     return []
 
 
-def not_found(word: str, wanted: str, node: str, files: Iterable[File]) -> NotFound:
+def missing_file(word: str, wanted: str, node: str, files: Iterable[File]) -> NotFound:
     names = sorted({file.name for file in files})
     otherwise = (
-        Advice(f"There is {listed(names)}")
+        Advice(f"There is {list_names(names)}")
         if names
         else Advice("There is none; download or upload one", IMAGE_DOWNLOAD, IMAGE_UPLOAD)
     )
@@ -121,11 +121,11 @@ def not_found(word: str, wanted: str, node: str, files: Iterable[File]) -> NotFo
     return NotFound(f"The storages of {node} have no {word} {wanted!r}", next_step=hint)
 
 
-def several(word: str, wanted: str, names: Iterable[str]) -> Ambiguous:
+def ambiguous_file(word: str, wanted: str, names: Iterable[str]) -> Ambiguous:
     return Ambiguous(
-        f"Several {word}s match {wanted!r}", why=f"They are {listed(names)}", next_step="Give more of the name"
+        f"Several {word}s match {wanted!r}", why=f"They are {list_names(names)}", next_step="Give more of the name"
     )
 
 
-def listed(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str]) -> str:
     return shortlist(sorted(names), NAMES_SHOWN)

@@ -83,7 +83,7 @@ async def guest_migrate(
         **_migrate_parameters(found, mode, target_storage, with_local_disks=with_local_disks),
     )
     copied = [f"{one}" + (f" {size(one.size)}" if one.size else "") for one in local]
-    linked = _linked(local)
+    linked = _linked_clones(local)
     return Plan(
         says,
         (call,),
@@ -263,7 +263,7 @@ class LocalDisks(Conflict):
 def _refuse_uncopied(guest: Guest, local: list[AttachedVolume], mode: Mode, *, with_local_disks: bool) -> None:
     data = [one for one in local if not one.is_cloudinit]
     if mode == "live" and data and not with_local_disks:
-        kind = Conflict if _linked(local) else LocalDisks  # what a linked clone builds on is not copied
+        kind = Conflict if _linked_clones(local) else LocalDisks  # what a linked clone builds on is not copied
         raise kind(
             f"{guest} runs on local disks of {guest.row.node}: {', '.join(str(one) for one in data)}",
             why=f"{size(sum(one.size for one in data))} would be copied while it runs",
@@ -288,7 +288,7 @@ async def refuse_untransferable(
             )
 
 
-def _linked(local: list[AttachedVolume]) -> list[AttachedVolume]:
+def _linked_clones(local: list[AttachedVolume]) -> list[AttachedVolume]:
     """Linked clones on a local storage: the disk that they build on stays behind."""
     return [one for one in local if _LINKED.search(one.volid)]
 

@@ -178,7 +178,7 @@ async def vm_create(
 
 def _system(ostype: str | None, bios: str | None, tpm: bool | None, machine: str | None, isos: list[str]) -> _System:
     """Linux has virtio drivers; Windows has them only with their CD, and Windows 11 insists on UEFI and a TPM."""
-    kind = ostype or _guessed(isos)
+    kind = ostype or _guess_ostype(isos)
     drivers = kind == "l26" or any("virtio-win" in iso.lower() for iso in isos)
     modern = kind == "win11"
     uefi = bios == "ovmf" or (bios is None and modern)
@@ -194,7 +194,7 @@ def _system(ostype: str | None, bios: str | None, tpm: bool | None, machine: str
     )
 
 
-def _guessed(isos: list[str]) -> str:
+def _guess_ostype(isos: list[str]) -> str:
     """The OS type that the name of an installation CD suggests."""
     for iso in isos:
         if re.search(r"win(?:dows)?[-_ ]?11|server[-_ ]?(?:2022|2025)", iso, re.I):

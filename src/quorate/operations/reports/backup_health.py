@@ -16,7 +16,7 @@ from quorate.hints import (
     PERMISSION_AUDIT,
     SNAPSHOT_LIST,
 )
-from quorate.operations.reports.findings import Finding, counted, names, patient, time_there, unchecked
+from quorate.operations.reports.findings import Finding, count_of, names, read_in_time, time_there, unchecked_finding
 from quorate.operations.reports.node_health import DAY
 from quorate.operations.units import duration
 from quorate.problems import Problem
@@ -40,9 +40,9 @@ async def backups(pve: Cluster, rows: list[Resource], days: int) -> list[Finding
     if seen.trouble and not seen.places:
         return found
     unseen = [row for row in guests if row.vmid not in seen.newest]
-    hidden = [] if seen.everything else await _hidden(pve, unseen)
+    hidden = [] if seen.everything else await _with_hidden_backups(pve, unseen)
     if hidden:
-        what = f"Backups of {counted(len(hidden), 'guest', 'guests')} are hidden: that needs VM.Backup on /vms"
+        what = f"Backups of {count_of(len(hidden), 'guest', 'guests')} are hidden: that needs VM.Backup on /vms"
         found.append(Finding("unchecked", "backups", what, PERMISSION_AUDIT))
     as_far = " (as far as could be checked)" if seen.trouble else ""
     visible = [row for row in guests if row not in hidden]
@@ -55,14 +55,14 @@ def missing_or_old(
     """By the time of the newest backup of each guest that has one."""
     found = []
     if without := [row for row in guests if row.vmid not in newest]:
-        what = f"{counted(len(without), 'guest has', 'guests have')} no backup{as_far}: {names(map(_name, without))}"
+        what = f"{count_of(len(without), 'guest has', 'guests have')} no backup{as_far}: {names(map(_name, without))}"
         next_call = BACKUP_CREATE(guest=without[0].vmid)
         found.append(Finding("warning", "backups", what, next_call, "backup-missing", subjects=_subjects(without)))
     ages = {row.vmid: now - newest[row.vmid] for row in guests if row.vmid in newest}
     if old := [row for row in guests if ages.get(row.vmid, 0) > days * DAY]:
         listed = names(f"{_name(row)} ({duration(ages[row.vmid])})" for row in old)
         what = (
-            f"The newest backup of {counted(len(old), 'guest', 'guests')} is older than {days} days{as_far}: {listed}"
+            f"The newest backup of {count_of(len(old), 'guest', 'guests')} is older than {days} days{as_far}: {listed}"
         )
         next_call = BACKUP_LIST(guest=old[0].vmid)
         found.append(Finding("warning", "backups", what, next_call, "backup-old", subjects=_subjects(old)))
@@ -73,7 +73,7 @@ def _subjects(rows: list[Resource]) -> tuple[str, ...]:
     return tuple(f"guest {row.vmid}" for row in rows)
 
 
-async def _hidden(pve: Cluster, guests: list[Resource]) -> list[Resource]:
+async def _with_hidden_backups(pve: Cluster, guests: list[Resource]) -> list[Resource]:
     """Guests whose backups PVE hides from these credentials; every refusal costs a request, so not all are asked."""
     hidden: list[Resource] = []
     for row in guests:
@@ -87,7 +87,7 @@ async def _without_job(pve: Cluster, guests: list[Resource]) -> list[Finding]:
     try:
         listed = await pve.get("/cluster/backup-info/not-backed-up")
     except Problem as problem:
-        return [unchecked("backups", problem, next_call, " which guests no backup job covers")]
+        return [unchecked_finding("backups", problem, next_call, " which guests no backup job covers")]
     return without_job(guests, listed)
 
 
@@ -97,12 +97,12 @@ def without_job(guests: list[Resource], listed: list[dict[str, Any]]) -> list[Fi
     bare = [known[int(row["vmid"])] for row in listed if int(row["vmid"]) in known]
     if not bare:
         return []
-    what = f"No backup job covers {counted(len(bare), 'guest', 'guests')}: {names(map(_name, bare))}"
+    what = f"No backup job covers {count_of(len(bare), 'guest', 'guests')}: {names(map(_name, bare))}"
     return [Finding("warning", "backups", what, BACKUP_COVERAGE, "backup-uncovered", subjects=_subjects(bare))]
 
 
 @dataclass(slots=True)
-class _Seen:
+class _BackupSurvey:
     """Content of the storages that these credentials may read."""
 
     newest: dict[int, float] = field(default_factory=dict)
@@ -112,18 +112,18 @@ class _Seen:
     trouble: list[Finding] = field(default_factory=list)
 
 
-async def _look(pve: Cluster, rows: list[Resource]) -> _Seen:
+async def _look(pve: Cluster, rows: list[Resource]) -> _BackupSurvey:
     places: dict[tuple[str, str], Resource] = {}
     for row in rows:
         if row.type == "storage" and row.status == "available" and "backup" in row.content.split(","):
             places.setdefault((row.storage, "" if row.shared else row.node), row)
-    seen = _Seen()
+    seen = _BackupSurvey()
     readable = [row for row in places.values() if await _may_see(pve, row.storage, seen)]
     answers = await gather_bounded(READS_AT_ONCE, [partial(_read_backups, pve, row) for row in readable])
     for row, answer in zip(readable, answers, strict=True):
         if isinstance(answer, Problem):
             where = f" at storage {row.storage} on {row.node}"
-            seen.trouble.append(unchecked("backups", answer, NODE_GET(node=row.node), where))
+            seen.trouble.append(unchecked_finding("backups", answer, NODE_GET(node=row.node), where))
             continue
         seen.places += 1
         for volume in answer:
@@ -132,7 +132,7 @@ async def _look(pve: Cluster, rows: list[Resource]) -> _Seen:
     return seen
 
 
-async def _may_see(pve: Cluster, storage: str, seen: _Seen) -> bool:
+async def _may_see(pve: Cluster, storage: str, seen: _BackupSurvey) -> bool:
     path = f"/storage/{storage}"
     if await pve.may(path, "Datastore.Allocate"):
         return True
@@ -146,7 +146,7 @@ async def _may_see(pve: Cluster, storage: str, seen: _Seen) -> bool:
 
 async def _read_backups(pve: Cluster, row: Resource) -> Any:
     try:
-        return await patient(pve.get(f"/nodes/{row.node}/storage/{row.storage}/content", content="backup"))
+        return await read_in_time(pve.get(f"/nodes/{row.node}/storage/{row.storage}/content", content="backup"))
     except Problem as problem:
         return problem
 
@@ -157,7 +157,7 @@ async def old_snapshots(pve: Cluster, rows: list[Resource], days: int) -> list[F
 
     async def read(row: Resource) -> Any:
         try:
-            return await patient(Guest(pve, row).get("snapshot"))
+            return await read_in_time(Guest(pve, row).get("snapshot"))
         except Problem as problem:
             return problem
 
@@ -173,8 +173,8 @@ async def old_snapshots(pve: Cluster, rows: list[Resource], days: int) -> list[F
         found += old_snapshots_of(row, answer, now, days)
     if failed:
         row, problem = failed[0]
-        where = f" at the snapshots of {counted(len(failed), 'guest', 'guests')}"
-        found.append(unchecked("snapshots", problem, SNAPSHOT_LIST(guest=row.vmid), where))
+        where = f" at the snapshots of {count_of(len(failed), 'guest', 'guests')}"
+        found.append(unchecked_finding("snapshots", problem, SNAPSHOT_LIST(guest=row.vmid), where))
     if len(guests) > len(asked):
         what = f"Snapshots of {len(guests) - len(asked)} guests were not checked; there are too many"
         found.append(Finding("unchecked", "snapshots", what, GUEST_LIST))
@@ -190,7 +190,7 @@ def old_snapshots_of(row: Resource, snapshots: list[dict[str, Any]], now: float,
     if not old:
         return []
     listed = names(f"{name} ({duration(age)})" for age, name in sorted(old, reverse=True))
-    what = f"{_name(row)} has {counted(len(old), 'snapshot', 'snapshots')} of {days} days or more: {listed}"
+    what = f"{_name(row)} has {count_of(len(old), 'snapshot', 'snapshots')} of {days} days or more: {listed}"
     return [Finding("info", "snapshots", what, SNAPSHOT_LIST(guest=row.vmid), "snapshot-old", f"guest {row.vmid}")]
 
 

@@ -29,7 +29,7 @@ from quorate.operations.reports.cluster_state import (
     nodes_down,
     storages_away,
 )
-from quorate.operations.reports.findings import SEVERITIES, Finding, counted, guarded
+from quorate.operations.reports.findings import SEVERITIES, Finding, count_of, run_check
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 
@@ -65,7 +65,7 @@ async def cluster_health(
         "certificates": (NODE_LIST, node_health.certificates(pve, rows)),
         "ha": (HA_STATUS, _ha(pve)),
     }
-    found = await asyncio.gather(*(guarded(area, leads_on, look) for area, (leads_on, look) in checks.items()))
+    found = await asyncio.gather(*(run_check(area, leads_on, look) for area, (leads_on, look) in checks.items()))
     findings = sorted((each for part in found for each in part), key=lambda each: SEVERITIES.index(each.severity))
     shown = [
         [each.severity, each.area, each.what, Advice("", each.next_call)] for each in findings[offset : offset + limit]
@@ -75,7 +75,7 @@ async def cluster_health(
 
 def _verdict(findings: list[Finding]) -> str:
     count = Counter(each.severity for each in findings)
-    counts = [counted(count[one], one, "warnings" if one == "warning" else one) for one in SEVERITIES if count[one]]
+    counts = [count_of(count[one], one, "warnings" if one == "warning" else one) for one in SEVERITIES if count[one]]
     if count["critical"]:
         return f"critical ({', '.join(counts)})"
     if count["warning"]:

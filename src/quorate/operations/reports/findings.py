@@ -34,7 +34,7 @@ class Finding:
     """The guests or nodes that share it."""
 
 
-async def guarded(area: str, next_call: ToolHint, check: Awaitable[list[Finding]]) -> list[Finding]:
+async def run_check(area: str, next_call: ToolHint, check: Awaitable[list[Finding]]) -> list[Finding]:
     """What a check finds; a check that cannot be done is itself a finding and never hides the others."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
@@ -42,10 +42,10 @@ async def guarded(area: str, next_call: ToolHint, check: Awaitable[list[Finding]
     except TimeoutError:
         return [Finding("unchecked", area, f"The check took longer than {CHECK_SECONDS:g} s", next_call)]
     except Problem as problem:
-        return [unchecked(area, problem, next_call)]
+        return [unchecked_finding(area, problem, next_call)]
 
 
-async def patient(read: Awaitable[Any]) -> Any:
+async def read_in_time(read: Awaitable[Any]) -> Any:
     """One of many reads: a node that hangs must not use up the time of all others."""
     try:
         async with asyncio.timeout(READ_SECONDS):
@@ -54,7 +54,7 @@ async def patient(read: Awaitable[Any]) -> Any:
         raise TimedOut(f"No answer came within {READ_SECONDS:g} s") from None
 
 
-def unchecked(area: str, problem: Problem, next_call: ToolHint, where: str = "") -> Finding:
+def unchecked_finding(area: str, problem: Problem, next_call: ToolHint, where: str = "") -> Finding:
     """Why it could not be checked; a missing privilege comes with the command that grants it."""
     why = f" {problem.why}" if problem.why else ""
     grant = f" {problem.next_step}" if isinstance(problem, PermissionMissing) and problem.next_step else ""
@@ -65,7 +65,7 @@ def names(all_of_them: Iterable[str]) -> str:
     return shortlist(list(all_of_them), NAMES_SHOWN)
 
 
-def counted(count: int, one: str, several: str) -> str:
+def count_of(count: int, one: str, several: str) -> str:
     return f"1 {one}" if count == 1 else f"{count} {several}"
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from quorate.hints import NODE_GET, NODE_INSPECT, TASK_GET
-from quorate.operations.reports.findings import Finding, counted, names, patient, time_there, unchecked
+from quorate.operations.reports.findings import Finding, count_of, names, read_in_time, time_there, unchecked_finding
 from quorate.operations.units import moment
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
@@ -28,7 +28,7 @@ async def _of_every_node(
 
     async def one(node: str) -> tuple[str, Any]:
         try:
-            return node, await patient(read(node))
+            return node, await read_in_time(read(node))
         except Problem as problem:
             return node, problem
 
@@ -39,7 +39,7 @@ async def _of_every_node(
         if isinstance(answer, Problem):
             failed.setdefault(answer.code, []).append((node, answer))
     findings = [
-        unchecked(area, each[0][1], NODE_GET(node=each[0][0]), f" at {names(node for node, _ in each)}")
+        unchecked_finding(area, each[0][1], NODE_GET(node=each[0][0]), f" at {names(node for node, _ in each)}")
         for each in failed.values()
     ]
     return {node: answer for node, answer in answers if not isinstance(answer, Problem)}, findings
@@ -70,7 +70,7 @@ def has_failed(task: dict[str, Any]) -> bool:
 def failure_of(node: str, kind: str, tasks: list[dict[str, Any]]) -> Finding:
     newest = max(tasks, key=lambda task: task["starttime"])
     of = names(dict.fromkeys(str(task.get("id") or "") for task in tasks if task.get("id")))
-    what = f"{counted(len(tasks), 'task', 'tasks')} {kind} failed on {node}" + (f" (of {of})" if of else "")
+    what = f"{count_of(len(tasks), 'task', 'tasks')} {kind} failed on {node}" + (f" (of {of})" if of else "")
     reason = f"; the newest at {moment(newest['starttime'])}: {str(newest.get('status', ''))[:REASON_LENGTH]}"
     next_call = TASK_GET(task=newest["upid"])
     return Finding("warning", "tasks", what + reason, next_call, "task-failing", f"{kind} on {node}")
@@ -94,7 +94,7 @@ def waiting_updates(answers: dict[str, list[dict[str, Any]]]) -> list[Finding]:
         if packages:
             alike.setdefault(tuple(sorted(str(each.get("Package", "?")) for each in packages)), []).append(node)
     for listed, nodes in alike.items():
-        what = f"{counted(len(listed), 'update waits', 'updates wait')} on {names(nodes)}: {names(listed)}"
+        what = f"{count_of(len(listed), 'update waits', 'updates wait')} on {names(nodes)}: {names(listed)}"
         found.append(Finding("info", "updates", what, NODE_INSPECT(node=nodes[0], aspect="updates")))
     return found
 
@@ -124,5 +124,5 @@ def _ending(certificate: dict[str, Any], nodes: list[str], now: float) -> Findin
     if left <= 0:
         ended = moment(int(certificate["notafter"]))
         return Finding("critical", "certificates", f"{where} expired at {ended}", next_call, *about)
-    what = f"{where} expires in {counted(int(left // DAY), 'day', 'days')}"
+    what = f"{where} expires in {count_of(int(left // DAY), 'day', 'days')}"
     return Finding("warning", "certificates", what, next_call, *about)

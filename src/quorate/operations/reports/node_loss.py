@@ -121,7 +121,7 @@ async def _on_local_disks(
     pve: Cluster, rows: list[Resource], guests: list[Resource]
 ) -> tuple[dict[int, str], set[int]]:
     """Guests whose disks only their node has, with the storage; and those whose configuration could not be read."""
-    replicated = await _replicated(pve)
+    replicated = await _replicated_guests(pve)
     shared = {row.storage for row in rows if row.type == "storage" and row.shared}
 
     async def read(row: Resource) -> Any:
@@ -141,7 +141,7 @@ async def _on_local_disks(
     return stuck, unread
 
 
-async def _replicated(pve: Cluster) -> set[int]:
+async def _replicated_guests(pve: Cluster) -> set[int]:
     """Guests with a copy of their disks on another node, a few minutes old."""
     try:
         jobs = await pve.get("/cluster/replication")

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from quorate.config import Access
 from quorate.hints import RUN_CONTROL, RUN_GET, RUN_WAIT, Advice
-from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, Target
-from quorate.operations.registry import NEEDED, Illustrated, Risk, Table, operation, operation_named, page
+from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, Target
+from quorate.operations.registry import NEEDED, IllustratedFacts, Risk, Table, find_operation, operation, page
 from quorate.operations.runs.start import (
     OTHER_CLUSTER,
     closed_clusters,
@@ -78,12 +78,12 @@ async def run_get(
     other_cluster: OtherCluster,
     lines: Lines = 20,
     inside: Annotated[bool, Meta(description="Also output of commands and screenshots")] = False,
-) -> dict[str, Any] | Illustrated:
+) -> dict[str, Any] | IllustratedFacts:
     """State, log and report of a run, with what it saw inside guests if requested."""
     found = await run_here(pve, run, other_cluster)
     facts = await _visible(pve, found, lines, await pve.blanker(), inside=inside)
     pictures = tuple(base64.b64decode(one) for one in found.memory.get("pictures", {}).values()) if inside else ()
-    return Illustrated(facts, pictures) if pictures else facts
+    return IllustratedFacts(facts, pictures) if pictures else facts
 
 
 @operation(risk=Risk.READ, search_words="wait for run to finish follow progress done yet")
@@ -123,7 +123,7 @@ async def run_control(
     wanted = tuple(found.request) if action == "resume" else ()
     blank = await pve.blanker()
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         if action != "pause":
             _require_access(found, context.origin)
         if action == "pause":
@@ -132,7 +132,7 @@ async def run_control(
             now = await runs.abort(found.id, context.by, origin=context.origin)
         else:
             now = await runs.resume(found.id, context.by, wanted, context.origin["risk"], origin=context.origin)
-        return Performed(
+        return ActionResult(
             {"run": now.id},
             next_step=None if action == "pause" else Advice("Follow it", RUN_WAIT(run=now.id)),
         )
@@ -178,7 +178,7 @@ def _require_access(run: Run, origin: Mapping[str, Any]) -> None:
 
 def _risk_of(run: Run) -> Risk | None:
     """What the run may do at most: the access and the approval of a caller who is gone are not passed on."""
-    started = operation_named(run.tool)
+    started = find_operation(run.tool)
     destroys = (started is not None and started.risk is Risk.DESTROY) or any(
         bound.risk == Risk.DESTROY.value for bound in run.bounds
     )
@@ -231,15 +231,15 @@ async def _visible(
     What commands printed is shown to callers who may look inside.
     """
 
-    def blanked(value: Any) -> Any:
+    def blank_all(value: Any) -> Any:
         if isinstance(value, dict):
-            return {blank(key): blanked(one if inside or key != OUTPUT else _NOT_SHOWN) for key, one in value.items()}
+            return {blank(key): blank_all(one if inside or key != OUTPUT else _NOT_SHOWN) for key, one in value.items()}
         if isinstance(value, list):
-            return [blanked(one) for one in value]
+            return [blank_all(one) for one in value]
         return blank(value) if isinstance(value, str) else value
 
     facts = describe(run, lines, lacks_worker=await runs_of(pve).lacks_worker(run))
-    return {name: blanked(value) for name, value in facts.items()}
+    return {name: blank_all(value) for name, value in facts.items()}
 
 
 def at_present(run: Run) -> str:

@@ -12,7 +12,7 @@ from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.runs import moves
 from quorate.operations.runs.control import RunRef
-from quorate.operations.runs.kind import FAILURES, Next, Step, StepResult, Work, declare, done, failed, remember_failure
+from quorate.operations.runs.kind import FAILURES, Next, Step, StepResult, Work, declare, fail, finish, remember_failure
 from quorate.operations.runs.start import At, Outline, Window, run_here, start_plan
 from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster, OtherCluster
@@ -239,8 +239,8 @@ class Evacuation:
         self._report(work)
         failures, moved = work.memory.get(FAILURES, {}), len(work.memory.get(MOVED, {}))
         if failures:
-            return failed(f"{moved} guests moved, {len(failures)} not")
-        return done(f"{moved} guests moved")
+            return fail(f"{moved} guests moved, {len(failures)} not")
+        return finish(f"{moved} guests moved")
 
     def _report(self, work: Work) -> None:
         failures: dict[str, str] = work.memory.get(FAILURES, {})
@@ -257,7 +257,7 @@ class Evacuation:
         else:
             remember_failure(run, key, result)
 
-    async def left(self, work: Work) -> list[str]:
+    async def list_unfinished(self, work: Work) -> list[str]:
         return [f"{row.kind} {row.vmid} {row.name} is still on {row.node}" for row in await self._todo(work)]
 
 

@@ -17,9 +17,9 @@ from quorate.operations import stored_volumes
 from quorate.operations.plan import Plan, Target
 from quorate.operations.preconditions import has_feature, refuse_locked, snapshots_of
 from quorate.operations.registry import GuestRef, Risk, operation
-from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, done, failed
+from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, fail, finish
 from quorate.operations.runs.power import count_failed_start, power_step, start_again
-from quorate.operations.runs.start import At, Outline, Window, numbered, start_plan
+from quorate.operations.runs.start import At, Outline, Window, number_lines, start_plan
 from quorate.operations.units import duration
 from quorate.problems import Conflict, NotFound, Unreachable
 from quorate.pve.cluster import Cluster, Guest
@@ -101,7 +101,7 @@ async def run_guest_update(
         lambda run: _bounds(run, found, commands, by_snapshot=by_snapshot),
         Target(found.row.kind, str(found.vmid), found.row.name, found.row.node),
         facts={
-            "steps": numbered(
+            "steps": number_lines(
                 [
                     f"Take a {way_back}",
                     f"Update packages by {into.description}",
@@ -309,8 +309,8 @@ class GuestUpdate:
             **self._name_way_back(work),
         }
         if memory["verdict"] == "healthy":
-            return done("updated and healthy")
-        return failed("rolled back: " + memory["why"] if memory.get("rolled_back") else memory["why"])
+            return finish("updated and healthy")
+        return fail("rolled back: " + memory["why"] if memory.get("rolled_back") else memory["why"])
 
     def _name_way_back(self, work: Work) -> dict[str, str]:
         """The snapshot or backup that is still there, by its kind."""
@@ -360,7 +360,7 @@ class GuestUpdate:
             memory["start_error"] = result.error
             count_failed_start(run, int(run.scope["vmid"]), result)
 
-    async def left(self, work: Work) -> list[str]:
+    async def list_unfinished(self, work: Work) -> list[str]:
         memory = work.memory
         try:
             guest = await work.pve.guest(int(work.scope["vmid"]))

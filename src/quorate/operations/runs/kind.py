@@ -81,11 +81,11 @@ class Next:
     """A problem that a person has to look at; the run can be resumed afterwards."""
 
 
-def done(summary: str) -> Next:
+def finish(summary: str) -> Next:
     return Next(ends=RunState.DONE, summary=summary)
 
 
-def failed(summary: str) -> Next:
+def fail(summary: str) -> Next:
     return Next(ends=RunState.FAILED, summary=summary)
 
 
@@ -131,7 +131,7 @@ class Kind(Protocol):
     def settle(self, run: Run, key: str, step: Pending, result: StepResult) -> None:
         """Remember what the end of a step means. It may run again, on a newer version of the run."""
 
-    async def left(self, work: Work) -> list[str]:
+    async def list_unfinished(self, work: Work) -> list[str]:
         """What an aborted run leaves undone."""
 
 
@@ -143,7 +143,7 @@ def declare(*kinds: Kind) -> None:
         _kinds[one.name] = one
 
 
-def kind_named(name: str) -> Kind | None:
+def find_kind(name: str) -> Kind | None:
     from quorate.operations.registry import operations
 
     operations(["runs"])  # the modules of the toolset declare their kinds

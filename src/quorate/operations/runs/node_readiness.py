@@ -77,10 +77,10 @@ async def _check_node(pve: Cluster, node: str, found: Readiness) -> None:
     if space is not None and int(space) < LEAST_SPACE:
         found.problems.append(f"only {size(int(space))} are free on {node}")
     tasks = await pve.get(f"/nodes/{node}/tasks", source="active")
-    found.busy += [_described(task) for task in tasks if not task.get("endtime")]
+    found.busy += [_describe_task(task) for task in tasks if not task.get("endtime")]
 
 
-def _described(task: dict[str, Any]) -> str:
+def _describe_task(task: dict[str, Any]) -> str:
     return f"{task.get('type')} {task.get('id') or ''}".strip()
 
 
@@ -116,7 +116,7 @@ async def missing_after_boot(pve: Cluster, node: str, seconds: float) -> str:
         if failing := await _failing_replication(pve, node):  # while it was down; PVE tries again
             return f"replication has not caught up: {', '.join(str(job.get('id')) for job in failing)}"
         starting = [task for task in await pve.get(f"/nodes/{node}/tasks", source="active") if not task.get("endtime")]
-        return f"tasks still run: {', '.join(map(_described, starting))}" if starting else ""
+        return f"tasks still run: {', '.join(map(_describe_task, starting))}" if starting else ""
     except Problem as problem:
         return problem.what
 

@@ -38,5 +38,5 @@ def count_failed_start(run: Run, vmid: int, result: StepResult) -> None:
         failed[str(vmid)] = int(failed.get(str(vmid), 0)) + 1
 
 
-async def still_stopped(work: Work, vmids: Iterable[int]) -> list[Resource]:
+async def find_stopped(work: Work, vmids: Iterable[int]) -> list[Resource]:
     return [row for row in (await rows_of(work.pve, vmids)).values() if row.status == "stopped"]

@@ -12,11 +12,11 @@ from msgspec import Meta
 
 from quorate.hints import GUEST_MIGRATE, HA_REMOVE, Advice
 from quorate.operations.placement import choose_vmid, pick_node, pick_storage
-from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, Target, guest_call
+from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, Target, guest_call
 from quorate.operations.preconditions import data_volumes, refuse_locked, replication_jobs
 from quorate.operations.registry import GuestRef, Risk, operation
-from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, done, failed
-from quorate.operations.runs.start import At, Outline, Window, numbered, start_plan
+from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, fail, finish
+from quorate.operations.runs.start import At, Outline, Window, number_lines, start_plan
 from quorate.operations.units import duration
 from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve import values
@@ -64,7 +64,7 @@ async def run_remote_move(
     running = status.get("status") == "running"
     move = await _prepare(pve, found, there, where, chosen, storage, bridge, status)
     facts = {
-        "order": numbered(
+        "order": number_lines(
             [
                 f"Migrate {found} to {to}/{where} as {chosen} ({_mode(found, running=running)})",
                 f"Wait until it {'runs' if running else 'is'} there",
@@ -140,10 +140,10 @@ def _arrival(guest: Guest, to: str, node: str, vmid: int) -> str:
 def _room_check(guest: Guest, there: Cluster, node: str, vmid: int, move: Mapping[str, Any]) -> Action:
     """A step in the other cluster, so that its rules, limits and privileges there are checked as well."""
 
-    async def receive(_: StepContext) -> Performed:
+    async def receive(_: StepContext) -> ActionResult:
         await choose_vmid(there, vmid)
         there.reserved_vmids.discard(vmid)
-        return Performed({"received_by": f"{there.name}/{node}"})
+        return ActionResult({"received_by": f"{there.name}/{node}"})
 
     return Action(
         f"Check that {there.name} has room",
@@ -336,7 +336,7 @@ class RemoteMove:
         if work.closing and not memory.get("migrated") and "failed" not in memory:
             return Next()
         if "failed" in memory:
-            return failed(f"{memory['failed']}; the source is as it was")
+            return fail(f"{memory['failed']}; the source is as it was")
         there = work.clusters.get(str(scope["to"]))
         if there is None:
             return Next(pause=f"The cluster {scope['to']} is not configured or not open to the caller")
@@ -355,7 +355,7 @@ class RemoteMove:
             "target": f"{scope['to']}/{arrived.row.node} {arrived}",
             "source": "deleted" if scope["delete_source"] else "kept, stopped",
         }
-        return done(f"moved to {scope['to']} as {scope['target_vmid']}")
+        return finish(f"moved to {scope['to']} as {scope['target_vmid']}")
 
     def _migrate(self, scope: Mapping[str, Any]) -> Step:
         mapped = {name: scope[name] for name in ("storage", "bridge") if scope[name]}
@@ -400,7 +400,7 @@ class RemoteMove:
         else:
             run.memory["failed"] = f"{step.says}: {result.error}"
 
-    async def left(self, work: Work) -> list[str]:
+    async def list_unfinished(self, work: Work) -> list[str]:
         scope, memory = work.scope, work.memory
         if not memory.get("migrated"):
             return [f"guest {scope['vmid']} was not moved" + (f": {memory['failed']}" if "failed" in memory else "")]

@@ -17,8 +17,8 @@ from quorate.operations.backups.restore import backup_restore
 from quorate.operations.placement import next_vmid, pick_bridge
 from quorate.operations.plan import Call, Plan
 from quorate.operations.registry import GuestRefs, Risk, operation
-from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, done, failed
-from quorate.operations.runs.start import At, Outline, Window, numbered, start_plan
+from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, fail, finish
+from quorate.operations.runs.start import At, Outline, Window, number_lines, start_plan
 from quorate.operations.stored_volumes import StoredVolume
 from quorate.operations.units import duration
 from quorate.problems import BadArgument, Conflict, NotFound
@@ -53,7 +53,7 @@ async def run_restore_drill(
     window: Window | None = None,
 ) -> Plan:
     """Start a run that proves backups: restore each under a new id without network, boot, check, remove it."""
-    chosen = await _chosen(pve, guest, backups)
+    chosen = await _select_backups(pve, guest, backups)
     if bridge is not None:
         await pick_bridge(pve, node or chosen[0].node, bridge)
     items: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ async def run_restore_drill(
         },
         lambda run: [bound for item in items for bound in _bounds(run, item, check)],
         facts={
-            "steps": numbered(
+            "steps": number_lines(
                 [
                     *(f"{item['backup']} as {_kind(item)} {item['vmid']} on {item['node']}, {network}"
                       for item in items),
@@ -107,7 +107,7 @@ async def run_restore_drill(
     return start_plan(pve, outline, at, window)
 
 
-async def _chosen(
+async def _select_backups(
     pve: Cluster, guest: int | str | list[int | str] | None, backups: list[str] | None
 ) -> list[StoredVolume]:
     if (guest is None) == (backups is None):
@@ -339,9 +339,9 @@ class RestoreDrill:
         states = work.memory.get(ITEMS, {}).values()
         passed = sum(state.get("verdict") == PASSED for state in states)
         summary = f"{passed} of {len(work.scope[ITEMS])} backups proved"
-        return done(summary) if passed == len(work.scope[ITEMS]) else failed(summary)
+        return finish(summary) if passed == len(work.scope[ITEMS]) else fail(summary)
 
-    async def left(self, work: Work) -> list[str]:
+    async def list_unfinished(self, work: Work) -> list[str]:
         return [
             f"{item['backup']} was not proved"
             for number, item in enumerate(work.scope[ITEMS])

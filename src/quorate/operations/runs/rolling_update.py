@@ -12,10 +12,10 @@ from quorate.command_secrets import shown_line
 from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.runs import moves
-from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, done
+from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, finish
 from quorate.operations.runs.node_readiness import STILL_UP, missing_after_boot, preflight, running_on
-from quorate.operations.runs.power import count_failed_start, power_step, start_again, still_stopped
-from quorate.operations.runs.start import At, Outline, Window, numbered, start_plan
+from quorate.operations.runs.power import count_failed_start, find_stopped, power_step, start_again
+from quorate.operations.runs.start import At, Outline, Window, number_lines, start_plan
 from quorate.operations.units import duration
 from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
@@ -115,7 +115,7 @@ async def run_rolling_update(
         lambda _: _bounds(order, known, guests, [one.row for one in stuck], with_local_disks=with_local_disks),
         Target("node", order[0], node=order[0]),
         facts={
-            "steps": numbered(lines),
+            "steps": number_lines(lines),
             "commands": [UPDATE],
             **({"shut_down_meanwhile": [f"{one.row.vmid} {one.row.name}: {one.reason}" for one in stuck]}
                if stuck else {}),
@@ -165,7 +165,7 @@ class RollingUpdate:
             return await self._of_node(work, node, state)
         self._report(work)
         rebooted = sum("rebooted" in state for state in states.values())
-        return done(f"{len(states)} nodes updated, {rebooted} rebooted")
+        return finish(f"{len(states)} nodes updated, {rebooted} rebooted")
 
     async def _of_node(self, work: Work, node: str, state: dict[str, Any]) -> Next:
         if "rebooting_since" in state and "rebooted" not in state:
@@ -369,7 +369,7 @@ class RollingUpdate:
             },
         }
 
-    async def left(self, work: Work) -> list[str]:
+    async def list_unfinished(self, work: Work) -> list[str]:
         states = work.memory.get(NODES, {})
         found = [f"{node}: {_progress(states.get(node, {}))}" for node in work.scope["order"]
                  if not states.get(node, {}).get("done")]  # fmt: skip
@@ -377,7 +377,7 @@ class RollingUpdate:
             away = {vmid: to for vmid, to in state.get("moved", {}).items() if int(vmid) not in state.get("back", ())}
             if not state.get("done"):
                 found += [f"guest {vmid} of {node} is on {to}" for vmid, to in away.items()]
-                rows = await still_stopped(work, state.get("stopped", ()))
+                rows = await find_stopped(work, state.get("stopped", ()))
                 found += [f"{row.kind} {row.vmid} {row.name} of {node} is shut down" for row in rows]
         return found
 

@@ -12,8 +12,8 @@ from msgspec import Meta
 from quorate.config import Access, ConfigError
 from quorate.config.policy import parse_hours
 from quorate.hints import RUN_WAIT, Advice
-from quorate.operations.plan import Action, Call, Performed, Plan, StepContext, Target
-from quorate.operations.registry import NEEDED, Risk, operation_named
+from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, Target
+from quorate.operations.registry import NEEDED, Risk, find_operation
 from quorate.operations.units import moment, parse_moment
 from quorate.problems import BadArgument, Problem, Refused
 from quorate.pve.cluster import Cluster, OtherCluster
@@ -84,10 +84,10 @@ def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | Non
 
     started: dict[str, Any] = {}
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         run = await runs_of(pve).add(_run(pve, outline, context, starts, window or ""))
         started.update(run=run.id, state=run.state.value, **({"starts": moment(starts)} if starts else {}))
-        return Performed(
+        return ActionResult(
             started,
             begun=True,
             next_step=Advice(
@@ -121,7 +121,7 @@ def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | Non
 
 def access_for(tool: str) -> Access:
     """The access level that continues a run of this tool."""
-    operation = operation_named(tool)
+    operation = find_operation(tool)
     return NEEDED[Risk.CHANGE if operation is None else operation.risk]
 
 
@@ -181,5 +181,5 @@ def is_within(window: str, now: float) -> bool:
     return not window or parse_hours(window, None, "window").cover(now)
 
 
-def numbered(lines: Sequence[str]) -> list[str]:
+def number_lines(lines: Sequence[str]) -> list[str]:
     return [f"{number}. {line}" for number, line in enumerate(lines, 1)]

@@ -46,7 +46,7 @@ async def change_undo(pve: Cluster, change: Annotated[str, Meta(description="`ch
         if takes_snapshot(str(wire.get("method")), str(wire.get("path"))):
             unchanged.append(f"The snapshot {wire.get('params', {}).get('snapname', '')} stays")
             continue
-        both = _replaced(entry, number)
+        both = _replaced_values(entry, number)
         before, after = ({key: value[place] for key, value in both.items()} for place in (0, 1))
         call = await _undo(pve, entry, wire, before, after)
         if call is None:
@@ -68,7 +68,7 @@ async def _is_hidden(pve: Cluster, entry: Mapping[str, Any]) -> bool:
     return any(blank(one) != one for one in words)
 
 
-def _replaced(entry: Mapping[str, Any], number: int) -> dict[str, list[Any]]:
+def _replaced_values(entry: Mapping[str, Any], number: int) -> dict[str, list[Any]]:
     """By option: what it was before and after the step."""
     rows = entry.get("replaced")
     row = next((one for one in rows if one.get("step") == number), None) if isinstance(rows, list) else None

@@ -18,7 +18,7 @@ from quorate.inside.jobs import JobRegistry
 from quorate.inside.transport import KEPT_BYTES
 from quorate.operations.commands import CommandRequest, Timeout, command_job
 from quorate.operations.machine import command_target, machine_action
-from quorate.operations.plan import Performed, Plan, StepContext
+from quorate.operations.plan import ActionResult, Plan, StepContext
 from quorate.operations.registry import Owner, Risk, operation
 from quorate.operations.scripts.queries import ScriptName, index_of
 from quorate.problems import BadArgument, Conflict, NotConfigured, NotFound, TaskFailed
@@ -77,7 +77,7 @@ async def script_run(
     given = " ".join(f"{name}={value}" for name, value in sorted(variables.items()) if name.startswith("var_"))
     wanted = replace(wanted, line=f"bash {found.path} sha256={fetched.sha256} {given}")
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         performed = await wanted.perform(context)
         if not performed.running:
             return await _check_result(place, vmid, where, performed)
@@ -133,7 +133,7 @@ def _system(known: Script, fetched: Fetched) -> dict[str, str]:
     return {} if own.os or not known.os else {"var_os": known.os}
 
 
-async def _check_result(place: Cluster, vmid: int, where: Machine, performed: Performed) -> Performed:
+async def _check_result(place: Cluster, vmid: int, where: Machine, performed: ActionResult) -> ActionResult:
     """These scripts exit with 0 in many cases: it succeeded if the container exists."""
     place.inventory.forget()
     code = performed.facts.get("exit_code")
@@ -150,7 +150,7 @@ async def _check_result(place: Cluster, vmid: int, where: Machine, performed: Pe
             next_step=Advice("Remove what it left behind", GUEST_DELETE(guest=vmid)) if guest is not None else None,
             facts=words,
         )
-    return Performed({"made": guest.label, "node": where.name, **_last_words(performed.facts)})
+    return ActionResult({"made": guest.label, "node": where.name, **_last_words(performed.facts)})
 
 
 def _last_words(facts: Any) -> dict[str, str]:

@@ -26,9 +26,9 @@ from quorate.operations.services.parameters import (
     ServiceName,
     ServiceSettings,
     bind_secrets,
-    lasting,
-    recorded,
+    install_exclusively,
     template_of,
+    work_exclusively,
 )
 from quorate.problems import BadArgument, Conflict, NotFound, Refused, TaskFailed
 from quorate.pve.tasks import Report
@@ -39,7 +39,7 @@ async def check(
     seconds: float, report: Report | None,
 ) -> dict[str, Any]:  # fmt: skip
     """In check mode: what would be changed, with the differences."""
-    chosen = await _chosen(home, place, template, given)
+    chosen = await _choose_settings(home, place, template, given)
     if chosen.references:
         raise Refused(
             f"A check would send stored secrets to {place} without asking for approval",
@@ -58,7 +58,7 @@ async def install(
 ) -> Plan:
     require_ansible()
     playbook = _ansible(template).playbook
-    chosen = await _chosen(home, place, template, given)
+    chosen = await _choose_settings(home, place, template, given)
     wanted = checked_tags(tags)
 
     async def work(report: Report) -> dict[str, Any]:
@@ -83,7 +83,7 @@ async def install(
     line = f"ansible-playbook {template.id}{only} ({settings})"
     plan = Plan(
         does,
-        (machine_action(place, does, line, recorded(home, entry, work, hidden), writes=True),),
+        (machine_action(place, does, line, install_exclusively(home, entry, work, hidden), writes=True),),
         facts={"host": place.name, "settings": chosen.without_secrets},
         next_step=see("See what it would change", ANSIBLE_CHECK(service=template.id, host=place.name)),
     )
@@ -110,11 +110,13 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
         return {"removed": template.id, **run.as_dict()}
 
     does = f"Remove {template.title} from {place}" + (" with its data" if data else "")
-    perform = lasting(home, where, template.id, work)
+    perform = work_exclusively(home, where, template.id, work)
     return Plan(does, (machine_action(place, does, f"ansible-playbook {template.id} uninstall data={data}", perform),))
 
 
-async def _chosen(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any]) -> ChosenSettings:
+async def _choose_settings(
+    home: Homelab, place: Machine, template: Template, given: Mapping[str, Any]
+) -> ChosenSettings:
     old = await Ledger(home.store).find(place_of(place), template.id)
     lost = [name for name, one in template.parameters.items() if one.type == "secret" and name not in given]
     if old and old.method == "ansible" and lost:

@@ -19,7 +19,7 @@ from quorate.homelab.services.settings import ChosenSettings, choose
 from quorate.homelab.services.template import VERSION, Template
 from quorate.operations.machine import machine_action
 from quorate.operations.plan import Plan
-from quorate.operations.services.parameters import bind_secrets, lasting, recorded
+from quorate.operations.services.parameters import bind_secrets, install_exclusively, work_exclusively
 from quorate.problems import Conflict, NotFound
 from quorate.pve.tasks import Report
 
@@ -103,7 +103,9 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
     line += f" && rm -rf {project.folder}" if data else ""
     containers = [one.name for one in await project.containers()]
     facts = {"host": place.name, "folder": project.folder, "containers": containers}
-    return Plan(does, (machine_action(place, does, line, lasting(home, where, template.id, work)),), facts=facts)
+    return Plan(
+        does, (machine_action(place, does, line, work_exclusively(home, where, template.id, work)),), facts=facts
+    )
 
 
 async def _require_gone(project: Project) -> None:
@@ -160,7 +162,9 @@ class Rollout:
         hidden = tuple(chosen.values[name] for name in chosen.secret)
         line = describe_command(project.line("up", "--detach"), template, chosen)
         line = INSTALLS_DOCKER + line if self.needs_docker else line
-        action = machine_action(place, does, line, recorded(self.home, entry, self.work, hidden, old), writes=True)
+        action = machine_action(
+            place, does, line, install_exclusively(self.home, entry, self.work, hidden, old), writes=True
+        )
         facts: dict[str, Any] = {"host": place.name, "folder": project.folder, "settings": chosen.without_secrets}
         if chosen.generated:
             facts["made_up"] = f"{', '.join(chosen.generated)}: is in {project.folder}/.env, for root alone"

@@ -18,7 +18,7 @@ from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, operation
 from quorate.operations.services import ansible, compose, terraform
 from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
-from quorate.operations.services.placement import GuestPlace, placed
+from quorate.operations.services.placement import GuestPlace, plan_in_new_guest
 from quorate.problems import BadArgument, NotFound
 
 INSTALLED = ("health", "version", "changed", "done", "made_up")
@@ -51,7 +51,7 @@ async def service_install(
     if (host is None) == (place is None):
         raise BadArgument("It is not clear where to install it", next_step="Give either host or place")
     if place is not None:
-        return await placed(home, template, how, given, place)
+        return await plan_in_new_guest(home, template, how, given, place)
     assert host is not None
 
     async def prepare(there: Machine) -> Plan:

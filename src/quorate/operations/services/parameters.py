@@ -19,7 +19,7 @@ from quorate.homelab.services.installations import RENEW_SECONDS, Installed, Led
 from quorate.homelab.services.rollout import FORMER, RUNS_AGAIN
 from quorate.homelab.services.template import Template
 from quorate.homelab.workloads.deployments import Deployment
-from quorate.operations.plan import Action, Perform, Performed, Plan, StepContext
+from quorate.operations.plan import Action, ActionResult, Perform, Plan, StepContext
 from quorate.operations.registry import Risk
 from quorate.problems import Problem
 from quorate.pve.tasks import Report
@@ -47,14 +47,14 @@ def bind_secrets(plan: Plan, references: Collection[str], place: str) -> Plan:
     return replace(plan, calls=tuple(steps))
 
 
-def recorded(
+def install_exclusively(
     home: Homelab, entry: Installed, work: Work, hidden: tuple[str, ...] = (), old: Installed | None = None
 ) -> Perform:
     """Work that puts a service there, in place of `old`."""
-    return lasting(home, entry.host, entry.service, noted(home, entry, work, old), hidden)
+    return work_exclusively(home, entry.host, entry.service, with_record(home, entry, work, old), hidden)
 
 
-def noted(home: Homelab, entry: Installed, work: Work, old: Installed | None = None) -> Work:
+def with_record(home: Homelab, entry: Installed, work: Work, old: Installed | None = None) -> Work:
     """The record says that it was begun, and then how it went."""
     ledger = Ledger(home.store)
 
@@ -76,15 +76,15 @@ def noted(home: Homelab, entry: Installed, work: Work, old: Installed | None = N
     return begun
 
 
-def lasting(home: Homelab, place: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
+def work_exclusively(home: Homelab, place: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
     """Work on a service that may outlast the call and that only one server does at a time."""
     ledger = Ledger(home.store)
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         claim = await ledger.begin_work(place, service)
 
         async def exclusively(report: Report) -> dict[str, Any]:
-            renewing = asyncio.ensure_future(_renewed(ledger, claim))
+            renewing = asyncio.ensure_future(_keep_renewing(ledger, claim))
             try:
                 return await work(report)
             finally:
@@ -96,13 +96,13 @@ def lasting(home: Homelab, place: str, service: str, work: Work, hidden: tuple[s
         )
         if facts is None:
             step = see("See its progress", SERVICE_STATUS(host=place, service=service))
-            return Performed(running=True, next_step=step)
-        return Performed(facts)
+            return ActionResult(running=True, next_step=step)
+        return ActionResult(facts)
 
     return perform
 
 
-async def _renewed(ledger: Ledger, claim: str) -> None:
+async def _keep_renewing(ledger: Ledger, claim: str) -> None:
     """As long as this server runs, no other takes over the work."""
     while True:
         await asyncio.sleep(RENEW_SECONDS)

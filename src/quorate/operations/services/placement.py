@@ -25,13 +25,13 @@ from quorate.homelab.services.installations import Installed
 from quorate.homelab.services.settings import ChosenSettings, choose
 from quorate.homelab.services.template import Method, Template, bytes_of
 from quorate.inside.transport import Command
-from quorate.operations.argument_checks import fitted, known_names
-from quorate.operations.plan import Action, Call, Performed, Plan, StepContext
+from quorate.operations.argument_checks import convert_arguments, known_names
+from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext
 from quorate.operations.provision.container_create import container_create
 from quorate.operations.provision.new_guests import MEBIBYTE
 from quorate.operations.provision.vm_create import vm_create
 from quorate.operations.services.compose import INSTALLS_DOCKER, Rollout, describe_command
-from quorate.operations.services.parameters import bind_secrets, lasting, noted
+from quorate.operations.services.parameters import bind_secrets, with_record, work_exclusively
 from quorate.problems import BadArgument, NotFound, Problem, TaskFailed
 from quorate.pve.cluster import Cluster
 from quorate.pve.tasks import Report
@@ -43,7 +43,7 @@ EVERY = 3.0
 _OWN = ("cluster", "type")
 
 
-async def placed(
+async def plan_in_new_guest(
     home: Homelab, template: Template, method: Method, given: Mapping[str, Any], place: GuestPlace
 ) -> Plan:
     if method != "compose":
@@ -74,7 +74,7 @@ async def _guest_plan(cluster: Cluster, kind: str, template: Template, place: Gu
     create = container_create if kind == "ct" else vm_create
     wanted = known_names(create.__name__, {name: value for name, value in place.items() if name not in _OWN})
     wanted = {**_usual(kind, template), **wanted, "start": True}
-    plan: Plan = await create(cluster, **fitted(create.__name__, wanted, "place"))
+    plan: Plan = await create(cluster, **convert_arguments(create.__name__, wanted, "place"))
     return plan
 
 
@@ -97,7 +97,7 @@ class _Journey:
         self._made = asyncio.Event()
         self._context: StepContext | None = None
         self._report: Report | None = None
-        self._whole: asyncio.Task[Performed] | None = None
+        self._whole: asyncio.Task[ActionResult] | None = None
 
     def steps(self) -> tuple[Action, Action]:
         calls = tuple(step for step in self._plan.calls if isinstance(step, Call))
@@ -110,10 +110,10 @@ class _Journey:
             Action(install, line, self._second, where=self._cluster),
         )
 
-    async def _first(self, context: StepContext) -> Performed:
+    async def _first(self, context: StepContext) -> ActionResult:
         self._context, self._report = context, context.report
         hidden = tuple(self._chosen.values[name] for name in self._chosen.secret)
-        perform = lasting(self._home, self._where, self._template.id, self._work, hidden)
+        perform = work_exclusively(self._home, self._where, self._template.id, self._work, hidden)
         whole = self._whole = asyncio.ensure_future(perform(replace(context, report=self._tell)))
         made = asyncio.ensure_future(self._made.wait())
         try:
@@ -124,12 +124,12 @@ class _Journey:
         finally:
             made.cancel()
         if self._made.is_set():
-            return Performed({"vmid": self._vmid})
+            return ActionResult({"vmid": self._vmid})
         performed = await whole
         step = f"Guest {self._vmid} is still being created; the service follows automatically. {performed.next_step}"
         return replace(performed, next_step=step)
 
-    async def _second(self, context: StepContext) -> Performed:  # the time to wait counts from the first step on
+    async def _second(self, context: StepContext) -> ActionResult:  # the time to wait counts from the first step on
         assert self._whole is not None
         self._report = context.report
         return await self._whole
@@ -158,13 +158,13 @@ class _Journey:
         )
         try:
             await context.permit()
-            return await noted(self._home, entry, self._install)(report)
+            return await with_record(self._home, entry, self._install)(report)
         except Problem as problem:
             problem.advice = Advice(f"Guest {self._vmid} exists: install the service there, or delete it", *tools)
             raise
 
     async def _install(self, report: Report) -> dict[str, Any]:
-        guest = await _entered(self._home, self._cluster, self._vmid, report)
+        guest = await _wait_until_reachable(self._home, self._cluster, self._vmid, report)
         command = await compose_of(guest)
         project = Project(guest, command or DOCKER, self._home.settings.services_folder, self._template.id)
         rollout = Rollout(self._home, project, self._template, self._chosen, Former(), needs_docker=command is None)
@@ -175,7 +175,7 @@ def _describe(call: Call) -> str:
     return json.dumps({name: value for name, value in call.params.items() if name not in ("password", "cipassword")})
 
 
-async def _entered(home: Homelab, cluster: Cluster, vmid: int, report: Report) -> Machine:
+async def _wait_until_reachable(home: Homelab, cluster: Cluster, vmid: int, report: Report) -> Machine:
     """Once it takes commands."""
     end = home.clock.monotonic() + ENTER_SECONDS
     while True:

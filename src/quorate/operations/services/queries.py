@@ -210,7 +210,7 @@ async def _status(home: Homelab, place: Machine, template: Template, entry: Inst
     underway = await deployment.state()
     if not await Ledger(home.store).is_worked_on(place_of(place), template.id):
         if entry is not None and entry.state in UNFINISHED:
-            entry = await _resolved(home, place, template, entry)
+            entry = await _resolve_interrupted_entry(home, place, template, entry)
         if underway.get("state") == "going on":
             underway = {} if entry is not None and entry.state not in UNFINISHED else BROKEN_OFF
             if not underway:
@@ -218,7 +218,7 @@ async def _status(home: Homelab, place: Machine, template: Template, entry: Inst
     kept = {"kept": entry.state, **({"why": entry.why} if entry.why else {})} if entry else {}
     facts: dict[str, Any] = {"service": template.id, "host": str(place), "method": method, **kept}
     if method == "compose":
-        facts |= await _as_far_as_known(compose.status(home, place, template))
+        facts |= await _status_or_reason(compose.status(home, place, template))
     elif entry is not None:
         health = await find_health_problem(place, template, entry.settings) if template.health else None
         facts |= {"version": entry.version} if entry.version else {}
@@ -229,10 +229,10 @@ async def _status(home: Homelab, place: Machine, template: Template, entry: Inst
     return facts | ({"underway": underway} if underway else {})
 
 
-async def _resolved(home: Homelab, place: Machine, template: Template, entry: Installed) -> Installed:
+async def _resolve_interrupted_entry(home: Homelab, place: Machine, template: Template, entry: Installed) -> Installed:
     """The server that was doing it has died: the host shows how far it got, and the record is updated."""
     if entry.method == "compose":
-        found = await _as_far_as_known(compose.status(home, place, template))
+        found = await _status_or_reason(compose.status(home, place, template))
         if found["state"] == "not known":
             return entry
         works = found["state"] == "running" and found.get("health", "ok") == "ok"
@@ -250,7 +250,7 @@ async def _resolved(home: Homelab, place: Machine, template: Template, entry: In
     return new
 
 
-async def _as_far_as_known(asked: Any) -> dict[str, Any]:
+async def _status_or_reason(asked: Any) -> dict[str, Any]:
     try:
         found: dict[str, Any] = await asked
     except Problem as problem:

@@ -18,7 +18,7 @@ from quorate.homelab.terraform import Kind, SavedPlan, Workspace
 from quorate.operations.machine import machine_action
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk
-from quorate.operations.services.parameters import lasting, recorded
+from quorate.operations.services.parameters import install_exclusively, work_exclusively
 from quorate.problems import BadArgument, NotFound, Refused, TaskFailed
 from quorate.pve.tasks import Report
 
@@ -30,7 +30,7 @@ def workspace(home: Homelab, place: Machine, template: Template) -> Workspace:
     return Workspace(home.settings.work, place_of(place), template.id)
 
 
-async def planned(
+async def plan_changes(
     home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], kind: Kind = "apply",
     seconds: float = PLAN_SECONDS,
 ) -> SavedPlan:  # fmt: skip
@@ -46,14 +46,14 @@ async def planned(
 
 
 async def install(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any]) -> Plan:
-    saved = await planned(home, place, template, given)
+    saved = await plan_changes(home, place, template, given)
     return applying(home, place, template, saved)
 
 
 def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan) -> Plan:
     """Apply exactly that plan; its risk depends on what it removes."""
     at = workspace(home, place, template)
-    does = f"Apply the plan for {template.title} on {place}: {_counted(saved)}"
+    does = f"Apply the plan for {template.title} on {place}: {_count_changes(saved)}"
     if saved.empty:
         return Plan(does, unchanged=("Everything matches",), facts=saved.as_dict())
     values = at.planned_values(saved.hash)
@@ -71,7 +71,7 @@ def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan
             raise TaskFailed(f"{template.title} was created, but does not become healthy", why=wrong, facts=facts)
         return facts
 
-    perform = recorded(home, entry, work, secret)
+    perform = install_exclusively(home, entry, work, secret)
     line = f"{Path(at.program).name} apply PLAN (what it does: {saved.content})"
     warnings = tuple(f"{one} is destroyed" for one in saved.destroys[:20])
     return Plan(
@@ -102,7 +102,7 @@ async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
             f"{template.title} was not created on {place} by this server",
             next_step=see("See what was", SERVICE_LIST),
         )
-    saved = await planned(home, place, template, {}, "destroy")
+    saved = await plan_changes(home, place, template, {}, "destroy")
     ledger, where = Ledger(home.store), place_of(place)
     does = f"Destroy {template.title} on {place}: {len(saved.changes)} resources"
 
@@ -115,11 +115,11 @@ async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
     line = (
         f"{Path(at.program).name} apply PLAN (what it does: {saved.content}; destroys {', '.join(saved.destroys[:20])})"
     )
-    perform = lasting(home, where, template.id, work)
+    perform = work_exclusively(home, where, template.id, work)
     return Plan(does, (machine_action(place, does, line, perform, writes=True),), facts=saved.as_dict())
 
 
-def _counted(saved: SavedPlan) -> str:
+def _count_changes(saved: SavedPlan) -> str:
     return ", ".join(f"{count} to {name}" for name, count in saved.counts.items()) or "outputs only"
 
 

@@ -89,11 +89,11 @@ def _row(volume: StoredVolume, now: float) -> list[Any]:
         volume.vmid,
         yes(volume.protected),
         volume.verified,
-        shortened(volume.notes or ""),
+        shorten_notes(volume.notes or ""),
     ]
 
 
-def shortened(notes: str) -> str:
+def shorten_notes(notes: str) -> str:
     line = " ".join(notes.split())
     return line if len(line) <= NOTES_SHOWN else line[:NOTES_SHOWN] + "…"
 

@@ -16,7 +16,7 @@ from quorate.operations.hosts.several import describe_each, plan_each
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, Table, operation
 from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
-from quorate.operations.services.terraform import PLAN_SECONDS, applying, destroying, planned, workspace
+from quorate.operations.services.terraform import PLAN_SECONDS, applying, destroying, plan_changes, workspace
 from quorate.problems import BadArgument, NotFound
 
 Longest = Annotated[float, Meta(ge=5, le=600, description="Longest time; the first one fetches providers")]
@@ -40,7 +40,7 @@ async def terraform_plan(
     plans: dict[str, str] = {}
 
     async def describe(place: Machine) -> dict[str, Any]:
-        saved = await planned(home, place, template, settings or {}, seconds=seconds)
+        saved = await plan_changes(home, place, template, settings or {}, seconds=seconds)
         if not saved.empty:
             plans[place.ref] = saved.hash
         step = Advice("Apply exactly this plan", TERRAFORM_APPLY(service=template.id, host=place.ref, plan=saved.hash))
@@ -115,7 +115,7 @@ async def terraform_refresh(
                 f"{template.title} was not created on {place} by this server",
                 next_step=Advice("Plan it first", TERRAFORM_PLAN(service=template.id)),
             )
-        saved = await planned(home, place, template, {}, "refresh", seconds)
+        saved = await plan_changes(home, place, template, {}, "refresh", seconds)
         found = saved.as_dict()
         return {
             "service": template.id,

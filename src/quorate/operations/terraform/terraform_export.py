@@ -43,7 +43,7 @@ async def terraform_export(
 ) -> dict[str, Any]:
     """Existing guests as Terraform resources of bpg/proxmox with import blocks. Without secrets."""
     pve = _cluster(home, cluster)
-    chosen = await _chosen(pve, guests, Filter(node=node, tag=tag, pool=pool))
+    chosen = await _select_guests(pve, guests, Filter(node=node, tag=tag, pool=pool))
     shown = chosen[offset : offset + limit]
     read = await gather_bounded(ASKED_AT_ONCE, [_reading(guest) for guest in shown])
     blocks, left_out = _blocks(chosen, offset, read)
@@ -72,7 +72,7 @@ def _cluster(home: Homelab, name: str | None) -> Cluster:
     return found
 
 
-async def _chosen(pve: Cluster, refs: Any, fitting: Filter) -> list[Guest]:
+async def _select_guests(pve: Cluster, refs: Any, fitting: Filter) -> list[Guest]:
     if refs is not None:
         named = await pve.guests(refs if isinstance(refs, list) else [refs])
         return sorted({one.vmid: one for one in named}.values(), key=lambda one: one.vmid)

@@ -69,14 +69,14 @@ async def changes_since(
     count = Counter(one.kind for one in wanted)
     table.facts = {"since": moment(begin), "events": dict(sorted(count.items())) or "none"}
     if any(watched is None or watched > begin for watched in gaps.values()):
-        table.facts["not_watched"] = _not_watched(gaps, begin)
+        table.facts["not_watched"] = _describe_gaps(gaps, begin)
     if silent:
         table.facts["no_answer"] = silent
     table.note = see("See what is open, and the tasks", FINDING_LIST, TASK_LIST(status="failed"))
     return table
 
 
-def _not_watched(gaps: dict[str, float | None], begin: float) -> str:
+def _describe_gaps(gaps: dict[str, float | None], begin: float) -> str:
     parts = [
         f"{name} was not watched" + ("" if watched is None else f" before {moment(watched)}")
         for name, watched in gaps.items()

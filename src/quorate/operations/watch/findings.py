@@ -11,7 +11,7 @@ from msgspec import Meta
 from quorate.config.settings import HOMELAB
 from quorate.hints import FINDING_GET, FINDING_LIST, see
 from quorate.homelab.homelab import Homelab
-from quorate.operations.plan import Action, Performed, Plan, StepContext, Target
+from quorate.operations.plan import Action, ActionResult, Plan, StepContext, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.reports.kinds import KINDS
 from quorate.operations.units import duration, moment, parse_span
@@ -119,12 +119,12 @@ async def finding_acknowledge(
         says = f"Silence finding {found.id} until {moment(until)}: {found.seen_as.what}"
     findings = Findings(home.store)
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         if until is None:
             await findings.acknowledge(found.id, context.by, note)
         else:
             await findings.silence(found.id, until, context.by, note)
-        return Performed(next_step=see("See its state", FINDING_GET(finding=found.id)))
+        return ActionResult(next_step=see("See its state", FINDING_GET(finding=found.id)))
 
     line = f"acknowledge {found.id}" if until is None else f"silence {found.id} until {moment(until)}"
     return Plan(says, (Action(says, line, perform, Target("finding", found.id, found.kind)),))

@@ -65,40 +65,40 @@ class Visibility:
         seen = finding.seen_as
         if finding.cluster == HOMELAB:
             visible = seen.target.partition(" ")[2].split(":")[0] in self._hosts
-            return self._blanked(finding, *self._clusters.values()) if visible else None
+            return self._blank_finding(finding, *self._clusters.values()) if visible else None
         if finding.cluster == SERVER:
             about = seen.evidence.get("cluster")
             if about in (None, HOMELAB):
-                return self._blanked(finding, *self._clusters.values())
+                return self._blank_finding(finding, *self._clusters.values())
             there = self._clusters.get(str(about))
-            return None if there is None else self._blanked(finding, there)
+            return None if there is None else self._blank_finding(finding, there)
         found = self._clusters.get(finding.cluster)
         if found is None or not found.shows(seen.target):
             return None
         subjects = tuple(one for one in seen.subjects if found.shows(one))
         if seen.subjects and not subjects:
             return None
-        return self._blanked(replace(finding, seen_as=msgspec.structs.replace(seen, subjects=subjects)), found)
+        return self._blank_finding(replace(finding, seen_as=msgspec.structs.replace(seen, subjects=subjects)), found)
 
-    def _blanked(self, finding: Finding, *filters: _Filter) -> Finding:
+    def _blank_finding(self, finding: Finding, *filters: _Filter) -> Finding:
         """Without words about what these hide, in the note of its acknowledgement, too."""
         for one in filters if any(one.view is not None for one in filters) else ():
             seen, blank = finding.seen_as, one.blank
             visible = msgspec.structs.replace(
                 seen,
                 what=blank(seen.what),
-                evidence=_blanked(seen.evidence, blank),
-                next=msgspec.structs.replace(seen.next, arguments=_blanked(seen.next.arguments, blank)),
+                evidence=_blank_value(seen.evidence, blank),
+                next=msgspec.structs.replace(seen.next, arguments=_blank_value(seen.next.arguments, blank)),
             )
             finding = replace(finding, seen_as=visible, note=blank(finding.note))
         return finding
 
 
-def _blanked(value: Any, blank: Callable[[str], str]) -> Any:
+def _blank_value(value: Any, blank: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return blank(value)
     if type(value) is int:  # the id of a guest, perhaps
         return value if blank(text := f"guest {value}") == text else BLANK
     if isinstance(value, dict):
-        return {blank(name): _blanked(one, blank) for name, one in value.items()}
-    return [_blanked(one, blank) for one in value] if isinstance(value, list) else value
+        return {blank(name): _blank_value(one, blank) for name, one in value.items()}
+    return [_blank_value(one, blank) for one in value] if isinstance(value, list) else value

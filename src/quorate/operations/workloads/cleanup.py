@@ -14,7 +14,7 @@ from quorate.homelab.workloads.cleanup import Kind, Waste, engine_on
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import answer_each, plan_each
 from quorate.operations.machine import machine_action, machine_label
-from quorate.operations.plan import Action, Performed, Plan, StepContext
+from quorate.operations.plan import Action, ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, Table, operation
 from quorate.operations.units import shortlist
 
@@ -68,14 +68,14 @@ async def workload_prune(
                 one, f"Remove nothing from {label}: everything is in use", "nothing", _nothing, only_reads=True
             )
 
-        async def perform(context: StepContext) -> Performed:
+        async def perform(context: StepContext) -> ActionResult:
             left: dict[str, str] = {}
             for each in found:
                 await context.permit()
                 if why := await cleanup.remove(engine, each):
                     left[each.about] = why
             kept = {"kept": "; ".join(f"{name}: {why}" for name, why in left.items())} if left else {}
-            return Performed({"removed": len(found) - len(left), **kept})
+            return ActionResult({"removed": len(found) - len(left), **kept})
 
         says = f"Remove from {label}: {shortlist([each.about for each in found], WASTE_SHOWN)}"
         return machine_action(one, says, f"{engine.name} remove {_ids(found)}", perform)
@@ -83,8 +83,8 @@ async def workload_prune(
     return await plan_each(home, host, "Remove unused items from", prepare, ("removed", "kept"))
 
 
-async def _nothing(_: StepContext) -> Performed:
-    return Performed({"removed": 0})
+async def _nothing(_: StepContext) -> ActionResult:
+    return ActionResult({"removed": 0})
 
 
 def _ids(found: list[Waste]) -> str:

@@ -23,10 +23,10 @@ from quorate.inside.posix_script import script
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import plan_each
 from quorate.operations.machine import machine_action
-from quorate.operations.plan import Performed, Plan, StepContext
+from quorate.operations.plan import ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, operation
 from quorate.operations.units import parse_size, size
-from quorate.operations.workloads.queries import COMPOSE, EngineChoice, Name, described
+from quorate.operations.workloads.queries import COMPOSE, EngineChoice, Name, describe_workload
 from quorate.problems import BadArgument, Conflict, NotFound
 
 LEAST_MEMORY = 6 * 1024**2
@@ -109,17 +109,17 @@ async def _deployment(
     fetches = await _fetches(found, spec)
     made = await _paths_to_make(place, spec) if found.name == "docker" else []
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         await _ensure_same(found, name, old)
         done = await Deployment(home.store, place_of(place), name, spec.env.values()).followed(
             lambda tell: found.deploy(spec, tell, replace=replace), context.wait, context.report, home.ssh.pool
         )
         if done is None:
             shown = WORKLOAD_GET(host=place.ref, name=name)
-            return Performed(running=True, next_step=see("See its progress", shown))
+            return ActionResult(running=True, next_step=see("See its progress", shown))
         replaced = {"replaced": done.replaced.image} if done.replaced else {}
         warned = {"engine_warns": list(done.warnings)} if done.warnings else {}
-        return Performed({"workload": described(done.workload), **replaced, **warned})
+        return ActionResult({"workload": describe_workload(done.workload), **replaced, **warned})
 
     does = f"Replace {old} on {place} with {image}" if old else f"Deploy {image} as {name} on {place}"
     line = _line(found, spec) + (f" in place of {_id(old)}" if old else "")
@@ -166,11 +166,13 @@ async def workload_power(
         if action != "restart" and old.running == (action == "start") and old.state not in ("paused", "restarting"):
             return Plan(does, unchanged=(f"{old} is already {old.state}",))
 
-        async def perform(_: StepContext) -> Performed:
+        async def perform(_: StepContext) -> ActionResult:
             await _ensure_same(found, name, old)
             await found.power(name, action)
             now = await found.get(name)
-            return Performed({"before": old.state, "now": now.state, **({"health": now.health} if now.health else {})})
+            return ActionResult(
+                {"before": old.state, "now": now.state, **({"health": now.health} if now.health else {})}
+            )
 
         return Plan(does, (machine_action(place, does, f"{found.name} {action} {name} {_id(old)}", perform),))
 
@@ -195,13 +197,13 @@ async def workload_remove(
     async def prepare(place: Machine) -> Plan:
         found, old = await with_workload(place, home.clock, name, engine)
 
-        async def perform(_: StepContext) -> Performed:
+        async def perform(_: StepContext) -> ActionResult:
             await _ensure_same(found, name, old)
             await found.remove(name, volumes=volumes)
             if await found.find(name) is not None:
                 shown = WORKLOAD_GET(host=place.ref, name=name)
                 raise Conflict(f"{old} is still there", next_step=see("See its state", shown))
-            return Performed({"removed": name})
+            return ActionResult({"removed": name})
 
         does = f"Remove {old} ({old.state}, {old.image}) from {place}"
         line = f"{found.name} remove {name} {_id(old)}" + (" with its volumes" if volumes else "")

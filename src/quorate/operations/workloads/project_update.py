@@ -16,7 +16,7 @@ from quorate.homelab.workloads.project_update import compose_command, require_fi
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import plan_each
 from quorate.operations.machine import machine_action, machine_label
-from quorate.operations.plan import Performed, Plan, StepContext
+from quorate.operations.plan import ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, operation
 from quorate.problems import BadArgument, Conflict
 from quorate.pve.tasks import Report
@@ -55,7 +55,7 @@ async def _project_plan(home: Homelab, place: Machine, project: str, wanted: tup
     await require_files(found)
     compose = await compose_command(engine)
 
-    async def perform(context: StepContext) -> Performed:
+    async def perform(context: StepContext) -> ActionResult:
         async def work(report: Report) -> dict[str, Any]:
             now = await project_on(engine, project)
             if {part.id for part in now.parts} != {part.id for part in found.parts}:
@@ -66,8 +66,8 @@ async def _project_plan(home: Homelab, place: Machine, project: str, wanted: tup
             work, context.wait, context.report, home.ssh.pool
         )
         if done is None:
-            return Performed(running=True, next_step=see("See its containers", WORKLOAD_LIST(host=place.ref)))
-        return Performed(done)
+            return ActionResult(running=True, next_step=see("See its containers", WORKLOAD_LIST(host=place.ref)))
+        return ActionResult(done)
 
     does = f"Update the images of {project} on {place}"
     line = f"{found.command_line(compose, 'pull', *wanted)} && {found.command_line(compose, 'up', '--detach', *wanted)}"

@@ -95,7 +95,7 @@ async def workload_get(
             if not deployment:
                 raise
             return {"host": place.name, "name": name, "state": "not there", **extra}
-        return {"host": place.name, **described(found), **extra}
+        return {"host": place.name, **describe_workload(found), **extra}
 
     return await describe_each(home, host, describe, IN_SHORT)
 
@@ -187,7 +187,7 @@ def _time(text: str) -> str:
         return text
 
 
-def described(one: Workload) -> dict[str, Any]:
+def describe_workload(one: Workload) -> dict[str, Any]:
     """What is known of it, without what is empty."""
     facts = {
         "name": one.name,

@@ -12,7 +12,7 @@ from mcp.types import Tool as ListedTool
 
 from quorate.config import Access
 from quorate.hints import Naming
-from quorate.operations.registry import NEEDED, operation_named
+from quorate.operations.registry import NEEDED, find_operation
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.pipeline import Pipeline
 from quorate.problems import BadArgument, Problem, Refused
@@ -81,7 +81,7 @@ class CompatSurface:
 
     def _translate(self, tool: Tool, problem: Problem) -> Problem:
         operation, _, rest = problem.what.partition(" ")
-        if operation_named(operation):
+        if find_operation(operation):
             problem.what = f"{tool.name} {rest}"
         needed = NEEDED[tool.risk]
         lacks_opt_in = isinstance(problem, OptInMissing)  # says what to set

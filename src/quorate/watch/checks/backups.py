@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from quorate.hints import BACKUP_LIST, RUN_RESTORE_DRILL, TASK_GET
 from quorate.operations.reports.backup_health import missing_or_old, without_job
-from quorate.operations.reports.findings import Finding, Severity, counted, names
+from quorate.operations.reports.findings import Finding, Severity, count_of, names
 from quorate.operations.reports.node_health import DAY, failure_of
 from quorate.operations.units import moment, size
 from quorate.pve.inventory import Resource
@@ -60,13 +60,13 @@ def proof(now: Snapshot) -> Iterator[Observation]:
         elif min(one.time for one in some) < now.there - PROOF_DAYS * DAY:
             unproven.append(rows[vmid])
     if broken:
-        whose = counted(len(broken), "guest", "guests")
+        whose = count_of(len(broken), "guest", "guests")
         what = f"Verification found damaged backups of {whose}: {names(map(_label, broken))}"
         next_call = BACKUP_LIST(guest=broken[0].vmid)
         subjects = tuple(f"guest {one.vmid}" for one in broken)
         yield observed(Finding("critical", "backups", what, next_call, "backup-unproven", "damaged", subjects), SOURCE)
     if unproven:
-        whose = counted(len(unproven), "guest", "guests")
+        whose = count_of(len(unproven), "guest", "guests")
         what = f"No backup of {whose} was ever verified, or restored by a drill: {names(map(_label, unproven))}"
         next_call = RUN_RESTORE_DRILL(guest=unproven[0].vmid, dry_run=True)
         subjects = tuple(f"guest {one.vmid}" for one in unproven)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from quorate.hints import CLUSTER_STATUS, NODE_GET, NODE_INSPECT, REPLICATION_LIST
 from quorate.operations.reports.cluster_state import ha_trouble, lost_quorum, nodes_down
-from quorate.operations.reports.findings import Finding, Severity, counted, names
+from quorate.operations.reports.findings import Finding, Severity, count_of, names
 from quorate.operations.reports.node_health import DAY, ending_certificates
 from quorate.operations.units import duration, moment, percent
 from quorate.state.findings import Observation
@@ -136,7 +136,7 @@ def updates(now: Snapshot) -> Iterator[Observation]:
     for node, rows in now.of_nodes("updates").items():
         risky = [str(row.get("Package")) for row in rows if _is_security_update(row)]
         if risky:
-            count = counted(len(risky), "security update waits", "security updates wait")
+            count = count_of(len(risky), "security update waits", "security updates wait")
             what = f"{count} on {node}: {names(risky)}"
             next_call = NODE_INSPECT(node=node, aspect="updates")
             found = Finding("warning", "updates", what, next_call, "updates-security", f"node {node}")

@@ -18,7 +18,7 @@ from quorate.hints import (
     STORAGE_LIST,
     ToolHint,
 )
-from quorate.operations.reports.findings import Finding, counted, names
+from quorate.operations.reports.findings import Finding, count_of, names
 from quorate.state.findings import Observation
 from quorate.watch.checks import observed
 from quorate.watch.facts import Snapshot
@@ -47,7 +47,7 @@ def privileges(now: Snapshot, memory: Memory, accepted: Collection[str]) -> Iter
     # What was taken away adds no risk, and is not good any more.
     memory.good[PRIVILEGES] = {one: "" for one in good if one in current}
     if new := sorted(current.keys() - good.keys()):
-        what = f"{counted(len(new), 'new privilege', 'new privileges')}: {names(new)}"
+        what = f"{count_of(len(new), 'new privilege', 'new privileges')}: {names(new)}"
         finding = Finding("warning", "access", what, ACCESS_LIST(kind="acl"), "privileges-grown", "", tuple(new))
         yield observed(finding, PRIVILEGES)
 
