@@ -11,7 +11,7 @@ import pytest
 
 from quorate.homelab.host import Host as Registered
 from quorate.homelab.registry import Hosts
-from quorate.inside.ssh_transport import SshTransport, not_started
+from quorate.inside.ssh_transport import SshTransport, start_problem
 from quorate.inside.transport import Command
 from quorate.problems import HostKeyRefused
 from quorate.pve.clock import SystemClock
@@ -56,8 +56,8 @@ async def works(host: Host, pins: Path) -> bool:
         "ssh",
         "test",
         ExecutionTarget(pool, host.target()),
-        lambda e: not_started("it", e.exit_code, e.words),
-        most=1000,
+        lambda e: start_problem("it", e.exit_code, e.message),
+        max_output=1000,
     )
     try:
         return (await way.run(Command(("true",)))).exit_code == 0

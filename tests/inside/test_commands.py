@@ -270,7 +270,7 @@ async def test_jobs_that_ended_unasked_or_are_lost_leave_room_for_others(tmp_pat
         assert "already run in the background" in await quorate.refusal("guest_exec", guest=CT, command="true")
         await quorate.clock.advance(101)
         (job,) = quorate.app.cluster.attachment(JobBook).here.values()
-        await until(lambda: job.job.over)
+        await until(lambda: job.job.ended)
         lost = (await quorate.facts("guest_exec", guest=VM, command="sleep 1000", wait=0))["job"]
         assert "already run in the background" in await quorate.refusal("guest_exec", guest=VM, command="true")
         quorate.sim.world.part(Machines).of(quorate.sim.world.guests[VM]).processes.clear()

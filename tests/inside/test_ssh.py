@@ -16,7 +16,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from quorate.inside.ssh_transport import SshTransport, not_started
+from quorate.inside.ssh_transport import SshTransport, start_problem
 from quorate.inside.transport import Command
 from quorate.problems import (
     AuthenticationFailed,
@@ -46,7 +46,9 @@ NASTY = [
 
 
 def way(place: ExecutionTarget) -> SshTransport:
-    return SshTransport("ssh", "test", place, lambda ended: not_started("it", ended.exit_code, ended.words), most=10**7)
+    return SshTransport(
+        "ssh", "test", place, lambda ended: start_problem("it", ended.exit_code, ended.message), max_output=10**7
+    )
 
 
 @asynccontextmanager
@@ -300,9 +302,9 @@ async def test_a_time_limit_is_kept_from_inside(tmp_path):
 async def test_a_job_shows_what_it_has_said_so_far(tmp_path):
     async with machine(tmp_path) as (_, into):
         job = await into.start(Command(("sh", "-c", "echo begun; sleep 71007; echo end")))
-        while not (await job.so_far()).stdout:
+        while not (await job.partial_output()).stdout:
             await asyncio.sleep(0.01)
-        assert (await job.so_far()).stdout == b"begun\n"
+        assert (await job.partial_output()).stdout == b"begun\n"
         assert await job.wait(0) is None
 
 

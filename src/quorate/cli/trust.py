@@ -88,9 +88,9 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _list(pins: Path) -> int:
-    from quorate.ssh.host_keys import pinned
+    from quorate.ssh.host_keys import load_pins
 
-    found = pinned(pins)
+    found = load_pins(pins)
     for pin in found:
         print(f"{pin.name}  {pin.kind}  {pin.fingerprint}")
     if not found:
@@ -109,7 +109,7 @@ def _remove(pins: Path, host: str, port: int) -> int:
 
 
 def _trust_key(pins: Path, host: str, port: int) -> int:
-    from quorate.ssh.host_keys import entry_name, how_to_see, kind_of, pin, pinned
+    from quorate.ssh.host_keys import entry_name, fingerprint_command, key_type, load_pins, pin
 
     key = asyncio.run(_key_of(host, port))
     name = entry_name(host, port)
@@ -117,14 +117,14 @@ def _trust_key(pins: Path, host: str, port: int) -> int:
         print(f"quorate: no SSH key from {name}; check the address and that an SSH server runs there", file=sys.stderr)
         return FAILED
     fingerprint = key.get_fingerprint()
-    old = next((one for one in pinned(pins) if one.name == name), None)
+    old = next((one for one in load_pins(pins) if one.name == name), None)
     if old is not None and old.fingerprint == fingerprint:
         print(f"The key of {name} is already trusted: {old.kind} {fingerprint}")
         return OK
     if old is not None:
         print(f"WARNING: ANOTHER KEY OF {name} IS TRUSTED: {old.kind} {old.fingerprint}")
-    print(f"{name} has this key:\n  {kind_of(key)} {fingerprint}")
-    print(f"Compare it with the output of this command on the host: {how_to_see(key)}")
+    print(f"{name} has this key:\n  {key_type(key)} {fingerprint}")
+    print(f"Compare it with the output of this command on the host: {fingerprint_command(key)}")
     if _confirmation() != "yes":
         print("Nothing was changed.")
         return FAILED

@@ -21,7 +21,7 @@ from quorate.config.sources import found_in_table
 from quorate.config.ssh import as_bytes, as_networks, read_known_hosts, read_login
 from quorate.config.values import as_path, as_text, read
 from quorate.secret import Secret
-from quorate.ssh.settings import MOST_OUTPUT, SshSettings
+from quorate.ssh.settings import MAX_OUTPUT, SshSettings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -38,7 +38,7 @@ def read_homelab(
             read_login(found, "home", warnings),
             known_hosts=read_known_hosts(found, "home_known_hosts", variables),
             pins=usual_pins(variables),
-            max_output=read(found, "home_max_output", as_bytes, MOST_OUTPUT),
+            max_output=read(found, "home_max_output", as_bytes, MAX_OUTPUT),
             variables=live,
         ),
         networks=read(found, "home_networks", as_networks, PRIVATE_NETWORKS),

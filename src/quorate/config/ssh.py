@@ -18,7 +18,7 @@ from quorate.config.sources import found_in_table
 from quorate.config.values import as_path, as_port, as_text, as_texts, read, whole_number
 from quorate.problems import NotConfigured
 from quorate.secret import Secret
-from quorate.ssh.settings import MOST_OUTPUT, Login, Network, SshSettings, split_port
+from quorate.ssh.settings import MAX_OUTPUT, Login, Network, SshSettings, split_port
 from quorate.ssh.target import SSH_PORT, SshTarget
 
 _SYSTEM_KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
@@ -95,7 +95,7 @@ def _settings(
         known_hosts=read_known_hosts(nodes, "ssh_known_hosts", variables),
         pins=usual_pins(variables),
         networks=read(nodes, "ssh_networks", as_networks, ()),
-        max_output=read(nodes, "ssh_max_output", as_bytes, MOST_OUTPUT),
+        max_output=read(nodes, "ssh_max_output", as_bytes, MAX_OUTPUT),
     )
 
 

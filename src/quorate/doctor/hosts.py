@@ -24,23 +24,23 @@ AWAY = ("unreachable", "timeout")
 async def check_hosts(settings: Settings, clock: Clock) -> Findings:
     found = Findings(HOMELAB)
     async with open_store(settings.state, clock=clock) as store:
-        home = Homelab(settings.homelab, store, clock=clock)
+        homelab = Homelab(settings.homelab, store, clock=clock)
         try:
-            hosts = [host for host in await home.hosts.everyone() if host.active]
+            hosts = [host for host in await homelab.hosts.everyone() if host.active]
         except Problem:  # reported by the check of the state
             return found
         slots = asyncio.Semaphore(AT_ONCE)
-        for one in await asyncio.gather(*(_check(home, host, slots) for host in hosts)):
+        for one in await asyncio.gather(*(_check(homelab, host, slots) for host in hosts)):
             found += one
-        await home.close()
+        await homelab.close()
     return found
 
 
-async def _check(home: Homelab, host: Host, slots: asyncio.Semaphore) -> Findings:
+async def _check(homelab: Homelab, host: Host, slots: asyncio.Semaphore) -> Findings:
     found, check = Findings(HOMELAB), f"SSH to {host.name}"
     try:
         async with slots, asyncio.timeout(SECONDS):
-            machine = await registered(home, host)
+            machine = await registered(homelab, host)
             who = await machine.transport.run(Command(("id", "-un")))
     except TimeoutError:
         found.warn(check, f"{host.at} did not answer within {SECONDS:g} s", "Check that it is switched on")

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from quorate.homelab.host import Host
-from quorate.inside.interfaces import bare, from_pve, is_usable
+from quorate.inside.interfaces import is_usable, read_interfaces, strip_prefix
 from quorate.inside.node_addresses import addresses_of_nodes
 from quorate.problems import Problem, Refused
 from quorate.pve import values
@@ -162,7 +162,7 @@ async def _resolved(name: str) -> frozenset[str]:
 
 def _plain(ip: str) -> str:
     """The canonical form of an IP address; all addresses of this machine are one."""
-    parsed = ipaddress.ip_address(bare(ip))
+    parsed = ipaddress.ip_address(strip_prefix(ip))
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return THIS_MACHINE if _is_own(mapped or parsed) else str(mapped or parsed)
 
@@ -174,7 +174,7 @@ def _is_own(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     try:
         with socket.socket(socket.AF_INET if ip.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as asking:
             asking.connect((str(ip), 9))
-            return ipaddress.ip_address(bare(asking.getsockname()[0])) == ip
+            return ipaddress.ip_address(strip_prefix(asking.getsockname()[0])) == ip
     except OSError:
         return False
 
@@ -193,11 +193,11 @@ async def reported_addresses(guest: Guest) -> list[str]:
     shown: list[str] = []
     with contextlib.suppress(Problem, TimeoutError):
         async with asyncio.timeout(GUEST_SECONDS):
-            shown += [one for card in await from_pve(guest) for one in card.addresses]
+            shown += [one for card in await read_interfaces(guest) for one in card.addresses]
     with contextlib.suppress(Problem, TimeoutError):
         async with asyncio.timeout(GUEST_SECONDS):
             shown += _configured_addresses(await guest.get("config"))
-    return list(dict.fromkeys(bare(one) for one in shown if is_usable(one)))
+    return list(dict.fromkeys(strip_prefix(one) for one in shown if is_usable(one)))
 
 
 def _configured_addresses(config: dict[str, object]) -> list[str]:

@@ -17,14 +17,14 @@ from quorate.homelab.host import Host, is_ip, require_address, unregistered
 from quorate.homelab.registry import jumps
 from quorate.inside.facts.model import SECTIONS, Facts
 from quorate.inside.node_addresses import ssh_of_node
-from quorate.inside.ssh_transport import SshTransport, not_started
+from quorate.inside.ssh_transport import SshTransport, start_problem
 from quorate.inside.transport import Command, Transport
 from quorate.inside.transport_selection import select_transport
 from quorate.problems import BadArgument, Conflict, HostNotFound, NotConfigured, Problem, Refused
 from quorate.pve.cluster import Cluster, Guest
 from quorate.secret import Secret
 from quorate.ssh.access import SshAccess
-from quorate.ssh.process import Ended, ExecutionTarget
+from quorate.ssh.process import ExecutionTarget, ExitStatus
 from quorate.ssh.settings import split_port
 from quorate.ssh.target import SshTarget
 
@@ -77,7 +77,7 @@ class Machine:
         """The same machine, with everything run as root; an agent and `pct` already do that."""
         if not isinstance(self.transport, SshTransport) or (self.guest is not None and self.transport.name == "pct"):
             return self
-        return replace(self, transport=self.transport.adapted(self.as_root))
+        return replace(self, transport=self.transport.with_adapter(self.as_root))
 
     async def collect_facts(
         self, *, seconds: float = 30, sections: Collection[str] | None = None, sudo: bool = False
@@ -95,63 +95,63 @@ class Machine:
         )
 
 
-async def machine(home: Homelab, ref: str, login: Login = Login()) -> Machine:  # noqa: B008 - it is frozen
+async def machine(homelab: Homelab, ref: str, login: Login = Login()) -> Machine:  # noqa: B008 - it is frozen
     """The machine that `ref` names: a registered host, `cluster/guest`, a node, a guest, or `user@address:port`."""
     ref = ref.strip()
     if not ref:
         raise BadArgument("The host is empty", next_step=see("See which hosts exist", HOST_LIST))
-    return replace(await _find(home, ref, (home.login or login) if login == Login() else login), ref=ref)
+    return replace(await _find(homelab, ref, (homelab.login or login) if login == Login() else login), ref=ref)
 
 
-async def _find(home: Homelab, ref: str, login: Login) -> Machine:
-    if host := await home.hosts.find(ref):
-        return await registered(home, host, login)
+async def _find(homelab: Homelab, ref: str, login: Login) -> Machine:
+    if host := await homelab.hosts.find(ref):
+        return await registered(homelab, host, login)
     user, _, place = ref.rpartition("@")
     name, port = split_port(place)
     # An address is never the name of a guest: anyone who can name guests could redirect commands otherwise.
-    if not is_ip(name) and (found := await _of_clusters(home.clusters, ref)):
+    if not is_ip(name) and (found := await _of_clusters(homelab.clusters, ref)):
         return found
     login = replace(login, user=login.user or user or None, port=login.port or port)
-    if host := await home.hosts.find(name):
-        return await registered(home, host, login)
-    return await registered(home, _at_address(ref, name, await _host_names(home)), login)
+    if host := await homelab.hosts.find(name):
+        return await registered(homelab, host, login)
+    return await registered(homelab, _at_address(ref, name, await _host_names(homelab)), login)
 
 
-async def registered(home: Homelab, host: Host, login: Login = Login()) -> Machine:  # noqa: B008
+async def registered(homelab: Homelab, host: Host, login: Login = Login()) -> Machine:  # noqa: B008
     """A host with its own login, else with the one configured for all hosts."""
-    host = await _as_known(home, host, login.port or host.port)
+    host = await _as_known(homelab, host, login.port or host.port)
     if not host.active:
         activate = HOST_UPDATE(host=host.name, active="true")
         raise Conflict(f"{host} is deactivated here", next_step=Advice("Activate it", activate))
-    known = await _admitted(home, host)
-    target = await _target(home, host, login)
-    sudo = login.password or await _secret(home, host.sudo_password) or target.password
-    transport = _ssh_transport(home.ssh, target, str(host))
-    node, uncertain = (None, False) if known else await _node_at(home, host)
+    known = await _admitted(homelab, host)
+    target = await _target(homelab, host, login)
+    sudo = login.password or await _secret(homelab, host.sudo_password) or target.password
+    transport = _ssh_transport(homelab.ssh, target, str(host))
+    node, uncertain = (None, False) if known else await _node_at(homelab, host)
     kind, name, where, guest = known or node or ("host", host.name, None, None)
     return Machine(
-        kind, name, transport, where, guest, sudo_password=sudo, target=target, ssh=home.ssh, may_be_node=uncertain
+        kind, name, transport, where, guest, sudo_password=sudo, target=target, ssh=homelab.ssh, may_be_node=uncertain
     )
 
 
-async def _as_known(home: Homelab, host: Host, port: int) -> Host:
+async def _as_known(homelab: Homelab, host: Host, port: int) -> Host:
     """Another port may be another machine: a registered one, or an unknown one."""
-    everyone = await home.hosts.everyone()
+    everyone = await homelab.hosts.everyone()
     if port == host.port and any(one.name == host.name for one in everyone):
         return host
     named = f"[{host.address}]:{port}" if ":" in host.address else f"{host.address}:{port}"
     there = msgspec.structs.replace(host, name=named, port=port)
-    return next(iter(await home.address_index.same(there, everyone)), there)
+    return next(iter(await homelab.address_index.same(there, everyone)), there)
 
 
-async def _admitted(home: Homelab, host: Host) -> tuple[str, str, Cluster, Guest | None] | None:
+async def _admitted(homelab: Homelab, host: Host) -> tuple[str, str, Cluster, Guest | None] | None:
     """The node or guest that the host is, in clusters whose rules apply to it. Raises if rules hide it."""
-    if home.hosts.hides is not None:
-        for one in (host, *await home.address_index.same(host, await home.hosts.everyone())):
-            home.hosts.require_seen(one)
-    for cluster in home.guarded:
-        if found := await home.address_index.member(cluster, host):
-            seen = next((one for one in home.clusters if one.name == cluster.name), None)
+    if homelab.hosts.hides is not None:
+        for one in (host, *await homelab.address_index.same(host, await homelab.hosts.everyone())):
+            homelab.hosts.require_seen(one)
+    for cluster in homelab.guarded:
+        if found := await homelab.address_index.member(cluster, host):
+            seen = next((one for one in homelab.clusters if one.name == cluster.name), None)
             if seen is None:
                 raise Refused(
                     f"{host} is {found.kind} {found.id} of the cluster {cluster.name}, which this call may not reach",
@@ -165,35 +165,35 @@ async def _admitted(home: Homelab, host: Host) -> tuple[str, str, Cluster, Guest
     return None
 
 
-async def _node_at(home: Homelab, host: Host) -> tuple[tuple[str, str, Cluster, None] | None, bool]:
+async def _node_at(homelab: Homelab, host: Host) -> tuple[tuple[str, str, Cluster, None] | None, bool]:
     """The node that the host is, of any cluster; and whether a silent cluster might have it."""
     uncertain = False
-    for cluster in home.clusters:
-        if any(one.name == cluster.name for one in home.guarded):
+    for cluster in homelab.clusters:
+        if any(one.name == cluster.name for one in homelab.guarded):
             continue  # already asked
         try:
-            if name := await home.address_index.node(cluster, host):
+            if name := await homelab.address_index.node(cluster, host):
                 return ("node", name, cluster, None), False
         except Problem:
             uncertain = True
     return None, uncertain
 
 
-async def as_guest(home: Homelab, machine: Machine) -> Machine:
+async def as_guest(homelab: Homelab, machine: Machine) -> Machine:
     """A host that is registered under the name of a guest, at its address, as that guest. Raises if that is unknown."""
     if machine.kind != "host" or machine.target is None or machine.target.jump is not None:
         return machine
     host = Host(machine.name, machine.target.host, machine.target.port)
-    for cluster in home.clusters:
-        if guest := await home.address_index.guest_named(cluster, host):
+    for cluster in homelab.clusters:
+        if guest := await homelab.address_index.guest_named(cluster, host):
             return replace(machine, kind=guest.row.kind, where=cluster, guest=guest)
     return machine
 
 
-async def require_seen(home: Homelab, name: str) -> None:
+async def require_seen(homelab: Homelab, name: str) -> None:
     """Raises if rules hide the host of that name, or the machine at that address, from the call."""
-    everyone = await home.hosts.everyone()
-    await _admitted(home, next((one for one in everyone if one.name == name), None) or unregistered(name))
+    everyone = await homelab.hosts.everyone()
+    await _admitted(homelab, next((one for one in everyone if one.name == name), None) or unregistered(name))
 
 
 async def is_node(machine: Machine) -> bool:
@@ -220,24 +220,24 @@ def logged_in_as(machine: Machine, user: str, key: Path) -> Machine:
     return replace(machine, transport=transport, target=target, sudo_password=None)
 
 
-async def _target(home: Homelab, host: Host, login: Login) -> SshTarget:
+async def _target(homelab: Homelab, host: Host, login: Login) -> SshTarget:
     jump: SshTarget | None = None
-    for one in reversed(await jumps(home.hosts, host)):
-        await _admitted(home, one)
-        jump = await _hop(home, one, Login(), jump)
-    return await _hop(home, host, login, jump)
+    for one in reversed(await jumps(homelab.hosts, host)):
+        await _admitted(homelab, one)
+        jump = await _hop(homelab, one, Login(), jump)
+    return await _hop(homelab, host, login, jump)
 
 
-async def _hop(home: Homelab, host: Host, login: Login, jump: SshTarget | None) -> SshTarget:
-    if not home.ssh.is_allowed(host.address):  # the demo must not reach real machines
-        networks = ", ".join(map(str, home.ssh.settings.networks))
+async def _hop(homelab: Homelab, host: Host, login: Login, jump: SshTarget | None) -> SshTarget:
+    if not homelab.ssh.is_allowed(host.address):  # the demo must not reach real machines
+        networks = ", ".join(map(str, homelab.ssh.settings.networks))
         raise NotConfigured(f"SSH to {host.at} is not allowed", why=f"Only {networks} may be reached from here")
-    usual = home.settings.ssh.nodes
+    usual = homelab.settings.ssh.nodes
     user = login.user or host.user or usual.user or "root"
     key = login.key or host.key
-    own_password = login.password or await _secret(home, host.password)
+    own_password = login.password or await _secret(homelab, host.password)
     other = login.user not in (None, host.user) and not login.key and not login.password
-    if (other or (not key and not own_password and user != usual.user)) and (own := key_of(home.settings, user)):
+    if (other or (not key and not own_password and user != usual.user)) and (own := key_of(homelab.settings, user)):
         key, own_password = str(own), None  # an administration account has a key of its own
     return SshTarget(
         host.address,
@@ -253,25 +253,25 @@ def _path(text: str) -> Path:
     return Path(text).expanduser()
 
 
-async def _secret(home: Homelab, reference: str | None) -> Secret | None:
-    return await home.secret_store.fetch(reference) if reference else None
+async def _secret(homelab: Homelab, reference: str | None) -> Secret | None:
+    return await homelab.secret_store.fetch(reference) if reference else None
 
 
 def _ssh_transport(ssh: SshAccess, target: SshTarget, name: str) -> SshTransport:
-    def explain(ended: Ended) -> Problem:
-        return not_started(name, ended.exit_code, ended.words)
+    def explain(ended: ExitStatus) -> Problem:
+        return start_problem(name, ended.exit_code, ended.message)
 
     return SshTransport(
-        "ssh", f"ssh to {target}", ExecutionTarget(ssh.pool, target), explain, most=ssh.settings.max_output
+        "ssh", f"ssh to {target}", ExecutionTarget(ssh.pool, target), explain, max_output=ssh.settings.max_output
     )
 
 
 # -- nodes and guests of the clusters ----------------------------------------------------------------------------------
 
 
-async def in_clusters(home: Homelab, ref: str) -> list[str]:
+async def in_clusters(homelab: Homelab, ref: str) -> list[str]:
     """The nodes and guests that a name may mean: CLUSTER/NAME. A cluster that does not answer is skipped."""
-    answers = await asyncio.gather(*(_found_in(one, ref) for one in home.clusters))
+    answers = await asyncio.gather(*(_found_in(one, ref) for one in homelab.clusters))
     return [f"{cluster.name}/{name}" for answer in answers for cluster, name, _ in answer]
 
 
@@ -325,5 +325,5 @@ def _at_address(ref: str, host: str, known: list[str]) -> Host:
     return Host(host, host)
 
 
-async def _host_names(home: Homelab) -> list[str]:
-    return [host.name for host in await home.hosts.all()]
+async def _host_names(homelab: Homelab) -> list[str]:
+    return [host.name for host in await homelab.hosts.all()]

@@ -44,12 +44,12 @@ class Selection:
     """Whether the caller chose a list, a label or all, even if that is a single host."""
 
 
-async def select(home: Homelab, given: str | Sequence[str], login: Login = Login()) -> Selection:  # noqa: B008
+async def select(homelab: Homelab, given: str | Sequence[str], login: Login = Login()) -> Selection:  # noqa: B008
     """Raises the Problem of a single host; of several, those that cannot be used are listed."""
-    refs, several = await expand_all(home, given)
+    refs, several = await expand_all(homelab, given)
     if not several:
-        return Selection([await machine(home, refs[0], login)], {}, several=False)
-    found = await gather_bounded(AT_ONCE, [partial(_find, home, ref, login) for ref in refs])
+        return Selection([await machine(homelab, refs[0], login)], {}, several=False)
+    found = await gather_bounded(AT_ONCE, [partial(_find, homelab, ref, login) for ref in refs])
     machines = {_identity(one): one for one in found if isinstance(one, Machine)}
     failures = {ref: one for ref, one in zip(refs, found, strict=True) if isinstance(one, Problem)}
     return Selection(list(machines.values()), failures, several=True)
@@ -64,31 +64,31 @@ class RecordSelection:
     several: bool
 
 
-async def select_records(home: Homelab, given: str | Sequence[str], *, inactive: bool = False) -> RecordSelection:
+async def select_records(homelab: Homelab, given: str | Sequence[str], *, inactive: bool = False) -> RecordSelection:
     """As `select`, for what is about the registry. `inactive`: a label and all include deactivated hosts."""
-    refs, several = await expand_all(home, given, inactive=inactive, records=True)
+    refs, several = await expand_all(homelab, given, inactive=inactive, records=True)
     if not several:
-        return RecordSelection([await home.hosts.get(refs[0])], {}, several=False)
+        return RecordSelection([await homelab.hosts.get(refs[0])], {}, several=False)
     found: list[Host] = []
     failures: dict[str, Problem] = {}
     for ref in refs:
         try:
-            found.append(await home.hosts.get(ref))
+            found.append(await homelab.hosts.get(ref))
         except Problem as problem:
             failures[ref] = problem
     return RecordSelection(found, failures, several=True)
 
 
 async def expand_all(
-    home: Homelab, given: str | Sequence[str], *, inactive: bool = False, records: bool = False
+    homelab: Homelab, given: str | Sequence[str], *, inactive: bool = False, records: bool = False
 ) -> tuple[list[str], bool]:
     """The names that one reference or several stand for, and whether they are a group, even of a single host."""
     if isinstance(given, str) and "," in given:
         given = given.split(",")
     if isinstance(given, str):
-        refs, several = await expand(home, given, inactive=inactive, records=records)
+        refs, several = await expand(homelab, given, inactive=inactive, records=records)
     else:
-        parts = [await _expand_one(home, one, inactive, records) for one in given]
+        parts = [await _expand_one(homelab, one, inactive, records) for one in given]
         refs, several = list(dict.fromkeys(ref for part in parts for ref in part)), True
     if not refs:
         raise BadArgument("The list of hosts is empty", next_step="Name a host, a label, or all")
@@ -97,10 +97,10 @@ async def expand_all(
     return refs, several
 
 
-async def _expand_one(home: Homelab, ref: str, inactive: bool, records: bool) -> list[str]:
+async def _expand_one(homelab: Homelab, ref: str, inactive: bool, records: bool) -> list[str]:
     """Of a list: a host that the caller may not see is one of the failures, it does not stop the others."""
     try:
-        return (await expand(home, ref, inactive=inactive, records=records))[0]
+        return (await expand(homelab, ref, inactive=inactive, records=records))[0]
     except Refused:
         return [ref.strip()]
 
@@ -110,16 +110,18 @@ def _identity(one: Machine) -> tuple[object, ...]:
     return one.kind, one.guest.vmid if one.guest else one.name, one.where.name if one.where else ""
 
 
-async def expand(home: Homelab, ref: str, *, inactive: bool = False, records: bool = False) -> tuple[list[str], bool]:
+async def expand(
+    homelab: Homelab, ref: str, *, inactive: bool = False, records: bool = False
+) -> tuple[list[str], bool]:
     """The names that a reference stands for, and whether it stands for a group. A registered name is only itself.
 
     A label never takes the place of an address, a node or a guest: anyone who sets labels could redirect commands.
     `records`: only registered hosts can be meant.
     """
     name = ref.strip()
-    if await home.hosts.find(name):
+    if await homelab.hosts.find(name):
         return [name], False
-    known = [one for one in await home.hosts.all() if one.active or inactive]
+    known = [one for one in await homelab.hosts.all() if one.active or inactive]
     if name == ALL:
         if not known:
             advice = Advice("Register them first", HOST_REGISTER, HOST_IMPORT)
@@ -128,7 +130,7 @@ async def expand(home: Homelab, ref: str, *, inactive: bool = False, records: bo
     labeled = [one.name for one in known if name in one.labels]
     if not labeled or "@" in name or is_ip(split_port(name)[0]):
         return [name], False
-    if not records and (others := await in_clusters(home, name)):
+    if not records and (others := await in_clusters(homelab, name)):
         raise BadArgument(
             f"{name!r} is ambiguous",
             why=f"It is a label of {', '.join(labeled[:SHOWN])}, and the name of {', '.join(others)}",
@@ -137,9 +139,9 @@ async def expand(home: Homelab, ref: str, *, inactive: bool = False, records: bo
     return labeled, True
 
 
-async def _find(home: Homelab, ref: str, login: Login) -> Machine | Problem:
+async def _find(homelab: Homelab, ref: str, login: Login) -> Machine | Problem:
     try:
-        return await machine(home, ref, login)
+        return await machine(homelab, ref, login)
     except Problem as problem:
         return problem
 

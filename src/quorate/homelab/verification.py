@@ -19,11 +19,11 @@ BEFORE = {"refused": "rules", "unreachable": "connection", "timeout": "connectio
 """The same before anything was sent to the host; anything else is the settings, such as a missing secret."""
 
 
-async def verification(home: Homelab, host: Host) -> dict[str, Any]:
+async def verification(homelab: Homelab, host: Host) -> dict[str, Any]:
     """Log in, try to become root, and store the result."""
     under_way = False
     try:
-        machine = await registered(home, host)
+        machine = await registered(homelab, host)
         under_way = True
         who = await machine.transport.run(Command(("id", "-un")), seconds=SECONDS)
         found = {"verified": True, "logged_in_as": _words(who.stdout), **await _root(machine)}
@@ -32,7 +32,7 @@ async def verification(home: Homelab, host: Host) -> dict[str, Any]:
         at = STAGES.get(problem.code, "connection") if under_way else BEFORE.get(problem.code, "settings")
         found = {"verified": False, "failed_at": at, "why": str(problem)}
         verdict = problem.what
-    await _keep(home, host.name, verdict)
+    await _keep(homelab, host.name, verdict)
     return found
 
 
@@ -49,10 +49,10 @@ async def _root(machine: Machine) -> dict[str, Any]:
     return {"root": "no", "why_not_root": f"{said} ({hint})" if "password" in said else said}
 
 
-async def _keep(home: Homelab, name: str, verdict: str) -> None:
+async def _keep(homelab: Homelab, name: str, verdict: str) -> None:
     """The host may have been removed during the attempt."""
     with contextlib.suppress(NotFound):
-        await home.hosts.change(name, verified=home.clock.time(), verdict=verdict)
+        await homelab.hosts.change(name, verified=homelab.clock.time(), verdict=verdict)
 
 
 def _words(output: bytes) -> str:

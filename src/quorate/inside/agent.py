@@ -16,14 +16,14 @@ from quorate.hints import GUEST_FILE_WRITE, GUEST_JOB, Advice
 from quorate.inside.ssh_transport import (
     FILE_SECONDS,
     content_of,
-    file_missing,
-    file_refused,
-    not_started,
+    file_not_found,
+    file_problem,
     read_command,
+    start_problem,
     timed_out,
 )
 from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
-from quorate.inside.windows_launch import ending_command, launched, write_command
+from quorate.inside.windows_launch import launch_command, taskkill_argv, write_command
 from quorate.problems import (
     BadArgument,
     Conflict,
@@ -38,15 +38,15 @@ from quorate.problems import (
 )
 from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Guest
-from quorate.ssh.launcher import Launch, Stream, ending
+from quorate.ssh.launcher import Launch, Stream, kill_argv
 
 FIRST_PAUSE, LONGEST_PAUSE, BACKOFF = 0.1, 2.0, 1.5
 """Seconds between two polls of a command."""
 GRACE_SECONDS = 3.0
 MOST_INPUT = 65536
-MOST_WRITTEN = 61440 // 4 * 3
+MAX_WRITE = 61440 // 4 * 3
 """Bytes that fit into one write as base64."""
-MOST_READ = 256 * 1024
+MAX_READ = 256 * 1024
 """Bytes of one read: PVE allows the agent five seconds, and a busy guest is slow."""
 PATIENCE_SECONDS = 15.0
 """How long the agent may be silent while a command runs: a busy guest misses a ping now and then."""
@@ -107,7 +107,7 @@ class AgentTransport:
 
     async def _begin(self, command: Command, limit: float | None, keep: int) -> AgentJob:
         if self.system == "windows":
-            argv, given = launched(command, limit)
+            argv, given = launch_command(command, limit)
         else:
             argv, given = await self._launch(command, limit)
         starting = asyncio.ensure_future(self.execute(argv, given))
@@ -165,7 +165,7 @@ class AgentTransport:
                 next_step="Give the full path of the program, or give the command as a text for the shell",
             ) from None
         except ServerFailed as problem:
-            raise _disabled(self._guest, problem) or problem from None
+            raise _blocked_command_problem(self._guest, problem) or problem from None
         return int(answer["pid"])
 
     # -- files -----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class AgentTransport:
     async def _read_pieces(self, path: str, offset: int, limit: int) -> bytes:
         found = bytearray()
         while len(found) < limit:
-            count = min(MOST_READ, limit - len(found))
+            count = min(MAX_READ, limit - len(found))
             piece = await self._ask_file(path, offset=offset + len(found), count=count, decode=False)
             data = _from_base64(str(piece["content"]))
             found += data
@@ -196,13 +196,15 @@ class AgentTransport:
         try:
             answer: dict[str, Any] = await self._guest.get("agent/file-read", file=path, **how)
         except NotFound:
-            raise file_missing(path) from None
+            raise file_not_found(path) from None
         except ServerFailed as problem:
-            raise _disabled(self._guest, problem) or _file_problem(f"{path} could not be read", problem) from None
+            raise _blocked_command_problem(self._guest, problem) or _file_problem(
+                f"{path} could not be read", problem
+            ) from None
         return answer
 
     async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
-        if not append and path.isascii() and len(data) <= MOST_WRITTEN:
+        if not append and path.isascii() and len(data) <= MAX_WRITE:
             await self._store(path, data, path)
         elif self.system == "windows" or len(data) <= _PIECE:
             await self._write_by_commands(path, data, append=append)
@@ -217,7 +219,9 @@ class AgentTransport:
         except NotFound as problem:
             raise _file_problem(f"{path} could not be written", problem, NotFound) from None
         except ServerFailed as problem:
-            raise _disabled(self._guest, problem) or _file_problem(f"{path} could not be written", problem) from None
+            raise _blocked_command_problem(self._guest, problem) or _file_problem(
+                f"{path} could not be written", problem
+            ) from None
 
     async def _write_by_commands(self, path: str, data: bytes, *, append: bool) -> None:
         """For what the agent's own write cannot do: names beyond ASCII, appending, long files on Windows."""
@@ -234,8 +238,8 @@ class AgentTransport:
         """Long data: the agent stores the pieces without a command for each, then one command joins them."""
         folder = await self._create_temporary(_SAFE_FOLDER)
         try:
-            for number, at in enumerate(range(0, len(data), MOST_WRITTEN)):
-                await self._store(f"{folder}/{number:06}", data[at : at + MOST_WRITTEN], path)
+            for number, at in enumerate(range(0, len(data), MAX_WRITE)):
+                await self._store(f"{folder}/{number:06}", data[at : at + MAX_WRITE], path)
         except BaseException:
             self._cluster.ssh.pool.in_background(self._forget(folder))
             raise
@@ -245,7 +249,7 @@ class AgentTransport:
     async def _run_writing(self, command: Command, path: str) -> None:
         output = await self.run(command, seconds=FILE_SECONDS)
         if output.exit_code != 0:
-            raise file_refused(output, f"{path} could not be written")
+            raise file_problem(output, f"{path} could not be written")
 
     async def _forget(self, folder: str) -> None:
         await self.run(Command(("/bin/rm", "-rf", folder)))
@@ -263,7 +267,7 @@ class AgentJob:
         self._output: Output | None = None
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         return self._output is not None
 
     async def wait(self, seconds: float) -> Output | None:
@@ -277,14 +281,14 @@ class AgentJob:
                 heard = clock.monotonic()
             except _SILENCE as problem:
                 if clock.monotonic() >= min(deadline, heard + PATIENCE_SECONDS):
-                    raise self._not_known(problem) from None
+                    raise self._unknown_outcome(problem) from None
             left = deadline - clock.monotonic()
             if left <= 0:
                 return None
             await clock.sleep(min(pause, left))
             pause = min(LONGEST_PAUSE, pause * BACKOFF)
 
-    def _not_known(self, problem: Problem) -> OutcomeUnknown:
+    def _unknown_outcome(self, problem: Problem) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"The guest agent of {self._guest} stopped answering, so the state of the command is unknown",
             why=str(problem),
@@ -293,7 +297,7 @@ class AgentJob:
             ),
         )
 
-    async def so_far(self) -> Output:
+    async def partial_output(self) -> Output:
         return Output(None)
 
     def leave(self) -> None:
@@ -305,7 +309,7 @@ class AgentJob:
             if await self._has_ended():
                 return
             posix = self._transport.system != "windows"
-            argv = ending(self._pid, signal) if posix else ending_command(self._pid)
+            argv = kill_argv(self._pid, signal) if posix else taskkill_argv(self._pid)
             killer = AgentJob(self._transport, self._guest, await self._transport.execute(argv), self._keep)
             await killer._wait_for_exit()
             if await self.wait(GRACE_SECONDS) is not None:
@@ -348,7 +352,7 @@ class AgentJob:
         signal = status.get("signal")
         code = None if signal else int(status.get("exitcode") or 0)
         if out.pid is None and err.pid is None and signal is None:
-            raise not_started(self._guest, code, _words(bytes(err.noise or out.noise)))
+            raise start_problem(self._guest, code, _words(bytes(err.noise or out.noise)))
         return Output(
             code,
             bytes(out.kept),
@@ -380,7 +384,7 @@ def _file_problem(what: str, problem: Problem, kind: type[Problem] = GuestRefuse
     return kind(what, why=f"It said: {problem.what.partition('Agent error: ')[2] or problem.what}")
 
 
-def _disabled(guest: Guest, problem: Problem) -> Problem | None:
+def _blocked_command_problem(guest: Guest, problem: Problem) -> Problem | None:
     """Some distributions disable parts of the agent."""
     if "has been disabled" not in str(problem) and "not been found" not in str(problem):
         return None

@@ -15,12 +15,12 @@ from quorate.problems import Conflict, Problem
 _UNREADABLE = {"fifo": "a pipe", "socket": "a socket", "device": "a device"}
 
 
-async def look_at(transport: Transport, path: str) -> Entry:
+async def stat_path(transport: Transport, path: str) -> Entry:
     """The entry at a path; links are not followed."""
     return (
-        await windows_files.look_at(transport, path)
+        await windows_files.stat_path(transport, path)
         if transport.system == "windows"
-        else await posix_files.look_at(transport, path)
+        else await posix_files.stat_path(transport, path)
     )
 
 
@@ -30,12 +30,12 @@ async def list_folder(transport: Transport, path: str) -> Listing:
     return await posix_files.list_folder(transport, path)
 
 
-async def readable(transport: Transport, path: str) -> Entry:
+async def require_readable(transport: Transport, path: str) -> Entry:
     """The file behind a path and its links. Raises Conflict if it has no content to read."""
     if transport.system == "windows":
-        found = await windows_files.look_at(transport, path)
+        found = await windows_files.stat_path(transport, path)
     else:
-        found = await posix_files.look_at(transport, path, behind_links=True)
+        found = await posix_files.stat_path(transport, path, behind_links=True)
     if found.type == "folder":
         raise Conflict(f"{path} is a folder", next_step=see("List its contents", GUEST_DIR_LIST(path=path)))
     if found.type in _UNREADABLE:
@@ -43,7 +43,7 @@ async def readable(transport: Transport, path: str) -> Entry:
     return found
 
 
-async def write(
+async def write_atomically(
     transport: Transport,
     path: str,
     data: bytes,

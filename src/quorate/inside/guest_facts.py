@@ -11,7 +11,7 @@ from quorate.inside.facts.collector import collect_answers, read_facts
 from quorate.inside.facts.model import Facts, Filesystem, Interface
 from quorate.inside.facts.network import search_domains
 from quorate.inside.transport import Transport
-from quorate.inside.windows import ask
+from quorate.inside.windows import run_powershell
 from quorate.problems import Problem
 from quorate.pve.cluster import Guest
 
@@ -72,7 +72,7 @@ async def system_facts(transport: Transport, label: str) -> SystemFacts:
 
 async def network_facts(transport: Transport, label: str) -> NetworkFacts:
     if transport.system == "windows":
-        reported = await ask(transport, "Reading the network", _WINDOWS_NETWORK)
+        reported = await run_powershell(transport, "Reading the network", _WINDOWS_NETWORK)
         gateways, dns, search = ([str(one) for one in reported.get(key) or []] for key in ("gateways", "dns", "search"))
         return NetworkFacts(gateways=gateways, dns=dns, search=search)
     answers = await collect_answers(transport, label, sections=("network",))
@@ -100,7 +100,7 @@ def _posix_system(found: Facts, kernel_name: str) -> SystemFacts:
 
 
 async def _windows_system(transport: Transport) -> SystemFacts:
-    reported = await ask(transport, "Reading the system", _WINDOWS_SYSTEM)
+    reported = await run_powershell(transport, "Reading the system", _WINDOWS_SYSTEM)
     total, free = int(reported["total"]) * _KIB, int(reported["free"]) * _KIB
     return SystemFacts(
         os=str(reported["os"]),

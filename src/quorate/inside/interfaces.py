@@ -15,7 +15,7 @@ from quorate.pve.cluster import Guest
 _OWN_NETWORKS = ("docker", "br-", "veth", "virbr", "lxcbr", "lxdbr", "cni", "flannel", "cali", "podman", "kube")
 
 
-async def from_pve(guest: Guest) -> list[Interface]:
+async def read_interfaces(guest: Guest) -> list[Interface]:
     """What PVE reports without entering the guest. Raises a Problem if PVE cannot say."""
     answer = await guest.get("agent/network-get-interfaces" if guest.is_vm else "interfaces")
     listed = answer.get("result") if isinstance(answer, dict) else answer
@@ -36,17 +36,19 @@ def _interface(row: Mapping[str, Any]) -> Interface:
 def is_usable(address: str) -> bool:
     """Whether other machines can reach it: neither loopback nor link-local."""
     try:
-        ip = ipaddress.ip_address(bare(address))
+        ip = ipaddress.ip_address(strip_prefix(address))
     except ValueError:
         return False
     return not (ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified)
 
 
-def bare(address: str) -> str:
+def strip_prefix(address: str) -> str:
     return address.partition("/")[0].partition("%")[0]
 
 
-def usable(interfaces: Iterable[Interface], config: Mapping[str, Any], *, prefer: str | None = None) -> list[str]:
+def usable_addresses(
+    interfaces: Iterable[Interface], config: Mapping[str, Any], *, prefer: str | None = None
+) -> list[str]:
     """The addresses that other machines can use, best first.
 
     The preferred interface comes first, then the network cards of the configuration in their order, then the rest, with
@@ -61,7 +63,10 @@ def usable(interfaces: Iterable[Interface], config: Mapping[str, Any], *, prefer
         return interface.name != prefer, card, own, ":" in address
 
     found = [
-        (rank(one, address), bare(address)) for one in interfaces for address in one.addresses if is_usable(address)
+        (rank(one, address), strip_prefix(address))
+        for one in interfaces
+        for address in one.addresses
+        if is_usable(address)
     ]
     return list(dict.fromkeys(address for _, address in sorted(found, key=lambda pair: pair[0])))
 

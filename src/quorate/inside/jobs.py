@@ -19,7 +19,7 @@ from quorate.problems import NotFound, Problem, Refused
 from quorate.pve.clock import Clock
 from quorate.ssh.access import SshAccess
 
-MOST_JOBS = 32
+MAX_JOBS = 32
 KEPT_SECONDS = 900.0
 """How long an ended job can still be polled."""
 ABANDONED_SECONDS = 7 * 86_400.0
@@ -131,15 +131,15 @@ class JobRegistry:
         self._here, self._store = book.here, book.store
 
     async def ensure_room(self) -> None:
-        if sum(one.record.ended is None for one in await self._everything()) < MOST_JOBS:
+        if sum(one.record.ended is None for one in await self._everything()) < MAX_JOBS:
             return
         for one in await self._everything():  # some may have ended since anyone asked
             with contextlib.suppress(Problem):
                 if one.job is not None and one.record.ended is None and await one.job.wait(0) is not None:
                     await self.note_end(one)
-        if sum(one.record.ended is None for one in await self._everything()) >= MOST_JOBS:
+        if sum(one.record.ended is None for one in await self._everything()) >= MAX_JOBS:
             raise Refused(
-                f"{MOST_JOBS} commands already run in the background",
+                f"{MAX_JOBS} commands already run in the background",
                 next_step=Advice("Stop some of them or wait until they end", GUEST_JOB, HOST_JOB),
             )
 
@@ -158,13 +158,13 @@ class JobRegistry:
 
     async def find(self, handle: str) -> BackgroundJob | None:
         """None if there is none, or if it belongs to someone else."""
-        return next((one for one in await self.listed() if one.record.handle == handle), None)
+        return next((one for one in await self.list_jobs() if one.record.handle == handle), None)
 
     async def is_taken(self, handle: str) -> bool:
         """Whether it belongs to someone else."""
         return any(one.record.handle == handle and not self._is_own(one.record) for one in await self._everything())
 
-    async def listed(self) -> list[BackgroundJob]:
+    async def list_jobs(self) -> list[BackgroundJob]:
         return [one for one in await self._everything() if self._is_own(one.record)]
 
     async def note_end(self, known: BackgroundJob) -> None:
@@ -176,7 +176,7 @@ class JobRegistry:
 
     async def _everything(self) -> list[BackgroundJob]:
         for known in list(self._here.values()):
-            if known.job is not None and known.job.over:
+            if known.job is not None and known.job.ended:
                 await self.note_end(known)
         stored = await self._store.all()
         others = (one for one in stored.values() if one.site == self._site and one.handle not in self._here)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from quorate.inside.transport import Command, Job, Output, Transport
 from quorate.problems import NotFound, Problem
-from quorate.ssh.launcher import KILL_TREE, ending
+from quorate.ssh.launcher import KILL_TREE, kill_argv
 
 PREFIX = "kept"
 KEPT_BYTES = 1024 * 1024
@@ -142,17 +142,17 @@ class KeptJob:
         self._id = id
         self._like = Command((), user=like.user, password=like.password)
         self._keep = keep
-        self._ended: Report | None = None
+        self._final_report: Report | None = None
         self._follower: Job | None = None
         self._stopped = False
 
     @property
-    def over(self) -> bool:
-        return self._ended is not None
+    def ended(self) -> bool:
+        return self._final_report is not None
 
     @property
     def late(self) -> bool:
-        return self._ended is not None and self._ended.late
+        return self._final_report is not None and self._final_report.late
 
     async def begin(self, command: Command, limit: float | None, seconds: float) -> Output | None:
         """Start it and wait; None if it is still running then. Raises CannotKeep before anything was started."""
@@ -173,7 +173,11 @@ class KeptJob:
         follower = self._follower = await self._transport.start(wrapped, keep=2 * self._keep + 1024)
         waited = 0.0
         output = await follower.wait(0)
-        while output is None and not (await follower.so_far()).stdout.startswith(_STARTED) and waited < START_SECONDS:
+        while (
+            output is None
+            and not (await follower.partial_output()).stdout.startswith(_STARTED)
+            and waited < START_SECONDS
+        ):
             output = await follower.wait(_PAUSE)
             waited += _PAUSE
         if output is None:
@@ -187,7 +191,7 @@ class KeptJob:
         if output.exit_code == _CANNOT:
             raise CannotKeep
         if not output.stdout.startswith(_STARTED):  # it could not begin, because of too long an argument say
-            self._ended = Report("ended", 0, output, late=False)
+            self._final_report = Report("ended", 0, output, late=False)
             return output
         try:
             report = self._read(replace(output, stdout=output.stdout.removeprefix(_STARTED)))
@@ -196,13 +200,13 @@ class KeptJob:
         return None if report.state == "running" else report.output
 
     async def wait(self, seconds: float) -> Output | None:
-        if self._ended is None and seconds > 0:
-            await self._followed(self._command("wait"), seconds)
-        report = self._ended or await self._look()
+        if self._final_report is None and seconds > 0:
+            await self._follow(self._command("wait"), seconds)
+        report = self._final_report or await self._look()
         return None if report.state == "running" else report.output
 
-    async def so_far(self) -> Output:
-        return (self._ended or await self._look()).output
+    async def partial_output(self) -> Output:
+        return (self._final_report or await self._look()).output
 
     def leave(self) -> None:
         """Its machine keeps it; it uses no resources here."""
@@ -215,14 +219,14 @@ class KeptJob:
             report = await self._look()
             if report.state != "running" or report.pid < 2:
                 return
-            killer = replace(self._like, argv=ending(report.pid, signal))
+            killer = replace(self._like, argv=kill_argv(report.pid, signal))
             with contextlib.suppress(Problem):
                 await self._transport.run(killer, seconds=ASK_SECONDS)
-            await self._followed(self._command("wait"), GRACE_SECONDS)
-            if self._ended is not None:
+            await self._follow(self._command("wait"), GRACE_SECONDS)
+            if self._final_report is not None:
                 return
 
-    async def _followed(self, command: Command, seconds: float) -> None:
+    async def _follow(self, command: Command, seconds: float) -> None:
         """Wait for its end with a follower on the machine. Ending the follower does not end the command."""
         follower = self._follower = await self._transport.start(command, keep=2 * self._keep + 1024)
         output = await follower.wait(seconds)
@@ -254,7 +258,7 @@ class KeptJob:
         result = Output(None if signal else ended, out, err, cut_out == b"1", cut_err == b"1", signal)
         report = Report(state.decode(), int(pid), result, late == b"1")
         if state != b"running":
-            self._ended = report
+            self._final_report = report
         return report
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from quorate.hints import HOST_FILE, Advice, see
 from quorate.inside import names
 from quorate.inside.paths import guest_path
-from quorate.inside.posix_script import failure, script
+from quorate.inside.posix_script import failure, shell_script
 from quorate.inside.transport import Transport
 from quorate.problems import BadArgument, GuestRefused, NotFound
 
@@ -77,16 +77,16 @@ async def read_log(
     """The last lines that match. Raises a Problem if there is no such log, or if its lines have no times."""
     if transport.system == "windows":
         raise GuestRefused("The logs of Windows are read by commands only", next_step="Use Get-WinEvent")
-    wanted = _compiled(pattern)
-    name = names.unit(names.service(unit, "posix")) if unit else ""
+    wanted = _compile_pattern(pattern)
+    name = names.unit_name(names.require_service(unit, "posix")) if unit else ""
     file = guest_path(path, "posix") if path else ""
     count = str(_LINES_WHEN_SEARCHED if wanted else lines + 1)
     most = READ_BYTES
     given = (name, _whole(since), _whole(until), file, count)
-    output = await transport.run(script(_READ, *given, str(most)), keep=most + _HEAD)
+    output = await transport.run(shell_script(_READ, *given, str(most)), keep=most + _HEAD)
     if output.stdout_cut:  # of what is too long for the transport, the beginning is kept; the end is wanted
         most = max(len(output.stdout) - _HEAD, _HEAD)
-        output = await transport.run(script(_READ, *given, str(most)), keep=most + _HEAD)
+        output = await transport.run(shell_script(_READ, *given, str(most)), keep=most + _HEAD)
     if output.exit_code == _NO_LOG or not output.stdout:
         raise _missing(path) if output.exit_code == _NO_LOG else failure(output, "Reading the log")
     head, _, body = output.stdout.partition(b"\n")
@@ -94,7 +94,7 @@ async def read_log(
     found = body.decode("utf-8", "replace").splitlines()
     unread = len(body) >= most or (wanted is not None and len(found) >= _LINES_WHEN_SEARCHED)
     if source != "journal":
-        oldest = next((at for line in found if (at := moment_of(line, zone.strip(), now)) is not None), None)
+        oldest = next((at for line in found if (at := parse_timestamp(line, zone.strip(), now)) is not None), None)
         unread = len(body) >= most and (since is None or oldest is None or oldest >= since)
         if unit:
             short = unit.removesuffix(".service")
@@ -110,7 +110,7 @@ def _whole(moment: float | None) -> str:
     return "" if moment is None else str(int(moment))
 
 
-def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+def _compile_pattern(pattern: str | None) -> re.Pattern[str] | None:
     if not pattern:
         return None
     if len(pattern) > 200 or re.search(r"[+*}]\)?[+*{]", pattern):  # some of these take ages to search for
@@ -136,7 +136,7 @@ def _within(
     """Lines of that time. One without a time, such as of a stack trace, belongs to the line before it."""
     found, at, known = [], None, False
     for line in lines:
-        if (moment := moment_of(line, zone, now)) is not None:
+        if (moment := parse_timestamp(line, zone, now)) is not None:
             at, known = moment, True
         if at is not None and (since is None or at >= since) and (until is None or at <= until):
             found.append(line)
@@ -148,7 +148,7 @@ def _within(
     return found
 
 
-def moment_of(line: str, zone: str, now: float) -> float | None:
+def parse_timestamp(line: str, zone: str, now: float) -> float | None:
     """When a line was written, by the time near its beginning; without a zone, in that of the machine."""
     head = line[:120]
     if found := _ISO.search(head):

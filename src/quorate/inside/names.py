@@ -16,13 +16,13 @@ _WINDOWS_SERVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ .@$()+&#{}-]{0,254}")
 _UNIT_TYPES = ("service", "socket", "timer", "path", "mount", "automount", "swap", "target", "slice", "scope", "device")
 
 
-def user(text: str) -> str:
+def require_user(text: str) -> str:
     if _USER.fullmatch(text) is None:
         raise BadArgument(f"{text!r} is not a user name", why="User names consist of letters, digits and _ . @ + -")
     return text
 
 
-def owner(text: str) -> str:
+def require_owner(text: str) -> str:
     """`user`, `user:group` or `:group`, by name or number."""
     if _OWNER.fullmatch(text) is None:
         raise BadArgument(
@@ -33,13 +33,13 @@ def owner(text: str) -> str:
     return text
 
 
-def mode(text: str) -> str:
+def require_mode(text: str) -> str:
     if _MODE.fullmatch(text) is None:
         raise BadArgument(f"{text!r} is not a file mode", next_step="Write three or four octal digits, such as 0644")
     return text
 
 
-def service(text: str, system: str) -> str:
+def require_service(text: str, system: str) -> str:
     """A service name, without wildcards or options."""
     pattern = _WINDOWS_SERVICE if system == "windows" else _UNIT
     if pattern.fullmatch(text) is None:
@@ -53,6 +53,6 @@ def service(text: str, system: str) -> str:
     return text
 
 
-def unit(text: str) -> str:
+def unit_name(text: str) -> str:
     """The full name of a unit: `ssh` is `ssh.service`."""
     return text if text.rpartition(".")[2] in _UNIT_TYPES else f"{text}.service"

@@ -7,11 +7,11 @@ import re
 
 from quorate.hints import GUEST_POWER, Advice
 from quorate.inside.node_addresses import how_to_configure, ssh_of_node
-from quorate.inside.ssh_transport import SshTransport, not_started
+from quorate.inside.ssh_transport import SshTransport, start_problem
 from quorate.problems import Conflict, GuestRefused, NotConfigured, PermissionMissing, Problem, TimedOut
 from quorate.pve.cluster import Cluster, Guest
 from quorate.ssh.launcher import command_line
-from quorate.ssh.process import Ended, ExecutionTarget
+from quorate.ssh.process import ExecutionTarget, ExitStatus
 from quorate.ssh.target import SshTarget
 
 _ELSEWHERE = re.compile(r"Configuration file 'nodes/(?P<node>[^/']+)/lxc/\d+\.conf' does not exist")
@@ -28,11 +28,11 @@ async def pct_transport(cluster: Cluster, guest: Guest) -> SshTransport:
     target = await _reachable_node(cluster, guest.row.node)
     place = ExecutionTarget(cluster.ssh.pool, target, (*_pct(target), "exec", str(guest.vmid), "--"))
 
-    def explain(ended: Ended) -> Problem:
-        return _explained(cluster, guest, ended, target)
+    def explain(ended: ExitStatus) -> Problem:
+        return _explain_start_failure(cluster, guest, ended, target)
 
     description = f"pct exec {guest.vmid} on {guest.row.node} as {target.user}"
-    return SshTransport("pct", description, place, explain, most=cluster.ssh.settings.max_output)
+    return SshTransport("pct", description, place, explain, max_output=cluster.ssh.settings.max_output)
 
 
 async def try_pct(cluster: Cluster, node: str) -> SshTarget:
@@ -43,7 +43,7 @@ async def try_pct(cluster: Cluster, node: str) -> SshTarget:
     try:
         async with asyncio.timeout(TRY_SECONDS):
             stdout, stderr = await asyncio.gather(process.stdout.read(), process.stderr.read())
-            await channel.finished()
+            await channel.wait()
     except TimeoutError:
         raise TimedOut(
             f"pct on {node} did not end within {TRY_SECONDS:g} s", next_step=f"Run `pct list` on {node} and see why"
@@ -52,7 +52,7 @@ async def try_pct(cluster: Cluster, node: str) -> SshTarget:
         channel.close()
     if process.exit_status != 0:
         words = " ".join((stderr or stdout).decode("utf-8", "replace").split())
-        raise _barred(cluster, node, words, process.exit_status, target) or GuestRefused(
+        raise _pct_problem(cluster, node, words, process.exit_status, target) or GuestRefused(
             f"pct does not work on {node}", why=f"It said: {words}", next_step=f"Run `pct list` on {node} to see why"
         )
     return target
@@ -76,9 +76,9 @@ def _pct(target: SshTarget) -> tuple[str, ...]:
     return ("pct",) if target.user == "root" else ("sudo", "-n", "pct")
 
 
-def _explained(cluster: Cluster, guest: Guest, ended: Ended, target: SshTarget) -> Problem:
+def _explain_start_failure(cluster: Cluster, guest: Guest, ended: ExitStatus, target: SshTarget) -> Problem:
     """Why pct did not start the command, from its own message."""
-    words, node = ended.words, guest.row.node
+    words, node = ended.message, guest.row.node
     if elsewhere := _ELSEWHERE.search(words):
         cluster.inventory.forget()
         if elsewhere["node"] == node:
@@ -95,10 +95,10 @@ def _explained(cluster: Cluster, guest: Guest, ended: Ended, target: SshTarget) 
     if "not running" in words:
         start = GUEST_POWER(guest=guest.vmid, action="start")
         return Conflict(f"{guest} is not running", next_step=Advice("Start it first", start))
-    return _barred(cluster, node, words, ended.exit_code, target) or not_started(guest, ended.exit_code, words)
+    return _pct_problem(cluster, node, words, ended.exit_code, target) or start_problem(guest, ended.exit_code, words)
 
 
-def _barred(cluster: Cluster, node: str, words: str, code: int | None, target: SshTarget) -> Problem | None:
+def _pct_problem(cluster: Cluster, node: str, words: str, code: int | None, target: SshTarget) -> Problem | None:
     """Why pct itself cannot run there, if that is what the message says."""
     if "not found" in words and "pct" in words and code == 127:
         return NotConfigured(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from quorate.hints import GUEST_DIR_LIST, GUEST_FILE_READ, GUEST_PATH_STAT, Advice, see
 from quorate.inside.entries import Entry, Listing, WriteTarget
 from quorate.inside.paths import parent_of
-from quorate.inside.posix_script import failure, script, words_of
+from quorate.inside.posix_script import error_message, failure, shell_script
 from quorate.inside.transport import Output, Transport
 from quorate.problems import Conflict, GuestRefused, NotFound, Problem
 
@@ -62,8 +62,8 @@ _TYPES = {
 }
 
 
-async def look_at(transport: Transport, path: str, *, behind_links: bool = False) -> Entry:
-    output = await transport.run(script(_STAT_BEHIND if behind_links else _STAT, path, _FORMAT))
+async def stat_path(transport: Transport, path: str, *, behind_links: bool = False) -> Entry:
+    output = await transport.run(shell_script(_STAT_BEHIND if behind_links else _STAT, path, _FORMAT))
     line, _, target = output.stdout.partition(b"\n")
     if output.exit_code != 0:
         raise failure(output, f"Reading the status of {path}")
@@ -71,7 +71,7 @@ async def look_at(transport: Transport, path: str, *, behind_links: bool = False
 
 
 async def list_folder(transport: Transport, path: str) -> Listing:
-    output = await transport.run(script(_LIST, path, _FORMAT), keep=LISTED_BYTES)
+    output = await transport.run(shell_script(_LIST, path, _FORMAT), keep=LISTED_BYTES)
     if output.exit_code == _OTHER_WAY and output.stdout:
         kind = _entry(output.stdout.strip(), b"").type
         raise Conflict(
@@ -116,10 +116,10 @@ def _owner_name(name: str, number: str) -> str:
 
 async def prepare(transport: Transport, path: str, *, parents: bool, append: bool) -> WriteTarget:
     """Create missing folders if requested, read what exists, and create a temporary file to replace it with."""
-    command = script(_PREPARE, path, _FORMAT, parent_of(path) if parents else "", "append" if append else "")
+    command = shell_script(_PREPARE, path, _FORMAT, parent_of(path) if parents else "", "append" if append else "")
     output = await transport.run(command)
     if output.exit_code != 0:
-        raise _unprepared(output, path)
+        raise _prepare_problem(output, path)
     target, status, temporary = (_plain(part, path) for part in output.stdout.split(b"\0"))
     old = _entry(status.encode(), b"") if status else None
     if old is not None and old.type != "file":
@@ -135,7 +135,7 @@ async def real_path(transport: Transport, path: str) -> str:
     """The path with all links resolved, including those of its folders; parts that do not exist are kept."""
     there, rest = path, ""
     while there != "/":
-        output = await transport.run(script('readlink -f -- "$1"', there))
+        output = await transport.run(shell_script('readlink -f -- "$1"', there))
         if output.exit_code == 0 and output.stdout.startswith(b"/"):
             return _plain(output.stdout, path).rstrip("/") + rest
         there, name = parent_of(there), there.rpartition("/")[2]
@@ -150,10 +150,10 @@ def _plain(part: bytes, path: str) -> str:
         raise Conflict(f"{path} points to a name that is not UTF-8", next_step="Write to another path") from None
 
 
-def _unprepared(output: Output, path: str) -> Problem:
+def _prepare_problem(output: Output, path: str) -> Problem:
     if output.exit_code == _LOST_LINK:
         return Conflict(f"{path} is a dangling link", next_step=see("See where it points", GUEST_PATH_STAT(path=path)))
-    if "No such file or directory" in words_of(output):
+    if "No such file or directory" in error_message(output):
         return NotFound(f"The folder of {path} does not exist", next_step="Create it with parents=true")
     return failure(output, f"Writing {path}")
 
@@ -164,24 +164,26 @@ async def finish(transport: Transport, place: WriteTarget, *, owner: str | None,
     keeps = f"{old.owner}:{old.group}" if old else ""
     old_mode = old.mode if old else _NEW_MODE
     output = await transport.run(
-        script(_FINISH, place.temporary, place.target, _kept_group(owner, old) or keeps, mode or old_mode, str(size))
+        shell_script(
+            _FINISH, place.temporary, place.target, _kept_group(owner, old) or keeps, mode or old_mode, str(size)
+        )
     )
     if output.exit_code == _OTHER_WAY:
         raise GuestRefused(
-            f"{place.target} did not arrive completely, so nothing was replaced", why=words_of(output) or None
+            f"{place.target} did not arrive completely, so nothing was replaced", why=error_message(output) or None
         )
     if output.exit_code != 0:
         raise failure(output, f"Writing {place.target}")
 
 
 async def adjust(transport: Transport, path: str, *, owner: str | None, mode: str | None) -> None:
-    output = await transport.run(script(_ADJUST, path, owner or "", mode or ""))
+    output = await transport.run(shell_script(_ADJUST, path, owner or "", mode or ""))
     if output.exit_code != 0:
         raise failure(output, f"Setting owner and mode of {path}")
 
 
 async def discard(transport: Transport, path: str) -> None:
-    await transport.run(script('rm -f -- "$1"', path))
+    await transport.run(shell_script('rm -f -- "$1"', path))
 
 
 def _kept_group(owner: str | None, old: Entry | None) -> str | None:

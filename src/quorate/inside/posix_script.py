@@ -5,27 +5,27 @@ from __future__ import annotations
 from quorate.inside.transport import Command, Output
 from quorate.problems import Conflict, GuestRefused, NotFound, Problem
 
-SAID = 400
+MAX_MESSAGE = 400
 """How many characters of a guest's message an error shows."""
 
 _ENGLISH = {"LC_ALL": "C"}
 _NOT_FOUND = 127
 
 
-def script(text: str, *values: str, stdin: bytes = b"") -> Command:
+def shell_script(text: str, *values: str, stdin: bytes = b"") -> Command:
     """`text` for the guest's /bin/sh, with `values` as $1, $2 and so on; messages are in English."""
     return Command(("/bin/sh", "-c", text, "sh", *values), stdin=stdin, env=_ENGLISH)
 
 
-def words_of(output: Output) -> str:
+def error_message(output: Output) -> str:
     """The guest's error message, shortened."""
     text = (output.stderr or output.stdout).decode("utf-8", "replace").strip()
-    return text if len(text) <= SAID else f"{text[:SAID]}…"
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
 
 
 def failure(output: Output, doing: str) -> Problem:
     """What went wrong with a script, with the guest's own message."""
-    said = words_of(output)
+    said = error_message(output)
     if "No such file or directory" in said:
         return NotFound(f"{doing}: it does not exist", why=f"It said: {said}")
     if output.exit_code == _NOT_FOUND:

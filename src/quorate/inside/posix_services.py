@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from quorate.hints import GUEST_SERVICE, HOST_SERVICE, see
 from quorate.inside import names, small_services
-from quorate.inside.posix_script import failure, script, words_of
+from quorate.inside.posix_script import error_message, failure, shell_script
 from quorate.inside.service_state import Service
 from quorate.inside.transport import Output, Transport
 from quorate.problems import GuestRefused, NotFound, Problem
@@ -66,7 +66,7 @@ _OPENRC_ROW = re.compile(r"^ *(\S+) +\[ *(\w+).*\]$")
 
 async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Service:
     short = name.removesuffix(".service")
-    output = await transport.run(script(_STATUS, names.unit(name), short, str(log_lines)))
+    output = await transport.run(shell_script(_STATUS, names.unit_name(name), short, str(log_lines)))
     if output.exit_code == _NO_MANAGER:
         return await small_services.status(transport, short)
     manager, *parts = _parts(output, f"Reading the service {name}")
@@ -79,10 +79,10 @@ async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Serv
     return _of_systemd(name, parts)
 
 
-async def every(transport: Transport) -> list[Service]:
-    output = await transport.run(script(_LIST), keep=_LISTED_BYTES)
+async def list_services(transport: Transport) -> list[Service]:
+    output = await transport.run(shell_script(_LIST), keep=_LISTED_BYTES)
     if output.exit_code == _NO_MANAGER:
-        return await small_services.every(transport)
+        return await small_services.list_services(transport)
     manager, *parts = _parts(output, "Listing the services")
     if output.exit_code != 0:
         raise failure(output, "Listing the services")
@@ -95,12 +95,12 @@ async def act(transport: Transport, service: Service, action: str, *, seconds: f
         await small_services.act(transport, service, action, seconds=seconds)
         return
     text = _SYSTEMD_ACT if service.manager == "systemd" else _OPENRC_ACT[action]
-    output = await transport.run(script(text, action, service.name), seconds=seconds)
+    output = await transport.run(shell_script(text, action, service.name), seconds=seconds)
     if output.exit_code != 0:
-        raise GuestRefused(f"{service.name} was not {_done(action)}", why=f"It said: {words_of(output)}")
+        raise GuestRefused(f"{service.name} was not {_past_tense(action)}", why=f"It said: {error_message(output)}")
 
 
-def _done(action: str) -> str:
+def _past_tense(action: str) -> str:
     return {"stop": "stopped", "enable": "enabled", "disable": "disabled"}.get(action, f"{action}ed")
 
 
@@ -122,7 +122,7 @@ def _of_systemd(name: str, parts: list[str]) -> Service:
     ended = shown.get("Result", "success")
     code = shown.get("ExecMainStatus", "0")
     return Service(
-        name=shown.get("Id") or names.unit(name),
+        name=shown.get("Id") or names.unit_name(name),
         manager="systemd",
         state=shown.get("ActiveState", "unknown"),
         detail=shown.get("SubState", ""),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorate.hints import HOST_EXEC, Advice
-from quorate.inside.posix_script import failure, script
+from quorate.inside.posix_script import failure, shell_script
 from quorate.inside.transport import Transport
 from quorate.problems import GuestRefused, Problem
 from quorate.pve.clock import Clock
@@ -27,9 +27,9 @@ command -v "$1" >/dev/null || exit 127
 """
 
 
-async def boot_of(transport: Transport) -> str:
+async def read_boot_id(transport: Transport) -> str:
     """Different after every restart."""
-    output = await transport.run(script(_BOOT), seconds=ASK_SECONDS)
+    output = await transport.run(shell_script(_BOOT), seconds=ASK_SECONDS)
     found = output.stdout.decode("utf-8", "replace").strip()
     if not found:
         raise GuestRefused(
@@ -39,14 +39,14 @@ async def boot_of(transport: Transport) -> str:
 
 
 async def restart(transport: Transport) -> None:
-    output = await transport.run(script(_RESTART), seconds=ASK_SECONDS)
+    output = await transport.run(shell_script(_RESTART), seconds=ASK_SECONDS)
     if output.exit_code != 0:
         raise failure(output, "Restarting")
 
 
 async def is_back(transport: Transport, before: str) -> bool:
     try:
-        return await boot_of(transport) != before
+        return await read_boot_id(transport) != before
     except Problem:
         return False
 

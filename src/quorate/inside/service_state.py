@@ -46,5 +46,5 @@ _WANTED: dict[str, Callable[[Service], bool]] = {
 }
 
 
-def is_as_wanted(service: Service, action: str) -> bool:
+def has_taken_effect(service: Service, action: str) -> bool:
     return _WANTED[action](service)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorate.hints import GUEST_EXEC, HOST_EXEC, Advice
 from quorate.inside import posix_services, windows_services
-from quorate.inside.service_state import Service, is_as_wanted
+from quorate.inside.service_state import Service, has_taken_effect
 from quorate.inside.transport import Transport
 from quorate.problems import GuestRefused
 from quorate.pve.clock import Clock
@@ -21,11 +21,11 @@ async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Serv
     return await posix_services.status(transport, name, log_lines=log_lines)
 
 
-async def every(transport: Transport) -> list[Service]:
+async def list_services(transport: Transport) -> list[Service]:
     return (
-        await windows_services.every(transport)
+        await windows_services.list_services(transport)
         if transport.system == "windows"
-        else await posix_services.every(transport)
+        else await posix_services.list_services(transport)
     )
 
 
@@ -37,15 +37,15 @@ async def control(
     before = await status(transport, name)
     try:
         await _act(transport, before, action, seconds=max(wait, 5.0))
-        after = await _settled(transport, clock, before.name, deadline)
+        after = await _wait_until_settled(transport, clock, before.name, deadline)
         if action in ("start", "restart") and after.state == "active":
             await clock.sleep(_SECOND_LOOK)
-            after = await _settled(transport, clock, before.name, deadline)
+            after = await _wait_until_settled(transport, clock, before.name, deadline)
     except GuestRefused as refused:
         refused.facts["log"] = (await status(transport, name, log_lines=LOG_LINES_ON_FAILURE)).log
         raise
-    if not after.busy and not is_as_wanted(after, action):
-        raise await _unlike(transport, after, action)
+    if not after.busy and not has_taken_effect(after, action):
+        raise await _unexpected_state(transport, after, action)
     return before, after
 
 
@@ -56,7 +56,7 @@ async def _act(transport: Transport, service: Service, action: str, *, seconds: 
         await posix_services.act(transport, service, action, seconds=seconds)
 
 
-async def _settled(transport: Transport, clock: Clock, name: str, deadline: float) -> Service:
+async def _wait_until_settled(transport: Transport, clock: Clock, name: str, deadline: float) -> Service:
     pause = _SHORTEST
     while True:
         service = await status(transport, name)
@@ -66,7 +66,7 @@ async def _settled(transport: Transport, clock: Clock, name: str, deadline: floa
         pause = min(pause * 1.5, _LONGEST)
 
 
-async def _unlike(transport: Transport, service: Service, action: str) -> GuestRefused:
+async def _unexpected_state(transport: Transport, service: Service, action: str) -> GuestRefused:
     log = (await status(transport, service.name, log_lines=LOG_LINES_ON_FAILURE)).log
     now = service.enabled or "not known" if action in ("enable", "disable") else service.summary
     return GuestRefused(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorate.hints import GUEST_EXEC, GUEST_SERVICE, HOST_EXEC, HOST_SERVICE, Advice, see
-from quorate.inside.posix_script import script, words_of
+from quorate.inside.posix_script import error_message, shell_script
 from quorate.inside.service_state import Service
 from quorate.inside.transport import Transport
 from quorate.problems import GuestRefused, NotConfigured, NotFound
@@ -105,7 +105,7 @@ esac
 
 
 async def status(transport: Transport, name: str) -> Service:
-    output = await transport.run(script(_ONE, name))
+    output = await transport.run(shell_script(_ONE, name))
     if output.exit_code == _NO_SERVICE:
         raise NotFound(f"There is no service {name!r}", next_step=see("List the services", HOST_SERVICE, GUEST_SERVICE))
     found = _rows(output.stdout) if output.exit_code == 0 else []
@@ -114,8 +114,8 @@ async def status(transport: Transport, name: str) -> Service:
     return found[0]
 
 
-async def every(transport: Transport) -> list[Service]:
-    output = await transport.run(script(_ALL))
+async def list_services(transport: Transport) -> list[Service]:
+    output = await transport.run(shell_script(_ALL))
     found = {one.name: one for one in reversed(_rows(output.stdout))}  # a supervisor wins over an init script
     if output.exit_code != 0 or not found:
         raise no_manager("Listing the services")
@@ -123,14 +123,14 @@ async def every(transport: Transport) -> list[Service]:
 
 
 async def act(transport: Transport, service: Service, action: str, *, seconds: float) -> None:
-    output = await transport.run(script(_ACT, service.name, service.manager, action), seconds=seconds)
+    output = await transport.run(shell_script(_ACT, service.name, service.manager, action), seconds=seconds)
     if output.exit_code == _NOT_HERE:
         raise NotConfigured(
             f"{service.name} cannot be {action}d there",
             why="No tool manages its init script: a script named S50NAME always starts at boot",
         )
     if output.exit_code != 0:
-        raise GuestRefused(f"{service.name}: {action} failed", why=f"It said: {words_of(output)}")
+        raise GuestRefused(f"{service.name}: {action} failed", why=f"It said: {error_message(output)}")
 
 
 def no_manager(doing: str) -> NotConfigured:

@@ -10,8 +10,8 @@ from quorate.hints import GUEST_DIR_LIST, GUEST_JOB, HOST_JOB, Advice, see
 from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
 from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, SudoRefused, TimedOut, Unreachable
 from quorate.ssh.launcher import NO_SUDO, NOT_STARTED, Launch
-from quorate.ssh.pool import Dialled
-from quorate.ssh.process import Ended, ExecutionTarget, Process
+from quorate.ssh.pool import SocketStream
+from quorate.ssh.process import ExecutionTarget, ExitStatus, Process
 
 SHOWN_ON_TIMEOUT = 2000
 FILE_SECONDS = 120.0
@@ -36,22 +36,22 @@ def content_of(output: Output, path: str) -> bytes:
     if output.exit_code == 0 and not (output.stderr and not output.stdout):
         return output.stdout
     if output.exit_code == _NOT_THERE:
-        raise file_missing(path)
+        raise file_not_found(path)
     if output.exit_code == _A_FOLDER:
         raise GuestRefused(f"{path} is a folder", next_step=see("List its contents", GUEST_DIR_LIST(path=path)))
-    raise file_refused(output, f"{path} could not be read")
+    raise file_problem(output, f"{path} could not be read")
 
 
-def file_missing(path: str) -> NotFound:
+def file_not_found(path: str) -> NotFound:
     return NotFound(f"There is no file {path} in the guest", next_step=see("See what exists", GUEST_DIR_LIST))
 
 
-def file_refused(output: Output, what: str) -> Problem:
+def file_problem(output: Output, what: str) -> Problem:
     said = output.stderr.decode("utf-8", "replace").strip()[-SHOWN_ON_TIMEOUT:]
     return (NotFound if "No such file" in said or "nonexistent" in said else GuestRefused)(what, why=f"It said: {said}")
 
 
-def not_started(guest: object, code: int | None, words: str) -> Problem:
+def start_problem(guest: object, code: int | None, words: str) -> Problem:
     """Why the command did not start, from what was printed instead."""
     if code == NOT_STARTED:
         return BadArgument(f"The command could not be started in {guest}", why=f"It said: {words}")
@@ -77,40 +77,42 @@ class SshTransport:
         self,
         name: str,
         description: str,
-        place: ExecutionTarget,
-        explain: Callable[[Ended], Problem],
+        target: ExecutionTarget,
+        explain: Callable[[ExitStatus], Problem],
         *,
-        most: int,
+        max_output: int,
         adapt: Callable[[Command], Command] | None = None,
     ) -> None:
         self.name = name
         self._description = description
-        self._place = place
+        self._target = target
         self._explain = explain
-        self._most = most
+        self._max_output = max_output
         self._adapt = adapt
 
-    def adapted(self, adapt: Callable[[Command], Command]) -> SshTransport:
+    def with_adapter(self, adapt: Callable[[Command], Command]) -> SshTransport:
         """The same transport, whose commands, also those for files, are changed before they are sent."""
-        return SshTransport(self.name, self._description, self._place, self._explain, most=self._most, adapt=adapt)
+        return SshTransport(
+            self.name, self._description, self._target, self._explain, max_output=self._max_output, adapt=adapt
+        )
 
     @property
     def description(self) -> str:
         return self._description
 
     @property
-    def place(self) -> ExecutionTarget:
-        return self._place
+    def target(self) -> ExecutionTarget:
+        return self._target
 
     async def run(self, command: Command, *, seconds: float = 30.0, keep: int = KEPT_BYTES) -> Output:
         started: list[Process] = []
         try:
             async with asyncio.timeout(seconds):
                 started.append(await self._begin(command, None, keep))
-                return _output(started[0], await started[0].ended(), self._explain)
+                return _output(started[0], await started[0].wait(), self._explain)
         except TimeoutError:
             if not started:
-                raise _no_place(seconds) from None
+                raise _no_channel(seconds) from None
             await started[0].stop()
             raise timed_out(seconds, *_so_far(started[0])) from None
         except asyncio.CancelledError:
@@ -123,7 +125,7 @@ class SshTransport:
             async with asyncio.timeout(START_SECONDS):
                 return SshJob(self, await self._begin(command, limit, keep), self._explain)
         except TimeoutError:
-            raise _no_place(START_SECONDS) from None
+            raise _no_channel(START_SECONDS) from None
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int) -> bytes:
         output = await self.run(read_command(path, offset, limit), seconds=FILE_SECONDS, keep=limit)
@@ -133,42 +135,42 @@ class SshTransport:
         script = ("/bin/sh", "-c", _APPEND if append else _WRITE, "sh", path)
         output = await self.run(Command(script, stdin=data, env={"LC_ALL": "C"}), seconds=FILE_SECONDS)
         if output.exit_code != 0:
-            raise file_refused(output, f"{path} could not be written")
+            raise file_problem(output, f"{path} could not be written")
 
-    async def dial(self, socket: str) -> Dialled:
+    async def open_socket(self, socket: str) -> SocketStream:
         """A stream to a Unix socket of the machine. Raises Unreachable unless SSH connects to the machine itself."""
-        if self._place.enter:
+        if self._target.enter:
             raise Unreachable(f"{self._description} cannot open sockets")
-        return await self._place.pool.dial(self._place.target, socket)
+        return await self._target.pool.open_socket(self._target.ssh, socket)
 
     async def _begin(self, command: Command, limit: float | None, keep: int) -> Process:
         command = self._adapt(command) if self._adapt else command
         launch = Launch(command.argv, command.env, command.cwd, command.user, limit, password=command.password)
-        return await Process.start(self._place, launch, command.stdin, keep=min(keep, self._most))
+        return await Process.start(self._target, launch, command.stdin, keep=min(keep, self._max_output))
 
 
 class SshJob:
     """A command that this server follows: its output is here, and it ends with the server."""
 
-    def __init__(self, transport: SshTransport, process: Process, explain: Callable[[Ended], Problem]) -> None:
+    def __init__(self, transport: SshTransport, process: Process, explain: Callable[[ExitStatus], Problem]) -> None:
         self.handle = f"{transport.name}:{secrets.token_hex(6)}"
         self._process = process
         self._explain = explain
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         return self._process.end.done()
 
     async def wait(self, seconds: float) -> Output | None:
         done, _ = await asyncio.wait({self._process.end}, timeout=None if seconds == float("inf") else seconds)
         return _output(self._process, self._process.end.result(), self._explain) if done else None
 
-    async def so_far(self) -> Output:
+    async def partial_output(self) -> Output:
         stdout, stderr = _so_far(self._process)
         return Output(None, stdout, stderr, self._process.stdout.cut, self._process.stderr.cut)
 
     def leave(self) -> None:
-        self._process.outlast()
+        self._process.mark_long_running()
 
     async def stop(self) -> None:
         await self._process.stop()
@@ -188,7 +190,7 @@ def timed_out(seconds: float, stdout: bytes, stderr: bytes) -> TimedOut:
     )
 
 
-def _no_place(seconds: float) -> TimedOut:
+def _no_channel(seconds: float) -> TimedOut:
     return TimedOut(
         f"The command could not be started within {seconds:g} s",
         why="Other commands occupy the connection, or connecting is slow",
@@ -200,7 +202,7 @@ def _so_far(process: Process) -> tuple[bytes, bytes]:
     return bytes(process.stdout.kept), bytes(process.stderr.kept)
 
 
-def _output(process: Process, ended: Ended, explain: Callable[[Ended], Problem]) -> Output:
+def _output(process: Process, ended: ExitStatus, explain: Callable[[ExitStatus], Problem]) -> Output:
     if not ended.started and ended.signal is None:
         raise explain(ended)
     return Output(

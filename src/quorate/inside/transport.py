@@ -43,7 +43,7 @@ class Job(Protocol):
     """Identifies it to callers, and contains its transport and guest."""
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether it is known to have ended, without asking the machine."""
         ...
 
@@ -51,7 +51,7 @@ class Job(Protocol):
         """Its output once it has ended; None if it is still running after that time."""
         ...
 
-    async def so_far(self) -> Output:
+    async def partial_output(self) -> Output:
         """What it has printed so far; empty with the agent, which cannot say."""
         ...
 

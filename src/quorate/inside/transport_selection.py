@@ -7,10 +7,10 @@ from typing import Any
 
 from quorate.hints import GUEST_CLONE, GUEST_POWER, GUEST_WAIT, Advice
 from quorate.inside.agent import AgentTransport
-from quorate.inside.interfaces import from_pve, usable
+from quorate.inside.interfaces import read_interfaces, usable_addresses
 from quorate.inside.node_addresses import node_addresses
 from quorate.inside.pct import pct_transport
-from quorate.inside.ssh_transport import SshTransport, not_started
+from quorate.inside.ssh_transport import SshTransport, start_problem
 from quorate.inside.transport import Transport
 from quorate.problems import (
     AgentNotConfigured,
@@ -23,7 +23,7 @@ from quorate.problems import (
     ServerFailed,
 )
 from quorate.pve.cluster import Cluster, Guest
-from quorate.ssh.process import Ended, ExecutionTarget
+from quorate.ssh.process import ExecutionTarget, ExitStatus
 from quorate.ssh.target import SshTarget
 
 _WINDOWS = ("mswindows", "win")
@@ -131,10 +131,10 @@ async def guest_ssh_transport(cluster: Cluster, guest: Guest) -> SshTransport:
     target = await ssh_of_guest(cluster, guest)
     place = ExecutionTarget(cluster.ssh.pool, target)
 
-    def explain(ended: Ended) -> Problem:
-        return not_started(guest, ended.exit_code, ended.words)
+    def explain(ended: ExitStatus) -> Problem:
+        return start_problem(guest, ended.exit_code, ended.message)
 
-    return SshTransport("ssh", f"ssh to {target}", place, explain, most=cluster.ssh.settings.max_output)
+    return SshTransport("ssh", f"ssh to {target}", place, explain, max_output=cluster.ssh.settings.max_output)
 
 
 async def ssh_of_guest(cluster: Cluster, guest: Guest) -> SshTarget:
@@ -162,7 +162,7 @@ async def ssh_of_guest(cluster: Cluster, guest: Guest) -> SshTarget:
 async def _reported_address(guest: Guest) -> str | None:
     """From the guest itself. Addresses in its configuration do not count: anyone who may edit it could set them."""
     try:
-        found = usable(await from_pve(guest), await guest.get("config"))
+        found = usable_addresses(await read_interfaces(guest), await guest.get("config"))
     except Problem:
         return None
     return next(iter(found), None)

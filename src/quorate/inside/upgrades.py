@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from quorate.inside.facts.collector import collect_answers, read_facts
 from quorate.inside.facts.model import Updates
-from quorate.inside.facts.updates import MANAGERS, changes
+from quorate.inside.facts.updates import MANAGERS, parse_updates
 from quorate.inside.transport import Transport
 from quorate.problems import GuestRefused, NotConfigured
 
@@ -38,7 +38,7 @@ _NO_REFRESH = {"dnf": "dnf -q -y -C upgrade", "pacman": "pacman -Su --noconfirm"
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingUpdates:
     manager: str
     packages: list[tuple[str, str, str, bool]] = field(default_factory=list)
     """Name, old and new version, whether it is for security."""
@@ -51,7 +51,7 @@ class Pending:
         ]
 
 
-async def pending(transport: Transport, label: str, *, seconds: float = SECONDS) -> Pending:
+async def list_pending(transport: Transport, label: str, *, seconds: float = SECONDS) -> PendingUpdates:
     """As the machine's package lists know it now; nothing is fetched. Raises NotConfigured without a known manager."""
     answers = await collect_answers(transport, label, seconds=seconds, sections=("updates",), each=seconds - 2)
     manager = next((one for one in MANAGERS if one in answers.texts), None)
@@ -63,10 +63,10 @@ async def pending(transport: Transport, label: str, *, seconds: float = SECONDS)
         )
     if manager in answers.late:
         raise GuestRefused(f"{manager} did not answer in time on {label}", next_step="Try again when it is less busy")
-    return Pending(manager, changes(manager, answers.get(manager)))
+    return PendingUpdates(manager, parse_updates(manager, answers.get(manager)))
 
 
-async def pending_facts(transport: Transport, label: str, *, seconds: float) -> Updates | None:
+async def count_pending(transport: Transport, label: str, *, seconds: float) -> Updates | None:
     """In short; None if its package manager does not answer in that time."""
     answers = await collect_answers(transport, label, seconds=seconds, sections=("updates",), each=seconds - 2)
     return read_facts(answers, ("updates",)).updates

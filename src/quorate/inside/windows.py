@@ -32,15 +32,15 @@ _NOT_FOUND = ("ItemNotFoundException", "FileNotFoundException", "DirectoryNotFou
 _IN_THE_WAY = ("IOException", "InvalidOperationException", "ServiceCommandException")
 
 
-def powershell(body: str, **values: Any) -> Command:
+def powershell_command(body: str, **values: Any) -> Command:
     """`body` run by PowerShell, with `values` as the members of $v."""
     data = base64.b64encode(json.dumps(values).encode()).decode()
     return Command(powershell_argv(_FRAME.replace("%BODY%", body).replace("%VALUES%", data)))
 
 
-async def ask(transport: Transport, doing: str, body: str, *, seconds: float = 45.0, **values: Any) -> Any:
+async def run_powershell(transport: Transport, doing: str, body: str, *, seconds: float = 45.0, **values: Any) -> Any:
     """The script's answer. `doing` introduces an error: "Reading C:\\\\x"."""
-    output = await transport.run(powershell(body, **values), seconds=seconds, keep=KEPT)
+    output = await transport.run(powershell_command(body, **values), seconds=seconds, keep=KEPT)
     answer = _answer(output, doing)
     if "error" in answer:
         raise _failure(doing, str(answer["error"]), str(answer.get("kind", "")))

@@ -8,10 +8,10 @@ from typing import Any
 from quorate.hints import GUEST_EXEC, GUEST_FILE_READ, GUEST_PATH_STAT, Advice
 from quorate.inside.entries import Entry, Listing, WriteTarget
 from quorate.inside.transport import Transport
-from quorate.inside.windows import ask
+from quorate.inside.windows import run_powershell
 from quorate.problems import BadArgument, Conflict
 
-MOST_LISTED = 5000
+MAX_LISTED = 5000
 
 _TELL = """function Tell($i){@{name=$i.Name;folder=[bool]$i.PSIsContainer;size=$(if($i.PSIsContainer){0}else{$i.Length})
 modified=Seconds $i.LastWriteTimeUtc;attributes="$($i.Attributes)";target="$($i.Target)"
@@ -50,12 +50,12 @@ else{[IO.File]::Move($v.temporary,$v.path)}"""
 _DISCARD = "Remove-Item -LiteralPath $v.path -Force -ErrorAction SilentlyContinue"
 
 
-async def look_at(transport: Transport, path: str) -> Entry:
-    return _entry(await ask(transport, f"Reading the status of {path}", _STAT, path=path))
+async def stat_path(transport: Transport, path: str) -> Entry:
+    return _entry(await run_powershell(transport, f"Reading the status of {path}", _STAT, path=path))
 
 
 async def list_folder(transport: Transport, path: str) -> Listing:
-    answer = await ask(transport, f"Listing {path}", _LIST, path=path, most=MOST_LISTED)
+    answer = await run_powershell(transport, f"Listing {path}", _LIST, path=path, most=MAX_LISTED)
     if not answer["folder"]:
         raise Conflict(f"{path} is a file, not a folder", next_step=Advice("Read it", GUEST_PATH_STAT, GUEST_FILE_READ))
     return Listing([_entry(one) for one in answer["entries"]], bool(answer["cut"]))
@@ -75,7 +75,7 @@ def _entry(item: Mapping[str, Any]) -> Entry:
 
 async def prepare(transport: Transport, path: str, *, parents: bool, append: bool) -> WriteTarget:
     """Create missing folders if requested, and a temporary file with the permissions of the existing one."""
-    answer = await ask(transport, f"Writing {path}", _PREPARE, path=path, parents=parents, append=append)
+    answer = await run_powershell(transport, f"Writing {path}", _PREPARE, path=path, parents=parents, append=append)
     if answer["folder"]:
         raise Conflict(f"{path} is a folder, not a file", next_step="Give the path of a file in it")
     old = None if answer["old"] is None else Entry(b"", "file", int(answer["old"]), 0.0)
@@ -84,11 +84,13 @@ async def prepare(transport: Transport, path: str, *, parents: bool, append: boo
 
 async def finish(transport: Transport, place: WriteTarget, *, size: int) -> None:
     """Move the temporary file over the target, which keeps its permissions."""
-    await ask(transport, f"Writing {place.target}", _FINISH, path=place.target, temporary=place.temporary, size=size)
+    await run_powershell(
+        transport, f"Writing {place.target}", _FINISH, path=place.target, temporary=place.temporary, size=size
+    )
 
 
 async def discard(transport: Transport, path: str) -> None:
-    await ask(transport, f"Removing {path}", _DISCARD, path=path)
+    await run_powershell(transport, f"Removing {path}", _DISCARD, path=path)
 
 
 def refuse_ownership(owner: str | None, mode: str | None) -> None:

@@ -14,7 +14,7 @@ from quorate.hints import GUEST_FILE_WRITE, Advice
 from quorate.inside.transport import Command
 from quorate.problems import BadArgument
 
-MOST_INPUT = 65536
+MAX_INPUT = 65536
 _FOR_EVER = -1
 
 _LAUNCH = """$ErrorActionPreference='Stop'
@@ -51,7 +51,7 @@ def shell_command(text: str) -> tuple[str, ...]:
     return powershell_argv(_PLAIN + text + _CODE)
 
 
-def launched(command: Command, limit: float | None) -> tuple[tuple[str, ...], str]:
+def launch_command(command: Command, limit: float | None) -> tuple[tuple[str, ...], str]:
     """The program for the agent to start, and its input."""
     if command.user:
         raise BadArgument(
@@ -64,7 +64,7 @@ def launched(command: Command, limit: float | None) -> tuple[tuple[str, ...], st
     if not command.argv or not command.argv[0]:
         raise BadArgument("The command has no program", next_step="Start it with the name of a program")
     plain = not (command.env or command.cwd or limit is not None) and all(part.isascii() for part in command.argv)
-    if plain and command.stdin.isascii() and b"\0" not in command.stdin and len(command.stdin) <= MOST_INPUT:
+    if plain and command.stdin.isascii() and b"\0" not in command.stdin and len(command.stdin) <= MAX_INPUT:
         return command.argv, command.stdin.decode("ascii")
     given = {
         "program": command.argv[0],
@@ -74,16 +74,16 @@ def launched(command: Command, limit: float | None) -> tuple[tuple[str, ...], st
         "stdin": base64.b64encode(command.stdin).decode(),
         "limit": _FOR_EVER if limit is None else max(1, round(limit * 1000)),
     }
-    return powershell_argv(_LAUNCH), _fitting(json.dumps(given))
+    return powershell_argv(_LAUNCH), _require_fit(json.dumps(given))
 
 
 def write_command(path: str, data: str, *, append: bool) -> Command:
     """Writes or appends `data`, which is base64, to a file."""
     given = {"path": path, "data": data, "how": "Append" if append else "Create"}
-    return Command(powershell_argv(_WRITE), stdin=_fitting(json.dumps(given)).encode())
+    return Command(powershell_argv(_WRITE), stdin=_require_fit(json.dumps(given)).encode())
 
 
-def ending_command(pid: int) -> tuple[str, ...]:
+def taskkill_argv(pid: int) -> tuple[str, ...]:
     """Kills a process with all its children; Windows cannot terminate programs without a window gracefully."""
     return ("taskkill.exe", "/T", "/F", "/PID", str(pid))
 
@@ -93,11 +93,11 @@ def powershell_argv(script: str) -> tuple[str, ...]:
     return ("powershell.exe", "-NoProfile", "-NonInteractive", "-OutputFormat", "Text", "-EncodedCommand", encoded)
 
 
-def _fitting(given: str) -> str:
-    if len(given) > MOST_INPUT:
+def _require_fit(given: str) -> str:
+    if len(given) > MAX_INPUT:
         raise BadArgument(
             "The command and its input are too long for the guest agent",
-            why=f"It takes {MOST_INPUT // 1024} KiB",
+            why=f"It takes {MAX_INPUT // 1024} KiB",
             next_step=Advice("Write the input to a file first", GUEST_FILE_WRITE),
         )
     return given

@@ -8,7 +8,7 @@ from typing import Any
 from quorate.hints import GUEST_SERVICE, HOST_SERVICE, see
 from quorate.inside.service_state import Service
 from quorate.inside.transport import Transport
-from quorate.inside.windows import ask
+from quorate.inside.windows import run_powershell
 from quorate.problems import BadArgument, NotFound
 
 _TELL = """function Tell($s){@{name=$s.Name;title=$s.DisplayName;state="$($s.State)";start="$($s.StartMode)"
@@ -48,20 +48,20 @@ _NO_ERROR = (0, 1077)
 
 
 async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Service:
-    facts = await ask(transport, f"Reading the service {name}", _STATUS, service=name, log=log_lines)
+    facts = await run_powershell(transport, f"Reading the service {name}", _STATUS, service=name, log=log_lines)
     if not facts["found"]:
         raise NotFound(f"There is no service {name!r}", next_step=see("List the services", HOST_SERVICE, GUEST_SERVICE))
     return _service(facts)
 
 
-async def every(transport: Transport) -> list[Service]:
-    return [_service(row) for row in (await ask(transport, "Listing the services", _LIST))["services"]]
+async def list_services(transport: Transport) -> list[Service]:
+    return [_service(row) for row in (await run_powershell(transport, "Listing the services", _LIST))["services"]]
 
 
 async def act(transport: Transport, service: Service, action: str, *, seconds: float) -> None:
     if action not in _ACT:
         raise BadArgument(f"Windows services do not support {action}", next_step="Use action=restart")
-    await ask(
+    await run_powershell(
         transport, f"{action.capitalize()} of {service.name}", _ACT[action], seconds=seconds, service=service.name
     )
 

@@ -54,7 +54,9 @@ class JobTool:
 
     async def answer(self, action: JobAction, handle: str | None, seconds: float) -> dict[str, Any] | Table | Plan:
         if action == "list":
-            return _table(self.jobs, self.noun, [one for one in await self.jobs.listed() if await self.is_visible(one)])
+            return _table(
+                self.jobs, self.noun, [one for one in await self.jobs.list_jobs() if await self.is_visible(one)]
+            )
         if handle is None:
             jobs = JOB_TOOLS[self.noun](action="list")
             raise BadArgument(f"action={action} needs the job", next_step=see("List the jobs", jobs))
@@ -68,7 +70,7 @@ async def _poll(jobs: JobRegistry, found: FoundJob, seconds: float) -> dict[str,
         output = await found.job.wait(seconds)
     about = _about(jobs, found.noun, known)
     if output is None:
-        shown = output_facts(await found.job.so_far(), ended=False)
+        shown = output_facts(await found.job.partial_output(), ended=False)
         return {"job": found.handle, "state": "running", **about, **shown}
     if known is not None:
         await jobs.note_end(known)
@@ -157,6 +159,6 @@ async def _losing(jobs: JobRegistry, known: BackgroundJob | None) -> AsyncIterat
     try:
         yield
     except (NotFound, OutcomeUnknown):
-        if known is not None and (known.job is None or not known.job.over):  # else its output can still be polled
+        if known is not None and (known.job is None or not known.job.ended):  # else its output can still be polled
             await jobs.forget(known.record.handle)
         raise

@@ -176,7 +176,7 @@ class CommandJob:
     async def _running(self, job: Job, **note: str) -> ActionResult:
         follow = JOB_TOOLS[self.target.noun]
         return ActionResult(
-            {"job": job.handle, **output_facts(await job.so_far(), ended=False), **note},
+            {"job": job.handle, **output_facts(await job.partial_output(), ended=False), **note},
             running=True,
             next_step=see(
                 "See how it ends, or stop it",

@@ -34,7 +34,7 @@ async def read_file(
 ) -> dict[str, Any]:
     """A file or a part of it; as text unless it is binary."""
     path = guest_path(path, into.system)
-    file = await files.readable(into, path)
+    file = await files.require_readable(into, path)
     data = await into.read_file(path, offset=offset, limit=limit)
     part = _Part(data, offset, cut=offset + len(data) < file.size)
     as_text = part.is_text if encoding is None else encoding == "text"
@@ -81,8 +81,8 @@ def write_action(
     given, path = path, guest_path(path, into.system)
     if given.endswith(("/", "\\") if into.system == "windows" else "/"):
         raise BadArgument(f"{given!r} names a folder", next_step="Give the path of the file")
-    mode = None if mode is None else names.mode(mode)
-    owner = None if owner is None else names.owner(owner)
+    mode = None if mode is None else names.require_mode(mode)
+    owner = None if owner is None else names.require_owner(owner)
     if objection := rules.write_objection(path):
         raise objection
 
@@ -91,7 +91,7 @@ def write_action(
             behind = await posix_files.real_path(into, path)
             if refused := rules.write_objection(behind):
                 raise refused
-        place = await files.write(into, path, data, parents=parents, append=append, owner=owner, mode=mode)
+        place = await files.write_atomically(into, path, data, parents=parents, append=append, owner=owner, mode=mode)
         return ActionResult(
             {"path": path, "bytes": len(data), **_replaced_facts(place.old, place.target, path, append=append)}
         )

@@ -22,12 +22,14 @@ ServiceState = Literal["active", "failed", "all"]
 
 async def list_services(into: Transport, state: ServiceState) -> list[list[Any]]:
     """Rows by name, for those in this state."""
-    wanted = [one for one in await services.every(into) if state in ("all", one.state)]
+    wanted = [one for one in await services.list_services(into) if state in ("all", one.state)]
     return [[one.name, one.summary, one.enabled, one.description] for one in sorted(wanted, key=lambda one: one.name)]
 
 
 async def describe_service(into: Transport, service: str, log_lines: int) -> dict[str, Any]:
-    return _describe_service(await services.status(into, names.service(service, into.system), log_lines=log_lines))
+    return _describe_service(
+        await services.status(into, names.require_service(service, into.system), log_lines=log_lines)
+    )
 
 
 def _describe_service(service: Service) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def control_action(
 ) -> Action:
     """The step that controls a service; `status` is the tool that shows it later."""
     into = machine.transport
-    name = names.service(service, into.system)
+    name = names.require_service(service, into.system)
     require_service_allowed(rules, into, name, action)
 
     async def perform(context: StepContext) -> ActionResult:

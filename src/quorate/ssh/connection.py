@@ -53,7 +53,7 @@ async def connect(
             target.port,
             tunnel=through or (),
             username=target.user,
-            known_hosts=host_keys.trusted,
+            known_hosts=host_keys.match,
             server_host_key_algs=host_keys.key_algorithms(target),
             client_factory=Client,
             config=None,

@@ -46,7 +46,7 @@ class HostKeys:
                 continue
         return known
 
-    def trusted(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[asyncssh.SSHKey]]:
+    def match(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[asyncssh.SSHKey]]:
         """Keys of hosts, of authorities, and revoked ones, for asyncssh. A name is not trusted because its address is
         known: the name server chooses the address."""
         known = self.load()
@@ -55,7 +55,7 @@ class HostKeys:
 
     def refusal(self, target: SshTarget, key: asyncssh.SSHKey | None, why: str) -> HostKeyRefused:
         """The problem with a key that does not match; None if the host offers no key of a known type."""
-        shown = f"It shows {kind_of(key)} {key.get_fingerprint()}" if key else "It offers no key of a known type"
+        shown = f"It shows {key_type(key)} {key.get_fingerprint()}" if key else "It offers no key of a known type"
         where = ", ".join(str(file) for file in (*self.files, self.pins))
         if "revoked" in why:
             return HostKeyRefused(
@@ -68,7 +68,7 @@ class HostKeys:
                 f"WARNING: THE HOST KEY OF {target.address} HAS CHANGED",
                 why=f"{shown}, which is not its known key ({where}). "
                 "Either it was reinstalled, or someone in between impersonates it",
-                next_step=f"Nothing was sent. If it was reinstalled ({_seen_there(key)}), remove the old key with "
+                next_step=f"Nothing was sent. If it was reinstalled ({_key_hint(key)}), remove the old key with "
                 f"`ssh-keygen -R '{entry_name(target.host, target.port)}'` or "
                 f"`quorate trust --remove {target.address}`, "
                 f"then trust the new one with `quorate trust {target.address}`",
@@ -77,7 +77,7 @@ class HostKeys:
             f"The host key of {target.address} is not known",
             why=f"{shown}, and no key for it is in {where}",
             next_step=f"Only the operator can change that, at a terminal: `quorate trust {target.address}` "
-            f"({_seen_there(key)})",
+            f"({_key_hint(key)})",
         )
 
     def knows(self, target: SshTarget) -> bool:
@@ -108,28 +108,28 @@ def entry_name(host: str, port: int) -> str:
     return host if port == SSH_PORT else f"[{host}]:{port}"
 
 
-def kind_of(key: asyncssh.SSHKey) -> str:
+def key_type(key: asyncssh.SSHKey) -> str:
     return key.get_algorithm()
 
 
-def how_to_see(key: asyncssh.SSHKey | None) -> str:
+def fingerprint_command(key: asyncssh.SSHKey | None) -> str:
     """The command that shows the fingerprint of this key on the host itself."""
-    kind = next((short for short in ("rsa", "ecdsa") if key and short in kind_of(key)), "ed25519")
+    kind = next((short for short in ("rsa", "ecdsa") if key and short in key_type(key)), "ed25519")
     return f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
 
 
-def _seen_there(key: asyncssh.SSHKey | None) -> str:
-    return f"`{how_to_see(key)}` on the host shows its real key"
+def _key_hint(key: asyncssh.SSHKey | None) -> str:
+    return f"`{fingerprint_command(key)}` on the host shows its real key"
 
 
-def pinned(pins: Path) -> list[Pin]:
+def load_pins(pins: Path) -> list[Pin]:
     import asyncssh
 
     found = []
     for line in _lines(pins):
         name, _, data = line.partition(" ")
         key = asyncssh.import_public_key(data)
-        found.append(Pin(name, kind_of(key), key.get_fingerprint()))
+        found.append(Pin(name, key_type(key), key.get_fingerprint()))
     return found
 
 

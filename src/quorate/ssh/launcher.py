@@ -86,9 +86,9 @@ echo "@quorate@ $$"; echo "@quorate@ $$" >&2; exec "$@"
 """
 _BECOME = 'exec "$0" "$@"'  # what su gives to the user's shell
 
-ASKED = b"@quorate@ ask "
+SUDO_PROMPT = b"@quorate@ ask "
 """The prompt of sudo."""
-LET_IN = b"@quorate@ in\n"
+SUDO_ACCEPTED = b"@quorate@ in\n"
 """sudo is satisfied: the input after the mark is not for sudo."""
 _MARK_AFTER = b"@quorate@\n"
 
@@ -137,9 +137,9 @@ class Launch:
         fields += [("c", self.cwd)] if self.cwd else []
         fields += [("e", f"{_variable(name)}={value}") for name, value in self.env.items()]
         fields += [("a", part) for part in self.argv]
-        return (_MARK_AFTER if self.user and self.password else b"") + _encoded(fields) + b"\n"
+        return (_MARK_AFTER if self.user and self.password else b"") + _encode_fields(fields) + b"\n"
 
-    def for_sudo(self) -> bytes:
+    def sudo_input(self) -> bytes:
         """What precedes those lines if there is a password: they follow only after LET_IN.
 
         Whether sudo reads the password or needs none, the rest of it is discarded up to the mark.
@@ -148,18 +148,18 @@ class Launch:
             return b""
         if "\n" in self.password.reveal():
             raise BadArgument("A password for sudo is one line")
-        return _encoded([("p", ""), ("u", _account(self.user))]) + self.password.reveal().encode() + b"\n"
+        return _encode_fields([("p", ""), ("u", _account(self.user))]) + self.password.reveal().encode() + b"\n"
 
-    def ending(self, pid: int, signal: str) -> Launch:
+    def to_kill(self, pid: int, signal: str) -> Launch:
         """The command that kills it, as the same user: the login may not kill another user's processes."""
-        return Launch(ending(pid, signal), user=self.user, password=self.password)
+        return Launch(kill_argv(pid, signal), user=self.user, password=self.password)
 
 
-def _encoded(fields: Sequence[tuple[str, str]]) -> bytes:
-    return "".join(f"{letter}{_escaped(text)}\n" for letter, text in fields).encode("ascii")
+def _encode_fields(fields: Sequence[tuple[str, str]]) -> bytes:
+    return "".join(f"{letter}{_escape(text)}\n" for letter, text in fields).encode("ascii")
 
 
-def ending(pid: int, signal: str) -> tuple[str, ...]:
+def kill_argv(pid: int, signal: str) -> tuple[str, ...]:
     """The command that signals a process, its group, its session and all its descendants."""
     assert pid > 1
     return (*_END_ARGV, signal, str(pid))
@@ -199,7 +199,7 @@ class Stream:
             del self.noise[:-LONGEST_NOISE]
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """The inverse of `printf %b`."""
     data = text.encode()
     if b"\0" in data:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import asyncssh
 
 IDLE_SECONDS = 300.0
-MOST_CHANNELS = 10
+MAX_CHANNELS = 10
 """OpenSSH's default for MaxSessions; a server that allows fewer lowers this by refusing one."""
-LASTING_SECONDS = 5.0
+LONG_RUNNING_SECONDS = 5.0
 """A command that has run this long may run for much longer: others do not wait for its channel."""
-GOODBYE_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Pool:
     def __init__(self, host_keys: HostKeys, *, idle_seconds: float = IDLE_SECONDS) -> None:
         self.host_keys = host_keys
         self._idle_seconds = idle_seconds
-        self._lines: dict[SshTarget, Line] = {}
+        self._connections: dict[SshTarget, Line] = {}
         self._crowded: set[Line] = set()
         """Lines reserved for the long-running commands on them."""
         self._connecting: dict[SshTarget, asyncio.Task[Line]] = {}
-        self._chores: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self.running: set[Stoppable] = set()
         """Commands that are stopped when the pool closes."""
 
@@ -62,33 +62,33 @@ class Pool:
         A dead connection is reopened once: a command that waits for its input has done nothing yet. `urgent` is for
         commands that kill others and must not wait for them.
         """
-        line = await self._line(target)
+        line = await self._connection(target)
         try:
             return await line.open(command, urgent=urgent, screen=screen)
         except _Crowded:
             return await self.open(target, command, screen=screen)
-        except _Dead:
-            line = await self._line(target)
-        except _Full:
+        except _ConnectionLost:
+            line = await self._connection(target)
+        except _NoFreeChannel:
             line = await self._connect(target, for_once=True)
         try:
             return await line.open(command, urgent=urgent, screen=screen)
-        except (_Dead, _Full) as error:
+        except (_ConnectionLost, _NoFreeChannel) as error:
             raise Unreachable(
                 f"The connection to {target.address} breaks as soon as it is used",
                 why=str(error),
                 next_step="Try again; if it happens again, check the log of the SSH server there",
             ) from None
 
-    async def dial(self, target: SshTarget, socket: str) -> Dialled:
+    async def open_socket(self, target: SshTarget, socket: str) -> SocketStream:
         """A stream to a Unix socket of the target, opened by its SSH server as the login user."""
         try:
-            return await (await self._line(target)).dial(socket)
-        except _Dead:
-            line = await self._line(target)
+            return await (await self._connection(target)).open_socket(socket)
+        except _ConnectionLost:
+            line = await self._connection(target)
         try:
-            return await line.dial(socket)
-        except _Dead as error:
+            return await line.open_socket(socket)
+        except _ConnectionLost as error:
             raise Unreachable(
                 f"The connection to {target.address} breaks as soon as it is used", why=str(error)
             ) from None
@@ -96,69 +96,69 @@ class Pool:
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Work that nobody waits for; closing the pool waits for it a little."""
         task = asyncio.get_running_loop().create_task(_suppress_problems(work))
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
-    def hang_up(self, target: SshTarget) -> None:
+    def disconnect(self, target: SshTarget) -> None:
         """Close the connection to it, if there is one, with everything that runs over it."""
-        if line := self._lines.get(target):
-            line.hang_up()
+        if line := self._connections.get(target):
+            line.close()
 
     @property
     def connections(self) -> int:
-        return len(self._lines) + len(self._crowded)
+        return len(self._connections) + len(self._crowded)
 
     async def close(self) -> None:
         for making in self._connecting.values():
             making.cancel()
         for command in self.running:
             self.in_background(command.stop())
-        if self._chores:
-            await asyncio.wait(self._chores, timeout=GOODBYE_SECONDS)
-        for task in self._chores:
+        if self._background:
+            await asyncio.wait(self._background, timeout=CLOSE_SECONDS)
+        for task in self._background:
             task.cancel()
-        lines = [*self._lines.values(), *self._crowded]
+        lines = [*self._connections.values(), *self._crowded]
         for line in lines:
-            line.hang_up()
-        await asyncio.gather(*(line.gone() for line in lines))
+            line.close()
+        await asyncio.gather(*(line.wait_closed() for line in lines))
 
-    async def _line(self, target: SshTarget) -> Line:
+    async def _connection(self, target: SshTarget) -> Line:
         """The line to the target; concurrent callers share one connection attempt."""
-        if (line := self._lines.get(target)) is not None and line.alive:
+        if (line := self._connections.get(target)) is not None and line.alive:
             if not line.crowded:
                 return line
-            self._crowded.add(self._lines.pop(target))
+            self._crowded.add(self._connections.pop(target))
         making = self._connecting.get(target)
         if making is None:
             making = asyncio.get_running_loop().create_task(self._connect(target))
             self._connecting[target] = making
-            making.add_done_callback(lambda done: self._connected(target, done))
+            making.add_done_callback(lambda done: self._forget_attempt(target, done))
         return await asyncio.shield(making)  # one caller's cancellation must not fail the others
 
-    def _connected(self, target: SshTarget, making: asyncio.Task[Line]) -> None:
+    def _forget_attempt(self, target: SshTarget, making: asyncio.Task[Line]) -> None:
         self._connecting.pop(target, None)
         if not making.cancelled():
             making.exception()  # marks it as retrieved, even if all callers are gone
 
     async def _connect(self, target: SshTarget, *, for_once: bool = False) -> Line:
-        jump = await self._line(target.jump) if target.jump else None
+        jump = await self._connection(target.jump) if target.jump else None
         line = Line(0.0 if for_once else self._idle_seconds, jump)
         line.connection = await connect(
             target,
             self.host_keys,
             through=jump.connection if jump else None,
-            lost=lambda: self._lost(target, line),
+            lost=lambda: self._drop_connection(target, line),
         )
         if not for_once:
-            self._lines[target] = line
-            line.rest()
+            self._connections[target] = line
+            line.schedule_close()
         return line
 
-    def _lost(self, target: SshTarget, line: Line) -> None:
-        line.lose()
+    def _drop_connection(self, target: SshTarget, line: Line) -> None:
+        line.mark_lost()
         self._crowded.discard(line)
-        if self._lines.get(target) is line:
-            del self._lines[target]
+        if self._connections.get(target) is line:
+            del self._connections[target]
 
 
 async def _suppress_problems(work: Coroutine[Any, Any, None]) -> None:
@@ -166,7 +166,7 @@ async def _suppress_problems(work: Coroutine[Any, Any, None]) -> None:
         await work
 
 
-class _Dead(Exception):
+class _ConnectionLost(Exception):
     """The connection is gone; nothing was sent."""
 
 
@@ -174,7 +174,7 @@ class _Crowded(Exception):
     """The line is reserved for its long-running commands."""
 
 
-class _Full(Exception):
+class _NoFreeChannel(Exception):
     """No channel is free for an urgent command."""
 
 
@@ -186,9 +186,9 @@ class Line:
     def __init__(self, idle_seconds: float, jump: Line | None) -> None:
         self._idle_seconds = idle_seconds
         self._jump = jump
-        self._most = MOST_CHANNELS
+        self._max_channels = MAX_CHANNELS
         self._open = 0
-        self._lasting = 0
+        self._long_running = 0
         """How many of them are long-running."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -199,11 +199,11 @@ class Line:
     @property
     def crowded(self) -> bool:
         """Long-running commands occupy enough channels to make others wait: those get a new connection."""
-        return self._lasting >= max(1, self._most // 2)
+        return self._long_running >= max(1, self._max_channels // 2)
 
-    def leave_to_lasting(self) -> None:
+    def add_long_running(self) -> None:
         """One more of its commands is long-running. If there are too many, waiting ones get another line."""
-        self._lasting += 1
+        self._long_running += 1
         while self.crowded and self._waiting:
             self._wake()
 
@@ -212,56 +212,56 @@ class Line:
 
         terminal: dict[str, Any] = {"term_type": screen.kind, "term_size": screen.size} if screen else {}
         while True:
-            await self._place(urgent)
+            await self._acquire(urgent)
             opening = asyncio.ensure_future(self.connection.create_process(command, encoding=None, **terminal))
             try:
                 return Channel(self, await asyncio.shield(opening))
             except asyncssh.ChannelOpenError as error:
                 self.release()
                 if not self.alive or self.connection.is_closed():
-                    raise _Dead(error.reason) from None
-                await self._refused(error.reason, urgent)
+                    raise _ConnectionLost(error.reason) from None
+                await self._lower_limit(error.reason, urgent)
             except (asyncssh.Error, OSError) as error:
                 self.release()
                 self.connection.abort()
-                raise _Dead(str(error)) from None
+                raise _ConnectionLost(str(error)) from None
             except asyncio.CancelledError:
-                opening.add_done_callback(self._nobody_wants)
+                opening.add_done_callback(self._close_unclaimed)
                 raise
 
-    async def dial(self, socket: str) -> Dialled:
+    async def open_socket(self, socket: str) -> SocketStream:
         import asyncssh
 
         self.hold()
         opening = asyncio.ensure_future(self.connection.open_unix_connection(socket, encoding=None))
         try:
-            return Dialled(self, *await asyncio.shield(opening))
+            return SocketStream(self, *await asyncio.shield(opening))
         except (asyncssh.Error, OSError) as error:
             self.release()
             if not self.alive or self.connection.is_closed():
-                raise _Dead(str(error)) from None
+                raise _ConnectionLost(str(error)) from None
             raise Unreachable(f"The SSH server does not open {socket}", why=f"It said: {error}") from None
         except asyncio.CancelledError:
-            opening.add_done_callback(self._nobody_reads)
+            opening.add_done_callback(self._close_unclaimed_stream)
             raise
 
-    def _nobody_reads(self, opening: asyncio.Future[tuple[Any, Any]]) -> None:
+    def _close_unclaimed_stream(self, opening: asyncio.Future[tuple[Any, Any]]) -> None:
         """See `_nobody_wants`."""
         if opening.cancelled() or opening.exception() is not None:
             self.release()
         else:
-            Dialled(self, *opening.result()).close()
+            SocketStream(self, *opening.result()).close()
 
-    def _nobody_wants(self, opening: asyncio.Future[asyncssh.SSHClientProcess[bytes]]) -> None:
+    def _close_unclaimed(self, opening: asyncio.Future[asyncssh.SSHClientProcess[bytes]]) -> None:
         """The caller was cancelled while the channel opened: it still has to be closed."""
         if opening.cancelled() or opening.exception() is not None:
             self.release()
         else:
             Channel(self, opening.result()).close()
 
-    async def _place(self, urgent: bool) -> None:
+    async def _acquire(self, urgent: bool) -> None:
         """Wait for a free channel; the last one is reserved for urgent commands."""
-        while self.alive and not urgent and not self.crowded and self._open >= max(1, self._most - 1):
+        while self.alive and not urgent and not self.crowded and self._open >= max(1, self._max_channels - 1):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -274,22 +274,22 @@ class Line:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove(turn)
         if not self.alive:
-            raise _Dead("The connection was lost")
+            raise _ConnectionLost("The connection was lost")
         if self.crowded and not urgent:
             raise _Crowded
         self.hold()
 
-    async def _refused(self, reason: str, urgent: bool) -> None:
+    async def _lower_limit(self, reason: str, urgent: bool) -> None:
         """The server accepts no more channels: remember the limit and wait for one to close."""
         if urgent and self._open > 0:
-            raise _Full(reason)
+            raise _NoFreeChannel(reason)
         if self._open == 0:
             raise Unreachable(
                 "The SSH server does not open a session",
                 why=f"It said: {reason}",
                 next_step="Its sshd_config may forbid sessions (MaxSessions, ForceCommand, PermitRootLogin)",
             )
-        self._most = self._open
+        self._max_channels = self._open
 
     def hold(self) -> None:
         self._open += 1
@@ -297,26 +297,26 @@ class Line:
             self._timer.cancel()
             self._timer = None
 
-    def release(self, *, lasting: bool = False) -> None:
+    def release(self, *, long_running: bool = False) -> None:
         self._open -= 1
-        self._lasting -= lasting
+        self._long_running -= long_running
         self._wake()
         if self._open == 0:
-            self.rest()
+            self.schedule_close()
 
-    def rest(self) -> None:
+    def schedule_close(self) -> None:
         """Close it after a while, unless it is used again."""
         if self.alive and self._open == 0 and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self.hang_up)
+            self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self.close)
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         self.connection.close()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.connection.wait_closed(), GOODBYE_SECONDS)
+            await asyncio.wait_for(self.connection.wait_closed(), CLOSE_SECONDS)
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         if not self.alive:
             return
         self.alive = False
@@ -338,53 +338,53 @@ class Line:
 class Channel:
     """One command's channel on a line; released once, when both sides have closed it."""
 
-    def __init__(self, line: Line, process: asyncssh.SSHClientProcess[bytes]) -> None:
-        self._line = line
-        self._leaving: asyncio.Task[None] | None = None
-        self._lasting = False
-        self._timer = asyncio.get_running_loop().call_later(LASTING_SECONDS, self.outlast)
+    def __init__(self, connection: Line, process: asyncssh.SSHClientProcess[bytes]) -> None:
+        self._connection = connection
+        self._closing: asyncio.Task[None] | None = None
+        self._long_running = False
+        self._timer = asyncio.get_running_loop().call_later(LONG_RUNNING_SECONDS, self.mark_long_running)
         self.process = process
 
-    def outlast(self) -> None:
+    def mark_long_running(self) -> None:
         """The command is long-running."""
         self._timer.cancel()
-        if not self._lasting and not (self._leaving is not None and self._leaving.done()):
-            self._lasting = True
-            self._line.leave_to_lasting()
+        if not self._long_running and not (self._closing is not None and self._closing.done()):
+            self._long_running = True
+            self._connection.add_long_running()
 
-    async def finished(self) -> None:
+    async def wait(self) -> None:
         """Wait for the end of the command."""
-        if self._leaving is None:
-            self._leaving = asyncio.get_running_loop().create_task(self._leave())
-        await asyncio.shield(self._leaving)
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._release())
+        await asyncio.shield(self._closing)
 
     def close(self) -> None:
         self.process.close()
-        if self._leaving is None:
-            self._leaving = asyncio.get_running_loop().create_task(self._leave())
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._release())
 
-    async def _leave(self) -> None:
+    async def _release(self) -> None:
         try:
             await self.process.wait_closed()
         finally:
             self._timer.cancel()
-            self._line.release(lasting=self._lasting)
+            self._connection.release(long_running=self._long_running)
 
 
-class Dialled:
+class SocketStream:
     """A stream to a socket of the other side; keeps the line open until it is closed."""
 
-    def __init__(self, line: Line, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]) -> None:
-        self._line: Line | None = line
+    def __init__(self, connection: Line, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]) -> None:
+        self._connection: Line | None = connection
         self._reader = reader
         self._writer = writer
 
-    async def read(self, most: int) -> bytes:
+    async def read(self, limit: int) -> bytes:
         """The next bytes; empty at the end."""
         import asyncssh
 
         try:
-            return await self._reader.read(most)
+            return await self._reader.read(limit)
         except (asyncssh.Error, OSError):
             return b""
 
@@ -396,7 +396,7 @@ class Dialled:
             await self._writer.drain()
 
     def close(self) -> None:
-        if self._line is not None:
+        if self._connection is not None:
             self._writer.close()
-            self._line.release()
-            self._line = None
+            self._connection.release()
+            self._connection = None

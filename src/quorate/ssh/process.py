@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorate.problems import OutcomeUnknown, Problem
-from quorate.ssh.launcher import ASKED, LET_IN, Launch, Stream, command_line, ending
+from quorate.ssh.launcher import SUDO_ACCEPTED, SUDO_PROMPT, Launch, Stream, command_line, kill_argv
 from quorate.ssh.pool import Channel, Pool, Screen
 from quorate.ssh.target import SshTarget
 
@@ -29,7 +29,7 @@ class ExecutionTarget:
     """Where commands run: on the SSH target, or in what a prefix enters there (`pct exec 101 --`)."""
 
     pool: Pool
-    target: SshTarget
+    ssh: SshTarget
     enter: tuple[str, ...] = ()
 
     def line(self, argv: tuple[str, ...]) -> str:
@@ -37,47 +37,47 @@ class ExecutionTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ExitStatus:
     exit_code: int | None
     signal: str | None
     started: bool
     """False if something refused the command before it ran: then `words` say why."""
-    words: str
+    message: str
     """What was printed before the command started."""
 
 
 class Process:
     """A command that was sent. Its streams fill in the background."""
 
-    def __init__(self, place: ExecutionTarget, launch: Launch, channel: Channel, keep: int) -> None:
-        self._place = place
+    def __init__(self, target: ExecutionTarget, launch: Launch, channel: Channel, keep: int) -> None:
+        self._target = target
         self._launch = launch
         self._channel = channel
         self.stdout, self.stderr = Stream(keep), Stream(keep)
         self._started = asyncio.Event()
         self._answered = asyncio.Event()
         """sudo accepted the password or asked for another one."""
-        self.end: asyncio.Task[Ended]
+        self.end: asyncio.Task[ExitStatus]
 
     @classmethod
     async def start(
-        cls, place: ExecutionTarget, launch: Launch, stdin: bytes, *, keep: int, urgent: bool = False
+        cls, target: ExecutionTarget, launch: Launch, stdin: bytes, *, keep: int, urgent: bool = False
     ) -> Process:
-        for_sudo, lines = launch.for_sudo(), launch.lines()
-        channel = await place.pool.open(place.target, place.line(launch.shell), urgent=urgent)
-        process = cls(place, launch, channel, keep)
+        for_sudo, lines = launch.sudo_input(), launch.lines()
+        channel = await target.pool.open(target.ssh, target.line(launch.shell), urgent=urgent)
+        process = cls(target, launch, channel, keep)
         process.end = asyncio.get_running_loop().create_task(process._run(for_sudo, lines + stdin))
-        process.end.add_done_callback(process._ended)
-        place.pool.running.add(process)
+        process.end.add_done_callback(process._forget)
+        target.pool.running.add(process)
         return process
 
-    async def ended(self) -> Ended:
+    async def wait(self) -> ExitStatus:
         """Wait for its end; cancelling the wait does not stop it."""
         return await asyncio.shield(self.end)
 
-    def outlast(self) -> None:
+    def mark_long_running(self) -> None:
         """It continues in the background: others do not wait for its channel."""
-        self._channel.outlast()
+        self._channel.mark_long_running()
 
     async def stop(self) -> None:
         """Stop it with all its children: TERM, then KILL, then close the channel."""
@@ -95,29 +95,29 @@ class Process:
 
     def stop_in_background(self) -> None:
         """For a caller that is being cancelled."""
-        self._place.pool.in_background(self.stop())
+        self._target.pool.in_background(self.stop())
 
     async def _signal(self, pid: int, signal: str) -> None:
         if self._launch.user:  # the login may not signal what sudo started
-            ender = await Process.start(self._place, self._launch.ending(pid, signal), b"", keep=0, urgent=True)
+            ender = await Process.start(self._target, self._launch.to_kill(pid, signal), b"", keep=0, urgent=True)
             await asyncio.wait({ender.end}, timeout=ENDING_SECONDS)
         if not self.end.done():
-            await self._tell(self._place.line(ending(pid, signal)))
+            await self._run_kill(self._target.line(kill_argv(pid, signal)))
 
-    async def _tell(self, line: str) -> None:
-        channel = await self._place.pool.open(self._place.target, line, urgent=True)
+    async def _run_kill(self, line: str) -> None:
+        channel = await self._target.pool.open(self._target.ssh, line, urgent=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ENDING_SECONDS):
                 await channel.process.stdout.read()
-                await channel.finished()
+                await channel.wait()
         channel.close()
 
-    async def _run(self, for_sudo: bytes, data: bytes) -> Ended:
+    async def _run(self, for_sudo: bytes, data: bytes) -> ExitStatus:
         process = self._channel.process
         sending = asyncio.get_running_loop().create_task(self._send(for_sudo, data))
         try:
             await asyncio.gather(self._collect(self.stdout, process.stdout), self._collect(self.stderr, process.stderr))
-            await self._channel.finished()
+            await self._channel.wait()
         finally:
             sending.cancel()
             self._started.set()
@@ -125,31 +125,31 @@ class Process:
         signal = process.exit_signal[0] if process.exit_signal else None
         if signal is None and process.exit_status is None:
             raise OutcomeUnknown(
-                f"The connection to {self._place.target.address} broke while a command ran",
+                f"The connection to {self._target.ssh.address} broke while a command ran",
                 why="It may have ended or may still be running; it was not sent again",
                 next_step="Check its effect before you repeat it",
             )
-        noise = bytes(self.stderr.noise or self.stdout.noise).replace(ASKED, b"").replace(LET_IN, b"")
+        noise = bytes(self.stderr.noise or self.stdout.noise).replace(SUDO_PROMPT, b"").replace(SUDO_ACCEPTED, b"")
         words = noise.decode("utf-8", "replace").strip()
         started = self.stdout.pid is not None or self.stderr.pid is not None
-        return Ended(None if signal else process.exit_status, signal, started, words)
+        return ExitStatus(None if signal else process.exit_status, signal, started, words)
 
     async def _send(self, for_sudo: bytes, data: bytes) -> None:
         stdin = self._channel.process.stdin
         with contextlib.suppress(OSError):  # the command need not read all of it
-            if for_sudo and not await self._let_in(for_sudo):
+            if for_sudo and not await self._answer_sudo(for_sudo):
                 data = b""  # sudo would read it as more passwords and lock the account
             for at in range(0, len(data), CHUNK):
                 stdin.write(data[at : at + CHUNK])
                 await stdin.drain()
             stdin.write_eof()
 
-    async def _let_in(self, for_sudo: bytes) -> bool:
+    async def _answer_sudo(self, for_sudo: bytes) -> bool:
         self._channel.process.stdin.write(for_sudo)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SUDO_SECONDS):
                 await self._answered.wait()
-        return LET_IN in self.stderr.noise
+        return SUDO_ACCEPTED in self.stderr.noise
 
     async def _collect(self, stream: Stream, reader: asyncssh.SSHReader[bytes]) -> None:
         import asyncssh
@@ -159,11 +159,11 @@ class Process:
                 stream.feed(data)
                 if stream.pid is not None:
                     self._started.set()
-                elif LET_IN in stream.noise or stream.noise.count(ASKED) > 1:
+                elif SUDO_ACCEPTED in stream.noise or stream.noise.count(SUDO_PROMPT) > 1:
                     self._answered.set()
 
-    def _ended(self, end: asyncio.Task[Ended]) -> None:
-        self._place.pool.running.discard(self)
+    def _forget(self, end: asyncio.Task[ExitStatus]) -> None:
+        self._target.pool.running.discard(self)
         if not end.cancelled():
             end.exception()  # marks it as retrieved, even if nobody waits
 
@@ -172,18 +172,18 @@ TERMINAL_CHUNK = 32 * 1024
 
 
 class Terminal:
-    def __init__(self, place: ExecutionTarget, channel: Channel) -> None:
-        self._place = place
+    def __init__(self, target: ExecutionTarget, channel: Channel) -> None:
+        self._target = target
         self._channel = channel
 
     @classmethod
-    async def open(cls, place: ExecutionTarget, argv: Sequence[str], screen: Screen) -> Terminal:
+    async def open(cls, target: ExecutionTarget, argv: Sequence[str], screen: Screen) -> Terminal:
         """Without `argv`, the login shell."""
-        line = command_line((*place.enter, *argv)) if argv or place.enter else None
-        channel = await place.pool.open(place.target, line, screen=screen)
-        channel.outlast()  # other commands do not wait for a person
-        terminal = cls(place, channel)
-        place.pool.running.add(terminal)
+        line = command_line((*target.enter, *argv)) if argv or target.enter else None
+        channel = await target.pool.open(target.ssh, line, screen=screen)
+        channel.mark_long_running()  # other commands do not wait for a person
+        terminal = cls(target, channel)
+        target.pool.running.add(terminal)
         return terminal
 
     async def read(self) -> bytes:
@@ -205,5 +205,5 @@ class Terminal:
 
     async def stop(self) -> None:
         """Close it: the other side ends what runs in the terminal."""
-        self._place.pool.running.discard(self)
+        self._target.pool.running.discard(self)
         self._channel.close()

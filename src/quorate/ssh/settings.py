@@ -11,7 +11,7 @@ from quorate.problems import NotConfigured
 from quorate.secret import Secret
 from quorate.ssh.target import SSH_PORT, SshTarget
 
-MOST_OUTPUT = 1024 * 1024
+MAX_OUTPUT = 1024 * 1024
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -48,7 +48,7 @@ class SshSettings:
     """Networks that contain every usable address reported by a cluster or guest; empty means any."""
     follow_reported: bool = True
     """Whether such addresses are used without networks: not for a cluster that a `.env` file describes."""
-    max_output: int = MOST_OUTPUT
+    max_output: int = MAX_OUTPUT
     """The limit for each output of a command, whatever the caller requests."""
     variables: Callable[[], Mapping[str, str]] = field(default=dict, compare=False)
     """The environment at the time of a lookup: PROXMOX_VM_101_SSH_HOST and similar."""

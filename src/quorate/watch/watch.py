@@ -27,7 +27,7 @@ from quorate.state.store import Store
 from quorate.state.trail import AuditTrail
 from quorate.state.watchers import Watchers
 from quorate.watch.channels import Channel
-from quorate.watch.checks import homelab, server
+from quorate.watch.checks import hosts, server
 from quorate.watch.cycle import ClusterWatch
 from quorate.watch.notifier import Notifier
 
@@ -47,7 +47,7 @@ class Watch:
         settings: WatchSettings,
         store: Store,
         clusters: Sequence[Cluster],
-        home: Homelab,
+        homelab: Homelab,
         *,
         trail: AuditTrail | None = None,
         sanitize: Callable[[Any], Any] = lambda data: data,
@@ -62,12 +62,12 @@ class Watch:
         self._watchers = Watchers(store)
         self._clusters = [ClusterWatch(one, settings, store, trail) for one in clusters]
         self._by_name = {one.name: one for one in clusters}
-        self._hosts = homelab.HostFacts(home)
+        self._hosts = hosts.HostFacts(homelab)
         self._approvals = Approvals(store)
         self._freeze = Freeze(store)
         self._runs = RunStore(store)
         self._events = Events(store)
-        self.channels = [Channel(one, home.secret_store.fetch, self._clock.time) for one in settings.channels]
+        self.channels = [Channel(one, homelab.secret_store.fetch, self._clock.time) for one in settings.channels]
         self._notifier = Notifier(
             self.channels,
             self._findings,
@@ -186,8 +186,8 @@ class Watch:
         except TimeoutError:
             return
         looked = self._hosts.looked
-        found = list(homelab.judge(looked))
-        await self._findings.observe(HOMELAB, found, lambda source: homelab.covers(looked, source))
+        found = list(hosts.judge(looked))
+        await self._findings.observe(HOMELAB, found, lambda source: hosts.covers(looked, source))
         await self._watchers.note(
             HOMELAB,
             self._clock.time(),

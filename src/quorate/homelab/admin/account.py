@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from quorate.homelab.machines import Machine
-from quorate.inside.posix_script import script, words_of
+from quorate.inside.posix_script import error_message, shell_script
 from quorate.inside.transport import Command, Output
 from quorate.problems import BadArgument, GuestRefused
 from quorate.state.records import Records
@@ -116,12 +116,12 @@ async def look(machine: Machine, account: str, key: str | None, groups: tuple[st
 
 
 async def as_root(machine: Machine, doing: str, text: str, *values: str) -> Output:
-    return await _done(machine, doing, machine.as_root(script(text, *values)))
+    return await _done(machine, doing, machine.as_root(shell_script(text, *values)))
 
 
 async def as_account(machine: Machine, account: str, doing: str, text: str, *values: str) -> Output:
     """The account itself changes its home, never root: links there could point anywhere."""
-    command = script(text, *values)
+    command = shell_script(text, *values)
     ran_by = Command(command.argv, command.stdin, command.env, user=account, password=machine.sudo_password)
     return await _done(machine, doing, ran_by)
 
@@ -129,7 +129,7 @@ async def as_account(machine: Machine, account: str, doing: str, text: str, *val
 async def _done(machine: Machine, doing: str, command: Command) -> Output:
     output = await machine.transport.run(command, seconds=SECONDS)
     if output.exit_code != 0:
-        said = words_of(output)
+        said = error_message(output)
         raise GuestRefused(
             f"{doing}: {machine} refused",
             why=f"It said: {said}" if said else f"It ended with exit code {output.exit_code}",
@@ -164,7 +164,7 @@ if [ -e /dev/kvm ]; then if [ -r /dev/kvm ] && [ -w /dev/kvm ]; then echo usable
 
 async def try_account(machine: Machine) -> dict[str, Any]:
     """`machine` uses the account's login. Raises the login's Problem if it fails."""
-    output = await machine.transport.run(script(_TRY), seconds=TRY_SECONDS)
+    output = await machine.transport.run(shell_script(_TRY), seconds=TRY_SECONDS)
     facts: dict[str, list[str]] = {}
     for name, _, value in (line.partition("=") for line in output.stdout.decode("utf-8", "replace").splitlines()):
         facts.setdefault(name, []).append(value)
@@ -180,7 +180,7 @@ async def try_account(machine: Machine) -> dict[str, Any]:
 def hang_up(machine: Machine) -> None:
     """Close our own connection as the account: a logged-in user cannot be removed."""
     if machine.target is not None and machine.ssh is not None:
-        machine.ssh.pool.hang_up(machine.target)
+        machine.ssh.pool.disconnect(machine.target)
 
 
 _KIND = "admin account"

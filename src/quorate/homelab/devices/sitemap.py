@@ -91,12 +91,14 @@ class Tree:
     guest_addresses: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
-async def trees(home: Homelab) -> tuple[list[Tree], dict[str, str]]:
+async def trees(homelab: Homelab) -> tuple[list[Tree], dict[str, str]]:
     """One for every cluster that answers, and why the others do not."""
-    answers = await asyncio.gather(*(_tree(one) for one in home.clusters))
+    answers = await asyncio.gather(*(_tree(one) for one in homelab.clusters))
     found = [answer for answer in answers if isinstance(answer, Tree)]
     silent = {
-        cluster.name: answer for cluster, answer in zip(home.clusters, answers, strict=True) if isinstance(answer, str)
+        cluster.name: answer
+        for cluster, answer in zip(homelab.clusters, answers, strict=True)
+        if isinstance(answer, str)
     }
     return found, silent
 

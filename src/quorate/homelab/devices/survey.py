@@ -32,7 +32,7 @@ class Look:
 
 
 async def look_at_all(
-    home: Homelab, refs: Iterable[str], *, at_once: int, seconds: float, report: Report | None = None
+    homelab: Homelab, refs: Iterable[str], *, at_once: int, seconds: float, report: Report | None = None
 ) -> list[Look]:
     """One result for each, in order. Machines that are not done after `seconds` are abandoned."""
     looks = [Look(ref, why="There was not enough time for it") for ref in dict.fromkeys(refs)]
@@ -41,7 +41,7 @@ async def look_at_all(
     async def work() -> None:
         nonlocal done
         for one in queue:
-            await _look(home, one)
+            await _look(homelab, one)
             done += 1
             if report is not None:
                 await report(float(done), float(len(looks)), f"{one.ref}: {one.why or 'discovered'}")
@@ -53,11 +53,11 @@ async def look_at_all(
     return looks
 
 
-async def _look(home: Homelab, look: Look) -> None:
+async def _look(homelab: Homelab, look: Look) -> None:
     look.why = "It was not finished in time"
     try:
         async with asyncio.timeout(HOST_SECONDS):
-            found = await machine(home, look.ref)
+            found = await machine(homelab, look.ref)
             await knock(found.target)
             look.seen = await sighting(found)
             look.why = ""

@@ -24,15 +24,15 @@ class VisibleDevices:
         return sitemap(self.devices, self.clusters, self.silent)
 
 
-async def visible_devices(home: Homelab) -> VisibleDevices:
+async def visible_devices(homelab: Homelab) -> VisibleDevices:
     """Everything the caller may see."""
     devices, (clusters, silent), hosts, everyone = await asyncio.gather(
-        Devices(home.store).all(), trees(home), home.hosts.all(), home.hosts.everyone()
+        Devices(homelab.store).all(), trees(homelab), homelab.hosts.all(), homelab.hosts.everyone()
     )
     seen = {host.name for host in hosts}
     hidden = [host for host in everyone if host.name not in seen]
     names, addresses = {host.name for host in hidden}, {host.address for host in hidden}
-    unguarded = {one.name for one in home.clusters} - {one.name for one in home.guarded}
+    unguarded = {one.name for one in homelab.clusters} - {one.name for one in homelab.guarded}
     places = {
         f"{tree.cluster.name}/{row.vmid or row.node}"
         for tree in clusters

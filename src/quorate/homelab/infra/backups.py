@@ -29,7 +29,7 @@ LISTED = 10
 class Backup:
     """A backup in progress. It is recorded only after everything is written."""
 
-    home: Homelab
+    homelab: Homelab
     id: str
     sections: tuple[str, ...]
     writer: Writer
@@ -48,7 +48,7 @@ class Backup:
         found = DeviceBackup(ref)
         try:
             found.machine_id, _ = await fingerprint(machine)
-            now = await look(self.home, machine, self.sections)
+            now = await look(self.homelab, machine, self.sections)
         except Problem as problem:
             self.missing[ref] = str(problem)
             raise
@@ -56,7 +56,7 @@ class Backup:
         for one in now.taken:
             found.pieces.append(msgspec.structs.replace(one.piece, member=self.writer.add(one.content)))
         if self.data:
-            async for one in data_of(self.home, machine, found.cannot):
+            async for one in data_of(self.homelab, machine, found.cannot):
                 found.pieces.append(msgspec.structs.replace(one.piece, member=self.writer.add(one.content)))
         self.manifest.devices.append(found)
         return found
@@ -78,17 +78,17 @@ class Backup:
             "encrypted": self.encrypted,
             **({"not_backed_up": self.missing} if self.missing else {}),
         }
-        await Records(self.home.store, "infra backup", dict[str, Any]).keep(self.id, entry)
+        await Records(self.homelab.store, "infra backup", dict[str, Any]).keep(self.id, entry)
         return {"backup": self.id, **entry, "pieces": sum(len(one.pieces) for one in self.manifest.devices)}
 
 
-async def begin(home: Homelab, sections: Collection[str], name: str | None, *, data: bool = False) -> Backup:
-    now = home.clock.time()
+async def begin(homelab: Homelab, sections: Collection[str], name: str | None, *, data: bool = False) -> Backup:
+    now = homelab.clock.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     number = f"{name or 'backup'}-{stamp}-{secrets.token_hex(3)}"
-    folder = home.settings.work / FOLDER
-    writer = await asyncio.to_thread(Writer, folder, number, home.settings.passphrase)
-    return Backup(home, number, tuple(sections), writer, Manifest(number, now, list(sections)), {}, data, name)
+    folder = homelab.settings.work / FOLDER
+    writer = await asyncio.to_thread(Writer, folder, number, homelab.settings.passphrase)
+    return Backup(homelab, number, tuple(sections), writer, Manifest(number, now, list(sections)), {}, data, name)
 
 
 async def ensure_same(then: DeviceBackup, machine: Machine) -> None:
@@ -102,13 +102,13 @@ async def ensure_same(then: DeviceBackup, machine: Machine) -> None:
         )
 
 
-async def everything(home: Homelab) -> dict[str, dict[str, Any]]:
+async def everything(homelab: Homelab) -> dict[str, dict[str, Any]]:
     """By id, newest first."""
-    return await Records(home.store, "infra backup", dict[str, Any]).all()
+    return await Records(homelab.store, "infra backup", dict[str, Any]).all()
 
 
-async def opened(home: Homelab, backup: str) -> Reader:
-    records = Records(home.store, "infra backup", dict[str, Any])
+async def opened(homelab: Homelab, backup: str) -> Reader:
+    records = Records(homelab.store, "infra backup", dict[str, Any])
     named = [one for one in (await records.all()).values() if one.get("name") == backup]
     entry = await records.find(backup) or max(named, key=lambda one: float(one["created"]), default=None)
     if entry is None:
@@ -118,4 +118,4 @@ async def opened(home: Homelab, backup: str) -> Reader:
             why=f"The newest are {', '.join(known)}" if known else None,
             next_step=see("See all of them", INFRA_BACKUP_LIST) if known else Advice("Make one", INFRA_BACKUP),
         )
-    return await asyncio.to_thread(Reader, Path(entry["file"]), entry["sha256"], home.settings.passphrase)
+    return await asyncio.to_thread(Reader, Path(entry["file"]), entry["sha256"], homelab.settings.passphrase)

@@ -16,7 +16,7 @@ from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.engines import survey
 from quorate.homelab.workloads.model import Workload
 from quorate.inside.facts.model import Facts
-from quorate.inside.posix_script import script
+from quorate.inside.posix_script import shell_script
 from quorate.problems import NotFound, Problem
 from quorate.ssh.target import SSH_PORT
 
@@ -49,26 +49,28 @@ class Dependants:
         return [*ours, *self.others, *([f"What runs there is unknown: {self.unknown}"] if self.unknown else [])]
 
 
-async def dependants(home: Homelab, ref: str, machine: Machine) -> Dependants:
+async def dependants(homelab: Homelab, ref: str, machine: Machine) -> Dependants:
     found = Dependants()
-    services = [one for one in await Ledger(home.store).everything() if one.host == place_of(machine)]
+    services = [one for one in await Ledger(homelab.store).everything() if one.host == place_of(machine)]
     kept = [one for one in services if one.state != "removed"]
     found.others += [f"the service {one.service} is installed there; uninstall it first" for one in kept]
-    found.others += [f"host {one.name} is reached through it" for one in await home.hosts.everyone() if one.jump == ref]
-    for name, entry in (await PlanStore(home.store).entries()).items():
+    found.others += [
+        f"host {one.name} is reached through it" for one in await homelab.hosts.everyone() if one.jump == ref
+    ]
+    for name, entry in (await PlanStore(homelab.store).entries()).items():
         items = [item for item in read(entry.document).items.values() if ref in (item.place, item.name)]
         if items:
             found.others.append(f"the infrastructure document {name} mentions it: {', '.join(map(str, items[:5]))}")
     try:
-        await _look(home, machine, found)
+        await _look(homelab, machine, found)
     except Problem as problem:
         found.unknown = str(problem)
     return found
 
 
-async def _look(home: Homelab, machine: Machine, found: Dependants) -> None:
+async def _look(homelab: Homelab, machine: Machine, found: Dependants) -> None:
     try:
-        engines, silent = await survey(machine, home.clock)
+        engines, silent = await survey(machine, homelab.clock)
     except NotFound:
         engines, silent = [], {}
     found.unknown = "; ".join(f"{name}: {why}" for name, why in silent.items())
@@ -79,7 +81,7 @@ async def _look(home: Homelab, machine: Machine, found: Dependants) -> None:
                 found.workloads.append((engine, one))
             elif not project.startswith("quorate-"):
                 found.others.append(f"{one} of the Compose project {project} runs there")
-    output = await machine.transport.run(script(_CONNECTED))
+    output = await machine.transport.run(shell_script(_CONNECTED))
     found.others += connected(output.stdout.decode("utf-8", "replace"))
     with contextlib.suppress(Problem):  # without root, some program names are unknown
         facts = await machine.collect_facts(sections=("ports", "services"), seconds=FACTS_SECONDS, sudo=True)

@@ -20,7 +20,7 @@ from quorate.homelab.infra.workload_move import MOST_DATA
 from quorate.homelab.machines import Machine
 from quorate.homelab.workloads.engines import survey, with_workload
 from quorate.homelab.workloads.model import Spec
-from quorate.inside.posix_script import failure, script
+from quorate.inside.posix_script import failure, shell_script
 from quorate.problems import Conflict, GuestRefused, NotFound, Problem
 from quorate.pve.tasks import Report
 from quorate.state.canonical import canonical
@@ -94,40 +94,40 @@ class Look:
         return {one.piece.key: one for one in self.taken}
 
 
-async def look(home: Homelab, machine: Machine, sections: Collection[str]) -> Look:
+async def look(homelab: Homelab, machine: Machine, sections: Collection[str]) -> Look:
     """Everything in those sections; what cannot be read is listed with the reason."""
     cannot: dict[str, str] = {}
-    found = await _with_states(machine, await _files(home, machine, sections))
+    found = await _with_states(machine, await _files(homelab, machine, sections))
     if "packages" in sections:
         found += await _packages(machine, cannot)
     if "workloads" in sections:
-        found += await _workloads(home, machine, cannot)
+        found += await _workloads(homelab, machine, cannot)
     return Look(tuple(found), cannot)
 
 
-async def _files(home: Homelab, machine: Machine, sections: Collection[str]) -> list[Taken]:
+async def _files(homelab: Homelab, machine: Machine, sections: Collection[str]) -> list[Taken]:
     found = []
     for section in sections:
         paths = _OF_SERVICES if section == "services" else _PATHS.get(section)
         if paths is None:
             continue
-        command = script(_TAKE.format(paths=paths), home.settings.services_folder)
+        command = shell_script(_TAKE.format(paths=paths), homelab.settings.services_folder)
         output = await machine.transport.run(machine.as_root(command), seconds=SECONDS, keep=MOST_FILES)
         if output.exit_code != 0:
             raise failure(output, f"Reading the {section} files on {machine}")
         if output.stdout_cut:
             raise GuestRefused(f"The {section} files on {machine} are larger than {MOST_FILES} bytes")
         try:
-            found += [*taken_from(output.stdout, section, _asked_for(home, section))]
+            found += [*taken_from(output.stdout, section, _asked_for(homelab, section))]
         except (tarfile.TarError, ValueError, RecursionError) as error:
             raise GuestRefused(f"{machine} did not send a tar archive of the {section} files", why=str(error)) from None
     return found
 
 
-def _asked_for(home: Homelab, section: str) -> list[str]:
+def _asked_for(homelab: Homelab, section: str) -> list[str]:
     if section != "services":
         return _PATHS[section].split()
-    return [f"{home.settings.services_folder}/*/*", f"{home.settings.services_folder}/*/.env", _UNITS]
+    return [f"{homelab.settings.services_folder}/*/*", f"{homelab.settings.services_folder}/*/.env", _UNITS]
 
 
 def taken_from(data: bytes, section: str, patterns: Collection[str]) -> Iterator[Taken]:
@@ -157,7 +157,7 @@ async def _with_states(machine: Machine, found: list[Taken]) -> list[Taken]:
     names = {one.piece.name: PurePosixPath(one.piece.name).name for one in found if is_unit(one.piece)}
     if not names:
         return found
-    output = await machine.transport.run(machine.as_root(script(_STATES, *names.values())), seconds=SECONDS)
+    output = await machine.transport.run(machine.as_root(shell_script(_STATES, *names.values())), seconds=SECONDS)
     if output.exit_code != 0:
         raise failure(output, f"Reading the state of units on {machine}")
     lines = set(output.stdout.decode("utf-8", "replace").splitlines())
@@ -173,16 +173,16 @@ async def _with_states(machine: Machine, found: list[Taken]) -> list[Taken]:
 
 
 async def _packages(machine: Machine, cannot: dict[str, str]) -> list[Taken]:
-    output = await machine.transport.run(script(_PACKAGES), seconds=SECONDS, keep=MOST_FILES)
+    output = await machine.transport.run(shell_script(_PACKAGES), seconds=SECONDS, keep=MOST_FILES)
     if output.exit_code != 0 or not output.stdout:
         cannot["packages"] = "The machine has neither dpkg, rpm nor apk"
         return []
     return [Taken(Piece("packages", "packages", "packages", _sha256(output.stdout), ""), output.stdout)]
 
 
-async def _workloads(home: Homelab, machine: Machine, cannot: dict[str, str]) -> list[Taken]:
+async def _workloads(homelab: Homelab, machine: Machine, cannot: dict[str, str]) -> list[Taken]:
     try:
-        engines, silent = await survey(machine, home.clock)
+        engines, silent = await survey(machine, homelab.clock)
     except NotFound:
         return []  # a machine without an engine has none
     except Problem as problem:
@@ -206,10 +206,10 @@ async def _workloads(home: Homelab, machine: Machine, cannot: dict[str, str]) ->
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-async def data_of(home: Homelab, machine: Machine, cannot: dict[str, str]) -> AsyncIterator[Taken]:
+async def data_of(homelab: Homelab, machine: Machine, cannot: dict[str, str]) -> AsyncIterator[Taken]:
     """The content of its containers' volumes, one at a time to save memory."""
     try:
-        engines, _ = await survey(machine, home.clock)
+        engines, _ = await survey(machine, homelab.clock)
     except NotFound:
         return
     for engine in engines:
@@ -224,10 +224,10 @@ async def data_of(home: Homelab, machine: Machine, cannot: dict[str, str]) -> As
                 yield Taken(Piece("data", "data", name, _sha256(tar), "", engine=engine.name), tar)
 
 
-async def put_data(home: Homelab, machine: Machine, piece: Piece, tar: bytes) -> list[str]:
+async def put_data(homelab: Homelab, machine: Machine, piece: Piece, tar: bytes) -> list[str]:
     """Unpack it while the container is stopped, then compare every file; returns additional files."""
     name, _, path = piece.name.partition(":")
-    engine, there = await with_workload(machine, home.clock, name, piece.engine)  # type: ignore[arg-type]
+    engine, there = await with_workload(machine, homelab.clock, name, piece.engine)  # type: ignore[arg-type]
     if there.running:
         await engine.power(name, "stop")
     try:
@@ -262,7 +262,7 @@ def _entries(tar: bytes) -> dict[str, tuple[bytes, int, str]]:
 
 
 async def put_file(machine: Machine, piece: Piece, content: bytes) -> None:
-    command = script(_PUT, piece.name, f"{piece.mode:04o}", f"{piece.uid}:{piece.gid}", stdin=content)
+    command = shell_script(_PUT, piece.name, f"{piece.mode:04o}", f"{piece.uid}:{piece.gid}", stdin=content)
     output = await machine.transport.run(machine.as_root(command), seconds=SECONDS)
     if output.exit_code != 0:
         raise failure(output, f"Writing {piece.name}")
@@ -271,23 +271,23 @@ async def put_file(machine: Machine, piece: Piece, content: bytes) -> None:
 async def put_unit(machine: Machine, piece: Piece, content: bytes) -> None:
     await put_file(machine, piece, content)
     actions = ("enable" if piece.enabled else "disable", "restart" if piece.running else "stop")
-    command = script(_PUT_UNIT, PurePosixPath(piece.name).name, *actions)
+    command = shell_script(_PUT_UNIT, PurePosixPath(piece.name).name, *actions)
     output = await machine.transport.run(machine.as_root(command), seconds=SECONDS)
     if output.exit_code != 0:
         raise failure(output, f"Putting {piece.name} into effect")
 
 
 async def drop_file(machine: Machine, path: str) -> None:
-    output = await machine.transport.run(machine.as_root(script(_DROP, path)))
+    output = await machine.transport.run(machine.as_root(shell_script(_DROP, path)))
     if output.exit_code != 0:
         raise failure(output, f"Removing {path}")
 
 
 async def put_workload(
-    home: Homelab, machine: Machine, piece: Piece, content: bytes, *, replaces: bool, report: Report | None = None
+    homelab: Homelab, machine: Machine, piece: Piece, content: bytes, *, replaces: bool, report: Report | None = None
 ) -> None:
     """Restore it, running or stopped. If it does not start, the existing one stays."""
-    engines, _ = await survey(machine, home.clock)
+    engines, _ = await survey(machine, homelab.clock)
     engine = next((one for one in engines if one.name == piece.engine), None)
     if engine is None:
         raise NotFound(f"{machine} has no {piece.engine}", next_step="Install it there, then roll back again")
@@ -307,8 +307,8 @@ async def put_workload(
         raise Conflict(f"{piece.name} is {now.state}, but was {wanted} when the backup was made")
 
 
-async def drop_workload(home: Homelab, machine: Machine, piece: Piece) -> None:
-    engines, _ = await survey(machine, home.clock)
+async def drop_workload(homelab: Homelab, machine: Machine, piece: Piece) -> None:
+    engines, _ = await survey(machine, homelab.clock)
     for engine in engines:
         if engine.name == piece.engine:
             await engine.remove(piece.name)

@@ -14,7 +14,7 @@ from quorate.homelab.machines import Machine
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.docker_shapes import NANO, create_request, storage
 from quorate.homelab.workloads.model import Power, Restart, Spec
-from quorate.inside.posix_script import failure, script, words_of
+from quorate.inside.posix_script import error_message, failure, shell_script
 from quorate.problems import BadArgument, Conflict, NotConfigured
 
 ServiceAction = Literal["start", "stop", "restart", "reload", "enable", "disable"]
@@ -151,7 +151,7 @@ SSHD_FILE = "/etc/ssh/sshd_config.d/01-quorate.conf"
 
 
 async def set_hostname(machine: Machine, name: str) -> None:
-    output = await machine.transport.run(machine.as_root(script(_SET_NAME, name)))
+    output = await machine.transport.run(machine.as_root(shell_script(_SET_NAME, name)))
     if output.exit_code != 0:
         raise failure(output, f"Naming {machine} {name}")
 
@@ -188,7 +188,7 @@ def require_way_back(machine: Machine, change: SecurityChange) -> None:
 async def set_sshd(machine: Machine, change: SecurityChange) -> None:
     lines, effective = sshd_lines(change)
     content = "".join(f"{line}\n" for line in lines).encode()
-    output = await machine.transport.run(machine.as_root(script(_SET_SSHD, SSHD_FILE, *effective, stdin=content)))
+    output = await machine.transport.run(machine.as_root(shell_script(_SET_SSHD, SSHD_FILE, *effective, stdin=content)))
     if output.exit_code == _LACKING:
         raise NotConfigured(f"This is not supported for this device: {machine} has no sshd with sshd_config.d")
     if output.exit_code == _UNLIKE:
@@ -199,5 +199,6 @@ async def set_sshd(machine: Machine, change: SecurityChange) -> None:
         )
     if output.exit_code != 0:
         raise Conflict(
-            f"sshd of {machine} would not start with that; the old settings were restored", why=words_of(output) or None
+            f"sshd of {machine} would not start with that; the old settings were restored",
+            why=error_message(output) or None,
         )

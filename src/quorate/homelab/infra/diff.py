@@ -79,7 +79,7 @@ class Difference:
         return Made(self.item.kind, self.name, self.item.name, self.place, self.engine)
 
 
-async def compare(home: Homelab, document: Document, only: str | None = None) -> list[Difference]:
+async def compare(homelab: Homelab, document: Document, only: str | None = None) -> list[Difference]:
     """Every copy of every item, in the order of execution."""
     wanted = [
         (item, name, number)
@@ -87,40 +87,40 @@ async def compare(home: Homelab, document: Document, only: str | None = None) ->
         if only in (None, item.name)
         for number, name in enumerate(item.copies())
     ]
-    work = [lambda one=one: _bounded(home, document, *one) for one in wanted]
+    work = [lambda one=one: _bounded(homelab, document, *one) for one in wanted]
     return list(await gather_bounded(AT_ONCE, work))
 
 
-async def _bounded(home: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
+async def _bounded(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
     try:
         async with asyncio.timeout(SECONDS):
-            return await difference(home, document, item, name, number)
+            return await difference(homelab, document, item, name, number)
     except TimeoutError:
         return Difference(item, name, "unknown", item.place, why=f"It did not answer within {SECONDS:g} s")
     except Problem as problem:
         return Difference(item, name, "unknown", item.place, why=str(problem))
 
 
-async def difference(home: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
+async def difference(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
     """The difference of one copy. Raises a Problem if it cannot be read."""
     match item.kind:
         case "host":
-            return await _of_host(home, item)
+            return await _of_host(homelab, item)
         case "guest":
-            return await _of_guest(home, item, name, number)
+            return await _of_guest(homelab, item, name, number)
         case "workload":
-            return await _of_workload(home, document, item, name, number)
+            return await _of_workload(homelab, document, item, name, number)
         case _:
-            return await _of_service(home, document, item)
+            return await _of_service(homelab, document, item)
 
 
 async def find_superfluous(
-    home: Homelab, owner: str, made: Iterable[Made], wanted: Sequence[Difference]
+    homelab: Homelab, owner: str, made: Iterable[Made], wanted: Sequence[Difference]
 ) -> list[Difference]:
     """What a document created, still exists, and is no longer requested; newest first."""
     keys = {one.record.key for one in wanted}
     left = [one for one in made if one.key not in keys and not _elsewhere(one, wanted)]
-    found = [await _still_there(home, owner, one) for one in reversed(left)]
+    found = [await _still_there(homelab, owner, one) for one in reversed(left)]
     return [one for one in found if one is not None]
 
 
@@ -129,24 +129,24 @@ def _elsewhere(one: Made, wanted: Sequence[Difference]) -> bool:
     return one.kind in ("host", "guest") and any((d.item.kind, d.name) == (one.kind, one.name) for d in wanted)
 
 
-async def _still_there(home: Homelab, owner: str, one: Made) -> Difference | None:
+async def _still_there(homelab: Homelab, owner: str, one: Made) -> Difference | None:
     """A removal, if it is the object that the document created."""
     gone = Difference(Item(one.kind, one.item, None), one.name, "remove", one.place, engine=one.engine)
     try:
         match one.kind:
             case "host":
-                return gone if await home.hosts.find(one.name) else None
+                return gone if await homelab.hosts.find(one.name) else None
             case "guest":
-                row = await guest_called(cluster_named(home, one.place), one.name)
+                row = await guest_called(cluster_named(homelab, one.place), one.name)
                 return gone if row is not None and row.vmid == one.vmid else None
             case "workload":
-                place = await machine(home, one.place)
-                engine = await the_engine(place, home.clock, one.engine or None)  # type: ignore[arg-type]
+                place = await machine(homelab, one.place)
+                engine = await the_engine(place, homelab.clock, one.engine or None)  # type: ignore[arg-type]
                 there = await engine.find(one.name)
                 return gone if there is not None and there.labels.get(OWNER) == owner else None
             case _:
-                place = await machine(home, one.place)
-                found = await Ledger(home.store).find(place_of(place), one.name)
+                place = await machine(homelab, one.place)
+                found = await Ledger(homelab.store).find(place_of(place), one.name)
                 return gone if found is not None and found.state != "removed" else None
     except NotFound:
         return None  # gone with its host or cluster
@@ -157,9 +157,9 @@ async def _still_there(home: Homelab, owner: str, one: Made) -> Difference | Non
 # -- hosts and guests --------------------------------------------------------------------------------------------------
 
 
-async def _of_host(home: Homelab, item: Item) -> Difference:
+async def _of_host(homelab: Homelab, item: Item) -> Difference:
     new = item.wanted.host(item.name)
-    old = await home.hosts.find(item.name)
+    old = await homelab.hosts.find(item.name)
     if old is None:
         return Difference(item, item.name, "create", changes=(("address", None, new.at),))
     changes = tuple(
@@ -170,12 +170,12 @@ async def _of_host(home: Homelab, item: Item) -> Difference:
     return Difference(item, item.name, "update" if changes else "none", changes=changes)
 
 
-def cluster_named(home: Homelab, name: str) -> Cluster:
+def cluster_named(homelab: Homelab, name: str) -> Cluster:
     """The cluster of that name; without a name, the only one."""
-    found = [one for one in home.clusters if name in ("", one.name)]
+    found = [one for one in homelab.clusters if name in ("", one.name)]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(one.name for one in home.clusters) or "none"
+    names = ", ".join(one.name for one in homelab.clusters) or "none"
     if found:
         raise BadArgument("There are several clusters", why=f"They are {names}", next_step="Choose one with cluster")
     raise NotFound(f"There is no cluster {name!r}", next_step=f"Available: {names}")
@@ -188,9 +188,9 @@ async def guest_called(cluster: Cluster, name: str) -> Resource | None:
     return found[0] if found else None
 
 
-async def _of_guest(home: Homelab, item: Item, name: str, number: int) -> Difference:
+async def _of_guest(homelab: Homelab, item: Item, name: str, number: int) -> Difference:
     wanted: WantedGuest = item.wanted
-    cluster = cluster_named(home, wanted.cluster)
+    cluster = cluster_named(homelab, wanted.cluster)
     cluster.inventory.forget()
     row = await guest_called(cluster, name)
     if row is None:
@@ -226,13 +226,13 @@ def mebibytes(given: str | int) -> int:
 # -- workloads ---------------------------------------------------------------------------------------------------------
 
 
-async def _of_workload(home: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
-    place = await place_in(home, document, item)
+async def _of_workload(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
+    place = await place_in(homelab, document, item)
     if place is None:
         return Difference(item, name, "create", item.place, why=f"{item.place} is created first", number=number)
-    spec = await wanted_spec(home, document, item, name, number)
-    engine = await the_engine(place, home.clock, item.wanted.engine)
-    if (await Deployment(home.store, place_of(place), name).state()).get("state") == "going on":
+    spec = await wanted_spec(homelab, document, item, name, number)
+    engine = await the_engine(place, homelab.clock, item.wanted.engine)
+    if (await Deployment(homelab.store, place_of(place), name).state()).get("state") == "going on":
         return Difference(item, name, "going on", item.place, number=number, engine=engine.name)
     old = await engine.find(name)
     if old is None:
@@ -241,21 +241,21 @@ async def _of_workload(home: Homelab, document: Document, item: Item, name: str,
     return Difference(item, name, "update" if changes else "none", item.place, changes, "", number, engine.name)
 
 
-async def place_in(home: Homelab, document: Document, item: Item) -> Machine | None:
+async def place_in(homelab: Homelab, document: Document, item: Item) -> Machine | None:
     """The machine it goes to; None if the document creates that first."""
     maker = document.items.get(item.place)
-    if maker is not None and maker.kind == "host" and not await home.hosts.find(item.place):
+    if maker is not None and maker.kind == "host" and not await homelab.hosts.find(item.place):
         return None
     if maker is not None and maker.kind == "guest":
-        cluster = cluster_named(home, maker.wanted.cluster)
+        cluster = cluster_named(homelab, maker.wanted.cluster)
         row = await guest_called(cluster, item.place)
-        return None if row is None or row.status != "running" else await machine(home, f"{cluster.name}/{row.vmid}")
-    return await machine(home, item.place)
+        return None if row is None or row.status != "running" else await machine(homelab, f"{cluster.name}/{row.vmid}")
+    return await machine(homelab, item.place)
 
 
-async def wanted_spec(home: Homelab, document: Document, item: Item, name: str, number: int) -> Spec:
+async def wanted_spec(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Spec:
     wanted: WantedWorkload = item.wanted
-    secrets = {variable: (await home.secret_store.fetch(at)).reveal() for variable, at in wanted.secrets.items()}
+    secrets = {variable: (await homelab.secret_store.fetch(at)).reveal() for variable, at in wanted.secrets.items()}
     spec = Spec(
         request.name(name),
         request.image(wanted.image),
@@ -270,13 +270,13 @@ async def wanted_spec(home: Homelab, document: Document, item: Item, name: str, 
         request.labels(wanted.labels),
         wanted.pull,
     )
-    labels = {**spec.labels, OWNER: document.name, SEAL: await _seal(home, spec)}
+    labels = {**spec.labels, OWNER: document.name, SEAL: await _seal(homelab, spec)}
     return replace(spec, labels=labels)
 
 
-async def _seal(home: Homelab, spec: Spec) -> str:
+async def _seal(homelab: Homelab, spec: Spec) -> str:
     """Detects changed values of variables without revealing them."""
-    key = await shared_key(home.store, "infra")
+    key = await shared_key(homelab.store, "infra")
     return hmac.new(key, canonical([sorted(spec.env.items()), spec.command]), "sha256").hexdigest()[:32]
 
 
@@ -324,19 +324,19 @@ async def _of_unit(item: Item, place: Machine) -> Difference:
     return Difference(item, item.name, "update" if changes else "none", item.place, tuple(changes))
 
 
-async def _of_service(home: Homelab, document: Document, item: Item) -> Difference:
+async def _of_service(homelab: Homelab, document: Document, item: Item) -> Difference:
     name = item.wanted.service or item.name
-    place = await place_in(home, document, item)
+    place = await place_in(homelab, document, item)
     if place is None:
         return Difference(item, name, "create", item.place, why=f"{item.place} is created first")
     if item.wanted.unit:
         return await _of_unit(item, place)
     with contextlib.suppress(NotFound):  # it may be known by another name
-        name = catalogue(home.settings.catalogue).find(name).id
-    found = await Ledger(home.store).find(place_of(place), name)
+        name = catalogue(homelab.settings.catalogue).find(name).id
+    found = await Ledger(homelab.store).find(place_of(place), name)
     if found is None or found.state == "removed":
         return Difference(item, name, "create", item.place)
-    if (await Deployment(home.store, place_of(place), f"service {name}").state()).get("state") == "going on":
+    if (await Deployment(homelab.store, place_of(place), f"service {name}").state()).get("state") == "going on":
         return Difference(item, name, "going on", item.place)
     given = {key: str(value).lower() if isinstance(value, bool) else str(value)
              for key, value in item.wanted.settings.items()}  # fmt: skip
@@ -348,14 +348,14 @@ async def _of_service(home: Homelab, document: Document, item: Item) -> Differen
     if found.state != "installed":
         changes.insert(0, ("state", found.state, "installed"))
     else:
-        changes += [("files or containers", said, "as installed") for said in await _drift(home, place, found)]
+        changes += [("files or containers", said, "as installed") for said in await _drift(homelab, place, found)]
     return Difference(item, name, "update" if changes else "none", item.place, tuple(changes))
 
 
-async def _drift(home: Homelab, place: Machine, found: Installed) -> list[str]:
+async def _drift(homelab: Homelab, place: Machine, found: Installed) -> list[str]:
     """What has changed since its installation; only for Compose, other methods have their own tools."""
-    template = catalogue(home.settings.catalogue).services.get(found.service)
+    template = catalogue(homelab.settings.catalogue).services.get(found.service)
     command = await compose_of(place) if found.method == "compose" and template else None
     if template is None or command is None:
         return []
-    return await Project(place, command, home.settings.services_folder, template.id).drift(template)
+    return await Project(place, command, homelab.settings.services_folder, template.id).drift(template)

@@ -6,8 +6,8 @@ from typing import Any
 
 from quorate.homelab.machines import Machine
 from quorate.inside import names, services
-from quorate.inside.posix_script import failure, script
-from quorate.inside.ssh_transport import content_of, file_refused, read_command
+from quorate.inside.posix_script import failure, shell_script
+from quorate.inside.ssh_transport import content_of, file_problem, read_command
 from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
 from quorate.problems import BadArgument, NotConfigured, Problem
 from quorate.pve.clock import Clock
@@ -36,9 +36,9 @@ class AsRoot:
 
     async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
         text = 'cat >> "$1"' if append else 'cat > "$1"'
-        output = await self.run(script(text, path, stdin=data), seconds=FILE_SECONDS)
+        output = await self.run(shell_script(text, path, stdin=data), seconds=FILE_SECONDS)
         if output.exit_code != 0:
-            raise file_refused(output, f"{path} cannot be written")
+            raise file_problem(output, f"{path} cannot be written")
 
 
 FOLDER = "/etc/systemd/system"
@@ -56,7 +56,7 @@ _DROP = 'rm -f -- "$1" && systemctl daemon-reload'
 
 
 def file_of(name: str) -> str:
-    return f"{FOLDER}/{names.unit(name)}"
+    return f"{FOLDER}/{names.unit_name(name)}"
 
 
 def checked(name: str, content: str) -> str:
@@ -70,7 +70,7 @@ def checked(name: str, content: str) -> str:
 
 async def content(machine: Machine, name: str) -> str | None:
     """The current file; None if there is none."""
-    output = await machine.transport.run(machine.as_root(script(_READ, file_of(name))))
+    output = await machine.transport.run(machine.as_root(shell_script(_READ, file_of(name))))
     if output.exit_code == _NO_SYSTEMD:
         raise NotConfigured(
             f"{machine} does not run systemd, so it has no units", next_step="Deploy it as a container instead"
@@ -122,12 +122,12 @@ async def _put_back(machine: Machine, clock: Clock, name: str, before: str | Non
 
 
 async def _write(machine: Machine, name: str, text: str) -> None:
-    output = await machine.transport.run(machine.as_root(script(_WRITE, file_of(name), stdin=text.encode())))
+    output = await machine.transport.run(machine.as_root(shell_script(_WRITE, file_of(name), stdin=text.encode())))
     if output.exit_code != 0:
         raise failure(output, f"Writing {file_of(name)} on {machine}")
 
 
 async def _delete(machine: Machine, name: str) -> None:
-    output = await machine.transport.run(machine.as_root(script(_DROP, file_of(name))))
+    output = await machine.transport.run(machine.as_root(shell_script(_DROP, file_of(name))))
     if output.exit_code != 0:
         raise failure(output, f"Removing {file_of(name)} from {machine}")

@@ -30,16 +30,16 @@ class Findings:
     measured: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-async def references(home: Homelab, document: Document, found: Findings) -> None:
+async def references(homelab: Homelab, document: Document, found: Findings) -> None:
     """Secrets that a document refers to must exist, and services must be in the catalogue."""
-    known = catalogue(home.settings.catalogue)
+    known = catalogue(homelab.settings.catalogue)
     for item in document.items.values():
         wanted = item.wanted
         secrets = [*getattr(wanted, "secrets", {}).values()]
         secrets += [one for one in (getattr(wanted, "password", None), getattr(wanted, "sudo_password", None)) if one]
         for reference in secrets:
             try:
-                await home.secret_store.fetch(reference)
+                await homelab.secret_store.fetch(reference)
             except Problem as problem:
                 found.errors.append(Fault(item.path, str(problem)))
         if item.kind == "service" and not wanted.unit:
@@ -49,36 +49,36 @@ async def references(home: Homelab, document: Document, found: Findings) -> None
                 found.errors.append(Fault(item.path, str(problem)))
 
 
-async def measure(home: Homelab, document: Document, differences: list[Difference], found: Findings) -> None:
+async def measure(homelab: Homelab, document: Document, differences: list[Difference], found: Findings) -> None:
     """Reachability, capacity and ports of every host, and free memory in the clusters."""
     places = list(dict.fromkeys([*(one.name for one in document.items.values() if one.kind == "host"),
                                  *(one.place for one in document.items.values() if one.place)]))  # fmt: skip
-    work = [lambda place=place: _look(home, document, place) for place in places]
+    work = [lambda place=place: _look(homelab, document, place) for place in places]
     for place, facts in zip(places, await gather_bounded(AT_ONCE, work), strict=True):
         if isinstance(facts, Problem):
             found.errors.append(Fault(_path(document, place), str(facts)))
         elif facts is not None:
-            _capacity(home, place, facts, differences, found)
+            _capacity(homelab, place, facts, differences, found)
     for one in differences:
         if one.act == "unknown" and not any(one.why == fault.says for fault in found.errors):
             found.errors.append(Fault(one.item.path, one.why))
-    await _clusters(home, differences, found)
+    await _clusters(homelab, differences, found)
 
 
-async def _look(home: Homelab, document: Document, place: str) -> Facts | Problem | None:
+async def _look(homelab: Homelab, document: Document, place: str) -> Facts | Problem | None:
     """None for a guest that does not exist yet."""
     maker = document.items.get(place)
     try:
         async with asyncio.timeout(SECONDS):
             if maker is not None and maker.kind == "host":
-                there = await registered(home, await home.hosts.find(place) or maker.wanted.host(place))
+                there = await registered(homelab, await homelab.hosts.find(place) or maker.wanted.host(place))
             elif maker is not None:
                 try:
-                    there = await machine(home, place)
+                    there = await machine(homelab, place)
                 except NotFound:
                     return None
             else:
-                there = await machine(home, place)
+                there = await machine(homelab, place)
             return await there.collect_facts(seconds=SECONDS - 5, sections=SECTIONS)
     except TimeoutError:
         return Problem(f"{place} did not answer within {SECONDS:g} s")
@@ -86,9 +86,9 @@ async def _look(home: Homelab, document: Document, place: str) -> Facts | Proble
         return problem
 
 
-def _capacity(home: Homelab, place: str, facts: Facts, differences: list[Difference], found: Findings) -> None:
+def _capacity(homelab: Homelab, place: str, facts: Facts, differences: list[Difference], found: Findings) -> None:
     new = [one for one in differences if one.place == place and one.act == "create"]
-    known = catalogue(home.settings.catalogue).services
+    known = catalogue(homelab.settings.catalogue).services
     needed = sum(_memory(one, known) for one in new)
     free = facts.memory.available if facts.memory else None
     found.measured[place] = {
@@ -122,7 +122,7 @@ def _ports(one: Difference) -> Iterable[tuple[int, str]]:
         yield from ((port.outside, port.protocol) for port in spread_ports(one.item.wanted, one.number) if port.outside)
 
 
-async def _clusters(home: Homelab, differences: list[Difference], found: Findings) -> None:
+async def _clusters(homelab: Homelab, differences: list[Difference], found: Findings) -> None:
     """The memory of new guests, compared with what the nodes of their cluster have left."""
     wanted: dict[str, int] = defaultdict(int)
     for one in differences:
@@ -131,7 +131,7 @@ async def _clusters(home: Homelab, differences: list[Difference], found: Finding
             wanted[one.place] += mebibytes(guest.memory) * MEBIBYTE if guest.memory else 0
     for name, memory in wanted.items():
         try:
-            nodes = await cluster_named(home, name).inventory.of_type("node")
+            nodes = await cluster_named(homelab, name).inventory.of_type("node")
         except Problem as problem:
             found.errors.append(Fault(f"cluster {name}", str(problem)))
             continue

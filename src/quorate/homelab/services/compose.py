@@ -255,7 +255,7 @@ async def _followed(
         if waited >= seconds:
             await job.stop()
             raise TimedOut(f"{doing} did not end within {seconds:g} s", next_step="Check the host, then try again")
-        said = await job.so_far()
+        said = await job.partial_output()
         line = _words(said.stderr or said.stdout)
         if report is not None and line != reported:
             reported = line

@@ -12,14 +12,14 @@ HOST_GONE, GUEST_GONE, CLUSTER_GONE = "its host is no longer registered", "its g
 MOVED = "its host is another machine now"
 
 
-async def gone_places(home: Homelab, records: Iterable[Installed]) -> dict[str, str]:
+async def gone_places(homelab: Homelab, records: Iterable[Installed]) -> dict[str, str]:
     """Host of a record -> why the record can no longer be trusted. A cluster that does not answer proves nothing."""
-    hosts = {one.name: one for one in await home.hosts.everyone()}
+    hosts = {one.name: one for one in await homelab.hosts.everyone()}
     found: dict[str, str] = {}
     for one in records:
         cluster, slash, inner = one.host.partition("/")
         if slash:
-            if why := await _gone_in(home, cluster, inner):
+            if why := await _gone_in(homelab, cluster, inner):
                 found[one.host] = why
         elif one.host not in hosts:
             if not (one.at or one.host).startswith(one.host) or not set(one.host) & set(".:"):
@@ -29,10 +29,10 @@ async def gone_places(home: Homelab, records: Iterable[Installed]) -> dict[str, 
     return found
 
 
-async def _gone_in(home: Homelab, name: str, inner: str) -> str:
-    cluster = next((one for one in home.clusters if one.name == name), None)
+async def _gone_in(homelab: Homelab, name: str, inner: str) -> str:
+    cluster = next((one for one in homelab.clusters if one.name == name), None)
     if cluster is None:
-        return CLUSTER_GONE if all(one.name != name for one in home.guarded) else ""
+        return CLUSTER_GONE if all(one.name != name for one in homelab.guarded) else ""
     if not inner.isdecimal():
         return ""
     try:

@@ -19,7 +19,7 @@ from quorate.homelab.machines import Machine
 from quorate.inside.ssh_transport import SshTransport
 from quorate.inside.transport import Command, Output
 from quorate.problems import NotConfigured, NotFound, OutcomeUnknown, Problem, ServerFailed, TimedOut, Unreachable
-from quorate.ssh.pool import Dialled
+from quorate.ssh.pool import SocketStream
 
 MAX_BODY = 8 * 1024 * 1024
 MAX_HEAD = 64 * 1024
@@ -88,11 +88,11 @@ class UnixSocket:
             raise _no_answer(f"{self.path} on {self.machine} did not answer within {seconds:g} s", method) from None
         return HttpResponse(exchange.status, bytes(exchange.body), exchange.cut)
 
-    async def _dial(self) -> Dialled | None:
+    async def _dial(self) -> SocketStream | None:
         if self._direct is False or not isinstance(self.machine.transport, SshTransport):
             return None
         try:
-            stream = await self.machine.transport.dial(self.path)
+            stream = await self.machine.transport.open_socket(self.path)
         except Unreachable:
             if self._direct:
                 raise
@@ -115,7 +115,7 @@ class UnixSocket:
             while output is None:
                 output = await job.wait(POLL_SECONDS)
                 if output is None:
-                    await reader.catch_up((await job.so_far()).stdout)
+                    await reader.catch_up((await job.partial_output()).stdout)
             await reader.catch_up(output.stdout)
         except BaseException:
             await job.stop()
@@ -234,7 +234,7 @@ def _broken_off() -> ServerFailed:
     return ServerFailed("The response is incomplete", why="The other side closed the connection before its end")
 
 
-async def _over(stream: Dialled, reader: _Reader) -> None:
+async def _over(stream: SocketStream, reader: _Reader) -> None:
     exchange = reader.exchange
     try:
         await stream.write(exchange.request)

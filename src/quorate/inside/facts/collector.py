@@ -103,7 +103,7 @@ def read_facts(answers: Answers, sections: Collection[str] = SECTIONS) -> Facts:
     for section in EVERY_SECTION:
         if section not in sections:
             continue
-        value = _bounded(_READERS[section](answers))
+        value = _truncate(_READERS[section](answers))
         if _is_empty_without_answers(section, value, answers):
             value = None
         found[section] = value
@@ -130,7 +130,7 @@ async def _output(transport: Transport, label: str, command: Command, seconds: f
             f"{label} did not start a command within {seconds:g} s", next_step="It may be overloaded or unreachable"
         )
     if output is None:
-        output = await job.so_far()
+        output = await job.partial_output()
         await asyncio.wait({_stop_in_background(job)}, timeout=STOP_SECONDS)
     return output.stdout.decode("utf-8", "replace")
 
@@ -148,15 +148,15 @@ async def _stop(job: Job) -> None:
         await job.stop()
 
 
-def _bounded(value: Any) -> Any:
+def _truncate(value: Any) -> Any:
     """A machine may print anything, at any length."""
     if isinstance(value, str):
         return value[:MAX_TEXT]
     if isinstance(value, tuple):
-        return tuple(_bounded(one) for one in value[:MAX_ROWS])
+        return tuple(_truncate(one) for one in value[:MAX_ROWS])
     if isinstance(value, msgspec.Struct):
         parts = {name: getattr(value, name) for name in value.__struct_fields__}
-        return msgspec.structs.replace(value, **{name: _bounded(one) for name, one in parts.items()})
+        return msgspec.structs.replace(value, **{name: _truncate(one) for name, one in parts.items()})
     return value
 
 

@@ -85,14 +85,14 @@ def _release(answers: Answers) -> tuple[str | None, str | None, str | None]:
 
 def cpu(answers: Answers) -> Cpu | None:
     # In a container lscpu counts the processors of the host, /proc/cpuinfo those of the container.
-    found = _filled(Cpu(threads=number(answers.get("processors"))), _lscpu(answers.get("lscpu")))
-    found = _filled(found, _cpuinfo(answers.get("cpuinfo")))
-    found = _filled(found, _sysctl_cpu(settings(answers.get("sysctl"), ":"), mac=bool(answers.get("sw_vers"))))
-    found = _filled(found, Cpu(threads=number(answers.get("getconf"))))
+    found = _merge_cpu(Cpu(threads=number(answers.get("processors"))), _lscpu(answers.get("lscpu")))
+    found = _merge_cpu(found, _cpuinfo(answers.get("cpuinfo")))
+    found = _merge_cpu(found, _sysctl_cpu(settings(answers.get("sysctl"), ":"), mac=bool(answers.get("sw_vers"))))
+    found = _merge_cpu(found, Cpu(threads=number(answers.get("getconf"))))
     return found if found != Cpu() else None
 
 
-def _filled(first: Cpu, second: Cpu) -> Cpu:
+def _merge_cpu(first: Cpu, second: Cpu) -> Cpu:
     """A count of 0 means unknown: every machine has a processor."""
     return Cpu(
         first.model or second.model,
@@ -163,11 +163,11 @@ def _sysctl_memory(answers: Answers) -> Memory:
 def _swapusage(text: str) -> tuple[int | None, int | None]:
     """total = 2048.00M  used = 1025.75M  free = 1022.25M  (encrypted)"""
     sizes = dict(re.findall(r"(total|used) = ([0-9.]{1,16}[KMG])", text))
-    total, used = (_sized(sizes.get(key, "")) for key in ("total", "used"))
+    total, used = (_parse_size(sizes.get(key, "")) for key in ("total", "used"))
     return total, used
 
 
-def _sized(text: str) -> int | None:
+def _parse_size(text: str) -> int | None:
     count = fraction(text[:-1])
     return None if count is None else int(count * _UNITS.get(text[-1:], 1))
 

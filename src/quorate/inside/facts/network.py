@@ -130,7 +130,7 @@ def _of_kernel(answers: Answers) -> dict[str, _Card]:
         value, prefix = hexadecimal(words[0]), hexadecimal(words[2])
         if len(words[0]) == 32 and value is not None and prefix is not None:
             found.setdefault(words[5], _Card()).addresses += _address(str(ipaddress.IPv6Address(value)), str(prefix))
-    networks = [(card, net) for card, net in _connected(answers.get("proc_route"))]
+    networks = [(card, net) for card, net in _attached_networks(answers.get("proc_route"))]
     for local in re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", answers.get("fib_trie")):
         for label, net in networks:
             if _is_ipv4(local) and ipaddress.IPv4Address(local) in net:
@@ -138,7 +138,7 @@ def _of_kernel(answers: Answers) -> dict[str, _Card]:
     return found
 
 
-def _connected(text: str) -> Iterable[tuple[str, ipaddress.IPv4Network]]:
+def _attached_networks(text: str) -> Iterable[tuple[str, ipaddress.IPv4Network]]:
     """Rows of Iface, Destination, Gateway, Flags, …, Mask; addresses in hexadecimal, last byte first."""
     for words in rows(text, 8):
         place, mask = _little_endian(words[1]), _little_endian(words[7])
@@ -227,17 +227,17 @@ def ports(answers: Answers) -> tuple[Port, ...] | None:
         text = "" if source in answers.late else answers.get(source)
         found = list(read(text))
         if found or (text and re.search(_HEADINGS[source], text)):
-            return _merged(found)
+            return _merge_ports(found)
     files = ("proc_tcp", "proc_tcp6", "proc_udp", "proc_udp6")
     if any(one in answers.texts for one in files):
-        return _merged([port for one in files for port in _proc_net(answers.get(one), one[5:8])])
+        return _merge_ports([port for one in files for port in _proc_net(answers.get(one), one[5:8])])
     return None
 
 
 _HEADINGS = {"ss": r"^Netid\b", "sockstat": r"^USER\b", "netstat": r"\bProto\b", "lsof": r"^COMMAND\b"}
 
 
-def _merged(found: Iterable[Port]) -> tuple[Port, ...]:
+def _merge_ports(found: Iterable[Port]) -> tuple[Port, ...]:
     """One row for each port: a server that listens on all IPv4 and IPv6 addresses has two sockets."""
     rows: dict[tuple[str, int, str], set[str]] = {}
     for one in found:
@@ -248,7 +248,7 @@ def _merged(found: Iterable[Port]) -> tuple[Port, ...]:
     )
 
 
-def _place(text: str) -> tuple[str, int] | None:
+def _parse_socket_address(text: str) -> tuple[str, int] | None:
     """Address and port of `0.0.0.0:22`, `[::1%lo]:53`, `*:80`, `:::22`."""
     address, _, port = text.rpartition(":")
     count = number(port)
@@ -260,7 +260,7 @@ def _place(text: str) -> tuple[str, int] | None:
 
 def _ss(text: str) -> Iterable[Port]:
     for words in rows(text, 6):
-        if words[0] in ("tcp", "udp") and (place := _place(words[4])):
+        if words[0] in ("tcp", "udp") and (place := _parse_socket_address(words[4])):
             users = re.findall(r'\("([^"]{1,64})",pid=', " ".join(words[6:]))
             yield Port(words[0], *place, name(users[0]) if users else None)
 
@@ -268,7 +268,7 @@ def _ss(text: str) -> Iterable[Port]:
 def _netstat(text: str) -> Iterable[Port]:
     """tcp  0  0 0.0.0.0:22  0.0.0.0:*  LISTEN  812/sshd: /usr/sbin"""
     for words in rows(text, 5):
-        if words[0][:3] in ("tcp", "udp") and (place := _place(words[3])):
+        if words[0][:3] in ("tcp", "udp") and (place := _parse_socket_address(words[3])):
             owner = next((word for word in words[5:] if re.match(r"[0-9]+/", word)), "")
             yield Port(words[0][:3], *place, name(owner.partition("/")[2].rstrip(":")))
 
@@ -276,14 +276,14 @@ def _netstat(text: str) -> Iterable[Port]:
 def _sockstat(text: str) -> Iterable[Port]:
     """root  sshd  1234 3  tcp4  *:22  *:*"""
     for words in rows(text, 6):
-        if words[4][:3] in ("tcp", "udp") and (place := _place(words[5])):
+        if words[4][:3] in ("tcp", "udp") and (place := _parse_socket_address(words[5])):
             yield Port(words[4][:3], *place, name(words[1]))
 
 
 def _lsof(text: str) -> Iterable[Port]:
     """launchd  1 root  7u  IPv4 0x1f  0t0  TCP *:22 (LISTEN)"""
     for words in rows(text, 9):
-        if words[7] == "TCP" and words[-1] == "(LISTEN)" and (place := _place(words[8])):
+        if words[7] == "TCP" and words[-1] == "(LISTEN)" and (place := _parse_socket_address(words[8])):
             yield Port("tcp", *place, name(words[0].replace("\\x20", " ")))
 
 

@@ -43,11 +43,11 @@ def settings(text: str, separator: str = "=") -> dict[str, str]:
     for line in text.splitlines():
         key, between, value = line.partition(separator)
         if between and key.strip():
-            found.setdefault(key.strip(), _unquoted(value.strip()))
+            found.setdefault(key.strip(), _unquote(value.strip()))
     return found
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     if value[:1] not in ("'", '"'):
         return value
     try:

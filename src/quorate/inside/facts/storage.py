@@ -145,10 +145,10 @@ def only_local(answers: Answers) -> bool:
 def _types(answers: Answers) -> dict[str, str]:
     """By mount point; `/proc/mounts` and BSD's `mount -p` have the same columns."""
     mounts = answers.get("mounts") or answers.get("mount")
-    return {_unescaped(words[1]): words[2] for words in rows(mounts, 3) if words[1].startswith("/")}
+    return {_unescape(words[1]): words[2] for words in rows(mounts, 3) if words[1].startswith("/")}
 
 
-def _unescaped(path: str) -> str:
+def _unescape(path: str) -> str:
     return re.sub(r"\\([0-3][0-7]{2})", lambda found: chr(int(found[1], 8)), path)
 
 

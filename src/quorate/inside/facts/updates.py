@@ -24,13 +24,13 @@ def updates(answers: Answers) -> Updates | None:
     restart = name(answers.get("restart")) or ""
     if manager is None:
         return Updates(restart=restart) if "restart" in answers.texts else None
-    found = changes(manager, answers.get(manager))
+    found = parse_updates(manager, answers.get(manager))
     safe = sum(security for *_, security in found) if manager == "apt" else None
     age = next((number(words[0]) for words in rows(answers.get("lists_age"))), None)
     return Updates(manager, len(found), safe, age, restart)
 
 
-def changes(manager: str, text: str) -> list[tuple[str, str, str, bool]]:
+def parse_updates(manager: str, text: str) -> list[tuple[str, str, str, bool]]:
     """Package, old and new version, and whether the update is for security, from what the manager prints."""
     return [
         (match["package"], _group(match, "old"), match["new"], "security" in _group(match, "origin").lower())

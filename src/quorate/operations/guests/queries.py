@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import GUEST_CONFIGURE, GUEST_POWER, TASK_LIST, TASK_WAIT, Advice
-from quorate.inside.interfaces import bare, from_pve, is_usable
+from quorate.inside.interfaces import is_usable, read_interfaces, strip_prefix
 from quorate.operations.api.responses import hide_secrets
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.start_checks import start_obstacles
@@ -235,10 +235,10 @@ async def _addresses(guest: Guest) -> dict[str, list[str]]:
     if guest.row.status != "running":
         return {}
     try:
-        interfaces = await from_pve(guest)
+        interfaces = await read_interfaces(guest)
     except Problem:
         return {}
-    found = {one.name: [bare(address) for address in one.addresses if is_usable(address)] for one in interfaces}
+    found = {one.name: [strip_prefix(address) for address in one.addresses if is_usable(address)] for one in interfaces}
     return {name: own for name, own in found.items() if own}
 
 

@@ -59,7 +59,7 @@ def _invitation(home: Homelab, found: Machine, given: tuple[str, ...]) -> Plan:
             next_step=Advice("Register it by the address of its SSH server", HOST_REGISTER),
         )
     opens = not home.command_rules.allows(given or LOGIN_SHELL)
-    place = found.transport.place
+    place = found.transport.target
     argv = given or (LOGIN_SHELL if place.enter else ())
     cluster = (found.where or home).name
 

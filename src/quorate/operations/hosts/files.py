@@ -55,7 +55,7 @@ async def host_file(
 
     async def ask(one: Machine) -> list[list[Any]]:
         into = _as(one, sudo).transport
-        entry = await files.look_at(into, guest_path(path, into.system))
+        entry = await files.stat_path(into, guest_path(path, into.system))
         if entry.type == "folder":
             entries, cut = await list_folder(into, path)
             shown = entries[offset : offset + SEVERAL_ENTRIES]
@@ -79,7 +79,7 @@ async def _one(one: Machine, path: str, offset: int, limit: int) -> dict[str, An
     into = one.transport
     place = {"host": machine_label(one), "way": into.description}
     path = guest_path(path, into.system)
-    if (await files.look_at(into, path)).type != "folder":
+    if (await files.stat_path(into, path)).type != "folder":
         return place | await read_file(into, path, offset=offset, limit=limit)
     entries, cut = await list_folder(into, path)
     table = page(COLUMNS, [entry_row(entry) for entry in entries], limit=min(limit, 1000), offset=offset)

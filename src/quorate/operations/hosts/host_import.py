@@ -17,7 +17,7 @@ from quorate.homelab.imports.ansible_inventory import read_inventory
 from quorate.homelab.imports.candidate import Candidate
 from quorate.homelab.imports.ssh_config import read_ssh_config
 from quorate.homelab.verification import verification
-from quorate.inside.interfaces import from_pve, usable
+from quorate.inside.interfaces import read_interfaces, usable_addresses
 from quorate.operations.hosts.registry import Labels, keeping
 from quorate.operations.hosts.several import MOST_REASONS, by_reason
 from quorate.operations.map.network_scan import Targets, scan_and_record
@@ -124,7 +124,7 @@ async def _missing(home: Homelab, one: Candidate, host: Host, named: set[str]) -
     """What has to be done before its login can work."""
     found = [*one.missing]
     keys = home.ssh.pool.host_keys
-    trusted, *_ = await asyncio.to_thread(keys.trusted, host.address, "", host.port)
+    trusted, *_ = await asyncio.to_thread(keys.match, host.address, "", host.port)
     if not trusted:
         at = host.address if host.port == SSH_PORT else host.at
         found.append(f"its host key is not trusted: `quorate trust {at}`")
@@ -234,7 +234,7 @@ def _asking(cluster: Cluster, guest: Guest) -> Any:
         if configured := cluster.ssh.guest(guest.vmid):
             return replace(own, address=configured.host, port=configured.port)
         try:
-            addresses = usable(await from_pve(guest), await guest.get("config"))
+            addresses = usable_addresses(await read_interfaces(guest), await guest.get("config"))
         except Problem as problem:
             return f"{_cause(problem)}, so the address is unknown"
         return replace(own, address=addresses[0]) if addresses else "no address is reported"

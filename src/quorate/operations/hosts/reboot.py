@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorate.hints import HOST_STATUS, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.inside.restart import boot_of, restart, wait_until_back
+from quorate.inside.restart import read_boot_id, restart, wait_until_back
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import plan_each
 from quorate.operations.machine import machine_action, machine_label
@@ -27,19 +27,19 @@ async def host_reboot(home: Homelab, host: HostRefs) -> Plan:
 
     async def prepare(one: Machine) -> Action:
         rooted = one.rooted()
-        before = await boot_of(one.transport)
+        before = await read_boot_id(one.transport)
         if objection := home.command_rules.objection(("reboot",)):
             raise objection
 
         async def perform(context: StepContext) -> ActionResult:
-            if await boot_of(one.transport) != before:
+            if await read_boot_id(one.transport) != before:
                 raise Conflict(
                     f"{machine_label(one)} was restarted in the meantime",
                     next_step="Nothing was done; look again first",
                 )
             await restart(rooted.transport)
             if one.target is not None and one.ssh is not None:
-                one.ssh.pool.hang_up(one.target)  # a dead connection would only be noticed by its silence
+                one.ssh.pool.disconnect(one.target)  # a dead connection would only be noticed by its silence
             spent = await wait_until_back(one.transport, before, home.clock, context.wait)
             if spent is not None:
                 return ActionResult({"back_after": duration(spent)})

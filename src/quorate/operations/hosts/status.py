@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.selection import HOST_SECONDS
-from quorate.inside.upgrades import pending_facts
+from quorate.inside.upgrades import count_pending
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import WHY_NOT, answer_each
 from quorate.operations.registry import Risk, Table, operation
@@ -53,7 +53,7 @@ async def _look(one: Machine) -> list[list[Any]]:
     seconds = HOST_SECONDS - SPARE_SECONDS
     facts, updates = await asyncio.gather(
         one.collect_facts(seconds=seconds, sections=SECTIONS),
-        pending_facts(one.transport, str(one), seconds=seconds),  # apt may take its time; nothing else waits for it
+        count_pending(one.transport, str(one), seconds=seconds),  # apt may take its time; nothing else waits for it
     )
     disk, share = _fullest(facts.filesystems or ())
     memory, failed = facts.memory, facts.services.failed if facts.services else ()

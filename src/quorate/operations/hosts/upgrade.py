@@ -11,7 +11,7 @@ from quorate.hints import HOST_JOB, HOST_REBOOT, RUN_GUEST_UPDATE, SNAPSHOT_ROLL
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, as_guest
 from quorate.inside.jobs import JobRegistry
-from quorate.inside.upgrades import SECONDS, Pending, apply_script, pending, pending_facts
+from quorate.inside.upgrades import SECONDS, PendingUpdates, apply_script, count_pending, list_pending
 from quorate.operations.commands import CommandJob, CommandRequest, command_job
 from quorate.operations.guests.power import power_call
 from quorate.operations.hosts.parameters import HostRefs
@@ -54,7 +54,7 @@ async def host_upgrade(
     without_way_back: list[str] = []
 
     async def prepare(one: Machine) -> Action:
-        found = await pending(one.transport, machine_label(one))
+        found = await list_pending(one.transport, machine_label(one))
         label = machine_label(one)
         script = apply_script(found.manager, refresh=refresh)
         request = CommandRequest(
@@ -84,7 +84,7 @@ async def host_upgrade(
     return replace(plan, warnings=tuple(warnings)) if rollback else plan
 
 
-def _summary(found: Pending) -> str:
+def _summary(found: PendingUpdates) -> str:
     if not found.packages:
         return "nothing is pending in its package lists"
     security = sum(one[3] for one in found.packages)
@@ -144,7 +144,7 @@ async def _safeguard(one: Machine, snapshot: bool, rollback: bool) -> Safeguard 
 class _Upgrade:
     home: Homelab
     machine: Machine
-    before: Pending
+    before: PendingUpdates
     command: CommandJob
     safeguard: Safeguard | None
 
@@ -168,8 +168,8 @@ class _Upgrade:
             return replace(performed, facts={**performed.facts, **taken}, next_step=self._later(performed))
         if performed.facts.get("exit_code") != 0:
             raise await self._failure(context, performed, taken)
-        after = await pending(self.machine.transport, machine_label(self.machine))
-        now = await pending_facts(self.machine.transport, machine_label(self.machine), seconds=SECONDS)
+        after = await list_pending(self.machine.transport, machine_label(self.machine))
+        now = await count_pending(self.machine.transport, machine_label(self.machine), seconds=SECONDS)
         restart = now.restart if now else ""
         changed = [one for one in self.before.packages if one not in after.packages]
         return ActionResult(

@@ -107,7 +107,7 @@ async def _replacement_step(home: Homelab, place: Machine, name: str, change: as
 
 
 def _service(home: Homelab, place: Machine, given: str, action: asked.ServiceAction) -> Action:
-    name = names.service(given, place.transport.system)
+    name = names.require_service(given, place.transport.system)
     require_service_allowed(home.command_rules, place.transport, name, action)
 
     async def perform(context: StepContext) -> ActionResult:
@@ -121,7 +121,7 @@ def _service(home: Homelab, place: Machine, given: str, action: asked.ServiceAct
 
 async def _unit(home: Homelab, place: Machine, given: str, change: asked.ServiceChange) -> list[Action]:
     """Its file first, then whether it starts with the system, then whether it runs."""
-    name = names.service(given, place.transport.system)
+    name = names.require_service(given, place.transport.system)
     steps = []
     if change.unit is not None and await units.content(place, name) != change.unit:
         steps.append(unit_step(home, place, name, change.unit))

@@ -25,7 +25,7 @@ async def guest_path_stat(pve: Cluster, guest: GuestRef, path: Path, way: WayNam
     """What is at a path inside a guest: type, size, mode, owner, time; of a link its target."""
     found = await guest_machine(pve, guest, way)
     path = guest_path(path, found.transport.system)
-    entry = await files.look_at(found.transport, path)
+    entry = await files.stat_path(found.transport, path)
     return {
         "guest": machine_label(found),
         "way": found.transport.description,

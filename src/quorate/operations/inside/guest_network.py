@@ -8,7 +8,7 @@ from typing import Any
 
 from quorate.inside.facts.model import Interface
 from quorate.inside.guest_facts import NetworkFacts, network_facts
-from quorate.inside.interfaces import from_pve, is_usable, usable
+from quorate.inside.interfaces import is_usable, read_interfaces, usable_addresses
 from quorate.operations.inside.parameters import WayName, look_inside
 from quorate.operations.registry import GuestRef, Risk, operation
 from quorate.problems import Problem
@@ -30,7 +30,7 @@ async def guest_network(pve: Cluster, guest: GuestRef, way: WayName | None = Non
     interfaces = (
         reported if isinstance(reported, list) else around.interfaces if isinstance(around, NetworkFacts) else []
     )
-    addresses = usable(interfaces, config)
+    addresses = usable_addresses(interfaces, config)
     planned = [] if interfaces else [ip for own in values.addresses_in_config(config).values() for ip in own]
     inside = around if isinstance(around, NetworkFacts) else NetworkFacts()
     return {
@@ -48,7 +48,7 @@ async def guest_network(pve: Cluster, guest: GuestRef, way: WayName | None = Non
 
 async def _interfaces_from_pve(guest: Guest) -> list[Interface] | Problem:
     try:
-        return await from_pve(guest)
+        return await read_interfaces(guest)
     except Problem as problem:
         return problem
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import GUEST_CLONE, GUEST_POWER, GUEST_WAIT, Advice
-from quorate.inside.interfaces import from_pve, usable
+from quorate.inside.interfaces import read_interfaces, usable_addresses
 from quorate.inside.transport import Command
 from quorate.inside.transport_selection import select_transport
 from quorate.operations.registry import GuestRef, Risk, operation
@@ -66,7 +66,7 @@ async def _probe(pve: Cluster, guest: Guest, until: Until) -> dict[str, Any] | N
         into = await select_transport(pve, guest, prefer="ssh")
         await into.run(Command(("true",)), seconds=10.0)
         return {"way": into.description}
-    addresses = usable(await from_pve(guest), await guest.get("config"))
+    addresses = usable_addresses(await read_interfaces(guest), await guest.get("config"))
     return {"addresses": addresses} if addresses else None
 
 

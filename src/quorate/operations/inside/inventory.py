@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.inside import names
-from quorate.inside.interfaces import from_pve, is_usable, usable
+from quorate.inside.interfaces import is_usable, read_interfaces, usable_addresses
 from quorate.operations.guests.queries import Filter
 from quorate.operations.inside.ansible import Inventory, Value, as_ini, as_json, as_yaml, refuse_templates
 from quorate.operations.registry import GuestRefs, Risk, operation
@@ -45,7 +45,7 @@ async def inventory_export(
     interface: Annotated[str, Meta(description="Prefer addresses of this one")] | None = None,
 ) -> dict[str, Any]:
     """Ansible inventory of running guests that have an address."""
-    user = None if user is None else names.user(user)
+    user = None if user is None else names.require_user(user)
     key_file = None if key_file is None else refuse_templates("key_file", key_file)
     chosen = await _select_guests(pve, guest, Filter(node, type, None, None, tag, pool, template=False))
     found = await gather_bounded(ASKED_AT_ONCE, [_asking(pve, one, interface) for one in chosen])
@@ -107,7 +107,7 @@ async def _find_host(pve: Cluster, guest: Guest, interface: str | None) -> _Host
     given = [address for own in values.addresses_in_config(config).values() for address in own if is_usable(address)]
     try:
         addresses, why = (
-            usable(await from_pve(guest), config, prefer=interface),
+            usable_addresses(await read_interfaces(guest), config, prefer=interface),
             "It has no address that is reachable from outside",
         )
     except Problem as problem:

@@ -21,7 +21,7 @@ from quorate.homelab.services.places import gone_places
 from quorate.homelab.services.settings import require_known
 from quorate.homelab.services.template import Template
 from quorate.homelab.workloads.deployments import Deployment
-from quorate.inside.posix_script import script
+from quorate.inside.posix_script import shell_script
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import answer_each
 from quorate.operations.registry import Risk, Table, operation, page
@@ -201,7 +201,7 @@ async def services_on(home: Homelab, place: Machine) -> tuple[list[dict[str, Any
 
 async def _require_reached(place: Machine) -> None:
     """A machine that does not answer or rejects the login has no status: that is an error of its own."""
-    await place.transport.run(script(":"), seconds=REACHED_SECONDS)
+    await place.transport.run(shell_script(":"), seconds=REACHED_SECONDS)
 
 
 async def _status(home: Homelab, place: Machine, template: Template, entry: Installed | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from quorate.homelab.workloads.docker_shapes import shown_command
 from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.engines import the_engine, with_workload
 from quorate.homelab.workloads.model import EngineName, Power, Pull, Restart, Spec, Workload
-from quorate.inside.posix_script import script
+from quorate.inside.posix_script import shell_script
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import plan_each
 from quorate.operations.machine import machine_action
@@ -145,7 +145,9 @@ async def _paths_to_make(place: Machine, spec: Spec) -> list[str]:
     paths = [one.source for one in spec.mounts if one.is_path]
     if not paths:
         return []
-    output = await place.transport.run(script('for path; do [ -e "$path" ] || printf "%s\\n" "$path"; done', *paths))
+    output = await place.transport.run(
+        shell_script('for path; do [ -e "$path" ] || printf "%s\\n" "$path"; done', *paths)
+    )
     return [path for path in output.stdout.decode("utf-8", "replace").splitlines() if path in paths]
 
 

@@ -50,20 +50,20 @@ class HostLook:
 
 @dataclass(slots=True)
 class HostFacts:
-    home: Homelab
+    homelab: Homelab
     looked: dict[str, HostLook] = field(default_factory=dict)
 
     async def read(self) -> None:
         """Every host by its port, and those that were asked longest ago over SSH."""
-        everyone = await self.home.hosts.everyone()
+        everyone = await self.homelab.hosts.everyone()
         hosts = {one.name: one for one in everyone if one.active}
         away = {one.name for one in everyone if not one.active}
-        records = await Ledger(self.home.store).everything()
+        records = await Ledger(self.homelab.store).everything()
         served = {entry.host for entry in records if entry.state == "installed"} - away
         self.looked = {name: self.looked.get(name, HostLook()) for name in (*hosts, *(served - hosts.keys()))}
         for guest in served - hosts.keys():  # the cluster's watch knows whether it runs
             self.looked[guest].reached = True
-        now = self.home.clock.time()
+        now = self.homelab.clock.time()
         await gather_bounded(AT_ONCE, [partial(self._reach, host) for host in hosts.values()])
         due = [name for name, look in self.looked.items() if look.reached and now - look.at >= LOOK_PERIOD]
         due = sorted(due, key=lambda name: self.looked[name].at)[:PER_CYCLE]
@@ -85,7 +85,7 @@ class HostFacts:
 
     async def _look(self, name: str, host: Host | None, has_services: bool) -> None:
         look = self.looked[name]
-        look.at = self.home.clock.time()
+        look.at = self.homelab.clock.time()
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 await self._facts(look, host)
@@ -97,7 +97,7 @@ class HostFacts:
             look.problem = problem.what
 
     async def _broken_services(self, name: str) -> dict[str, str]:
-        found, _ = await services_on(self.home, await machine(self.home, name))
+        found, _ = await services_on(self.homelab, await machine(self.homelab, name))
         return _broken(found)
 
     async def _facts(self, look: HostLook, host: Host | None) -> None:
@@ -105,7 +105,7 @@ class HostFacts:
         if host is None:
             look.disks = []
             return
-        one = await registered(self.home, host)
+        one = await registered(self.homelab, host)
         facts = await one.collect_facts(sections=("filesystems", "services"), seconds=LOOK_SECONDS - 5)
         if facts.filesystems is not None:
             look.disks = [(one.mount, round(100 * one.share)) for one in facts.filesystems if one.share is not None]
