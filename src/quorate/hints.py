@@ -1,17 +1,28 @@
-"""Advice that refers to tools, so that each surface can name them in its own words.
+"""Text that refers to tools and arguments, so that each surface can name them in its own words.
 
     raise NotFound(f"No guest {name!r}", next_step=see("See what exists", GUEST_LIST))
-    raise Conflict(f"{guest} runs", next_step=Advice("Shut it down", GUEST_POWER(guest=105, action="shutdown")))
+    raise Conflict(
+        f"{guest} runs",
+        next_step=either(
+            Advice("Shut it down first", GUEST_POWER(guest=105, action="shutdown")),
+            Advice("give {stop} to cut its power", stop=True),
+        ),
+    )
 
-`str()` gives the native wording: "See what exists: guest_list". Layers below the operations use the constants here.
+`str()` gives the native wording: "Shut it down first, or give stop=true to cut its power: guest_power guest=105
+action=shutdown". A surface leaves out the alternatives whose arguments it does not have. Layers below the operations
+use the constants here.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final, TypeAlias, TypeGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,62 +42,214 @@ class ToolHint:
     @property
     def spelled_arguments(self) -> dict[str, str]:
         """The arguments as text: `true` for True, lists as JSON."""
-        return {
-            name: json.dumps(value) if isinstance(value, (bool, list)) else str(value)
-            for name, value in self.arguments.items()
-        }
+        return {name: _spell(value) for name, value in self.arguments.items()}
 
 
-Naming = Callable[[ToolHint], str | None]
-"""How a surface writes a call of a tool; None where its caller cannot make that call."""
+class Mention(Enum):
+    """How a text mentions an argument without a value."""
+
+    NAMED = "named"
+    """`Advice("Give {size}, such as 32G", size=NAMED)`"""
+    OMITTED = "omitted"
+    """`Advice("Leave {vmid} out", vmid=OMITTED)`: for tools that can do without it."""
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Advice:
-    """What to do next: a sentence that makes sense alone, and the tools that help."""
+NAMED: Final = Mention.NAMED
+OMITTED: Final = Mention.OMITTED
 
-    text: str
-    tools: tuple[ToolHint, ...]
-    only_with_tools: bool
-    """Whether it is worth nothing where none of the tools exist; see `see`."""
 
-    def __init__(self, text: str, *tools: ToolHint, only_with_tools: bool = False) -> None:
-        object.__setattr__(self, "text", text.strip().removesuffix("."))
-        object.__setattr__(self, "tools", tools)
-        object.__setattr__(self, "only_with_tools", only_with_tools)
+@dataclass(frozen=True, slots=True)
+class ArgumentHint:
+    """One argument of the called tool: `stop=true`; `file=` if the value is empty; `size` if it is a Mention."""
+
+    name: str
+    value: Any = NAMED
+
+    def __str__(self) -> str:
+        return self.spell(self.name)
+
+    def spell(self, name: str) -> str:
+        """The same under another name."""
+        return name if isinstance(self.value, Mention) else f"{name}={_spell(self.value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CalledTool:
+    """The tool that the caller has called: `Sentence("{tool} is switched off", tool=CalledTool("guest_stop"))`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Hint: TypeAlias = ToolHint | ArgumentHint | CalledTool
+
+Naming = Callable[[Hint], str | None]
+"""How a surface writes a call, an argument or the called tool; None where its caller cannot use it."""
+
+
+class Wording(ABC):
+    """A text that each surface renders with its own names."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def render(self, name: Naming) -> str:
+        """The text with tools and arguments as `name` writes them."""
+
+    @abstractmethod
+    def transform(self, change: Callable[[Any], Any]) -> Wording:
+        """The same wording with its texts and the values of arguments passed through `change`."""
 
     def __str__(self) -> str:
         return self.render(str)
 
-    def transform(self, change: Callable[[Any], Any]) -> Advice:
-        """The same advice with its text and the arguments of its tools passed through `change`."""
-        tools = (ToolHint(one.tool, change(dict(one.arguments))) for one in self.tools)
-        return Advice(change(self.text), *tools, only_with_tools=self.only_with_tools)
+
+@dataclass(frozen=True, slots=True, init=False)
+class Sentence(Wording):
+    """A statement with placeholders: `Sentence("{action} needs {size}", action="resize", size=NAMED)`.
+
+    Only the placeholders of its hints are replaced, so texts of strangers may contain braces. What a surface cannot
+    name keeps its native name.
+    """
+
+    text: str
+    hints: Mapping[str, ArgumentHint | CalledTool]
+
+    def __init__(self, text: str, /, **mentions: Any) -> None:
+        object.__setattr__(self, "text", text.strip().removesuffix("."))
+        object.__setattr__(self, "hints", {name: _hint(name, value) for name, value in mentions.items()})
 
     def render(self, name: Naming) -> str:
-        """The advice with the tools that `name` can name; the others are left out."""
-        named = [shown for tool in self.tools if (shown := name(tool))]
-        return ": ".join(part for part in (self.text, ", ".join(named)) if part)
+        if not self.hints:
+            return self.text
+        shown = {key: name(hint) or str(hint) for key, hint in self.hints.items()}
+        return re.sub("{(" + "|".join(shown) + ")}", lambda found: shown[found[1]], self.text)
+
+    def transform(self, change: Callable[[Any], Any]) -> Sentence:
+        values = {name: hint.value for name, hint in self.hints.items() if _has_value(hint)}
+        return Sentence(change(self.text), **{**self.hints, **change(values)})
+
+    def capitalize(self) -> Sentence:
+        return Sentence(self.text[:1].upper() + self.text[1:], **self.hints)
 
 
-def see(text: str, *tools: ToolHint) -> Advice:
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One thing to do, and the tools that help."""
+
+    sentence: Sentence
+    tools: tuple[ToolHint, ...] = ()
+    only_with_tools: bool = False
+    """Whether it is worth nothing where none of the tools exist; see `see`."""
+
+    def is_possible(self, name: Naming) -> bool:
+        """Whether the surface has what it mentions."""
+        return all(map(name, self.sentence.hints.values())) and (not self.only_with_tools or any(map(name, self.tools)))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Alternatives, of which one or more are possible."""
+
+    alternatives: tuple[Suggestion, ...]
+    conjunction: str = ", or "
+    """Between the last two; a comma separates the others."""
+    separator: str = ". "
+    """From what precedes it."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Advice(Wording):
+    """What to do next: a sentence that makes sense alone, and the tools that help."""
+
+    choices: tuple[Choice, ...]
+
+    def __init__(self, text: str, /, *tools: ToolHint, **arguments: Any) -> None:
+        object.__setattr__(self, "choices", (Choice((Suggestion(Sentence(text, **arguments), tools),)),))
+
+    @classmethod
+    def of(cls, *choices: Choice) -> Advice:
+        advice = Advice("")
+        object.__setattr__(advice, "choices", choices)
+        return advice
+
+    @property
+    def tools(self) -> tuple[ToolHint, ...]:
+        return tuple(tool for one in self.suggestions for tool in one.tools)
+
+    @property
+    def suggestions(self) -> tuple[Suggestion, ...]:
+        return tuple(one for choice in self.choices for one in choice.alternatives)
+
+    def render(self, name: Naming) -> str:
+        """The alternatives that are possible there, then the calls; empty if nothing is."""
+        text, calls = "", list[str]()
+        for choice in self.choices:
+            possible = [one for one in choice.alternatives if one.is_possible(name)]
+            if not possible:
+                continue
+            sentences = [one.sentence for one in possible]
+            separator = choice.separator if text else ""
+            if possible[0] is not self.suggestions[0] and separator in ("", ". "):
+                sentences[0] = sentences[0].capitalize()
+            *others, last = (one.render(name) for one in sentences)
+            text += separator + choice.conjunction.join(part for part in (", ".join(others), last) if part)
+            calls += [shown for one in possible for tool in one.tools if (shown := name(tool))]
+        return ": ".join(part for part in (text, ", ".join(calls)) if part)
+
+    def transform(self, change: Callable[[Any], Any]) -> Advice:
+        return self._map(
+            lambda one: replace(
+                one,
+                sentence=one.sentence.transform(change),
+                tools=tuple(ToolHint(tool.tool, change(dict(tool.arguments))) for tool in one.tools),
+            )
+        )
+
+    def with_arguments(self, **arguments: Any) -> Advice:
+        """The same advice with more arguments for each of its tools."""
+        return self._map(lambda one: replace(one, tools=tuple(tool(**arguments) for tool in one.tools)))
+
+    def then(self, other: Advice, separator: str = ". ") -> Advice:
+        """This advice, followed by another."""
+        first, *rest = other.choices
+        return Advice.of(*self.choices, replace(first, separator=separator), *rest)
+
+    def _map(self, change: Callable[[Suggestion], Suggestion]) -> Advice:
+        return Advice.of(
+            *(replace(one, alternatives=tuple(map(change, one.alternatives))) for one in self.choices),
+        )
+
+
+def see(text: str, /, *tools: ToolHint, **arguments: Any) -> Advice:
     """Where to look: `see("List the nodes", NODE_LIST)`. A surface without these tools leaves it out."""
-    return Advice(text, *tools, only_with_tools=bool(tools))
+    suggestion = Suggestion(Sentence(text, **arguments), tools, only_with_tools=bool(tools))
+    return Advice.of(Choice((suggestion,)))
 
 
-def append_advice(advice: Advice | str | None, text: str, *tools: ToolHint) -> Advice:
+def either(*alternatives: Advice | str, conjunction: str = ", or ") -> Advice:
+    """Advice of which one part is enough: `either("Choose another name", Advice("give {force}", force=True))`."""
+    suggestions = (one for each in alternatives for one in to_advice(each).suggestions)
+    return Advice.of(Choice(tuple(suggestions), conjunction))
+
+
+def append_advice(advice: Advice | str | None, text: str, /, *tools: ToolHint, **arguments: Any) -> Advice:
     """The advice, followed by more."""
-    first = Advice(advice) if isinstance(advice, str) else advice
-    if first is None or not (first.text or first.tools):
-        return Advice(text, *tools)
-    return Advice(f"{first.text}. {text}", *first.tools, *tools, only_with_tools=first.only_with_tools)
+    more = Advice(text, *tools, **arguments)
+    return to_advice(advice).then(more) if advice else more
+
+
+def to_advice(advice: Advice | str) -> Advice:
+    return Advice(advice) if isinstance(advice, str) else advice
 
 
 def resolve(value: Any, name: Naming = str) -> Any:
-    """The same data with every piece of advice as text."""
+    """The same data with every wording as text."""
     if isinstance(value, _PLAIN):
         return value
-    if isinstance(value, Advice):
+    if isinstance(value, Wording):
         return value.render(name)
     if isinstance(value, (list, tuple)):
         return value if all(isinstance(one, _PLAIN) for one in value) else [resolve(one, name) for one in value]
@@ -95,8 +258,20 @@ def resolve(value: Any, name: Naming = str) -> Any:
     return value
 
 
+def _spell(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, (bool, list)) else str(value)
+
+
+def _hint(name: str, value: Any) -> ArgumentHint | CalledTool:
+    return value if isinstance(value, (ArgumentHint, CalledTool)) else ArgumentHint(name, value)
+
+
+def _has_value(hint: ArgumentHint | CalledTool) -> TypeGuard[ArgumentHint]:
+    return isinstance(hint, ArgumentHint) and not isinstance(hint.value, Mention)
+
+
 _PLAIN = (str, int, float, type(None))
-"""Types that hold no advice: most of an answer consists of them."""
+"""Types that hold no wording: most of an answer consists of them."""
 
 ACCESS_DELETE: Final = ToolHint("access_delete")
 ACCESS_LIST: Final = ToolHint("access_list")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from quorate.hints import Advice, Naming
+from quorate.hints import Advice, Naming, Sentence, to_advice
 
 
 class ProblemCode(StrEnum):
@@ -44,35 +44,58 @@ class Problem(Exception):
 
     def __init__(
         self,
-        what: str,
+        what: str | Sentence,
         *,
-        why: str | None = None,
+        why: str | Sentence | None = None,
         next_step: str | Advice | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        self.what = _sentence(what)
-        self.why = _sentence(why) if why else None
-        self.advice = Advice(next_step) if isinstance(next_step, str) and next_step else next_step or None
+        self._what = _to_sentence(what)
+        self._why = _to_sentence(why) if why else None
+        self.advice = to_advice(next_step) if next_step else None
         self.facts = dict(facts or {})
         super().__init__(self.what)
 
+    # As text, these have the native names of tools and arguments.
+
+    @property
+    def what(self) -> str:
+        return _end(str(self._what))
+
+    @what.setter
+    def what(self, what: str | Sentence) -> None:
+        self._what = _to_sentence(what)
+
+    @property
+    def why(self) -> str | None:
+        return _end(str(self._why)) if self._why else None
+
+    @why.setter
+    def why(self, why: str | Sentence | None) -> None:
+        self._why = _to_sentence(why) if why else None
+
     @property
     def next_step(self) -> str | None:
-        """The advice with the native tool names."""
-        return _sentence(str(self.advice)) if self.advice else None
+        return _end(str(self.advice)) if self.advice else None
 
     @next_step.setter
     def next_step(self, advice: str | Advice | None) -> None:
-        self.advice = Advice(advice) if isinstance(advice, str) and advice else advice or None
+        self.advice = to_advice(advice) if advice else None
+
+    def transform(self, change: Callable[[Any], Any]) -> None:
+        """Pass what happened, why, and the advice through `change`."""
+        self._what = self._what.transform(change)
+        self._why = self._why and self._why.transform(change)
+        self.advice = self.advice and self.advice.transform(change)
 
     def __str__(self) -> str:
         return self.render(str)
 
     def render(self, name: Naming) -> str:
-        """What happened, why, and what to do next, with tools as `name` writes them."""
-        next_step = _sentence(self.advice.render(name)) if self.advice else None
-        break_ = "\n" if "\n- " in self.what else " "  # what follows a list starts a line of its own
-        return break_.join(part for part in (self.what, self.why, next_step) if part)
+        """What happened, why, and what to do next, with tools and arguments as `name` writes them."""
+        texts = [one.render(name) for one in (self._what, self._why, self.advice) if one]
+        break_ = "\n" if "\n- " in texts[0] else " "  # what follows a list starts a line of its own
+        return break_.join(_end(text) for text in texts if text)
 
 
 class BadArgument(Problem):
@@ -193,6 +216,9 @@ class SudoRefused(GuestRefused):
     """The login may not become the user that a command needs."""
 
 
-def _sentence(text: str) -> str:
-    text = text.strip()
+def _to_sentence(text: str | Sentence) -> Sentence:
+    return Sentence(text) if isinstance(text, str) else text
+
+
+def _end(text: str) -> str:
     return text if text.endswith((".", "!", "?", ":", "`")) else text + "."

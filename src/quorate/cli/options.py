@@ -16,7 +16,7 @@ from quorate.config import ConfigError, Settings, load
 
 if TYPE_CHECKING:
     from quorate.app import App
-    from quorate.hints import ToolHint
+    from quorate.hints import Naming
     from quorate.state.store import Store
     from quorate.state.trail import AuditTrail
 
@@ -139,7 +139,7 @@ def with_app(
     run: Callable[[App], Awaitable[int]],
     *,
     adapt: Callable[[Settings], Settings] = lambda settings: settings,
-    name: Callable[[ToolHint], str] = str,
+    name: Naming = str,
 ) -> int:
     """Run it with everything that the settings describe; a problem becomes a message on standard error."""
 
@@ -188,7 +188,7 @@ def _with_state(options: argparse.Namespace, run: Callable[[Settings, Store], Aw
     return _report(main)
 
 
-def _report(main: Callable[[], Coroutine[Any, Any, int]], name: Callable[[ToolHint], str] = str) -> int:
+def _report(main: Callable[[], Coroutine[Any, Any, int]], name: Naming = str) -> int:
     from quorate.problems import Problem
     from quorate.surfaces.rendering import problem_text
 

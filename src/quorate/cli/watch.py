@@ -21,7 +21,7 @@ from quorate.cli.options import (
     toolsets_option,
     with_app,
 )
-from quorate.hints import FINDING_LIST, ToolHint
+from quorate.hints import FINDING_LIST, Hint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace, work: Callable[[App, Watch], Awaitable[int
     return with_app(options, run, adapt=watched, name=_name_command)
 
 
-def _name_command(hint: ToolHint) -> str:
+def _name_command(hint: Hint) -> str:
     return "`quorate watch list`" if hint == FINDING_LIST else str(hint)
 
 

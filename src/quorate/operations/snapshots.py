@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -234,6 +235,9 @@ class Loss(Advice):
     def __init__(self, what: str) -> None:
         Advice.__init__(self, f"{what} is lost; take a snapshot first if it may be needed")
         object.__setattr__(self, "what", what)
+
+    def transform(self, change: Callable[[Any], Any]) -> Loss:
+        return Loss(change(self.what))
 
     def kept_in(self, snapshot: str) -> str:
         return f"{self.what} is kept only in snapshot {snapshot}"

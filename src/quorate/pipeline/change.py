@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quorate.config import Access
+from quorate.hints import Wording
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, in_wire_form
 from quorate.operations.registry import Risk
@@ -273,12 +274,17 @@ class ChangeRun:
             plan,
             failures=tuple(replace(one, why=self._blank(one.why)) for one in plan.failures),
             unchanged=tuple(map(self._blank, plan.unchanged)),
-            warnings=tuple(self._blank(one) if isinstance(one, str) else one for one in plan.warnings),
+            warnings=tuple(
+                one.transform(self._blank_text) if isinstance(one, Wording) else self._blank(one)
+                for one in plan.warnings
+            ),
         )
 
+    def _blank_text(self, part: Any) -> Any:
+        return self._blank(part) if isinstance(part, str) else part
+
     def _blanked(self, problem: Problem) -> Problem:
-        problem.what = self._blank(problem.what)
-        problem.why = problem.why and self._blank(problem.why)
+        problem.transform(self._blank_text)
         problem.facts = {
             name: [self._blank(str(line)) for line in value] if name == "log" else value
             for name, value in problem.facts.items()

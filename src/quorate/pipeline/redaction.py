@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from quorate.command_secrets import HIDDEN, without_secrets
-from quorate.hints import Advice
+from quorate.hints import Wording
 from quorate.operations.units import Quantity
 
 SHORTEST = 5  # a shorter "secret" would blank out ordinary words
@@ -169,7 +169,7 @@ class Redactor:
             }
         if isinstance(value, (list, tuple)):
             return [self.value(one, verbatim=verbatim) for one in value]
-        if isinstance(value, Advice):
+        if isinstance(value, Wording):
             return value.transform(lambda part: self.value(part, verbatim=verbatim))
         return value
 

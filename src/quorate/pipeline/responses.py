@@ -144,7 +144,7 @@ def _for_all_hosts(advice: Sequence[str | Advice]) -> str | Advice:
     hosts = [one.tools[0].arguments.get("host") for one in advice if isinstance(one, Advice) and len(one.tools) == 1]
     if not isinstance(first, Advice) or len(hosts) != len(advice) or None in hosts or len(hosts) == 1:
         return first
-    merged = [Advice(one.text, one.tools[0](host=hosts)) for one in advice if isinstance(one, Advice)]
+    merged = [one.with_arguments(host=hosts) for one in advice if isinstance(one, Advice)]
     return merged[0] if all(one == merged[0] for one in merged) else first
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from quorate.hints import Advice
+from quorate.hints import Wording
 from quorate.operations.registry import Table
 from quorate.operations.units import Quantity
 from quorate.pipeline.redaction import VERBATIM, Redactor
@@ -79,9 +79,7 @@ class Sanitizer:
         return clean_text(joined) == joined and self._redactor.is_clean(joined)
 
     def problem(self, problem: Problem) -> Problem:
-        problem.what = clean(self.sanitize(problem.what), LONGEST)
-        problem.why = clean(self.sanitize(problem.why), LONGEST)
-        problem.advice = clean(self.sanitize(problem.advice), LONGEST)
+        problem.transform(lambda part: clean(self.sanitize(part), LONGEST))
         problem.facts = self.sanitize(problem.facts)
         return problem
 
@@ -135,6 +133,6 @@ def clean(value: Any, longest: int | None = None, lines: int | None = LONGEST) -
         return {clean(key): clean(one, longest, lines) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [clean(one, lines if isinstance(one, str) else longest, lines) for one in value]
-    if isinstance(value, Advice):
+    if isinstance(value, Wording):
         return value.transform(lambda part: clean(part, longest))
     return value

@@ -213,8 +213,7 @@ class _FilteredClient:
             yield
         except Problem as problem:
             if self._blanking:
-                problem.what = self._blanking.text(problem.what)
-                problem.why = problem.why and self._blanking.text(problem.why)
+                problem.transform(lambda part: self._blanking.text(part) if isinstance(part, str) else part)
             raise
 
     def _is_hidden(self, row: Any, census: Census, words: HiddenWords) -> bool:

@@ -14,7 +14,7 @@ from mcp.types import Tool as ListedTool
 from msgspec import Meta
 
 from quorate.documents import Unreadable, read_json
-from quorate.hints import Naming, ToolHint
+from quorate.hints import Hint, Naming, ToolHint
 from quorate.operations.registry import Operation, Risk, Table, find_operation, operations, schema_of
 from quorate.pipeline.arguments import WrongArguments, decode
 from quorate.pipeline.caller import Caller, Exchange
@@ -137,7 +137,9 @@ class LeanSurface:
             return self._wrong_arguments(operation, problem, exchange.caller)
 
     def naming(self, caller: Caller) -> Naming:
-        def name(hint: ToolHint) -> str | None:
+        def name(hint: Hint) -> str | None:
+            if not isinstance(hint, ToolHint):
+                return str(hint)
             risk = allowed_risk(self._pipeline, hint, caller)
             return None if risk is None else _call(next(tool for tool in RUNNERS if risk in tool.risks), hint)
 

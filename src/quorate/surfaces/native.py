@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import msgspec
 from mcp.types import CallToolResult, Tool, ToolAnnotations
 
-from quorate.hints import Naming, ToolHint
+from quorate.hints import Hint, Naming, ToolHint
 from quorate.operations.registry import Operation, Risk, find_operation
 from quorate.pipeline.arguments import LONGEST_NAME, WrongArguments, refuse_long
 from quorate.pipeline.caller import Caller, Exchange
@@ -50,7 +50,11 @@ class NativeSurface:
         raise BadArgument(f"There is no tool {name!r}", next_step=hint or "The list of tools has them all")
 
     def naming(self, caller: Caller) -> Naming:
-        return lambda hint: str(hint) if allowed_risk(self._pipeline, hint, caller) else None
+        def name(hint: Hint) -> str | None:
+            hidden = isinstance(hint, ToolHint) and allowed_risk(self._pipeline, hint, caller) is None
+            return None if hidden else str(hint)
+
+        return name
 
     def described(self, operation: Operation, caller: Caller) -> Tool:
         tool = describe(operation)

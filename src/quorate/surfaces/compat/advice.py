@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from quorate.hints import Advice, ToolHint, resolve
+from quorate.hints import OMITTED, Advice, CalledTool, Hint, Naming, ToolHint, resolve
 from quorate.operations.registry import operations
 from quorate.surfaces.compat.declaration import System, Tool
 
@@ -60,6 +60,23 @@ class AdviceTranslator:
         self._arguments = system.arguments
         self._native = [(tool, hint) for tool in system.tools.values() for hint in _native_calls(tool.native)]
 
+    def naming(self, tool: Tool | None = None, about: str = "") -> Naming:
+        """How hints are written for the caller of a tool; `about` as in `call`."""
+
+        def name(hint: Hint) -> str | None:
+            if isinstance(hint, ToolHint):
+                return self.call(hint, tool, about)
+            if tool is None:
+                return str(hint)
+            if isinstance(hint, CalledTool):
+                return tool.name
+            if hint.value is OMITTED and not self._can_be_left_out(tool, hint.name):
+                return None
+            theirs = self._argument(tool, hint.name)
+            return hint.spell(theirs) if theirs else None
+
+        return name
+
     # -- tools by value --------------------------------------------------------------------------------------------
 
     def call(self, hint: ToolHint, tool: Tool | None = None, about: str = "") -> str | None:
@@ -108,10 +125,12 @@ class AdviceTranslator:
         """The advice without what cannot be followed here; None if nothing is left of it."""
         if isinstance(advice, str):
             return self._possible_text(advice, tool)
-        calls = [call for hint in advice.tools if (call := self.call(hint, tool, about))]
-        text = self._possible_text(advice.text, tool)
+        name = self.naming(tool, about)
+        calls = [call for hint in advice.tools if (call := name(hint))]
+        said = advice.render(lambda hint: None if isinstance(hint, ToolHint) else name(hint))
+        text = self._possible_text(said, tool)
         if not calls:
-            return None if advice.only_with_tools else text
+            return text or None
         return f"{text.rstrip('.')}: {', '.join(calls)}" if text else f"See {', '.join(calls)}"
 
     def translate(self, facts: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
@@ -121,7 +140,7 @@ class AdviceTranslator:
             name: self._part(value, tool, about) if name in ADVICE else value for name, value in facts.items()
         }
         kept = {name: value for name, value in translated.items() if name not in ADVICE or value not in (None, [])}
-        resolved: dict[str, Any] = resolve(kept, lambda hint: self.call(hint, tool, about))
+        resolved: dict[str, Any] = resolve(kept, self.naming(tool, about))
         return resolved
 
     def _part(self, value: Any, tool: Tool, about: str) -> Any:

@@ -59,7 +59,7 @@ class CompatSurface:
         return replace(tool, parameters=(*tool.parameters, *more))
 
     def naming(self, _: Caller) -> Naming:
-        return self._translator.call
+        return self._translator.naming()
 
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
         tool = self._find(name)
