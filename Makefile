@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Tests also wait, for programs and for time to pass, so there are more workers than cores.
+# Tests spend time waiting for other programs, so use more workers than cores.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(max(2, (os.cpu_count() or 2) * 2))')
-# Without the bytecode cache every worker compiles everything again. pytest compiles the tests itself (tests/conftest.py).
+# Without the bytecode cache, every worker would compile everything. pytest compiles the tests itself (tests/conftest.py).
 unexport PYTHONDONTWRITEBYTECODE
 COMPILE = $(BIN)/python -m compileall -qq -j 0 -x /test_ src tests || true
 
@@ -15,7 +15,7 @@ COMPILE = $(BIN)/python -m compileall -qq -j 0 -x /test_ src tests || true
 
 setup: $(READY)
 
-# The demo installs only what it needs and compiles only what it uses; the rest also gets the development tools.
+# The demo installs and compiles only what it needs; the other targets also get the development tools.
 $(READY): requirements/dev.txt pyproject.toml
 	$(call install,-r requirements/dev.txt)
 	@touch $(READY) $(DEMO_READY)
@@ -25,7 +25,7 @@ $(DEMO_READY): requirements/demo.txt pyproject.toml
 	@touch $(DEMO_READY)
 
 define install
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Quorate needs Python 3.11 or newer; set PYTHON=python3.12, say."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Quorate needs Python 3.11 or newer. Set PYTHON, for example PYTHON=python3.12."; exit 1; }
 	@echo "Setting up $(VENV) (once) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes $(1)
@@ -39,27 +39,27 @@ test: setup
 	@$(COMPILE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-# What takes minutes: every tool under every fault, searches for leaked secrets, fifty thousand random calls after which
-# nothing may be lost (`python -m tests.oracle SEED` repeats some), and what `make test` only samples. FULL_WIDTH=1: hours.
-# SHARE=2/4 takes every fourth of these tests, from the second.
+# Tests that take minutes: every tool under every fault, searches for leaked secrets, fifty thousand random calls that must
+# lose nothing (`python -m tests.oracle SEED` repeats some), and the cases that `make test` skips. FULL_WIDTH=1 takes hours.
+# SHARE=2/4 runs every fourth of these tests, starting with the second.
 thorough: setup
 	@$(COMPILE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m thorough
 
-# With real machines (OpenSSH, LXC, QEMU) in namespaces of their own; needs root and Debian, else it skips and says why.
+# Real machines (OpenSSH, LXC, QEMU) in their own namespaces; without root or Debian, these tests are skipped with the reason.
 real: setup
 	@$(BIN)/python -m tests.real
 
-# The console in Chromium, driven by Playwright; skipped where there is no Chromium.
+# The console in Chromium, driven by Playwright; skipped without Chromium.
 browser: setup
 	@$(PIP) --require-hashes -r requirements/browser.txt
 	@$(BIN)/python -m tests.browser
 
-# How long the status of a hundred hosts takes of which thirty are dead, measured with real hosts.
+# Time to get the status of a hundred real hosts, thirty of them dead.
 real/bench: setup
 	@$(BIN)/python -m tests.real tests/real/test_homelab_crowd.py -k status_of_a_hundred
 
-# Many clients at once, and replicas on one PostgreSQL (skipped where it is not installed); LOAD_SECONDS=60 for longer.
+# Many concurrent clients, and replicas on one PostgreSQL (skipped if it is not installed). LOAD_SECONDS sets the duration.
 load: setup
 	@$(BIN)/python -m tests.load
 
@@ -85,7 +85,7 @@ docs: setup
 mcpb: setup
 	@$(BIN)/python -m tools.bundle
 
-# Renew the hashed requirements after a change of dependencies (needs uv).
+# Update the hashed requirements after a change of dependencies (needs uv).
 lock:
 	uv pip compile --universal --generate-hashes --no-header --group dev pyproject.toml -o requirements/dev.txt
 	uv pip compile --universal --generate-hashes --no-header --group demo -c requirements/dev.txt pyproject.toml -o requirements/demo.txt

@@ -85,5 +85,5 @@ def _effect(risk: Risk) -> str:
         Risk.READ: "read",
         Risk.LOOK_INSIDE: "look inside guests and hosts",
         Risk.CHANGE: "change things",
-        Risk.DESTROY: "destroy data, cut power, grant privileges or do what cannot be undone",
+        Risk.DESTROY: "destroy data, cut power, grant privileges or make an irreversible change",
     }[risk]
