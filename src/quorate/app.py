@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from quorate.config import Access, Approval, ClusterSettings, ConfigError, Settings
+from quorate.config import Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.folders import usual_audit_file, usual_state
 from quorate.config.settings import HomelabSettings
 from quorate.homelab.homelab import Homelab, job_book
-from quorate.operations.registry import EVERY
-from quorate.operations.toolsets import DEFAULT
 from quorate.pipeline.approval import ApprovalSettings, Approver
-from quorate.pipeline.caller import Caller
-from quorate.pipeline.gate import Gate
+from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
 from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.sites import govern, make_sites
 from quorate.problems import Problem
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from quorate.pipeline.resolution import Resolved
     from quorate.runs.runs import Runs
     from quorate.sim.simulator import SimulatedCluster
-    from quorate.surfaces.compat.declaration import System
     from quorate.surfaces.compat.execution import CompatSettings
     from quorate.surfaces.server import Server
     from quorate.surfaces.surface import Surface
@@ -77,21 +73,20 @@ class App:
     @property
     def shells(self) -> Shells | None:
         """Terminals for people, if a tool can offer them."""
-        offered = "hosts" in self._with_all_toolsets(self.pipeline.gate).toolsets
+        offered = "hosts" in self.pipeline.gate(Caller(exposure=ALL_BY_DEFAULT)).toolsets
         return self.homelab.shells if offered else None
 
     def server(self, **options: Any) -> Server:
         from quorate.surfaces.server import Server  # the MCP SDK is the largest import; `call` does without it
 
-        return Server(replace(self.pipeline, adapt=self._with_all_toolsets), self.surfaces(), **options)
+        return Server(self.pipeline, self.surfaces(), **options)
 
     def core(self, http: HttpSettings, local_login: LocalLogin | None = None) -> Core:
         """What the HTTP server is made of."""
         from quorate.surfaces.web.application import Core
 
         clusters = [site.cluster for site in self.pipeline.sites]
-        pipeline = replace(self.pipeline, adapt=self._with_all_toolsets)
-        return Core(http, self.store, clusters, self.server, self.audit, pipeline, self.shells, local_login)
+        return Core(http, self.store, clusters, self.server, self.audit, self.pipeline, self.shells, local_login)
 
     def surfaces(self) -> list[Surface]:
         """In the operator's order. Raises ConfigError if two of them share a tool name."""
@@ -111,12 +106,11 @@ class App:
         if name == "lean":
             from quorate.surfaces.lean import LeanSurface
 
-            return LeanSurface(replace(self.pipeline, adapt=self._with_all_toolsets))
+            return LeanSurface(self.pipeline)
         from quorate.surfaces.compat import system
         from quorate.surfaces.compat.surface import CompatSurface
 
-        chosen = system(name)
-        return CompatSurface(chosen, self._opened_for(chosen), self._compat_settings())
+        return CompatSurface(system(name), self.pipeline, self._compat_settings())
 
     def _compat_settings(self) -> CompatSettings:
         """The other servers know one cluster; here it is the first, unless --cluster has chosen another."""
@@ -132,27 +126,6 @@ class App:
             _by_endpoint(self.settings.clusters),
             container_password=self.settings.container_password,
         )
-
-    def _opened_for(self, system: System) -> Pipeline:
-        """The pipeline behind another server's tools: all toolsets, unless the operator chose some.
-
-        That server's own opt-in in the environment counts if Quorate's settings say nothing, so a set-up that works
-        there keeps working. It never loosens what was chosen here.
-        """
-
-        def adapt(gate: Gate) -> Gate:
-            open_wide = opt_in_of(self.settings, system) is not None
-            return replace(self._with_all_toolsets(gate), access=Access.ADMIN if open_wide else gate.access)
-
-        def approval_settings() -> ApprovalSettings:
-            opt_in = opt_in_of(self.settings, system)
-            return ApprovalSettings(Approval.NONE, opted_in=opt_in) if opt_in else approval_settings_of(self.settings)
-
-        return replace(self.pipeline, adapt=adapt, approver=replace(self.pipeline.approver, settings=approval_settings))
-
-    def _with_all_toolsets(self, gate: Gate) -> Gate:
-        """The default tools save a client's tokens. Where more cost none, all are on unless the operator chose."""
-        return replace(gate, toolsets=frozenset(EVERY)) if DEFAULT in gate.toolsets else gate
 
     def adopt(self, settings: Settings) -> None:
         """Apply access, approval, rules and limits of these settings from now on; connections stay as they are."""
@@ -190,10 +163,7 @@ class App:
             from quorate.runs.runs import Runs
             from quorate.state.tokens import Tokens
 
-            def adapt(gate: Gate) -> Gate:
-                return replace(gate, toolsets=frozenset(EVERY))
-
-            self._runs = Runs(self.pipeline, self.run_store, Tokens(self.store), adapt)
+            self._runs = Runs(self.pipeline, self.run_store, Tokens(self.store))
         return self._runs
 
     @property
@@ -249,11 +219,6 @@ def with_public_url(settings: Settings) -> WatchSettings:
     assert settings.watch is not None
     known = settings.watch.public_url or (settings.http.public_url if settings.http else None)
     return replace(settings.watch, public_url=known)
-
-
-def opt_in_of(settings: Settings, system: System) -> str | None:
-    """The variable by which another server's operator allows everything, unless Quorate's own settings decide."""
-    return system.opt_in if system.opt_in in settings.opt_ins and not settings.gate_chosen else None
 
 
 def build(

@@ -66,15 +66,15 @@ def _warn_without_approval(settings: Settings) -> None:
             "quorate: warning: approvals are off (--approval none): destructive calls run without asking anyone.",
             file=sys.stderr,
         )
-    for name in settings.surfaces if settings.opt_ins else ():
+    for name in settings.surfaces if settings.applicable_opt_ins else ():
         _warn_of_opt_in(settings, name)
 
 
 def _warn_of_opt_in(settings: Settings, surface: str) -> None:
-    from quorate.app import opt_in_of
     from quorate.surfaces.compat import SYSTEMS, system
 
-    if surface in SYSTEMS and (opt_in := opt_in_of(settings, system(surface))):
+    opt_in = system(surface).opt_in if surface in SYSTEMS else None
+    if opt_in in settings.applicable_opt_ins:
         print(
             f"quorate: warning: {opt_in} lets the tools of {surface} do everything without asking anyone; "
             "--access and --approval override it.",

@@ -111,7 +111,7 @@ class Settings:
     opt_ins: frozenset[str] = frozenset()
     """Opt-in variables of other servers that are set."""
     gate_chosen: bool = False
-    """Access or approval is set explicitly, so opt-ins of other servers do not apply."""
+    """Whether access or approval is set explicitly."""
     look_inside: bool = False
     """Looking inside guests is allowed at access read."""
     command_rules: CommandRules = field(default_factory=CommandRules)
@@ -139,3 +139,8 @@ class Settings:
     """The TOML file, if there is one."""
     problem: str | None = None
     """Why there is no cluster."""
+
+    @property
+    def applicable_opt_ins(self) -> frozenset[str]:
+        """Opt-ins of other servers never loosen what was chosen here."""
+        return frozenset() if self.gate_chosen else self.opt_ins

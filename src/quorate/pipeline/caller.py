@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from quorate.config import Access
@@ -11,7 +12,7 @@ from quorate.pve.tasks import Report
 
 if TYPE_CHECKING:
     from quorate.homelab.machines import Login
-    from quorate.pipeline.approval import Approver  # which is made of these classes
+    from quorate.pipeline.approval import Approver  # which imports this module
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,29 @@ def _common(one: frozenset[str] | None, other: frozenset[str] | None) -> frozens
     return one & other if one is not None and other is not None else one if other is None else other
 
 
+class ToolsetChoice(Enum):
+    """Which toolsets a surface offers."""
+
+    CONFIGURED = "as configured; without a choice, the default tools"
+    ALL_BY_DEFAULT = "all, unless the operator chose some"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """How much a surface offers of what the operator's gate leaves open. It never loosens an explicit choice."""
+
+    toolsets: ToolsetChoice = ToolsetChoice.CONFIGURED
+    opt_in: str = ""
+    """Another server's environment variable that allows everything on its surface, so that its setups keep working."""
+
+
+ALL_BY_DEFAULT = Exposure(ToolsetChoice.ALL_BY_DEFAULT)
+"""The default tools save a client's tokens. This is for surfaces where more tools cost none."""
+ALL_TOOLSETS = Exposure(ToolsetChoice.ALL)
+"""For Quorate's own calls, such as the steps of a run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The client program, its transport, and the subject of its credentials (none on stdio)."""
@@ -46,6 +70,11 @@ class Caller:
     transport: str = "stdio"
     subject: str = ""
     scope: Scope = field(default_factory=Scope)
+    exposure: Exposure = field(default_factory=Exposure)
+    """Set by the surface that takes the call."""
+
+    def with_exposure(self, exposure: Exposure) -> Caller:
+        return self if exposure == self.exposure else replace(self, exposure=exposure)
 
     def as_origin(self) -> dict[str, Any]:
         """As plain data, for a run that acts for this caller later."""
@@ -65,7 +94,7 @@ class Caller:
         clusters = origin.get("clusters")
         limited = None if clusters is None else frozenset(clusters)
         scope = Scope(Access(origin["access"]), None, limited, str(origin.get("token", "")))
-        return cls(f"run {run}", "run", str(origin.get("subject", "")), scope)
+        return cls(f"run {run}", "run", str(origin.get("subject", "")), scope, ALL_TOOLSETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +138,14 @@ class Exchange:
     change: str | None = None
     """The id of its entry in the journal, where the caller has to find that again."""
     approver: Approver | None = None
-    """Who decides about this call, if not the pipeline's approver."""
+    """Decides about this call instead of the pipeline's approver."""
     login: Login | None = None
     """The caller's credentials for hosts, for operations that take none."""
     in_full: bool = False
     """Whether a program reads the answer: a raw API answer is then returned whole."""
+
+    def with_exposure(self, exposure: Exposure) -> Exchange:
+        return replace(self, caller=self.caller.with_exposure(exposure))
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -184,7 +184,7 @@ class ChangeRun:
         return self._pipeline.wait_seconds if own is None else own
 
     async def _authorize(self, site: Site, plan: Plan) -> Verdict:
-        return await authorize(self._pipeline.sites, site, self._pipeline.gate, self._call, plan)
+        return await authorize(self._pipeline.sites, site, self._pipeline.gate(self._call.caller), self._call, plan)
 
     # -- approval --------------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class ChangeRun:
     # -- the record ------------------------------------------------------------------------------------------------
 
     def _locate(self, *sites: Site) -> None:
-        gate = sites[0].gate(self._pipeline.gate) if len(sites) == 1 else self._pipeline.gate
+        gate = self._pipeline.gate(self._call.caller, sites[0] if len(sites) == 1 else None)
         self._record.cluster, self._record.access = gate.cluster, gate.access.value
         self._record.endpoints = sites[0].backend.endpoints if len(sites) == 1 else ()
 

@@ -10,6 +10,7 @@ from quorate.config.rules import Rule
 from quorate.operations.argument_names import with_known_names
 from quorate.operations.plan import Plan, in_wire_form
 from quorate.operations.registry import PIPELINE_ARGUMENTS, Risk
+from quorate.pipeline.approval import Approver
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.authorization import authorize, reach_of
 from quorate.pipeline.caller import Caller, Exchange
@@ -48,7 +49,7 @@ async def explain(pipeline: Pipeline, name: str, given: Mapping[str, Any], calle
     call = pipeline.invocation(operation, pipeline.risk_of(operation, given), given, Exchange(caller))
     head = {"tool": name, "risk": call.risk.value}
     if not list(pipeline.sites) and not operation.about_homelab:
-        return {**head, **_by_tool(pipeline.gate, call, None)}
+        return {**head, **_by_tool(pipeline.gate(caller), call, None)}
     try:
         chosen = await route(pipeline.sites, operation, given, caller, changes=call.changes)
     except Problem as problem:
@@ -59,7 +60,7 @@ async def explain(pipeline: Pipeline, name: str, given: Mapping[str, Any], calle
 
 
 async def _at(pipeline: Pipeline, site: Site, call: Invocation, chosen: Route) -> dict[str, Any]:
-    answer = _by_tool(site.gate(pipeline.gate), call, None if call.changes else site.backend.clock.time())
+    answer = _by_tool(pipeline.gate(call.caller, site), call, None if call.changes else site.backend.clock.time())
     if answer["verdict"] != ALLOWED:
         return answer
     try:
@@ -85,7 +86,7 @@ async def _without_plan(
     except Problem:
         return _describe_failure(answer, problem)
     named = [one for row in rows if (one := of_row(row))]
-    gate = site.gate(pipeline.gate)
+    gate = pipeline.gate(call.caller, site)
     rules = {"rules": [_describe_rule(rule, named) for rule in gate.rules.rules]} if named else {}
     refusal = gate.rules.about_call(call.operation, call.risk, named, None) if named else None
     return {**answer, **rules, **_refused(refusal)} if refusal else {**_describe_failure(answer, problem), **rules}
@@ -113,14 +114,14 @@ async def _explain_change(pipeline: Pipeline, site: Site, call: Invocation, chos
     plan: Plan = await call.run(await pipeline.visible_view(site, call), arguments)
     release(site.backend, plan)
     plan = await in_wire_form(site.backend, plan)
-    found = await authorize(pipeline.sites, site, pipeline.gate, call, plan)
+    found = await authorize(pipeline.sites, site, pipeline.gate(call.caller), call, plan)
     reached = [one for _, subjects in await reach_of(pipeline.sites, site, plan) for one in subjects]
     answer: dict[str, Any] = {
         "plan": plan.summary,
         "calls": [call_line(step) for step in plan.calls],
         "reaches": [_describe(one) for one in reached],
-        "rules": [_describe_rule(rule, reached) for rule in site.gate(pipeline.gate).rules.rules],
-        "approval": _approval(pipeline, found.risk),
+        "rules": [_describe_rule(rule, reached) for rule in site.rules.rules],
+        "approval": _approval(call.approver, found.risk),
     }
     if found.risk is not call.risk:
         answer["risk"] = f"{found.risk.value}, by what the plan does"
@@ -138,8 +139,7 @@ def _refused(refusal: Problem, verdict: str = REFUSED) -> dict[str, Any]:
     return {"verdict": verdict, **rule, "why": str(refusal)}
 
 
-def _approval(pipeline: Pipeline, risk: Risk) -> str:
-    approver = pipeline.approver
+def _approval(approver: Approver, risk: Risk) -> str:
     return (
         f"needed ({approver.mode.value})" if approver.needed(risk) and approver.mode.value != "none" else "not needed"
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quorate.config import Access
 from quorate.operations import toolsets
-from quorate.operations.registry import NEEDED, Operation, Risk
-from quorate.pipeline.caller import Caller
+from quorate.operations.registry import EVERY, NEEDED, Operation, Risk
+from quorate.pipeline.caller import Caller, Exposure, ToolsetChoice
 from quorate.pipeline.policy import NO_RULES, Rulebook
 from quorate.problems import Refused
 
@@ -24,7 +24,21 @@ class Gate:
     """The cluster that it guards, empty if none is chosen yet."""
     own_level: bool = False
     """Whether the cluster has its own access level."""
+    opt_ins: frozenset[str] = frozenset()
+    """Other servers' opt-in variables that apply; none if the operator chose access or approval."""
     rules: Rulebook = NO_RULES
+
+    def with_exposure(self, exposure: Exposure) -> Gate:
+        """The gate of a surface."""
+        if exposure == Exposure():
+            return self
+        by_default = exposure.toolsets is ToolsetChoice.ALL_BY_DEFAULT and toolsets.DEFAULT in self.toolsets
+        every = by_default or exposure.toolsets is ToolsetChoice.ALL
+        return replace(
+            self,
+            toolsets=frozenset(EVERY) if every else self.toolsets,
+            access=Access.ADMIN if exposure.opt_in in self.opt_ins else self.access,
+        )
 
     def objection(
         self, operation: Operation, caller: Caller, risk: Risk | None = None, now: float | None = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from quorate.config import Approval
 from quorate.operations.argument_names import with_known_names
 from quorate.operations.backend import Backend
 from quorate.operations.registry import (
@@ -21,9 +22,9 @@ from quorate.operations.registry import (
     operations,
 )
 from quorate.operations.toolsets import chosen_operations
-from quorate.pipeline.approval import Approver
+from quorate.pipeline.approval import ApprovalSettings, Approver
 from quorate.pipeline.arguments import decode, refuse_oversized
-from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.caller import ALL_TOOLSETS, Caller, Exchange
 from quorate.pipeline.fan_out import NO_ANSWER, Data, span
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.invocation import Invocation, Result, without_token
@@ -42,20 +43,14 @@ if TYPE_CHECKING:
     from quorate.pipeline.resolution import Resolved
 
 
-def _unchanged(gate: Gate) -> Gate:
-    return gate
-
-
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Immutable: what differs between calls is in their `Exchange`, what differs between surfaces is below."""
+    """One per server, immutable: what differs between calls and surfaces is in their `Exchange` or `Caller`."""
 
     sites: Sites
     journal: Journal
     approver: Approver
     wait_seconds: float = 45.0
-    adapt: Callable[[Gate], Gate] = _unchanged
-    """What a surface makes of the operator's gate, such as that all toolsets are on."""
 
     @property
     def clock(self) -> Clock:
@@ -67,7 +62,7 @@ class Pipeline:
         """What at least one cluster allows the caller."""
         self.sites.refresh()
         caller = caller or Caller()
-        offered = chosen_operations(self.gate.toolsets)
+        offered = chosen_operations(self.gate(caller).toolsets)
         gates = self.gates(caller)
         return [
             one
@@ -78,19 +73,31 @@ class Pipeline:
             )
         ]
 
-    @property
-    def gate(self) -> Gate:
-        """What holds for all clusters that have no settings of their own."""
-        return self.adapt(self.sites.general)
+    def gate(self, caller: Caller, site: Site | None = None) -> Gate:
+        """At a site; without one, what applies where a cluster has no settings of its own."""
+        general = self.sites.general.with_exposure(caller.exposure)
+        return site.gate(general) if site else general
 
     def gates(self, caller: Caller | None = None, operation: Operation | None = None) -> list[Gate]:
         """One for each cluster that the caller reaches; for an operation of the homelab, the homelab's."""
         caller = caller or Caller()
         if operation is not None and operation.about_homelab:
-            return [site.gate(self.gate) for site in self.sites.for_operation(operation, caller)]
+            return [self.gate(caller, site) for site in self.sites.for_operation(operation, caller)]
         if not list(self.sites):
-            return [self.gate]
-        return [site.gate(self.gate) for site in self.sites.open_to(caller)]
+            return [self.gate(caller)]
+        return [self.gate(caller, site) for site in self.sites.open_to(caller)]
+
+    def approver_for(self, caller: Caller) -> Approver:
+        """The operator's, unless an opt-in of the server that the surface replaces approved everything in advance."""
+        opt_in = caller.exposure.opt_in
+        if not opt_in:
+            return self.approver
+
+        def settings() -> ApprovalSettings:
+            applies = opt_in in self.sites.general.opt_ins
+            return ApprovalSettings(Approval.NONE, opted_in=opt_in) if applies else self.approver.settings()
+
+        return replace(self.approver, settings=settings)
 
     def operation(self, name: str) -> Operation:
         """Of any toolset, so that one that is switched off is refused with the reason."""
@@ -136,7 +143,8 @@ class Pipeline:
         sanitizer: Sanitizer | None = None,
     ) -> Invocation:
         sanitizer = sanitizer or self._sanitizer(given, exchange)
-        return Invocation(operation, risk, given, exchange, sanitizer, exchange.approver or self.approver)
+        approver = exchange.approver or self.approver_for(exchange.caller)
+        return Invocation(operation, risk, given, exchange, sanitizer, approver)
 
     @asynccontextmanager
     async def inventory(self, cluster: str | None, caller: Caller) -> AsyncIterator[Inventory]:
@@ -157,7 +165,7 @@ class Pipeline:
         from quorate.pipeline.resolution import Resolver
 
         async def look(tool: str, arguments: Mapping[str, Any]) -> Any:
-            found = (await self.run(tool, arguments, Exchange())).data
+            found = (await self.run(tool, arguments, Exchange(Caller(exposure=ALL_TOOLSETS)))).data
             return {"columns": found.columns, "rows": found.rows} if isinstance(found, Table) else found
 
         return await Resolver(self.sites, self.journal, self._sanitizer().journal_line, look, self.clock).resolve()
@@ -207,7 +215,9 @@ class Pipeline:
         sites = self.sites.for_operation(invocation.operation, invocation.caller)
         if sites:
             self.permitted_sites(sites, invocation)
-        elif objection := self.gate.objection(invocation.operation, invocation.caller, invocation.risk):
+        elif objection := self.gate(invocation.caller).objection(
+            invocation.operation, invocation.caller, invocation.risk
+        ):
             raise objection
 
     def permitted_sites(self, sites: Sequence[Site], invocation: Invocation) -> Sequence[Site]:
@@ -238,7 +248,8 @@ class Pipeline:
     def _objection(self, site: Site, invocation: Invocation) -> Refused | None:
         """For a change, hours are judged together with its plan: a dry run is fine at any time."""
         now = None if invocation.changes else self.clock.time()
-        return site.gate(self.gate).objection(invocation.operation, invocation.caller, invocation.risk, now)
+        gate = self.gate(invocation.caller, site)
+        return gate.objection(invocation.operation, invocation.caller, invocation.risk, now)
 
     def _sanitizer(self, given: Mapping[str, Any] | None = None, exchange: Exchange | None = None) -> Sanitizer:
         lent = exchange.secrets if exchange is not None else ()

@@ -135,7 +135,8 @@ def make_sites(settings: Settings, clusters: Sequence[Cluster], home: Backend | 
 
 def govern(sites: Sites, settings: Settings) -> None:
     """Apply the settings from now on, or raise ConfigError. Added or removed clusters need a restart."""
-    general = Gate(settings.access, chosen_toolsets(settings), settings.look_inside)
+    chosen = chosen_toolsets(settings)
+    general = Gate(settings.access, chosen, settings.look_inside, opt_ins=settings.applicable_opt_ins)
     refuse_mistakes([*settings.policy.rules, *(rule for one in settings.clusters for rule in one.policy.rules)])
     own = {one.name: one for one in settings.clusters}
     sites.general = general

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from quorate.config import Access
 from quorate.operations.registry import find_operation
 from quorate.operations.runs.start import is_within
-from quorate.pipeline.caller import Exchange
-from quorate.pipeline.gate import Gate
+from quorate.pipeline.caller import ALL_TOOLSETS, Exchange
 from quorate.pipeline.invocation import Result
 from quorate.pipeline.pipeline import Pipeline
 from quorate.problems import Problem
@@ -37,8 +36,8 @@ class Lack:
 
 
 class Runs:
-    def __init__(self, pipeline: Pipeline, store: RunStore, tokens: Tokens, adapt: Callable[[Gate], Gate]) -> None:
-        self._pipeline = replace(pipeline, adapt=adapt)
+    def __init__(self, pipeline: Pipeline, store: RunStore, tokens: Tokens) -> None:
+        self._pipeline = pipeline
         self.store = store
         self._tokens = tokens
         self._driving: dict[str, asyncio.Task[None]] = {}
@@ -47,7 +46,7 @@ class Runs:
 
     async def start(self, tool: str, arguments: Mapping[str, Any], exchange: Exchange) -> Result:
         """Call one of the tools that start a run. The id is `run` in the result's data."""
-        return await self._pipeline.run(tool, arguments, exchange)
+        return await self._pipeline.run(tool, arguments, exchange.with_exposure(ALL_TOOLSETS))
 
     async def list(
         self, states: Collection[RunState] = tuple(RunState), *, cluster: str | None = None, limit: int = 50
@@ -60,7 +59,9 @@ class Runs:
     async def control(self, id: str, action: Literal["pause", "resume", "abort"], exchange: Exchange) -> Result:
         run = await self.store.get(id)
         cluster = {"cluster": run.cluster} if self._pipeline.sites.several else {}
-        return await self._pipeline.run("run_control", {"run": id, "action": action, **cluster}, exchange)
+        return await self._pipeline.run(
+            "run_control", {"run": id, "action": action, **cluster}, exchange.with_exposure(ALL_TOOLSETS)
+        )
 
     async def wait(self, id: str, seconds: float) -> Run:
         """The run once it has ended or paused, or as it is when the time is up."""
@@ -95,7 +96,7 @@ class Runs:
             return Lack(None, run.cluster)
         if operation is None:
             return None
-        gate = site.gate(self._pipeline.gate)
+        gate = site.gate(self._pipeline.sites.general)
         needed = gate.needed(operation.risk)
         return None if gate.access.allows(needed) else Lack(needed, site.name if gate.own_level else "")
 

@@ -17,7 +17,7 @@ from quorate.documents import Unreadable, read_json
 from quorate.hints import Hint, Naming, ToolHint
 from quorate.operations.registry import Operation, Risk, Table, find_operation, operations, schema_of
 from quorate.pipeline.arguments import WrongArguments, decode
-from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller, Exchange
 from quorate.pipeline.invocation import Result
 from quorate.pipeline.pipeline import Pipeline
 from quorate.problems import BadArgument, Problem
@@ -99,6 +99,7 @@ class LeanSurface:
 
     def usable(self, caller: Caller) -> list[Tool]:
         """Those by which the caller can do anything."""
+        caller = caller.with_exposure(ALL_BY_DEFAULT)
         visible = self._pipeline.visible(caller)
         return [FIND, *(tool for tool in RUNNERS if any(self._runs(tool, one, caller) for one in visible))]
 
@@ -110,10 +111,12 @@ class LeanSurface:
             "A few tools reach everything: pve_find finds operations by plain words and says which tool runs them. "
             "Operations are named here as if they were tools: run guest_list by pve_read operation=guest_list."
         )
-        gates, approval = self._pipeline.gates(), self._pipeline.approver.mode
-        return reach + "\n" + instructions(gates, self._pipeline.visible(), approval)
+        anyone = Caller(exposure=ALL_BY_DEFAULT)
+        gates, visible = self._pipeline.gates(anyone), self._pipeline.visible(anyone)
+        return reach + "\n" + instructions(gates, visible, self._pipeline.approver.mode)
 
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
+        exchange = exchange.with_exposure(ALL_BY_DEFAULT)
         tool = TOOLS.get(name)
         if tool is None:
             raise BadArgument(f"There is no tool {name!r}", next_step=f"Available: {', '.join(TOOLS)}")
@@ -137,6 +140,8 @@ class LeanSurface:
             return self._wrong_arguments(operation, problem, exchange.caller)
 
     def naming(self, caller: Caller) -> Naming:
+        caller = caller.with_exposure(ALL_BY_DEFAULT)
+
         def name(hint: Hint) -> str | None:
             if not isinstance(hint, ToolHint):
                 return str(hint)

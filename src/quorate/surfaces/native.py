@@ -11,7 +11,7 @@ from mcp.types import CallToolResult, Tool, ToolAnnotations
 from quorate.hints import Hint, Naming, ToolHint
 from quorate.operations.registry import Operation, Risk, find_operation
 from quorate.pipeline.arguments import LONGEST_NAME, WrongArguments, refuse_long
-from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.caller import Caller, Exchange, Exposure
 from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.routing import CLUSTER
 from quorate.problems import BadArgument
@@ -22,12 +22,15 @@ MAX_TOOLS, MAX_BYTES = 100, 96_000
 """The budget of one tool list: beyond it, clients drop tools, choose the wrong ones or run out of context."""
 PLAN_TOKEN = {"type": "string", "description": "From the dry run of the same call"}
 
+_EXPOSURE = Exposure()
+
 
 class NativeSurface:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
 
     def tools(self, caller: Caller) -> list[Tool]:
+        caller = caller.with_exposure(_EXPOSURE)
         return [self.described(operation, caller) for operation in self._pipeline.visible(caller)]
 
     def knows(self, name: str) -> bool:
@@ -37,6 +40,7 @@ class NativeSurface:
         return instructions(self._pipeline.gates(), self._pipeline.visible(), self._pipeline.approver.mode)
 
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
+        exchange = exchange.with_exposure(_EXPOSURE)
         if not self.knows(name):
             self._refuse_unknown(name, exchange.caller)
         return answer(await self._pipeline.run(name, arguments, exchange), self.naming(exchange.caller))
@@ -50,6 +54,8 @@ class NativeSurface:
         raise BadArgument(f"There is no tool {name!r}", next_step=hint or "The list of tools has them all")
 
     def naming(self, caller: Caller) -> Naming:
+        caller = caller.with_exposure(_EXPOSURE)
+
         def name(hint: Hint) -> str | None:
             hidden = isinstance(hint, ToolHint) and allowed_risk(self._pipeline, hint, caller) is None
             return None if hidden else str(hint)

@@ -35,7 +35,7 @@ from mcp.types import (
 from quorate import __version__
 from quorate.hints import TASK_LIST, Advice, Naming
 from quorate.pipeline.arguments import LONGEST_NAME, LONGEST_TEXT, refuse_oversized
-from quorate.pipeline.caller import AnswerLater, Caller, Exchange, Scope
+from quorate.pipeline.caller import ALL_BY_DEFAULT, AnswerLater, Caller, Exchange, Scope
 from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.sanitization import clean_text
 from quorate.problems import BadArgument, NotFound, Problem, Refused
@@ -168,10 +168,10 @@ class Server(MCPServer[Any]):
         return Completions(self._pipeline)
 
     async def list_resources(self) -> list[Resource]:
-        return self._resources.listed(self._caller(None))
+        return self._resources.listed(self._resource_caller(None))
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        return self._resources.templates(self._caller(None))
+        return self._resources.templates(self._resource_caller(None))
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
@@ -186,18 +186,18 @@ class Server(MCPServer[Any]):
         code = not_found_code(None if context is None else context.protocol_version)
         with self._protocol_errors(str(uri)[:LONGEST_TEXT], code, {"uri": str(uri)[:LONGEST_TEXT]}):
             refuse_oversized("resources/read", {"uri": str(uri)})
-            text = await self._resources.read(str(uri), Exchange(self._caller(context)))
+            text = await self._resources.read(str(uri), Exchange(self._resource_caller(context)))
         return [ReadResourceContents(content=text, mime_type=TEXT)]
 
     async def list_prompts(self) -> list[Prompt]:
-        return self._prompts.listed(self._caller(None))
+        return self._prompts.listed(self._resource_caller(None))
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
         with self._protocol_errors(name[:LONGEST_NAME]):
             refuse_oversized(name, arguments or {})
-            return await self._prompts.get(name, arguments or {}, Exchange(self._caller(context)))
+            return await self._prompts.get(name, arguments or {}, Exchange(self._resource_caller(context)))
 
     async def _complete(
         self,
@@ -209,7 +209,7 @@ class Server(MCPServer[Any]):
         chosen = (context.arguments if context else None) or {}
         with self._protocol_errors("completion/complete"):
             refuse_oversized("completion/complete", {**chosen, "argument": argument.name, "value": argument.value})
-        exchange = Exchange(self._caller(None))
+        exchange = Exchange(self._resource_caller(None))
         return await self._completions.complete(argument.name, argument.value, chosen, exchange)
 
     @contextlib.contextmanager
@@ -243,6 +243,10 @@ class Server(MCPServer[Any]):
         client = f"{params.client_info.name} {params.client_info.version}" if params else "unknown"
         subject, scope = self._identify()
         return Caller(client, self._transport, subject, scope)
+
+    def _resource_caller(self, context: Context[Any, Any] | None) -> Caller:
+        """For resources, prompts and completions, which cost no tokens until they are used."""
+        return self._caller(context).with_exposure(ALL_BY_DEFAULT)
 
 
 def _defect(what: str, error: Exception, next_step: Advice | None = None) -> Problem:

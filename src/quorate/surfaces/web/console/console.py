@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from quorate import __version__
 from quorate.config.http import HttpSettings
-from quorate.pipeline.caller import Caller
+from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
 from quorate.pipeline.caller import Scope as GrantedScope
 from quorate.pipeline.pipeline import Pipeline
 from quorate.problems import BadArgument, NotFound, Problem, Refused
@@ -144,7 +144,7 @@ class Console(OperatorApi):
 
     def person(self, request: Request) -> Person:
         subject, granted = self._credentials.identify()
-        caller = Caller(CLIENT, "http", subject, granted if subject else GrantedScope())
+        caller = Caller(CLIENT, "http", subject, granted if subject else GrantedScope(), ALL_BY_DEFAULT)
         return Person(caller, request.state.session)
 
     def welcome(self, session: BrowserSession, scope: Scope, where: str) -> Response:

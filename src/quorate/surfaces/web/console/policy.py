@@ -58,7 +58,7 @@ def _policies(pipeline: Pipeline, person: Person) -> list[dict[str, Any]]:
     """The rules and limits of every cluster that the person reaches."""
     found = []
     for site in pipeline.sites.open_to(person.caller):
-        gate = site.gate(pipeline.gate)
+        gate = pipeline.gate(person.caller, site)
         limits = [meter.limits for meter in site.meters]
         found.append(
             {
