@@ -48,7 +48,7 @@ USUAL_ACCOUNT = "quorate"
     example="host=nas dry_run=true",
 )
 async def host_admin_setup(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     account: Account = USUAL_ACCOUNT,
     groups: Groups | None = None,
@@ -65,16 +65,16 @@ async def host_admin_setup(
     login = given_login(user, key, password, port)
 
     async def prepare(one: Machine) -> Plan:
-        found = await _find(home, one, account, groups)
-        return await _setup(home, found, sudo=sudo, register=register, adopt=adopt)
+        found = await _find(homelab, one, account, groups)
+        return await _setup(homelab, found, sudo=sudo, register=register, adopt=adopt)
 
     does = f"Set up the administration account {account} on"
-    return await plan_each(home, host, does, prepare, ("verified", "registered"), login=login)
+    return await plan_each(homelab, host, does, prepare, ("verified", "registered"), login=login)
 
 
-async def _setup(home: Homelab, found: AdminAccount, *, sudo: bool, register: bool, adopt: bool) -> Plan:
+async def _setup(homelab: Homelab, found: AdminAccount, *, sudo: bool, register: bool, adopt: bool) -> Plan:
     account, host = found.account, found.machine.ref
-    kept = await (home.hosts.get(host) if register else home.hosts.find(host))
+    kept = await (homelab.hosts.get(host) if register else homelab.hosts.find(host))
     if not adopt:
         _require_ours(found)
     missing_sudo = sudo and found.standing.sudo not in ("ours", "same")
@@ -103,7 +103,7 @@ async def _setup(home: Homelab, found: AdminAccount, *, sudo: bool, register: bo
     other_login = kept is not None and (kept.user, kept.key) != (account, str(found.key.path))
     if kept is not None and other_login and register:
         says = f"Try the login as {account}, then use it for {kept}"
-        steps.append(found.step(says, f"registry: {kept.name} user={account}", _register(home, found, kept)))
+        steps.append(found.step(says, f"registry: {kept.name} user={account}", _register(homelab, found, kept)))
     hint = Advice("Make it the login of the registered host", HOST_ADMIN_SETUP(register=True))
     return Plan(
         f"Set up the administration account {account} on {found.machine}",
@@ -120,10 +120,12 @@ async def _setup(home: Homelab, found: AdminAccount, *, sudo: bool, register: bo
     search_words="check administration account works sudo key login docker kvm usable",
     example="host=nas",
 )
-async def host_admin_verify(home: Homelab, host: HostRefs, account: Account = USUAL_ACCOUNT) -> dict[str, Any] | Table:
+async def host_admin_verify(
+    homelab: Homelab, host: HostRefs, account: Account = USUAL_ACCOUNT
+) -> dict[str, Any] | Table:
     """Log in as the administration account with its key: sudo, groups, and whether docker, lxd, libvirt and kvm can
     be used."""
-    key = admin_key(home.settings, checked_account(account))
+    key = admin_key(homelab.settings, checked_account(account))
     if key.line is None:
         raise NotFound(
             f"There is no key for an account {account} yet", next_step=Advice("Create both", HOST_ADMIN_SETUP)
@@ -132,7 +134,7 @@ async def host_admin_verify(home: Homelab, host: HostRefs, account: Account = US
     async def describe(one: Machine) -> dict[str, Any]:
         return {"host": str(one), **await try_account(logged_in_as(one, account, key.path))}
 
-    return await describe_each(home, host, describe)
+    return await describe_each(homelab, host, describe)
 
 
 @operation(
@@ -142,12 +144,12 @@ async def host_admin_verify(home: Homelab, host: HostRefs, account: Account = US
     example="host=nas groups=docker",
 )
 async def host_admin_groups(
-    home: Homelab, host: HostRefs, groups: Groups | None = None, account: Account = USUAL_ACCOUNT
+    homelab: Homelab, host: HostRefs, groups: Groups | None = None, account: Account = USUAL_ACCOUNT
 ) -> Plan:
     """Add the administration account to the groups of what is installed: docker, lxd, libvirt, kvm, incus-admin."""
 
     async def prepare(one: Machine) -> Plan:
-        found = await _find(home, one, account, groups)
+        found = await _find(homelab, one, account, groups)
         if not found.standing.exists:
             raise NotFound(
                 f"There is no account {account} on {found.machine}", next_step=Advice("Create it", HOST_ADMIN_SETUP)
@@ -161,7 +163,7 @@ async def host_admin_groups(
             facts={"account": account},
         )
 
-    return await plan_each(home, host, f"Add {account} to groups on", prepare, ("joined",))
+    return await plan_each(homelab, host, f"Add {account} to groups on", prepare, ("joined",))
 
 
 @operation(
@@ -171,7 +173,7 @@ async def host_admin_groups(
     example="host=nas",
 )
 async def host_admin_remove(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     account: Account = USUAL_ACCOUNT,
     user: User | None = None,
@@ -184,13 +186,13 @@ async def host_admin_remove(
     login = given_login(user, key, password, port)
 
     async def prepare(one: Machine) -> Plan:
-        return await _removal(home, await _find(home, one, account, [], former=user is None))
+        return await _removal(homelab, await _find(homelab, one, account, [], former=user is None))
 
     does = f"Remove the administration account {account} from"
-    return await plan_each(home, host, does, prepare, ("registered",), login=login)
+    return await plan_each(homelab, host, does, prepare, ("registered",), login=login)
 
 
-async def _removal(home: Homelab, found: AdminAccount) -> Plan:
+async def _removal(homelab: Homelab, found: AdminAccount) -> Plan:
     standing, made, account = found.standing, found.made, found.account
     _require_ours(found)
     if found.machine.target is not None and found.machine.target.user == account:
@@ -209,10 +211,12 @@ async def _removal(home: Homelab, found: AdminAccount) -> Plan:
         steps.append(found.step(f"Take it out of {', '.join(groups)}", f"groups -= {groups}", _leave(found, groups)))
     if goes:
         steps.append(found.step(f"Remove the account {account}", f"userdel {account}", _remove_user(found)))
-    kept = await home.hosts.find(found.machine.ref)
+    kept = await homelab.hosts.find(found.machine.ref)
     if kept is not None and kept.user == account and made.former is not None:
         steps.append(
-            found.step(f"Log in to {kept} as before", f"registry: {kept.name} as before", _restore(home, found, kept))
+            found.step(
+                f"Log in to {kept} as before", f"registry: {kept.name} as before", _restore(homelab, found, kept)
+            )
         )
     left = [f"the private key {found.key.path}, which other hosts may use"] if found.key.line else []
     if standing.exists:
@@ -263,15 +267,15 @@ class AdminAccount:
 
 
 async def _find(
-    home: Homelab, where: Machine, account: str, groups: list[str] | None, *, former: bool = False
+    homelab: Homelab, where: Machine, account: str, groups: list[str] | None, *, former: bool = False
 ) -> AdminAccount:
     """`former`: where the host is logged in to as the account itself, by the login that it had before."""
     checked_account(account)
-    ledger = Ledger(home.store, where, account)
+    ledger = Ledger(homelab.store, where, account)
     made = await ledger.read()
     if former and made.former is not None and where.target is not None and where.target.user == account:
-        where = replace(await _as_before(home, where.ref, made.former), ref=where.ref)
-    key = admin_key(home.settings, account)
+        where = replace(await _as_before(homelab, where.ref, made.former), ref=where.ref)
+    key = admin_key(homelab.settings, account)
     logged_in_as(where, account, key.path)  # refuses what SSH does not reach
     wanted = USUAL_GROUPS if groups is None else checked_groups(groups)
     standing = await look(where, account, key.public, wanted)
@@ -291,8 +295,10 @@ def _require_ours(found: AdminAccount) -> None:
     )
 
 
-async def _as_before(home: Homelab, host: str, former: FormerLogin) -> Machine:
-    return await registered(home, msgspec.structs.replace(await home.hosts.get(host), **msgspec.structs.asdict(former)))
+async def _as_before(homelab: Homelab, host: str, former: FormerLogin) -> Machine:
+    return await registered(
+        homelab, msgspec.structs.replace(await homelab.hosts.get(host), **msgspec.structs.asdict(former))
+    )
 
 
 async def _verify_account(found: AdminAccount) -> dict[str, Any]:
@@ -351,7 +357,7 @@ def _join(found: AdminAccount) -> list[Action]:
     return [found.step(f"Add {found.account} to {', '.join(missing)}", line, do)]
 
 
-def _register(home: Homelab, found: AdminAccount, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _register(homelab: Homelab, found: AdminAccount, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def do() -> dict[str, Any]:
         await try_account(found.by_key)  # a login that does not work is not kept
         await found.ledger.note(former=FormerLogin(kept.user, kept.key, kept.password, kept.sudo_password))
@@ -361,7 +367,7 @@ def _register(home: Homelab, found: AdminAccount, kept: Host) -> Callable[[], Aw
             "password": None,
             "sudo_password": None,
         }
-        await home.hosts.change(kept.name, **own, verified=home.clock.time(), verdict="ok")
+        await homelab.hosts.change(kept.name, **own, verified=homelab.clock.time(), verdict="ok")
         return {"registered": f"{kept.name} logs in as {found.account}"}
 
     return do
@@ -391,11 +397,11 @@ def _remove_user(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     return do
 
 
-def _restore(home: Homelab, found: AdminAccount, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _restore(homelab: Homelab, found: AdminAccount, kept: Host) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def do() -> dict[str, Any]:
         former = found.made.former
         assert former is not None
-        await home.hosts.change(kept.name, **msgspec.structs.asdict(former))
+        await homelab.hosts.change(kept.name, **msgspec.structs.asdict(former))
         return {"registered": f"{kept.name} logs in as {former.user or 'before'}"}
 
     return do

@@ -34,7 +34,7 @@ SPARE_SECONDS = 5.0
     example="host=pihole",
 )
 async def host_discover(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     sections: Annotated[list[Section], Meta(description="Default: all")] | None = None,
     detail: Annotated[bool, Meta(description="Everything, with exact numbers")] = False,
@@ -50,7 +50,7 @@ async def host_discover(
     from quorate.operations.host_admin.summary import summary
 
     login = given_login(user, key, password, port)
-    chosen = sections or (SEVERAL if (await select(home, host, login)).several else None)
+    chosen = sections or (SEVERAL if (await select(homelab, host, login)).several else None)
 
     async def describe(one: Machine) -> dict[str, Any]:
         facts = await one.collect_facts(seconds=seconds, sections=chosen, sudo=sudo)
@@ -59,5 +59,5 @@ async def host_discover(
 
     longest = seconds + SPARE_SECONDS
     return await describe_each(
-        home, host, describe, (*(chosen or ()), "not_known"), login=login, seconds=longest, host_seconds=longest
+        homelab, host, describe, (*(chosen or ()), "not_known"), login=login, seconds=longest, host_seconds=longest
     )

@@ -27,16 +27,16 @@ _WAY = re.compile(r"[A-Za-z0-9._@:,%+\[\]-]+")
     search_words="ansible inventory of registered hosts export servers playbook",
 )
 async def host_export(
-    home: Homelab,
+    homelab: Homelab,
     hosts: Annotated[HostNames, Meta(description="Default: all that are active")] | None = None,
     label: str | None = None,
     format: Literal["ini", "yaml", "json"] = "yaml",
 ) -> dict[str, Any]:
     """Ansible inventory of registered hosts, in groups by label. Passwords are left out; keys are paths."""
     inventory, left_out = Inventory(), {}
-    for number, host in enumerate((await _select_hosts(home, hosts, label))[:MOST]):
+    for number, host in enumerate((await _select_hosts(homelab, hosts, label))[:MOST]):
         try:
-            variables = await _variables(home, host)
+            variables = await _variables(homelab, host)
         except Problem as problem:
             left_out[host.name] = str(problem)
         else:
@@ -50,19 +50,19 @@ async def host_export(
     }
 
 
-async def _select_hosts(home: Homelab, given: str | list[str] | None, label: str | None) -> list[Host]:
+async def _select_hosts(homelab: Homelab, given: str | list[str] | None, label: str | None) -> list[Host]:
     if given is not None:
-        chosen = await select_records(home, given)
+        chosen = await select_records(homelab, given)
         if chosen.failures:
             raise next(iter(chosen.failures.values()))
         return list(chosen.hosts)
-    return [one for one in await home.hosts.all() if one.active and (label is None or label in one.labels)]
+    return [one for one in await homelab.hosts.all() if one.active and (label is None or label in one.labels)]
 
 
-async def _variables(home: Homelab, host: Host) -> dict[str, Value]:
-    usual = home.settings.ssh.nodes
+async def _variables(homelab: Homelab, host: Host) -> dict[str, Value]:
+    usual = homelab.settings.ssh.nodes
     through = ",".join(
-        f"{one.user or usual.user or 'root'}@{one.at}" for one in reversed(await jumps(home.hosts, host))
+        f"{one.user or usual.user or 'root'}@{one.at}" for one in reversed(await jumps(homelab.hosts, host))
     )
     if through and not _WAY.fullmatch(through):
         raise BadArgument(

@@ -28,7 +28,7 @@ from quorate.pve.tasks import Report
     example="host=nas labels=role=nas labels=prod",
 )
 async def host_update(
-    home: Homelab,
+    homelab: Homelab,
     host: HostNames,
     address: str | None = None,
     port: Port | None = None,
@@ -42,7 +42,7 @@ async def host_update(
     active: Annotated[bool, Meta(description="False keeps it, but does not use it")] | None = None,
 ) -> Plan:
     """Change the records of registered hosts. What is not given stays; an empty string clears a field."""
-    chosen = await select_records(home, host, inactive=True)
+    chosen = await select_records(homelab, host, inactive=True)
     if address and len(chosen.hosts) > 1:
         raise BadArgument("Several hosts cannot have the same address", next_step="Give one host, or leave address out")
     given = {
@@ -54,27 +54,27 @@ async def host_update(
     if not changes:
         raise BadArgument("No changes were specified", next_step="Give at least one of the fields")
     if not chosen.several:
-        return await _update(home, chosen.hosts[0], changes)
-    plans = await within_time(chosen.hosts, lambda old: _update(home, old, changes))
+        return await _update(homelab, chosen.hosts[0], changes)
+    plans = await within_time(chosen.hosts, lambda old: _update(homelab, old, changes))
     named = zip(map(str, chosen.hosts), plans, strict=True)
     return join_plans(f"Update {', '.join(changes)} of", named, chosen.failures, ("changed",))
 
 
-async def _update(home: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
+async def _update(homelab: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
     new = checked(msgspec.structs.replace(old, **changes))
     if new == old:
         return Plan(f"Update {old}", unchanged=(f"{old} already has these settings",))
-    await check_references(home, new)
+    await check_references(homelab, new)
 
     async def perform(_: StepContext) -> ActionResult:
-        await home.hosts.change(old.name, old, **changes)
+        await homelab.hosts.change(old.name, old, **changes)
         differing = [name for name in changes if getattr(old, name) != getattr(new, name)]
         return ActionResult(
             {"changed": {SHOWN_AS.get(name, name): [getattr(old, name), getattr(new, name)] for name in differing}},
             next_step=None if old.digest == new.digest else Advice("Try the login", HOST_VERIFY(host=old.name)),
         )
 
-    return await keeping(home, f"Update {old}: {', '.join(changes)}", new, perform)
+    return await keeping(homelab, f"Update {old}: {', '.join(changes)}", new, perform)
 
 
 @operation(
@@ -82,13 +82,13 @@ async def _update(home: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
     search_words="test login can still log in ssh works reachable check credentials verify connection",
     example="host=nas",
 )
-async def host_verify(home: Homelab, host: HostNames, report: Report) -> dict[str, Any] | Table:
+async def host_verify(homelab: Homelab, host: HostNames, report: Report) -> dict[str, Any] | Table:
     """Log in to registered hosts and note whether it works: connection, host key, login, sudo."""
-    chosen = await select_records(home, host)
+    chosen = await select_records(homelab, host)
     if not chosen.several:
         [only] = chosen.hosts
-        return {"host": only.name, **await verification(home, only)}
-    found = await within_time(chosen.hosts, lambda one: verification(home, one), host_seconds=SECONDS, report=report)
+        return {"host": only.name, **await verification(homelab, only)}
+    found = await within_time(chosen.hosts, lambda one: verification(homelab, one), host_seconds=SECONDS, report=report)
     named = zip(map(str, chosen.hosts), found, strict=True)
     answers = sorted(named, key=lambda pair: _works(pair[1]))
     table = join_answers(answers, chosen.failures)

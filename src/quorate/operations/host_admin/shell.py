@@ -31,40 +31,40 @@ LOGIN_SHELL = ("/bin/sh", "-l")
     example="host=pve1",
 )
 async def host_shell_open(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     command: Annotated[list[str], Meta(description="Run this instead of a shell, such as ['htop']")] | None = None,
 ) -> Plan:
     """Create a link to a terminal on each host. Give it to the person, who opens it in a browser. It works once, within
     five minutes. You cannot use it."""
-    home.shells.require_page()
-    if home.shells.needs_passphrase():
-        await Passphrase(home.store).ensure_set()
+    homelab.shells.require_page()
+    if homelab.shells.needs_passphrase():
+        await Passphrase(homelab.store).ensure_set()
     given = tuple(command or ())
-    if objection := home.command_rules.objection(given or LOGIN_SHELL):
+    if objection := homelab.command_rules.objection(given or LOGIN_SHELL):
         raise objection
 
     async def prepare(found: Machine) -> Plan:
-        return _invitation(home, found, given)
+        return _invitation(homelab, found, given)
 
     return await plan_each(
-        home, host, "Invite the person to terminals on", prepare, ("link", "terminal", "valid_seconds")
+        homelab, host, "Invite the person to terminals on", prepare, ("link", "terminal", "valid_seconds")
     )
 
 
-def _invitation(home: Homelab, found: Machine, given: tuple[str, ...]) -> Plan:
+def _invitation(homelab: Homelab, found: Machine, given: tuple[str, ...]) -> Plan:
     if not isinstance(found.transport, SshTransport):
         raise NotConfigured(
             f"{found} is reached by {found.transport.description}, which has no terminal",
             next_step=Advice("Register it by the address of its SSH server", HOST_REGISTER),
         )
-    opens = not home.command_rules.allows(given or LOGIN_SHELL)
+    opens = not homelab.command_rules.allows(given or LOGIN_SHELL)
     place = found.transport.target
     argv = given or (LOGIN_SHELL if place.enter else ())
-    cluster = (found.where or home).name
+    cluster = (found.where or homelab).name
 
     async def perform(_: StepContext) -> ActionResult:
-        link, terminal = home.shells.invite(str(found), cluster, place, argv)
+        link, terminal = homelab.shells.invite(str(found), cluster, place, argv)
         facts = {"link": link, "terminal": terminal, "valid_seconds": INVITED_SECONDS}
         return ActionResult(facts, next_step="Give the link to the person; it works once")
 

@@ -31,7 +31,7 @@ from quorate.pve.cluster import Cluster, Guest
     example="host=pve1 command='uptime'",
 )
 async def host_exec(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     command: Annotated[str | list[str], Meta(description="A string is run by sh -c")],
     sudo: Sudo = False,
@@ -52,14 +52,14 @@ async def host_exec(
         label = machine_label(one)
         root, secret = ("root", one.sudo_password) if sudo else (None, None)
         request = CommandRequest(command, stdin, env, cwd, root, secret, timeout, max_output)
-        wanted = await command_job(JobRegistry(home, home.job_book, owner), command_target(one), request)
+        wanted = await command_job(JobRegistry(homelab, homelab.job_book, owner), command_target(one), request)
         return machine_action(
             one, f"Run it on {label}", wanted.described, wanted.perform, opens=not wanted.named, input=wanted.input
         )
 
     login = given_login(user, key, password)
     return await plan_each(
-        home, host, "Run a command on", prepare, ("exit_code", "job", "stdout", "stderr"), login=login
+        homelab, host, "Run a command on", prepare, ("exit_code", "job", "stdout", "stderr"), login=login
     )
 
 
@@ -70,7 +70,7 @@ async def host_exec(
     search_words="long running command host background done yet finished output exit code stop kill",
 )
 async def host_job(
-    home: Homelab,
+    homelab: Homelab,
     action: JobAction = "list",
     job: Annotated[str, Meta(description="As host_exec named it")] | None = None,
     seconds: Seconds = 0,
@@ -78,23 +78,23 @@ async def host_job(
     owner: Owner,
 ) -> dict[str, Any] | Table | Plan:
     """Your commands of host_exec in the background: list them, poll one for its output, stop one."""
-    jobs = JobRegistry(home, home.job_book, owner)
+    jobs = JobRegistry(homelab, homelab.job_book, owner)
 
     async def find(handle: str) -> FoundJob:
         known = await jobs.find(handle)
         if known is None:
             raise no_job(handle)
-        where, guest = await _place(home, known)
-        return FoundJob(handle, "host", await _job(home, known), known, guest, where)
+        where, guest = await _place(homelab, known)
+        return FoundJob(handle, "host", await _job(homelab, known), known, guest, where)
 
-    return await JobTool(jobs, "host", find, partial(_is_seen, home)).answer(action, job, seconds)
+    return await JobTool(jobs, "host", find, partial(_is_seen, homelab)).answer(action, job, seconds)
 
 
-async def _job(home: Homelab, known: BackgroundJob) -> Job:
+async def _job(homelab: Homelab, known: BackgroundJob) -> Job:
     """Wherever it was started: its machine is found again by its name."""
     if known.job is not None:
         return known.job
-    one = await machine(home, known.record.ref)
+    one = await machine(homelab, known.record.ref)
     if known.record.transport_name == "agent":
         _, _, pid = parse_agent_handle(known.record.handle)
         assert isinstance(one.transport, AgentTransport)
@@ -102,16 +102,16 @@ async def _job(home: Homelab, known: BackgroundJob) -> Job:
     return job_on(one.transport, known, one.sudo_password)
 
 
-async def _place(home: Homelab, known: BackgroundJob) -> tuple[Cluster | None, Guest | None]:
+async def _place(homelab: Homelab, known: BackgroundJob) -> tuple[Cluster | None, Guest | None]:
     """The cluster and guest that it runs in, as far as it does; a Problem where the caller may not see them.
 
     A guest that is gone hides nothing.
     """
     kind, name = known.record.target_kind, known.record.target_id
     if known.record.cluster is None:
-        await require_seen(home, name)
+        await require_seen(homelab, name)
         return None, None
-    where = next((one for one in home.clusters if one.name == known.record.cluster), None)
+    where = next((one for one in homelab.clusters if one.name == known.record.cluster), None)
     if where is None:
         raise NotFound(f"There is no cluster {known.record.cluster!r}")
     try:
@@ -120,9 +120,9 @@ async def _place(home: Homelab, known: BackgroundJob) -> tuple[Cluster | None, G
         return where, None
 
 
-async def _is_seen(home: Homelab, known: BackgroundJob) -> bool:
+async def _is_seen(homelab: Homelab, known: BackgroundJob) -> bool:
     try:
-        await _place(home, known)
+        await _place(homelab, known)
     except Problem:
         return False
     return True

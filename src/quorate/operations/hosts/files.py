@@ -39,7 +39,7 @@ SEVERAL_ENTRIES = 100
     example="host=nas path=/etc/hostname",
 )
 async def host_file(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     path: Annotated[str, Meta(description="Absolute path of a file or folder")],
     offset: Annotated[int, Meta(ge=0, description="First byte or entry")] = 0,
@@ -47,7 +47,7 @@ async def host_file(
     sudo: Sudo = False,
 ) -> dict[str, Any] | Table:
     """Read a file or list a folder on hosts."""
-    chosen = await select(home, host)
+    chosen = await select(homelab, host)
     if not chosen.several:
         return await _one(_as(chosen.machines[0], sudo), path, offset, limit)
     contents: dict[str, str] = {}
@@ -68,7 +68,7 @@ async def host_file(
             remarks[machine_label(one)] = remark
         return [entry_row(entry)]
 
-    table = await answer_each(home, host, ask, COLUMNS)
+    table = await answer_each(homelab, host, ask, COLUMNS)
     for name, found in (("content", contents), ("notes", remarks)):
         if found:
             table.facts[name] = dict(sorted(found.items()))
@@ -95,7 +95,7 @@ async def _one(one: Machine, path: str, offset: int, limit: int) -> dict[str, An
     example="host=nas path=/tmp/note.txt content='back on Monday'",
 )
 async def host_file_write(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     path: Annotated[str, Meta(description="Absolute path")],
     content: str,
@@ -111,11 +111,11 @@ async def host_file_write(
 
     async def prepare(one: Machine) -> Action:
         return write_action(
-            home.command_rules, _as(one, sudo), path, data, append=append, parents=parents, mode=mode, owner=owner,
+            homelab.command_rules, _as(one, sudo), path, data, append=append, parents=parents, mode=mode, owner=owner,
         )  # fmt: skip
 
     verb = "Append to" if append else "Write"
-    return await plan_each(home, host, f"{verb} {path} on", prepare, ("file",))
+    return await plan_each(homelab, host, f"{verb} {path} on", prepare, ("file",))
 
 
 def _as(one: Machine, sudo: bool) -> Machine:

@@ -44,7 +44,7 @@ NO_LOGIN = "no login for guests: set user and key under [ssh.guests]"
     example="source=cluster dry_run=true",
 )
 async def host_import(
-    home: Homelab,
+    homelab: Homelab,
     source: Literal["ssh_config", "ansible", "scan", "cluster"],
     text: Annotated[str, Meta(description="Its content; default: ~/.ssh/config or /etc/ansible/hosts")] | None = None,
     targets: Annotated[Targets, Meta(description="Such as 192.168.1.0/24")] | None = None,
@@ -52,12 +52,12 @@ async def host_import(
     labels: Labels | None = None,
 ) -> Plan:
     """Register hosts from another place and try their logins. dry_run=true lists them with what is missing."""
-    found, remarks = await _candidates(home, source, text, targets)
+    found, remarks = await _candidates(homelab, source, text, targets)
     wanted = [one for one in found if only is None or one.name in only]
     if not wanted:
         why = "; ".join(remarks) or None
         raise NotFound("Nothing to import was found", why=why, next_step="Give text or targets, or another source")
-    known = {one.name: one for one in await home.hosts.everyone()}
+    known = {one.name: one for one in await homelab.hosts.everyone()}
     places = {(one.address, one.port): one.name for one in known.values()}
     actions, unchanged = [], []
     failures: list[Failure] = []
@@ -69,13 +69,13 @@ async def host_import(
             continue
         try:
             new = _host(one, tuple(labels or ()))
-            lacking = await _missing(home, one, new, {other.name for other in wanted} | set(known))
+            lacking = await _missing(homelab, one, new, {other.name for other in wanted} | set(known))
         except Problem as problem:
             failures.append(Failure(one.name, str(problem)))
             continue
         missing[one.name] = lacking
-        keyless = keyless or await _is_keyless(home, one)
-        actions.append(await _register(home, new, lacking))
+        keyless = keyless or await _is_keyless(homelab, one)
+        actions.append(await _register(homelab, new, lacking))
     if not actions and not unchanged:
         raise Conflict(
             f"None of the {len(wanted)} hosts can be registered", why="; ".join(map(str, failures[:MOST_REASONS]))
@@ -102,14 +102,14 @@ def _group_missing(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return {names: "; ".join(reasons) for names, reasons in by_names.items()}
 
 
-async def _register(home: Homelab, new: Host, lacking: list[str]) -> Action:
+async def _register(homelab: Homelab, new: Host, lacking: list[str]) -> Action:
     async def perform(_: StepContext) -> ActionResult:
-        await home.hosts.add(new)
-        verified = await verification(home, new)
+        await homelab.hosts.add(new)
+        verified = await verification(homelab, new)
         login = "works" if verified["verified"] else f"{verified['failed_at']}: {verified['why']}"
         return ActionResult({"at": new.at, "login": login, "missing": "; ".join(lacking)})
 
-    plan = await keeping(home, f"Register {new} at {new.at}", new, perform)
+    plan = await keeping(homelab, f"Register {new} at {new.at}", new, perform)
     [step] = plan.calls
     assert isinstance(step, Action)
     return step
@@ -120,26 +120,26 @@ def _host(one: Candidate, labels: tuple[str, ...]) -> Host:
     return checked(Host(one.name, one.address, one.port or SSH_PORT, one.user, one.key, jump=one.jump, labels=own))
 
 
-async def _missing(home: Homelab, one: Candidate, host: Host, named: set[str]) -> list[str]:
+async def _missing(homelab: Homelab, one: Candidate, host: Host, named: set[str]) -> list[str]:
     """What has to be done before its login can work."""
     found = [*one.missing]
-    keys = home.ssh.pool.host_keys
+    keys = homelab.ssh.pool.host_keys
     trusted, *_ = await asyncio.to_thread(keys.match, host.address, "", host.port)
     if not trusted:
         at = host.address if host.port == SSH_PORT else host.at
         found.append(f"its host key is not trusted: `quorate trust {at}`")
     if host.key and not await asyncio.to_thread(_exists, host.key):
         found.append(f"there is no key {host.key} on this server")
-    if await _is_keyless(home, one):
+    if await _is_keyless(homelab, one):
         found.append("it has no key or password")
     if host.jump and host.jump not in named:
         found.append(f"its jump host {host.jump} is not registered")
     return found
 
 
-async def _is_keyless(home: Homelab, one: Candidate) -> bool:
+async def _is_keyless(homelab: Homelab, one: Candidate) -> bool:
     """Whether neither its source nor the configuration has a key or password for it."""
-    usual = home.settings.ssh.nodes
+    usual = homelab.settings.ssh.nodes
     if one.key or usual.key or usual.password is not None or not one.login_configured:
         return False
     return not await asyncio.to_thread(has_usual_keys)
@@ -154,7 +154,7 @@ def _jumps_first(wanted: list[Candidate]) -> list[Candidate]:
 
 
 async def _candidates(
-    home: Homelab, source: str, text: str | None, targets: list[str] | None
+    homelab: Homelab, source: str, text: str | None, targets: list[str] | None
 ) -> tuple[list[Candidate], list[str]]:
     if (source == "scan") != (targets is not None):
         raise BadArgument("source=scan requires targets, and nothing else takes them")
@@ -166,9 +166,9 @@ async def _candidates(
             return await asyncio.to_thread(read_inventory, content), []
         case "scan":
             assert targets is not None
-            return await _scan(home, targets), []
+            return await _scan(homelab, targets), []
         case _:
-            return await _guests(home)
+            return await _guests(homelab)
 
 
 async def _read(path: Path) -> str:
@@ -193,8 +193,8 @@ def _exists(key: str) -> bool:
     return Path(key).expanduser().is_file()
 
 
-async def _scan(home: Homelab, targets: list[str]) -> list[Candidate]:
-    done, devices, _ = await scan_and_record(home, targets, [SSH_PORT], seconds=SCAN_SECONDS)
+async def _scan(homelab: Homelab, targets: list[str]) -> list[Candidate]:
+    done, devices, _ = await scan_and_record(homelab, targets, [SSH_PORT], seconds=SCAN_SECONDS)
     return [
         Candidate(str(device.name or address).partition(".")[0] if device.name else str(address), str(address))
         for (address, seen), device in zip(done.seen.items(), devices, strict=True)
@@ -202,11 +202,11 @@ async def _scan(home: Homelab, targets: list[str]) -> list[Candidate]:
     ]
 
 
-async def _guests(home: Homelab) -> tuple[list[Candidate], list[str]]:
+async def _guests(homelab: Homelab) -> tuple[list[Candidate], list[str]]:
     """The running guests of the clusters, at the addresses that they report."""
     found: list[Candidate] = []
     remarks: list[str] = []
-    for cluster in home.clusters:
+    for cluster in homelab.clusters:
         try:
             rows = [row for row in await cluster.inventory.guests() if row.status == "running" and not row.template]
         except Problem as problem:

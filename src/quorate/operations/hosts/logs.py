@@ -28,7 +28,7 @@ LONGEST_LINE = 500
     example="host=nas lines=20",
 )
 async def host_logs(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     unit: Annotated[str, Meta(description="Service")] | None = None,
     path: Annotated[str, Meta(description="Log file, instead of the journal")] | None = None,
@@ -40,7 +40,7 @@ async def host_logs(
     """Lines of the journal or of a log file on hosts, the last ones that match."""
     if unit and path:
         raise BadArgument("unit and path cannot be combined", next_step="Give the unit, or the file with a pattern")
-    now = home.clock.time()
+    now = homelab.clock.time()
     times = {name: parse_moment(text, now=now) if text else None for name, text in (("since", since), ("until", until))}
 
     async def ask(one: Machine, count: int) -> Excerpt:
@@ -52,7 +52,7 @@ async def host_logs(
             found = dataclasses.replace(found, source=f"{found.source}, only what this login may read")
         return dataclasses.replace(found, lines=[line[:LONGEST_LINE] for line in found.lines])
 
-    chosen = await select(home, host)
+    chosen = await select(homelab, host)
     if chosen.several:
         count = min(lines, SEVERAL_LINES)
 
@@ -64,7 +64,7 @@ async def host_logs(
                 unread.append(machine_label(one))
             return [[line] for line in found.lines]
 
-        table = await answer_each(home, host, rows, ("line",))
+        table = await answer_each(homelab, host, rows, ("line",))
         if unread:
             table.facts["note"] = f"Only the end of the log was searched on {', '.join(sorted(unread))}"
         return table

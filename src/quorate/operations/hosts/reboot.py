@@ -22,13 +22,13 @@ from quorate.problems import Conflict
     search_words="reboot restart host server raspberry pi nas over ssh after kernel update wait until it is back",
     example="host=nas dry_run=true",
 )
-async def host_reboot(home: Homelab, host: HostRefs) -> Plan:
+async def host_reboot(homelab: Homelab, host: HostRefs) -> Plan:
     """Restart hosts and wait until they answer again, up to `wait`."""
 
     async def prepare(one: Machine) -> Action:
         rooted = one.rooted()
         before = await read_boot_id(one.transport)
-        if objection := home.command_rules.objection(("reboot",)):
+        if objection := homelab.command_rules.objection(("reboot",)):
             raise objection
 
         async def perform(context: StepContext) -> ActionResult:
@@ -40,7 +40,7 @@ async def host_reboot(home: Homelab, host: HostRefs) -> Plan:
             await restart(rooted.transport)
             if one.target is not None and one.ssh is not None:
                 one.ssh.pool.disconnect(one.target)  # a dead connection would only be noticed by its silence
-            spent = await wait_until_back(one.transport, before, home.clock, context.wait)
+            spent = await wait_until_back(one.transport, before, homelab.clock, context.wait)
             if spent is not None:
                 return ActionResult({"back_after": duration(spent)})
             later = Advice("It has not answered yet; see whether it is back", HOST_STATUS(host=one.name))
@@ -49,4 +49,4 @@ async def host_reboot(home: Homelab, host: HostRefs) -> Plan:
         label = machine_label(one)
         return machine_action(one, f"Restart {label}", f"{one.transport.description}: reboot", perform)
 
-    return await plan_each(home, host, "Restart", prepare, ("back_after",))
+    return await plan_each(homelab, host, "Restart", prepare, ("back_after",))

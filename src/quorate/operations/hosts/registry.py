@@ -34,7 +34,7 @@ Labels = Annotated[list[str], Meta(description="Such as role=nas")]
     search_words="hosts servers machines registered ssh which hosts do I have list servers labels",
 )
 async def host_list(
-    home: Homelab,
+    homelab: Homelab,
     host: HostNames | None = None,
     label: str | None = None,
     clusters: Annotated[bool, Meta(description="Also nodes and guests of the clusters")] = True,
@@ -44,16 +44,16 @@ async def host_list(
 ) -> Table | dict[str, Any]:
     """Hosts that commands can be sent to: registered ones, nodes and guests. With one `host`, its whole record."""
     if host is None:
-        everyone = await home.hosts.all()
+        everyone = await homelab.hosts.all()
         kept = [one for one in everyone if (inactive or one.active) and (not label or label in one.labels)]
     else:
-        chosen = await select_records(home, host, inactive=inactive)
+        chosen = await select_records(homelab, host, inactive=inactive)
         if not chosen.several:
             return _as_dict(chosen.hosts[0])
         kept, clusters = [one for one in chosen.hosts if not label or label in one.labels], False
     rows = [["host", one.name, one.at, one.user or "", ", ".join(one.labels), _login_state(one)] for one in kept]
     silent = {} if host is None else {name: str(problem) for name, problem in chosen.failures.items()}
-    for cluster in home.clusters if clusters and not label else ():
+    for cluster in homelab.clusters if clusters and not label else ():
         try:
             rows += [
                 [row.kind if row.is_guest else "node", row.name or row.node, f"{cluster.name}/{row.vmid or row.node}",
@@ -75,7 +75,7 @@ async def host_list(
     example="host=nas address=192.168.10.9 user=admin labels=role=nas",
 )
 async def host_register(
-    home: Homelab,
+    homelab: Homelab,
     host: Annotated[str, Meta(description="A name of your choice")],
     address: Annotated[str, Meta(description="Name or IP address")],
     port: Port = SSH_PORT,
@@ -92,15 +92,15 @@ async def host_register(
     new = checked(
         Host(host, address, port, user, key, password, sudo_password, jump, tuple(labels or ()), display_name or "")
     )
-    if await home.hosts.find(host):
+    if await homelab.hosts.find(host):
         raise Conflict(f"Host {host!r} already exists", next_step=Advice("Change it", HOST_UPDATE(host=host)))
-    await check_references(home, new)
+    await check_references(homelab, new)
 
     async def perform(_: StepContext) -> ActionResult:
-        await home.hosts.add(new)
-        return ActionResult(await verification(home, new) if verify else {})
+        await homelab.hosts.add(new)
+        return ActionResult(await verification(homelab, new) if verify else {})
 
-    return await keeping(home, f"Register {new} at {new.at}", new, perform)
+    return await keeping(homelab, f"Register {new} at {new.at}", new, perform)
 
 
 @operation(
@@ -109,30 +109,30 @@ async def host_register(
     search_words="forget unregister remove host server from the list",
     example="host=nas",
 )
-async def host_remove(home: Homelab, host: HostNames) -> Plan:
+async def host_remove(homelab: Homelab, host: HostNames) -> Plan:
     """Forget registered hosts. The machines themselves are not touched."""
-    chosen = await select_records(home, host, inactive=True)
+    chosen = await select_records(homelab, host, inactive=True)
     if not chosen.several:
-        return await _removal(home, chosen.hosts[0], {chosen.hosts[0].name})
+        return await _removal(homelab, chosen.hosts[0], {chosen.hosts[0].name})
     going = {one.name for one in chosen.hosts}
-    plans = await within_time(chosen.hosts, lambda old: _removal(home, old, going))
+    plans = await within_time(chosen.hosts, lambda old: _removal(homelab, old, going))
     named = zip(map(str, chosen.hosts), plans, strict=True)
     return join_plans("Forget", named, chosen.failures, ("records_forgotten",))
 
 
-async def _removal(home: Homelab, old: Host, going: set[str]) -> Plan:
+async def _removal(homelab: Homelab, old: Host, going: set[str]) -> Plan:
     host = old.name
-    if any(one.jump == host and one.name not in going for one in await home.hosts.everyone()):
-        users = [one.name for one in await home.hosts.all() if one.jump == host and one.name not in going]
+    if any(one.jump == host and one.name not in going for one in await homelab.hosts.everyone()):
+        users = [one.name for one in await homelab.hosts.all() if one.jump == host and one.name not in going]
         raise Conflict(
             f"{old} is the jump host of {', '.join(users) or 'another one'}", next_step="Update or remove those first"
         )
 
-    ledger = Ledger(home.store)
+    ledger = Ledger(homelab.store)
     services = [one.service for one in await ledger.on(host)]
 
     async def perform(_: StepContext) -> ActionResult:
-        if not await home.hosts.remove(host):
+        if not await homelab.hosts.remove(host):
             raise NotFound(f"{old} was removed in the meantime")
         for service in services:
             await ledger.forget(host, service)
@@ -150,22 +150,22 @@ async def _removal(home: Homelab, old: Host, going: set[str]) -> Plan:
 # -- shared ------------------------------------------------------------------------------------------------------------
 
 
-async def keeping(home: Homelab, summary: str, new: Host, perform: Any) -> Plan:
+async def keeping(homelab: Homelab, summary: str, new: Host, perform: Any) -> Plan:
     line = f"save host {msgspec.json.encode(_as_dict(new), enc_hook=str).decode()}"
-    same = await home.address_index.same(new, await home.hosts.all())
+    same = await homelab.address_index.same(new, await homelab.hosts.all())
     warnings = tuple(f"{one} is at the same address, {one.at}" for one in same)
     step = Action(summary, line, perform, Target("host", new.name), becomes=new)
-    if unbound := new_pairs(new, await home.hosts.everyone()):
+    if unbound := new_pairs(new, await homelab.hosts.everyone()):
         step = replace(step, risk=Risk.DESTROY, risk_because=question_about(unbound, new.at))
     return Plan(summary, (step,), warnings=warnings)
 
 
-async def check_references(home: Homelab, host: Host) -> None:
+async def check_references(homelab: Homelab, host: Host) -> None:
     """Refuse a reference that leads nowhere, and a secret given instead of a reference."""
     for reference in (host.password, host.sudo_password):
         if reference:
-            await home.secret_store.fetch(reference)
-    await jumps(home.hosts, host)
+            await homelab.secret_store.fetch(reference)
+    await jumps(homelab.hosts, host)
 
 
 def _login_state(host: Host) -> str:

@@ -33,15 +33,15 @@ MOST = 500
     example="host=docker01 service=docker",
 )
 async def host_service(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     service: Annotated[str, Meta(description="Default: list them")] | None = None,
     state: Annotated[ServiceState, Meta(description="Default: all; failed for several hosts")] | None = None,
 ) -> dict[str, Any] | Table:
     """The state of a service on hosts, or a list of their services."""
-    chosen = await select(home, host)
+    chosen = await select(homelab, host)
     if chosen.several:
-        return await _of_several(home, host, service, state or "failed")
+        return await _of_several(homelab, host, service, state or "failed")
     into = chosen.machines[0].transport
     place = {"host": machine_label(chosen.machines[0]), "way": into.description}
     if service is not None:
@@ -51,14 +51,14 @@ async def host_service(
     return table
 
 
-async def _of_several(home: Homelab, host: str | list[str], service: str | None, state: ServiceState) -> Table:
+async def _of_several(homelab: Homelab, host: str | list[str], service: str | None, state: ServiceState) -> Table:
     async def ask(one: Machine) -> list[list[Any]]:
         if service is None:
             return await list_services(one.transport, state)
         status = await describe_service(one.transport, service, 0)
         return [[status[name] for name in COLUMNS]]
 
-    return await answer_each(home, host, ask, COLUMNS)
+    return await answer_each(homelab, host, ask, COLUMNS)
 
 
 @operation(
@@ -67,11 +67,11 @@ async def _of_several(home: Homelab, host: str | list[str], service: str | None,
     search_words="restart start stop enable disable reload service daemon unit on host server systemctl nginx docker",
     example="host=docker01 service=docker action=restart",
 )
-async def host_service_control(home: Homelab, host: HostRefs, service: str, action: ServiceAction) -> Plan:
+async def host_service_control(homelab: Homelab, host: HostRefs, service: str, action: ServiceAction) -> Plan:
     """Control a service on hosts and check the result; enable: start it at boot."""
 
     async def prepare(one: Machine) -> Action:
         shown = HOST_SERVICE(host=one.name)
-        return control_action(home.command_rules, home.clock, one.rooted(), service, action, shown)
+        return control_action(homelab.command_rules, homelab.clock, one.rooted(), service, action, shown)
 
-    return await plan_each(home, host, f"{action.capitalize()} {service} on", prepare, ("before", "now", "enabled"))
+    return await plan_each(homelab, host, f"{action.capitalize()} {service} on", prepare, ("before", "now", "enabled"))

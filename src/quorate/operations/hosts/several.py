@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 async def answer_each(
-    home: Homelab,
+    homelab: Homelab,
     host: str | list[str],
     ask: Callable[[Machine], Awaitable[Rows | Table]],
     columns: Sequence[str],
@@ -45,11 +45,11 @@ async def answer_each(
         answer = await ask(one)
         return answer if isinstance(answer, Table) else Table(tuple(columns), answer, len(answer))
 
-    return await _ask_all(await select(home, host), table, columns, seconds=seconds, report=report)
+    return await _ask_all(await select(homelab, host), table, columns, seconds=seconds, report=report)
 
 
 async def describe_each(
-    home: Homelab,
+    homelab: Homelab,
     host: str | list[str],
     describe: Callable[[Machine], Awaitable[Answer]],
     columns: Sequence[str] = (),
@@ -61,7 +61,7 @@ async def describe_each(
     report: Report | None = None,
 ) -> Answer | Table:
     """The answer of a single host as it is; of several, a table with a row for each, or with their rows."""
-    chosen = await select(home, host, login)
+    chosen = await select(homelab, host, login)
     if not chosen.several:
         return await describe(chosen.machines[0])
     return await _ask_all(
@@ -140,7 +140,7 @@ def _by_host(facts: Sequence[tuple[str, Mapping[str, Any]]], *, whole: bool) -> 
 
 
 async def plan_each(
-    home: Homelab,
+    homelab: Homelab,
     host: str | list[str],
     summary: str,
     prepare: Callable[[Machine], Awaitable[Action | Plan]],
@@ -151,7 +151,7 @@ async def plan_each(
     at_once: int = AT_ONCE,
 ) -> Plan:
     """The steps of each host, hosts in parallel. `summary` ends where the hosts are named: "Restart nginx on"."""
-    chosen = await select(home, host, login)
+    chosen = await select(homelab, host, login)
     if not chosen.several:
         [only] = chosen.machines
         prepared = await prepare(only)

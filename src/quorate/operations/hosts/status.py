@@ -35,12 +35,12 @@ _NOT_DISKS = ("/boot/efi", "/snap/", "/run", "/dev", "/sys", "/proc")
     example="host=nas",
 )
 async def host_status(
-    home: Homelab,
+    homelab: Homelab,
     report: Report,
     host: HostRefs = "all",
 ) -> Table:
     """Uptime, load, memory, disk, temperature, failed units, updates of hosts; what needs attention first."""
-    table = await answer_each(home, host, _look, COLUMNS, report=report)
+    table = await answer_each(homelab, host, _look, COLUMNS, report=report)
     attention = table.columns.index("attention") if "attention" in table.columns else None
     silent = table.columns.index(WHY_NOT) if WHY_NOT in table.columns else None
     table.rows.sort(

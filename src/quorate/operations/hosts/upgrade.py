@@ -41,7 +41,7 @@ NEVER_SHORTER = 5.0
     example="host=nas dry_run=true",
 )
 async def host_upgrade(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     refresh: Annotated[bool, Meta(description="Fetch the package lists first")] = True,
     snapshot: Annotated[bool, Meta(description="Of a guest, first")] = True,
@@ -60,13 +60,13 @@ async def host_upgrade(
         request = CommandRequest(
             ["/bin/sh", "-c", script], user="root", password=one.sudo_password, timeout=LIMIT_SECONDS
         )
-        wanted = await command_job(JobRegistry(home, home.job_book, owner), command_target(one), request)
-        whole = await _with_guest(home, one) if snapshot else one
+        wanted = await command_job(JobRegistry(homelab, homelab.job_book, owner), command_target(one), request)
+        whole = await _with_guest(homelab, one) if snapshot else one
         safeguard = await _safeguard(whole, snapshot, rollback)
         if rollback and safeguard is None:
             without_way_back.append(label)
         wanted = replace(wanted, line=f"{found.manager} upgrade", back=safeguard.arguments if safeguard else {})
-        step = _Upgrade(home, one, found, wanted, safeguard)
+        step = _Upgrade(homelab, one, found, wanted, safeguard)
         says = f"Upgrade {label}: {_summary(found)}"
         action = machine_action(whole, says, step.line, step.perform)
         return replace(action, needs=(*action.needs, *step.safeguard.calls)) if step.safeguard else action
@@ -75,7 +75,7 @@ async def host_upgrade(
         "A guest is rolled back only if it fails while this call waits. A run always rolls back, and checks its health",
         RUN_GUEST_UPDATE,
     )
-    plan = await plan_each(home, host, "Upgrade", prepare, ("upgraded", "left", "reboot", "snapshot", "job"))
+    plan = await plan_each(homelab, host, "Upgrade", prepare, ("upgraded", "left", "reboot", "snapshot", "job"))
     warnings: list[str | Advice] = [within] if len(plan.calls) > len(without_way_back) else []
     if without_way_back:
         named = ", ".join(sorted(without_way_back))
@@ -112,9 +112,9 @@ class Safeguard:
         return {"guest": self.guest.vmid, "snapshot": self.name, "start": True}
 
 
-async def _with_guest(home: Homelab, one: Machine) -> Machine:
+async def _with_guest(homelab: Homelab, one: Machine) -> Machine:
     try:
-        return await as_guest(home, one)
+        return await as_guest(homelab, one)
     except Problem as problem:
         raise Conflict(
             f"Whether {machine_label(one)} is a guest that needs a snapshot is not known",
@@ -142,7 +142,7 @@ async def _safeguard(one: Machine, snapshot: bool, rollback: bool) -> Safeguard 
 
 @dataclass(frozen=True, slots=True)
 class _Upgrade:
-    home: Homelab
+    homelab: Homelab
     machine: Machine
     before: PendingUpdates
     command: CommandJob
@@ -155,7 +155,7 @@ class _Upgrade:
         return f"{first}{self.command.described}{packages}"
 
     async def perform(self, context: StepContext) -> ActionResult:
-        clock = self.home.clock
+        clock = self.homelab.clock
         end = clock.monotonic() + context.wait
         taken = {}
         if (own := self.safeguard) is not None:

@@ -30,17 +30,17 @@ SHOWN = 50
     search_words="apply deploy infrastructure declarative document desired state converge resume roll out",
 )
 async def infra_apply(
-    home: Homelab,
+    homelab: Homelab,
     document: DocumentText | None = None,
     plan: PlanId | None = None,
     prune: Annotated[bool, Meta(description="Remove what it created before and no longer lists; data stays")] = False,
 ) -> Plan:
     """Apply an infrastructure document in dependency order, up to the first step that fails.
     Call again to continue: everything is compared again, and what matches is left alone."""
-    wanted = await the_document(home, document, plan)
-    differences, left = await find_differences(home, wanted, prune=prune)
+    wanted = await the_document(homelab, document, plan)
+    differences, left = await find_differences(homelab, wanted, prune=prune)
     warnings = (f"Left over, because prune is off: {', '.join(left)}",) if left else ()
-    return await _plan(home, f"Apply {wanted.name}", wanted, differences, warnings)
+    return await _plan(homelab, f"Apply {wanted.name}", wanted, differences, warnings)
 
 
 @operation(
@@ -51,7 +51,7 @@ async def infra_apply(
     search_words="scale replicas copies more instances of container workload or guest up down",
 )
 async def infra_scale(
-    home: Homelab,
+    homelab: Homelab,
     name: Annotated[str, Meta(description="Workload or guest of the document")],
     replicas: Annotated[int, Meta(ge=0, le=MOST_COPIES)],
     document: DocumentText | None = None,
@@ -59,28 +59,28 @@ async def infra_scale(
 ) -> Plan:
     """Run this many copies of a workload, with consecutive ports, or of a guest. Without document and plan, the
     applied document that has it. Fewer copies remove the last ones: containers, or guests with their disks."""
-    old = await the_document(home, document, plan) if document or plan else await _having(home, name)
+    old = await the_document(homelab, document, plan) if document or plan else await _having(homelab, name)
     item = old.items.get(name)
     if item is None or not hasattr(item.wanted, "replicas"):
         names = [one.name for one in old.items.values() if hasattr(one.wanted, "replicas")]
         raise NotFound(f"{old.name} has no workload or guest {name!r}", next_step=f"Available: {', '.join(names)}")
     scaled = Item(item.kind, name, msgspec.structs.replace(item.wanted, replicas=replicas))
     wanted = read(Document(old.name, {**old.items, name: scaled}).to_builtins())
-    differences = await compare(home, wanted, name)
+    differences = await compare(homelab, wanted, name)
     if changed := [one for one in differences if one.act == "update"]:
         raise Conflict(
             f"{changed[0].item.kind} {changed[0].name} does not match the document",
             why=", ".join(field for field, _, _ in changed[0].changes),
             next_step=see("See the difference and apply the document, then scale", INFRA_PLAN, INFRA_APPLY),
         )
-    entry = await PlanStore(home.store).entry(wanted.name)
+    entry = await PlanStore(homelab.store).entry(wanted.name)
     made = [one for one in (entry.made.values() if entry else ()) if one.item == name]
-    differences = [*differences, *await find_superfluous(home, wanted.name, made, differences)]
-    return await _plan(home, f"Scale {name} of {wanted.name} to {replicas}", wanted, differences)
+    differences = [*differences, *await find_superfluous(homelab, wanted.name, made, differences)]
+    return await _plan(homelab, f"Scale {name} of {wanted.name} to {replicas}", wanted, differences)
 
 
-async def _having(home: Homelab, name: str) -> Document:
-    entries = await PlanStore(home.store).entries()
+async def _having(homelab: Homelab, name: str) -> Document:
+    entries = await PlanStore(homelab.store).entries()
     found = [document for entry in entries.values() if name in (document := read(entry.document)).items]
     if len(found) == 1:
         return found[0]
@@ -100,7 +100,7 @@ def _status_tool(one: Difference) -> ToolHint:
 
 
 async def _plan(
-    home: Homelab, summary: str, wanted: Document, differences: list[Difference], warnings: tuple[str, ...] = ()
+    homelab: Homelab, summary: str, wanted: Document, differences: list[Difference], warnings: tuple[str, ...] = ()
 ) -> Plan:
     """Nothing starts while something cannot be inspected or is still in progress."""
     if unknown := [one for one in differences if one.act == "unknown"]:
@@ -116,10 +116,10 @@ async def _plan(
             next_step=Advice("Nothing was done. See its state", _status_tool(busy[0])),
         )
     run = secrets.token_hex(6)
-    steps = Steps(home, wanted, run)
+    steps = Steps(homelab, wanted, run)
     todo = [one for one in differences if one.act in TODO]
     as_wanted = tuple(f"{one.item.kind} {one.name} matches" for one in differences if one.act == "none")
-    await PlanStore(home.store).plan(wanted)
+    await PlanStore(homelab.store).plan(wanted)
     return Plan(
         summary,
         tuple([await steps.of(one) for one in todo]),

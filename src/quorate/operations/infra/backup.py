@@ -40,7 +40,7 @@ Scope = Annotated[
     search_words="backup configuration of hosts devices archive compose network cron sshd packages before change",
 )
 async def infra_backup(
-    home: Homelab,
+    homelab: Homelab,
     devices: Devices | None = None,
     scope: Scope | None = None,
     data: Annotated[bool, Meta(description="Also the contents of container volumes, up to 128M each")] = False,
@@ -50,16 +50,16 @@ async def infra_backup(
     network, schedules, sshd, and the list of packages. Encrypted where the secrets' passphrase is configured."""
     if name is not None and not _NAME.fullmatch(name):
         raise BadArgument(f"{name!r} is not a name for a backup", next_step="Use letters, digits, _ and -")
-    refs: list[int | str] = devices or [one.name for one in await home.hosts.all() if one.active]
+    refs: list[int | str] = devices or [one.name for one in await homelab.hosts.all() if one.active]
     if not refs:
         raise BadArgument(
             "There is nothing to back up", next_step=Advice("Register hosts, or give devices", HOST_REGISTER)
         )
     if len(refs) > MOST_DEVICES:
         raise BadArgument(f"{len(refs)} devices are too many at once", next_step=f"At most {MOST_DEVICES}")
-    places = [(await find_device(home, ref))[:2] for ref in dict.fromkeys(refs)]
-    steps, facts = backup_steps(home, places, scope or list(SECTIONS), name, data=data)
-    encrypted = home.settings.passphrase is not None
+    places = [(await find_device(homelab, ref))[:2] for ref in dict.fromkeys(refs)]
+    steps, facts = backup_steps(homelab, places, scope or list(SECTIONS), name, data=data)
+    encrypted = homelab.settings.passphrase is not None
     warnings = [] if encrypted else ["It is not encrypted: no passphrase for secrets is configured"]
     warnings += ["Volumes are copied while their containers run: stop those that write much"] if data else []
     return Plan(f"Back up {len(places)} devices", steps, facts=facts, warnings=tuple(warnings))
@@ -70,14 +70,16 @@ async def infra_backup(
     search_words="which backups of host configuration are there rollback points list archives devices",
 )
 async def infra_backup_list(
-    home: Homelab,
+    homelab: Homelab,
     device: Annotated[str, Meta(description="Only those that hold this one")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=500)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Backups of the configuration of devices, newest first: what infra_rollback can go back to."""
-    kept = await backups.everything(home)
-    seen = {name for name in {one for entry in kept.values() for one in entry["devices"]} if await _is_seen(home, name)}
+    kept = await backups.everything(homelab)
+    seen = {
+        name for name in {one for entry in kept.values() for one in entry["devices"]} if await _is_seen(homelab, name)
+    }
     rows = []
     for name, entry in kept.items():
         devices = [one for one in entry["devices"] if one in seen]
@@ -88,19 +90,19 @@ async def infra_backup_list(
     return page(columns, rows, limit=limit, offset=offset)
 
 
-async def _is_seen(home: Homelab, name: str) -> bool:
+async def _is_seen(homelab: Homelab, name: str) -> bool:
     try:
-        await require_seen(home, name)
+        await require_seen(homelab, name)
     except Problem:
         return False
     return True
 
 
 def backup_steps(
-    home: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, *, data: bool = False
+    homelab: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, *, data: bool = False
 ) -> tuple[tuple[Action, ...], dict[str, Any]]:
     """A step for each device, judged by its own rules, and one that writes the archive."""
-    reading = _Reading(home, places, scope, name, data)
+    reading = _Reading(homelab, places, scope, name, data)
 
     def taking_from(ref: str, place: Machine) -> Action:
         async def perform(_: StepContext) -> ActionResult:
@@ -119,7 +121,7 @@ def backup_steps(
         done = await (await reading.begun()).finish()
         return ActionResult(done, next_step=Advice("Go back to it", INFRA_ROLLBACK(backup=done["backup"])))
 
-    archive = home.settings.work / backups.FOLDER
+    archive = homelab.settings.work / backups.FOLDER
     last = Action("Write the archive", f"write {archive}/{name or 'backup'}-….tar", write)
     return (*(taking_from(ref, place) for ref, place in places), last), {"sections": list(scope)}
 
@@ -128,10 +130,10 @@ class _Reading:
     """Of all devices in parallel, begun with the first step; each step then waits for its own."""
 
     def __init__(
-        self, home: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, data: bool
+        self, homelab: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, data: bool
     ) -> None:
         self._places = places
-        self._begin = partial(backups.begin, home, scope, name, data=data)
+        self._begin = partial(backups.begin, homelab, scope, name, data=data)
         self._backup: backups.Backup | None = None
         self._tasks: dict[str, asyncio.Task[DeviceBackup]] = {}
 
@@ -170,7 +172,7 @@ class _Reading:
     search_words="roll back restore undo infrastructure changes configuration backup revert bring back old broken",
 )
 async def infra_rollback(
-    home: Homelab,
+    homelab: Homelab,
     backup: Annotated[str, Meta(description="Id or name; of several with that name, the newest")],
     devices: Annotated[list[str], Meta(description="By name; default: all of the backup")] | None = None,
     scope: Scope | None = None,
@@ -178,25 +180,25 @@ async def infra_rollback(
 ) -> Plan:
     """Restore devices to the state of a backup: files and containers are restored, what was added later is removed.
     Then everything is read again and compared, hash by hash. Packages stay as they are."""
-    reader = await backups.opened(home, backup)
+    reader = await backups.opened(homelab, backup)
     sections = _sections(reader, scope)
     chosen = _devices(reader, devices)
     steps: list[Action] = []
     warnings: list[str] = []
     places: list[tuple[DeviceBackup, Machine]] = []
     for then in chosen:
-        place = await machine(home, then.device)
+        place = await machine(homelab, then.device)
         await backups.ensure_same(then, place)
-        now = await device_backup.look(home, place, sections)
+        now = await device_backup.look(homelab, place, sections)
         places.append((then, place))
-        steps += [_step(home, reader, place, verb, piece) for verb, piece in _in_order(then, now, sections)]
+        steps += [_step(homelab, reader, place, verb, piece) for verb, piece in _in_order(then, now, sections)]
         if data:
-            steps += [_step(home, reader, place, "restore", one) for one in then.pieces if one.kind == "data"]
+            steps += [_step(homelab, reader, place, "restore", one) for one in then.pieces if one.kind == "data"]
         warnings += _remarks(reader, then, now, sections)
     unchanged = () if steps else (f"Everything already matches {backup}",)
 
     async def proof() -> dict[str, Any]:
-        return await _verify_rollback(home, places, sections)
+        return await _verify_rollback(homelab, places, sections)
 
     return Plan(
         f"Roll back to {backup}",
@@ -229,10 +231,10 @@ def _in_order(then: DeviceBackup, now: device_backup.Look, sections: list[str]) 
     return sorted(todo, key=lambda one: (one[0] != "drop", one[1].kind != "file"))
 
 
-def _step(home: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece) -> Action:
+def _step(homelab: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece) -> Action:
     async def perform(context: StepContext) -> ActionResult:
         try:
-            more = await _do(home, reader, place, verb, piece, context.report)
+            more = await _do(homelab, reader, place, verb, piece, context.report)
         except Problem as problem:
             again = "The steps before it are done; call again to continue from here"
             problem.advice = append_advice(problem.advice, again, INFRA_ROLLBACK)
@@ -244,11 +246,11 @@ def _step(home: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece
 
 
 async def _do(
-    home: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece, report: Report | None
+    homelab: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece, report: Report | None
 ) -> list[str]:
     """Of data, the files that came later: they are left."""
     if piece.kind == "data":
-        return await device_backup.put_data(home, place, piece, reader.content(piece.member))
+        return await device_backup.put_data(homelab, place, piece, reader.content(piece.member))
     if piece.kind == "file":
         if verb == "drop":
             await device_backup.drop_file(place, piece.name)
@@ -257,10 +259,10 @@ async def _do(
         else:
             await device_backup.put_file(place, piece, reader.content(piece.member))
     elif verb == "drop":
-        await device_backup.drop_workload(home, place, piece)
+        await device_backup.drop_workload(homelab, place, piece)
     else:
         content = reader.content(piece.member)
-        await device_backup.put_workload(home, place, piece, content, replaces=verb == "replace", report=report)
+        await device_backup.put_workload(homelab, place, piece, content, replaces=verb == "replace", report=report)
     return []
 
 
@@ -282,12 +284,12 @@ def _remarks(reader: Reader, then: DeviceBackup, now: device_backup.Look, sectio
 
 
 async def _verify_rollback(
-    home: Homelab, places: list[tuple[DeviceBackup, Machine]], sections: list[str]
+    homelab: Homelab, places: list[tuple[DeviceBackup, Machine]], sections: list[str]
 ) -> dict[str, Any]:
     """Read everything again. Any difference makes the rollback a failure, whatever the steps reported."""
     wrong, compared = [], 0
     for then, place in places:
-        now = await device_backup.look(home, place, sections)
+        now = await device_backup.look(homelab, place, sections)
         wrong += [
             f"{then.device}: {device_backup.described(*one)}" for one in device_backup.differing(then, now, sections)
         ]

@@ -29,7 +29,7 @@ from quorate.problems import BadArgument, Conflict, NotConfigured, Problem
     search_words="retire decommission remove take out of service host device migrate move containers away",
 )
 async def device_decommission(
-    home: Homelab,
+    homelab: Homelab,
     device: DeviceRef,
     move_to: Annotated[HostRef, Meta(description="Where its containers go")] | None = None,
     data: Annotated[bool, Meta(description="Also move the contents of their volumes")] = False,
@@ -37,12 +37,12 @@ async def device_decommission(
 ) -> Plan:
     """Decommission a device: find what depends on it, move its containers, then forget the host and mark it
     retired on the map. Refused while anything depends on it that is not moved. The machine itself is not erased."""
-    ref, place, known = await find_device(home, device)
+    ref, place, known = await find_device(homelab, device)
     _require_plain(place)
     ref = bare(ref)
-    needed = await dependants(home, ref, place)
-    other = await machine(home, move_to) if move_to else None
-    moves = await _moves(home, place, needed, other, data=data, force=force) if other else []
+    needed = await dependants(homelab, ref, place)
+    other = await machine(homelab, move_to) if move_to else None
+    moves = await _moves(homelab, place, needed, other, data=data, force=force) if other else []
     left = needed.sentences if not move_to else [*needed.others, *([needed.unknown] if needed.unknown else [])]
     if left and not force:
         raise Conflict(
@@ -56,7 +56,7 @@ async def device_decommission(
             facts={"dependants": left, "still_runs": needed.running},
         )
     steps = [step for move in moves if other for step in _moving(place, other, move, data=data)]
-    forget = _forgetting(home, ref, place, known, forced=force)
+    forget = _forgetting(homelab, ref, place, known, forced=force)
     return Plan(
         f"Decommission {place}",
         (*steps, forget),
@@ -84,14 +84,14 @@ def _require_plain(place: Machine) -> None:
 
 
 async def _moves(
-    home: Homelab, place: Machine, needed: Dependants, other: Machine, *, data: bool, force: bool
+    homelab: Homelab, place: Machine, needed: Dependants, other: Machine, *, data: bool, force: bool
 ) -> list[Move]:
     """Every container on the target, checked before the first is touched."""
     if str(other) == str(place):
         raise BadArgument(f"{other} is the device itself", next_step="Name another host")
     if not needed.workloads:
         return []
-    there = await engines(other, home.clock)
+    there = await engines(other, homelab.clock)
     found = []
     for engine, one in needed.workloads:
         target = next((each for each in there if each.name == engine.name), there[0])
@@ -129,19 +129,19 @@ def _moving(place: Machine, other: Machine, move: Move, *, data: bool) -> tuple[
     )
 
 
-def _forgetting(home: Homelab, ref: str, place: Machine, known: Device | None, *, forced: bool) -> Action:
+def _forgetting(homelab: Homelab, ref: str, place: Machine, known: Device | None, *, forced: bool) -> Action:
     async def perform(context: StepContext) -> ActionResult:
         done: dict[str, str] = {}
-        if await home.hosts.find(ref):
+        if await homelab.hosts.find(ref):
             if forced:
-                await home.hosts.remove(ref)
+                await homelab.hosts.remove(ref)
             else:
-                for step in (await host_remove(home, ref)).calls:
+                for step in (await host_remove(homelab, ref)).calls:
                     assert isinstance(step, Action), "a host has no API"
                     await step.perform(context)
             done["host"] = f"{ref} is forgotten"
         if known is not None:
-            await Devices(home.store).mark_absent([known.id], home.clock.time(), "retired")
+            await Devices(homelab.store).mark_absent([known.id], homelab.clock.time(), "retired")
             done["device"] = f"{known} is marked as retired"
         return ActionResult(done)
 

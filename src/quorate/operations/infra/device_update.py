@@ -35,7 +35,7 @@ from quorate.problems import Conflict, NotConfigured
     search_words="change update device configuration service restart container image hostname ssh security",
 )
 async def device_update(
-    home: Homelab,
+    homelab: Homelab,
     device: DeviceRef,
     changes: Annotated[
         dict[str, Any],
@@ -48,16 +48,16 @@ async def device_update(
     backup: Annotated[bool, Meta(description="Back up its configuration first, for infra_rollback")] = True,
 ) -> Plan:
     """Change a device: services, containers, host name, SSH logins, and cores or memory of a guest."""
-    ref, place, _ = await find_device(home, device)
+    ref, place, _ = await find_device(homelab, device)
     wanted = asked.checked(changes)
     if place.transport.system != "posix" and wanted != asked.Changes(resources=wanted.resources):
         raise NotConfigured(f"That is not supported for this device: {place} is not a POSIX system")
-    steps: list[Call | Action] = [*await _workloads(home, ref, place, wanted)]
+    steps: list[Call | Action] = [*await _workloads(homelab, ref, place, wanted)]
     for name, action in wanted.services.items():
         if isinstance(action, asked.ServiceChange):
-            steps += await _unit(home, place, name, action)
+            steps += await _unit(homelab, place, name, action)
         else:
-            steps.append(_service(home, place, name, action))
+            steps.append(_service(homelab, place, name, action))
     steps += _of_system(place, wanted)
     if wanted.resources != asked.ResourceChange():
         steps.append(await _resources(place, wanted.resources))
@@ -66,7 +66,7 @@ async def device_update(
     facts: dict[str, Any] = {}
     if backup:
         sections = [one for one in SECTIONS if one != "packages"]
-        first, facts = backup_steps(home, [(ref, place)], sections, "before-update")
+        first, facts = backup_steps(homelab, [(ref, place)], sections, "before-update")
         steps = [*first, *steps]
     replaces = any(isinstance(one, asked.WorkloadChange) for one in wanted.workloads.values()) or any(
         isinstance(one, asked.ServiceChange) and one.unit is not None for one in wanted.services.values()
@@ -75,18 +75,18 @@ async def device_update(
     return Plan(f"Update {place}", tuple(steps), facts=facts, risk=Risk.DESTROY if grave else None)
 
 
-async def _workloads(home: Homelab, ref: str, place: Machine, wanted: asked.Changes) -> list[Call | Action]:
+async def _workloads(homelab: Homelab, ref: str, place: Machine, wanted: asked.Changes) -> list[Call | Action]:
     steps: list[Call | Action] = []
     for name, change in wanted.workloads.items():
         if isinstance(change, asked.WorkloadChange):
-            steps.append(await _replacement_step(home, place, name, change))
+            steps.append(await _replacement_step(homelab, place, name, change))
         else:
-            steps += (await workload_power(home, ref, name, change)).calls
+            steps += (await workload_power(homelab, ref, name, change)).calls
     return steps
 
 
-async def _replacement_step(home: Homelab, place: Machine, name: str, change: asked.WorkloadChange) -> Action:
-    engine, old = await with_workload(place, home.clock, name, None)
+async def _replacement_step(homelab: Homelab, place: Machine, name: str, change: asked.WorkloadChange) -> Action:
+    engine, old = await with_workload(place, homelab.clock, name, None)
     if change.image is not None:
         request.image(change.image)
     memory = parse_size(change.memory, unit="M") if change.memory else None
@@ -106,12 +106,12 @@ async def _replacement_step(home: Homelab, place: Machine, name: str, change: as
     )
 
 
-def _service(home: Homelab, place: Machine, given: str, action: asked.ServiceAction) -> Action:
+def _service(homelab: Homelab, place: Machine, given: str, action: asked.ServiceAction) -> Action:
     name = names.require_service(given, place.transport.system)
-    require_service_allowed(home.command_rules, place.transport, name, action)
+    require_service_allowed(homelab.command_rules, place.transport, name, action)
 
     async def perform(context: StepContext) -> ActionResult:
-        before, after = await services.control(AsRoot(place), home.clock, name, action, wait=context.wait)
+        before, after = await services.control(AsRoot(place), homelab.clock, name, action, wait=context.wait)
         return ActionResult(
             {"before": before.summary, "now": after.summary, "enabled": after.enabled}, running=after.busy
         )
@@ -119,16 +119,16 @@ def _service(home: Homelab, place: Machine, given: str, action: asked.ServiceAct
     return machine_action(place, f"{action.capitalize()} {name} on {place}", f"{action} {name}", perform)
 
 
-async def _unit(home: Homelab, place: Machine, given: str, change: asked.ServiceChange) -> list[Action]:
+async def _unit(homelab: Homelab, place: Machine, given: str, change: asked.ServiceChange) -> list[Action]:
     """Its file first, then whether it starts with the system, then whether it runs."""
     name = names.require_service(given, place.transport.system)
     steps = []
     if change.unit is not None and await units.content(place, name) != change.unit:
-        steps.append(unit_step(home, place, name, change.unit))
+        steps.append(unit_step(homelab, place, name, change.unit))
     if change.enabled is not None:
-        steps.append(_service(home, place, name, "enable" if change.enabled else "disable"))
+        steps.append(_service(homelab, place, name, "enable" if change.enabled else "disable"))
     if change.running is not None:
-        steps.append(_service(home, place, name, "start" if change.running else "stop"))
+        steps.append(_service(homelab, place, name, "start" if change.running else "stop"))
     return steps
 
 

@@ -25,9 +25,9 @@ def bare(ref: str) -> str:
     return ref.rpartition("@")[2]
 
 
-async def find_device(home: Homelab, device: int | str) -> tuple[str, Machine, Device | None]:
+async def find_device(homelab: Homelab, device: int | str) -> tuple[str, Machine, Device | None]:
     """How tools name it, the machine, and the device of the map if it is on it."""
-    devices = Devices(home.store)
+    devices = Devices(homelab.store)
     try:
         known = await devices.find(bare(device) if isinstance(device, str) else device)
     except NotFound:
@@ -43,22 +43,22 @@ async def find_device(home: Homelab, device: int | str) -> tuple[str, Machine, D
                 next_step=Advice("Register it to log in there", HOST_REGISTER),
             )
         ref = known.refs[0]
-    return ref, await machine(home, ref), known
+    return ref, await machine(homelab, ref), known
 
 
-def is_named(home: Homelab, name: str) -> bool:
+def is_named(homelab: Homelab, name: str) -> bool:
     """Whether the operator's patterns name the file; raises if they do not let it be written or its service started."""
-    file, rules = units.file_of(name), home.command_rules
+    file, rules = units.file_of(name), homelab.command_rules
     if objection := rules.write_objection(file) or rules.objection(("systemctl", "restart", name)):
         raise objection
     return rules.allows_write(file)
 
 
-def unit_step(home: Homelab, place: Machine, name: str, text: str) -> Action:
-    content, named = units.checked(name, text), is_named(home, name)
+def unit_step(homelab: Homelab, place: Machine, name: str, text: str) -> Action:
+    content, named = units.checked(name, text), is_named(homelab, name)
 
     async def perform(context: StepContext) -> ActionResult:
-        return ActionResult(await units.put(place, home.clock, name, content, wait=context.wait))
+        return ActionResult(await units.put(place, homelab.clock, name, content, wait=context.wait))
 
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     line = f"write {units.file_of(name)} (sha256 {digest}), enable and restart it"
@@ -66,9 +66,9 @@ def unit_step(home: Homelab, place: Machine, name: str, text: str) -> Action:
     return machine_action(place, says, line, perform, writes=True, opens=not named)
 
 
-def unit_removal(home: Homelab, place: Machine, name: str) -> Action:
+def unit_removal(homelab: Homelab, place: Machine, name: str) -> Action:
     async def perform(context: StepContext) -> ActionResult:
-        return ActionResult(await units.drop(place, home.clock, name, wait=context.wait))
+        return ActionResult(await units.drop(place, homelab.clock, name, wait=context.wait))
 
     line = f"stop and disable {name}, remove {units.file_of(name)}"
     return machine_action(place, f"Remove the unit {name} from {place}", line, perform, writes=True)

@@ -52,11 +52,11 @@ def gravest(differences: list[Difference]) -> Risk | None:
 class Steps:
     """Of one run of one document."""
 
-    def __init__(self, home: Homelab, document: Document, run: str) -> None:
-        self._home = home
+    def __init__(self, homelab: Homelab, document: Document, run: str) -> None:
+        self._homelab = homelab
         self._document = document
         self._run = run
-        self._kept = PlanStore(home.store)
+        self._kept = PlanStore(homelab.store)
         self._guest_plans: dict[str, Plan] = {}
         """As they were checked and approved: planning again would choose another vmid."""
 
@@ -65,7 +65,7 @@ class Steps:
         target, needs, where, becomes, risk = await self._reaches(one)
         named = one.item.kind != "workload" or one.act == "remove" or self._is_named(one)
         if one.act != "remove" and getattr(one.item.wanted, "unit", None):
-            named = is_named(self._home, one.name)
+            named = is_named(self._homelab, one.name)
         perform = self._removing(one) if one.act == "remove" else self._making(one, target, where)
         line = self._line(one)
         because = await self._sends_secrets(one, becomes)
@@ -80,7 +80,7 @@ class Steps:
         if one.act == "remove":
             return ""
         if becomes is not None:
-            unbound = new_pairs(becomes, await self._home.hosts.everyone())
+            unbound = new_pairs(becomes, await self._homelab.hosts.everyone())
             return question_about(unbound, becomes.at) if unbound else ""
         wanted = one.item.wanted
         given = [one for name in ("settings", "secrets") for one in secrets_in(getattr(wanted, name, None) or {})]
@@ -93,13 +93,13 @@ class Steps:
         wanted: Any = one.item.wanted
         mounts = request.mounts(wanted.volumes)
         spec = Spec(one.name, wanted.image, mounts=mounts, env=dict(wanted.env), command=tuple(wanted.command))
-        return require_workload_allowed(self._home.command_rules, spec)
+        return require_workload_allowed(self._homelab.command_rules, spec)
 
     async def rehearse(self, one: Difference) -> tuple[str, ...]:
         """Plan it with its own tool, which raises any objection; returns the warnings of that plan."""
         if one.item.kind != "guest":
             return tuple(map(str, (await self._plan_of(one)).warnings))
-        cluster = cluster_named(self._home, one.place)
+        cluster = cluster_named(self._homelab, one.place)
         plan = await self._guest_plan(cluster, one)
         cluster.reserved_vmids -= plan.claimed_vmids
         return tuple(map(str, plan.warnings))
@@ -107,20 +107,20 @@ class Steps:
     # -- what a step reaches, as far as it is there ----------------------------------------------------------------
 
     async def _reaches(self, one: Difference) -> Reach:
-        home = self._home
+        homelab = self._homelab
         if one.item.kind == "host":
             new = one.item.wanted.host(one.name) if one.item.wanted is not None else None
             return Target("host", one.name), (), None, new, None
         if one.item.kind == "guest":
-            cluster = cluster_named(home, one.place)
+            cluster = cluster_named(homelab, one.place)
             row = await guest_called(cluster, one.name)
             target = Target(row.kind, str(row.vmid), row.name, row.node) if row else None
             self._guest_plans[one.name] = plan = await self._guest_plan(cluster, one)
             return target, tuple(plan.api_calls), cluster, None, None
         if one.item.wanted is None:
-            place = await machine(home, one.place)
+            place = await machine(homelab, one.place)
         else:
-            found = await place_in(home, self._document, one.item)
+            found = await place_in(homelab, self._document, one.item)
             if found is None:
                 return self._future_reach(self._document.items[one.item.place])
             place = found
@@ -130,7 +130,7 @@ class Steps:
         """A machine that the document makes: judged by what it will be, and by the step that makes it."""
         if isinstance(maker.wanted, WantedHost):
             return Target("host", maker.name), (), None, maker.wanted.host(maker.name), None
-        return None, (), cluster_named(self._home, maker.wanted.cluster), None, None
+        return None, (), cluster_named(self._homelab, maker.wanted.cluster), None, None
 
     def _line(self, one: Difference) -> str:
         """What is approved: every field; of variables only the names, of secrets only where they are."""
@@ -178,7 +178,7 @@ class Steps:
         return msgspec.structs.replace(one.record, vmid=min(numbers, default=0))
 
     def _redact(self, text: str) -> str:
-        for secret in self._home.secrets():
+        for secret in self._homelab.secrets():
             if len(secret) >= SHORTEST_HIDDEN:
                 text = text.replace(secret, HIDDEN)
         return without_secrets(text)
@@ -187,7 +187,7 @@ class Steps:
         async def perform(context: StepContext) -> ActionResult:
             if one.item.place:
                 await self._require_judged(one.item, target, where)
-            now = await difference(self._home, self._document, one.item, one.name, one.number)
+            now = await difference(self._homelab, self._document, one.item, one.name, one.number)
             if now.act == "none":
                 return ActionResult({"note": "It already has these settings"})
             if now.act != one.act:
@@ -204,7 +204,7 @@ class Steps:
 
     async def _require_judged(self, item: Item, target: Target | None, where: Cluster | None) -> None:
         """A host that was missing when the rules were checked may turn out to be a node or guest with its own rules."""
-        place = await place_in(self._home, self._document, item)
+        place = await place_in(self._homelab, self._document, item)
         same = place is not None and (place.where.name if place.where else "") == (where.name if where else "")
         if place is None or not same or (target is not None and machine_target(place) != target):
             raise Conflict(
@@ -217,12 +217,12 @@ class Steps:
         async def perform(context: StepContext) -> ActionResult:
             if one.item.kind == "guest":
                 return await self._carried_out(one, context)
-            return await performed_of(await removal(self._home, one), context)
+            return await performed_of(await removal(self._homelab, one), context)
 
         return perform
 
     async def _carried_out(self, one: Difference, context: StepContext) -> ActionResult:
-        cluster = cluster_named(self._home, one.place)
+        cluster = cluster_named(self._homelab, one.place)
         return ActionResult(await context.carry_out(cluster, self._guest_plans[one.name], context.wait, context.report))
 
     async def _plan_of(self, now: Difference) -> Plan:
@@ -232,26 +232,26 @@ class Steps:
         if now.item.kind == "workload":
             from quorate.operations.workloads.lifecycle import workload_deploy
 
-            spec = await wanted_spec(self._home, self._document, now.item, now.name, now.number)
+            spec = await wanted_spec(self._homelab, self._document, now.item, now.name, now.number)
             return await workload_deploy(
-                self._home, await self._ref(now.item), now.name, wanted.image, wanted.engine,
+                self._homelab, await self._ref(now.item), now.name, wanted.image, wanted.engine,
                 [str(port) for port in spec.ports], list(wanted.volumes), dict(spec.env), list(wanted.command),
                 wanted.memory, wanted.cpus, wanted.restart, wanted.network, dict(spec.labels), wanted.pull,
                 replace=now.act == "update",
             )  # fmt: skip
         if wanted.unit:
-            place = await machine(self._home, await self._ref(now.item))
-            return Plan(now.says, (unit_step(self._home, place, now.name, wanted.unit),))
+            place = await machine(self._homelab, await self._ref(now.item))
+            return Plan(now.says, (unit_step(self._homelab, place, now.name, wanted.unit),))
         from quorate.operations.services.install import service_install
 
-        return await service_install(self._home, now.name, await self._ref(now.item), dict(wanted.settings))
+        return await service_install(self._homelab, now.name, await self._ref(now.item), dict(wanted.settings))
 
     async def _ref(self, item: Item) -> str:
         """How the tools name the machine: a guest by its cluster, as another may have a host of that name."""
         maker = self._document.items.get(item.place)
         if maker is None or maker.kind != "guest":
             return item.place
-        cluster = cluster_named(self._home, maker.wanted.cluster)
+        cluster = cluster_named(self._homelab, maker.wanted.cluster)
         cluster.inventory.forget()
         row = await guest_called(cluster, maker.name)
         return f"{cluster.name}/{row.vmid}" if row else item.place
@@ -264,9 +264,9 @@ class Steps:
         del fields["needs"]
         given = fields | {"labels": list(fields["labels"])}
         if now.act == "create":
-            return await host_register(self._home, now.name, **given, verify=False)
+            return await host_register(self._homelab, now.name, **given, verify=False)
         cleared: dict[str, Any] = {name: "" if value is None else value for name, value in given.items()}
-        return await host_update(self._home, now.name, **cleared)
+        return await host_update(self._homelab, now.name, **cleared)
 
     async def _guest_plan(self, cluster: Cluster, now: Difference) -> Plan:
         if now.act == "remove":
@@ -313,22 +313,22 @@ async def new_guest(cluster: Cluster, name: str, wanted: WantedGuest) -> Plan:
     return await container_create(cluster, **convert_arguments("container_create", given, f"settings of {name}"))
 
 
-async def removal(home: Homelab, one: Difference) -> Plan:
+async def removal(homelab: Homelab, one: Difference) -> Plan:
     """The plan of the tool that removes such an item. Volumes and data stay."""
     if one.item.kind == "workload":
         from quorate.operations.workloads.lifecycle import workload_remove
 
-        return await workload_remove(home, one.place, one.name, engine=one.engine or None)  # type: ignore[arg-type]
+        return await workload_remove(homelab, one.place, one.name, engine=one.engine or None)  # type: ignore[arg-type]
     if one.item.kind == "service":
-        place = await machine(home, one.place)
-        if await Ledger(home.store).find(place_of(place), one.name) is None:
-            return Plan(one.says, (unit_removal(home, place, one.name),))
+        place = await machine(homelab, one.place)
+        if await Ledger(homelab.store).find(place_of(place), one.name) is None:
+            return Plan(one.says, (unit_removal(homelab, place, one.name),))
         from quorate.operations.services.install import service_uninstall
 
-        return await service_uninstall(home, one.name, one.place)
+        return await service_uninstall(homelab, one.name, one.place)
     from quorate.operations.hosts.registry import host_remove
 
-    return await host_remove(home, one.name)
+    return await host_remove(homelab, one.name)
 
 
 async def performed_of(plan: Plan, context: StepContext) -> ActionResult:

@@ -24,13 +24,13 @@ DocumentText = Annotated[
 PlanId = Annotated[str, Meta(description="From infra_plan, or the name of an applied document")]
 
 
-async def the_document(home: Homelab, document: str | dict[str, Any] | None, plan: str | None) -> Document:
+async def the_document(homelab: Homelab, document: str | dict[str, Any] | None, plan: str | None) -> Document:
     if (document is None) == (plan is None):
         raise BadArgument("Give either document or plan, not both", next_step="Give either document or plan")
     if document is not None:
         return await asyncio.to_thread(read, document)
     assert plan is not None
-    return await PlanStore(home.store).planned(plan)
+    return await PlanStore(homelab.store).planned(plan)
 
 
 SHOWN = 200
@@ -42,7 +42,7 @@ TODO = ("create", "update", "remove")
     search_words="validate check infrastructure document schema dependencies ports capacity conflicts",
 )
 async def infra_validate(
-    home: Homelab,
+    homelab: Homelab,
     document: DocumentText,
     level: Annotated[
         Literal["basic", "comprehensive", "simulation"],
@@ -53,13 +53,13 @@ async def infra_validate(
     wanted, faults = await asyncio.to_thread(examined, document)
     found = validation.Findings(errors=list(faults))
     if not faults:
-        await validation.references(home, wanted, found)
+        await validation.references(homelab, wanted, found)
     differences: list[Difference] = []
     if level != "basic" and not found.errors:
-        differences = await compare(home, wanted)
-        await validation.measure(home, wanted, differences, found)
+        differences = await compare(homelab, wanted)
+        await validation.measure(homelab, wanted, differences, found)
     if level == "simulation" and not found.errors:
-        await _simulate(home, wanted, differences, found)
+        await _simulate(homelab, wanted, differences, found)
     sizes = {
         place: {key: size(value) if isinstance(value, int) else value for key, value in measured.items() if value}
         for place, measured in found.measured.items()
@@ -76,10 +76,10 @@ async def infra_validate(
 
 
 async def _simulate(
-    home: Homelab, document: Document, differences: list[Difference], found: validation.Findings
+    homelab: Homelab, document: Document, differences: list[Difference], found: validation.Findings
 ) -> None:
     """Every step is planned by its own tool, except steps that depend on something that does not exist yet."""
-    steps = Steps(home, document, "")
+    steps = Steps(homelab, document, "")
     for one in differences:
         if one.act not in TODO:
             continue
@@ -97,15 +97,15 @@ async def _simulate(
     search_words="infrastructure diff what would change desired state drift preview plan declarative",
 )
 async def infra_plan(
-    home: Homelab,
+    homelab: Homelab,
     document: DocumentText | None = None,
     plan: PlanId | None = None,
     prune: Annotated[bool, Meta(description="Remove what it created before and no longer lists")] = False,
 ) -> dict[str, Any]:
     """What an infrastructure document would change, field by field. Returns the plan's id."""
-    wanted = await the_document(home, document, plan)
-    differences, left = await find_differences(home, wanted, prune=prune)
-    kept = PlanStore(home.store)
+    wanted = await the_document(homelab, document, plan)
+    differences, left = await find_differences(homelab, wanted, prune=prune)
+    kept = PlanStore(homelab.store)
     counts = {act: count for act in (*TODO, "none", "going on", "unknown")
               if (count := sum(one.act == act for one in differences))}  # fmt: skip
     shown = [one.as_dict() for one in differences if one.act != "none"]
@@ -122,11 +122,11 @@ async def infra_plan(
     }
 
 
-async def find_differences(home: Homelab, document: Document, *, prune: bool) -> tuple[list[Difference], list[str]]:
+async def find_differences(homelab: Homelab, document: Document, *, prune: bool) -> tuple[list[Difference], list[str]]:
     """All differences, with what is to be removed if requested, or what is left over otherwise."""
-    differences = await compare(home, document)
-    entry = await PlanStore(home.store).entry(document.name)
-    left = await find_superfluous(home, document.name, entry.made.values(), differences) if entry else []
+    differences = await compare(homelab, document)
+    entry = await PlanStore(homelab.store).entry(document.name)
+    left = await find_superfluous(homelab, document.name, entry.made.values(), differences) if entry else []
     if prune:
         busy = {one.place for one in differences if one.act == "create"}
         first = [one for one in left if one.item.kind == "workload" and one.place in busy]  # it may be in the way

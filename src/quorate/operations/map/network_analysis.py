@@ -26,16 +26,16 @@ Size = Annotated[str, Meta(description="Such as 4G")]
     search_words="analyse topology problems duplicate ip mac single point of failure full disk old kernel",
 )
 async def network_analyze(
-    home: Homelab,
+    homelab: Homelab,
     severity: Annotated[Literal["critical", "warning", "notice"], Meta(description="At least")] = "notice",
     limit: Annotated[int, Meta(ge=1, le=500)] = 100,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """What needs attention: duplicate addresses, single points of failure, full disks, little memory, old kernels
     and releases, failed services, devices that are gone. Each with evidence and what to do."""
-    seen = await visible_devices(home)
+    seen = await visible_devices(homelab)
     devices, map_ = seen.devices, seen.map()
-    found = findings(devices, map_, seen.hosts, home.clock.time())
+    found = findings(devices, map_, seen.hosts, homelab.clock.time())
     grave = SEVERITIES[: SEVERITIES.index(severity) + 1]
     rows = [[one.severity, one.kind, one.about, one.evidence, one.to_do] for one in found if one.severity in grave]
     table = page(("severity", "finding", "about", "evidence", "to_do"), rows, limit=limit, offset=offset)
@@ -60,7 +60,7 @@ async def network_analyze(
     example="kind=database memory=8G",
 )
 async def network_suggest(
-    home: Homelab,
+    homelab: Homelab,
     kind: Annotated[Kind, Meta(description="What is to be placed")] = "service",
     memory: Size | None = None,
     disk: Size | None = None,
@@ -76,7 +76,7 @@ async def network_suggest(
         disk=usual.disk if disk is None else parse_size(disk, unit="G"),
         cores=cores or usual.cores,
     )
-    seen = await visible_devices(home)
+    seen = await visible_devices(homelab)
     nodes = node_rooms(seen.clusters)
     candidates = nodes if kind == "vm" else [*nodes, *rooms(one for one in seen.devices if one.kind != "node")]
     if not candidates:

@@ -32,7 +32,7 @@ SCAN_SHARE = 0.4
     search_words="discover many hosts inventory all machines scan hardware bulk refresh map whole homelab",
 )
 async def network_discover(
-    home: Homelab,
+    homelab: Homelab,
     report: Report,
     hosts: Annotated[HostRefs, Meta(description="Only these: one or several, a label, or all")] | None = None,
     labels: Annotated[list[str], Meta(description="Only registered hosts with all of these")] | None = None,
@@ -45,17 +45,17 @@ async def network_discover(
     """Discover many machines at once and put them on the map: all registered hosts, nodes and running guests unless
     chosen otherwise. Machines that do not answer are listed with the reason."""
     begun = asyncio.get_running_loop().time()
-    rows = await _cluster_rows(home)
+    rows = await _cluster_rows(homelab)
     if hosts and labels:
         raise BadArgument(
             "hosts and labels cannot be combined", next_step="Give the names, or what they have in common"
         )
-    refs = (await expand_all(home, hosts))[0] if hosts else await _hosts_with_labels(home, labels or [])
+    refs = (await expand_all(homelab, hosts))[0] if hosts else await _hosts_with_labels(homelab, labels or [])
     if not hosts and not labels:
         refs += [ref for ref, row in rows.items() if row.status in ("running", "online") and not row.template]
     if scan:
-        done, _, _ = await scan_and_record(home, scan, None, seconds=seconds * SCAN_SHARE, report=report)
-        known = {host.address for host in await home.hosts.all()}
+        done, _, _ = await scan_and_record(homelab, scan, None, seconds=seconds * SCAN_SHARE, report=report)
+        known = {host.address for host in await homelab.hosts.all()}
         refs += [
             str(one.address) for one in done.seen.values() if SSH_PORT in one.open and str(one.address) not in known
         ]
@@ -64,9 +64,9 @@ async def network_discover(
             "There is nothing to discover", next_step=Advice("Register hosts, or give scan=", HOST_REGISTER)
         )
     left = max(1.0, seconds - (asyncio.get_running_loop().time() - begun))
-    looks = await look_at_all(home, refs, at_once=concurrency, seconds=left, report=report)
-    kept = Devices(home.store)
-    found = await _record_looks(kept, home.clock.time(), looks, rows)
+    looks = await look_at_all(homelab, refs, at_once=concurrency, seconds=left, report=report)
+    kept = Devices(homelab.store)
+    found = await _record_looks(kept, homelab.clock.time(), looks, rows)
     table = page(
         ("host", "device", "name", "address", "system", "changed", "why_not"),
         [_row(look, found.get(look.ref), kept.changed) for look in sorted(looks, key=lambda one: bool(one.why))],
@@ -81,14 +81,14 @@ async def network_discover(
     return table
 
 
-async def _hosts_with_labels(home: Homelab, labels: list[str]) -> list[str]:
-    return [one.name for one in await home.hosts.all() if one.active and set(labels) <= set(one.labels)]
+async def _hosts_with_labels(homelab: Homelab, labels: list[str]) -> list[str]:
+    return [one.name for one in await homelab.hosts.all() if one.active and set(labels) <= set(one.labels)]
 
 
-async def _cluster_rows(home: Homelab) -> dict[str, Resource]:
+async def _cluster_rows(homelab: Homelab) -> dict[str, Resource]:
     """Nodes and guests by cluster/node and cluster/vmid; a silent cluster hides nothing else."""
     found: dict[str, Resource] = {}
-    for cluster in home.clusters:
+    for cluster in homelab.clusters:
         try:
             rows = await cluster.inventory.rows()
         except Problem:

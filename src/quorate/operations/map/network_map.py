@@ -27,7 +27,7 @@ from quorate.problems import BadArgument, NotConfigured, NotFound
     search_words=("map sitemap topology picture diagram draw network devices segments subnet svg png mermaid overview"),
 )
 async def network_map(
-    home: Homelab,
+    homelab: Homelab,
     format: Annotated[
         Literal["data", "png", "svg", "mermaid"], Meta(description="data are rows; png and svg are pictures")
     ] = "data",
@@ -36,7 +36,7 @@ async def network_map(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table | dict[str, Any] | IllustratedFacts:
     """The map of the homelab: segments, hosts, hypervisors with their guests, from discovery, scans and clusters."""
-    map_ = (await visible_devices(home)).map()
+    map_ = (await visible_devices(homelab)).map()
     if segment is not None:
         map_ = _narrow_to_segment(map_, segment)
     if format == "data":
@@ -52,7 +52,7 @@ async def network_map(
     if format == "mermaid":
         return {**facts, "mermaid": map_drawing.mermaid(map_)}
     title = f"Homelab {segment}" if segment else "Homelab"
-    drawn = map_drawing.drawn(map_, title, f"{count} devices · {moment(home.clock.time())}")
+    drawn = map_drawing.drawn(map_, title, f"{count} devices · {moment(homelab.clock.time())}")
     if format == "svg":
         return {**facts, "svg": map_drawing.svg(drawn)}
     png = await asyncio.to_thread(_png)
@@ -149,17 +149,17 @@ DeviceRef = Annotated[int | str, Meta(description="Id, name or address")]
     example="since=1d",
 )
 async def network_changes(
-    home: Homelab,
+    homelab: Homelab,
     device: DeviceRef | None = None,
     since: When | None = None,
     limit: Annotated[int, Meta(ge=1, le=500)] = 50,
 ) -> Table:
     """The history of devices, newest first: what appeared, went away, came back, and which fields changed. Load, uptime
     and the like do not count as changes."""
-    known = (await visible_devices(home)).devices
+    known = (await visible_devices(homelab)).devices
     wanted = known if device is None else [find_device(known, device)]
-    begin = 0.0 if since is None else parse_moment(since, now=home.clock.time())
-    changes = await Devices(home.store).changes([one.id for one in wanted], since=begin, limit=limit + 1)
+    begin = 0.0 if since is None else parse_moment(since, now=homelab.clock.time())
+    changes = await Devices(homelab.store).changes([one.id for one in wanted], since=begin, limit=limit + 1)
     rows = [
         [moment(one.time), one.device, one.name, change["path"], change["old"], change["new"]]
         for one in changes[:limit]

@@ -32,7 +32,7 @@ Seconds = Annotated[float, Meta(ge=1, le=45, description="The result is what was
     example="targets=192.168.10.0/24",
 )
 async def network_scan(
-    home: Homelab,
+    homelab: Homelab,
     targets: Targets,
     report: Report,
     ports: Annotated[list[int | str], Meta(description="Such as 22 or 8000-8010; default: common ones")] | None = None,
@@ -44,9 +44,9 @@ async def network_scan(
 ) -> Table:
     """Scan a network for devices: open TCP ports, MAC addresses, names. Results are added to the map."""
     done, devices, gone = await scan_and_record(
-        home, targets, ports, rate=rate, engine=engine, seconds=seconds, report=report
+        homelab, targets, ports, rate=rate, engine=engine, seconds=seconds, report=report
     )
-    hosts = {host.address: str(host) for host in await home.hosts.all()}
+    hosts = {host.address: str(host) for host in await homelab.hosts.all()}
     rows = [
         [str(one.address), device.id, str(device), one.mac, ", ".join(map(str, sorted(one.open))),
          _load_devices(device) or hosts.get(str(one.address), "")]
@@ -58,7 +58,7 @@ async def network_scan(
 
 
 async def scan_and_record(
-    home: Homelab,
+    homelab: Homelab,
     wanted: list[str],
     ports: list[int | str] | None,
     *,
@@ -68,12 +68,12 @@ async def scan_and_record(
     report: Report | None = None,
 ) -> tuple[Scan, list[Device], list[Device]]:
     """Scan and record: what was seen, the devices of it in the same order, and the devices that are gone."""
-    places: list[Address] = targets.addresses(wanted, home.settings.networks)
+    places: list[Address] = targets.addresses(wanted, homelab.settings.networks)
     numbers = targets.ports(ports) if ports else list(targets.USUAL_PORTS)
-    pace = Pace(home.clock, rate, home.probes)
+    pace = Pace(homelab.clock, rate, homelab.probes)
     done = await scan.scan(places, numbers, pace, seconds=seconds, engine=engine, report=report)
     done.seen = dict(sorted(done.seen.items(), key=lambda item: (item[0].version, int(item[0]))))
-    kept, now = Devices(home.store), home.clock.time()
+    kept, now = Devices(homelab.store), homelab.clock.time()
     mark_absent = await absent(await kept.all(), done, places, pace)
     left = {bare(one) for device in mark_absent for one in device.addresses}
     done.seen = {place: one for place, one in done.seen.items() if not (one.quiet and str(place) in left)}

@@ -218,7 +218,7 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
     files = [await library.find(node, "iso", iso, "ISO image") for iso in request.isos]
     placed, warnings = await place_disks(pve, node, request.disks, "images", library)
     connected = await connect(pve, node, request.cards)
-    home = placed[0].storage if placed else await _home(pve, node, request)
+    main_storage = placed[0].storage if placed else await _main_storage(pve, node, request)
     slots = Slots(request.settings)
     cds = {slots.take("ide", CD_ORDER): f"{file.volid},media=cdrom" for file in files}
     disks = {slots.take(disk.wish.bus or request.system.bus): disk for disk in placed}
@@ -228,7 +228,7 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
     devices = {
         **cds,
         **{key: drive(disk, bus=str(values.bus_of(key))) for key, disk in disks.items()},
-        **_special_drives(request, home, slots),
+        **_special_drives(request, main_storage, slots),
         **cards,
     }
     working = {} if "import-working-storage" in request.settings else await extraction(pve, node, placed)
@@ -252,7 +252,11 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
         finish=lambda target: [
             _grow(pve, target, key, disk.grows_to) for key, disk in disks.items() if disk.grows_to is not None
         ],
-        storages=(*(disk.storage.storage for disk in placed), *((home.storage,) if home else ()), *working.values()),
+        storages=(
+            *(disk.storage.storage for disk in placed),
+            *((main_storage.storage,) if main_storage else ()),
+            *working.values(),
+        ),
         facts={
             **({"boots_from": boots_from} if boot and boots_from else {}),
             **({"chosen": chosen} if chosen else {}),
@@ -262,21 +266,21 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
     )
 
 
-async def _home(pve: Cluster, node: str, request: _Request) -> Resource | None:
+async def _main_storage(pve: Cluster, node: str, request: _Request) -> Resource | None:
     """A storage for the small drives of a VM without disks."""
     if not (request.cloud_init or request.system.uefi or request.system.tpm):
         return None
     return await pick_storage(pve, node, "images", wanted=request.storage)
 
 
-def _special_drives(request: _Request, home: Resource | None, slots: Slots) -> dict[str, str]:
+def _special_drives(request: _Request, main_storage: Resource | None, slots: Slots) -> dict[str, str]:
     """UEFI's variables, the TPM's state and the disk that cloud-init reads are on the storage of the first disk."""
-    if home is None:
+    if main_storage is None:
         return {}
     return {
-        **({slots.take("ide", CD_ORDER): f"{home.storage}:cloudinit"} if request.cloud_init else {}),
+        **({slots.take("ide", CD_ORDER): f"{main_storage.storage}:cloudinit"} if request.cloud_init else {}),
         **{
-            slot: values.build(firmware_drive(slot, home), "file")
+            slot: values.build(firmware_drive(slot, main_storage), "file")
             for slot, wanted in (("efidisk0", request.system.uefi), ("tpmstate0", request.system.tpm))
             if wanted and slot not in request.settings
         },

@@ -102,12 +102,12 @@ async def run_return(
         raise BadArgument(f"The run {earlier.id} is not an evacuation", next_step=see("See the runs", RUN_LIST))
     if not earlier.state.has_ended:
         raise Conflict(f"The run {earlier.id} has not ended ({earlier.state.value})")
-    home = str(earlier.scope["node"])
-    await pve.inventory.online_node(home)
+    origin = str(earlier.scope["node"])
+    await pve.inventory.online_node(origin)
     moved: dict[str, str] = earlier.memory.get(MOVED, {})
     rows = await moves.rows_of(pve, map(int, moved))
     away = [row for row in rows.values() if row.node == moved[str(row.vmid)]]
-    placed = await moves.place_all(pve, away, [home], with_local_disks=bool(earlier.scope["with_local_disks"]))
+    placed = await moves.place_all(pve, away, [origin], with_local_disks=bool(earlier.scope["with_local_disks"]))
     movable = [one for one in placed if one.node]
     if not movable:
         raise Conflict(
@@ -121,20 +121,20 @@ async def run_return(
     outline = Outline(
         RETURN,
         "run_return",
-        f"Return {len(movable)} guests to {home}",
-        f"move {guests} to {home}, {parallel} at a time",
+        f"Return {len(movable)} guests to {origin}",
+        f"move {guests} to {origin}, {parallel} at a time",
         {
             "node": "",
             "stay": [],
             "guests": {
-                str(one.row.vmid): {"from": one.row.node, "to": [home], "name": one.row.name} for one in movable
+                str(one.row.vmid): {"from": one.row.node, "to": [origin], "name": one.row.name} for one in movable
             },
             "parallel": parallel,
             "stopped": True,
             "with_local_disks": local,
         },
-        lambda _: [moves.bound_of(one.row, [home], with_local_disks=local) for one in movable],
-        Target("node", home, node=home),
+        lambda _: [moves.bound_of(one.row, [origin], with_local_disks=local) for one in movable],
+        Target("node", origin, node=origin),
         facts={**moves.facts_of(placed), "at_a_time": parallel},
         needs=moves.calls_of(movable),
     )

@@ -17,15 +17,15 @@ from quorate.operations.units import duration
 ScriptName = Annotated[str, Meta(description="As script_search names it, or ct/NAME.sh")]
 
 
-def index_of(home: Homelab) -> Index:
-    return current(home.settings.scripts_index)
+def index_of(homelab: Homelab) -> Index:
+    return current(homelab.settings.scripts_index)
 
 
-def provenance(home: Homelab, index: Index) -> dict[str, Any]:
+def provenance(homelab: Homelab, index: Index) -> dict[str, Any]:
     """How old the index is: what it says of a script may have changed."""
     if index.taken is None:
         return {"index": f"bundled, which has only some of the scripts; {REFRESH}"}
-    return {"index": f"fetched {duration(max(0.0, home.clock.time() - index.taken))} ago"}
+    return {"index": f"fetched {duration(max(0.0, homelab.clock.time() - index.taken))} ago"}
 
 
 PAGE = 16 * 1024
@@ -39,21 +39,21 @@ COLUMNS = ("script", "category", "name", "about", "cpu", "ram_mb", "disk_gb", "o
     example="words=dns",
 )
 async def script_search(
-    home: Homelab,
+    homelab: Homelab,
     words: Annotated[str, Meta(description="All of them are looked for; empty lists every script")] = "",
     category: Category | None = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 25,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Community scripts for Proxmox VE that create containers (ct) or VMs, or maintain nodes (misc). Works offline."""
-    index = index_of(home)
+    index = index_of(homelab)
     rows = [
         [one.slug, one.category, one.name, one.about, one.cpu, one.ram, one.disk, _system(one), one.port,
          ", ".join(one.tags)]
         for one in index.matching(words, category)
     ]  # fmt: skip
     table = page(COLUMNS, rows, limit=limit, offset=offset)
-    table.facts = provenance(home, index)
+    table.facts = provenance(homelab, index)
     return table
 
 
@@ -63,19 +63,19 @@ async def script_search(
     example="script=jellyfin",
 )
 async def script_info(
-    home: Homelab,
+    homelab: Homelab,
     script: ScriptName,
     category: Category | None = None,
     text: Annotated[bool, Meta(description="Fetch the script and show it")] = False,
     offset: Annotated[int, Meta(ge=0, description="Of the text, in characters")] = 0,
 ) -> dict[str, Any]:
     """What a community script needs and creates, from the index; with `text`, the current script itself."""
-    index = index_of(home)
+    index = index_of(homelab)
     found = index.get(script, category)
-    facts = _facts(found) | provenance(home, index)
+    facts = _facts(found) | provenance(homelab, index)
     if not text:
-        return facts | {"address": f"{home.settings.scripts_url.rstrip('/')}/{found.path}"}
-    fetched = await fetch_script(home.settings.scripts_url, found.path)
+        return facts | {"address": f"{homelab.settings.scripts_url.rstrip('/')}/{found.path}"}
+    fetched = await fetch_script(homelab.settings.scripts_url, found.path)
     shown = fetched.text[offset : offset + PAGE]
     end = offset + len(shown)
     return facts | {

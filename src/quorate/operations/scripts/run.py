@@ -38,7 +38,7 @@ LAST_LINES, LONGEST_EXCERPT = 5, 1000
     example="script=jellyfin node=pve1 settings='{\"ram\": 4096}' dry_run=true",
 )
 async def script_run(
-    home: Homelab,
+    homelab: Homelab,
     script: ScriptName,
     node: Annotated[str, Meta(description="Node of a cluster, or CLUSTER/NODE")],
     ctid: Annotated[int, Meta(ge=100, le=999999999, description="Id of the new container; default: the next free one")]
@@ -54,9 +54,9 @@ async def script_run(
     owner: Owner,
 ) -> Plan:
     """Let a community script create a container. It runs as root on the node: inspect it first with dry_run=true."""
-    found = _makes_containers(index_of(home), script)
-    where, place = await _node(home, node)
-    fetched = await fetch_script(home.settings.scripts_url, found.path)
+    found = _makes_containers(index_of(homelab), script)
+    where, place = await _node(homelab, node)
+    fetched = await fetch_script(homelab.settings.scripts_url, found.path)
     if sha256 is not None and sha256.strip().lower() != fetched.sha256:
         raise Conflict(
             f"{found.path} has changed: its hash is {fetched.sha256}",
@@ -73,7 +73,7 @@ async def script_run(
         timeout=timeout,
         keep=KEPT_BYTES,
     )
-    wanted = await command_job(JobRegistry(home, home.job_book, owner), command_target(where), request)
+    wanted = await command_job(JobRegistry(homelab, homelab.job_book, owner), command_target(where), request)
     given = " ".join(f"{name}={value}" for name, value in sorted(variables.items()) if name.startswith("var_"))
     wanted = replace(wanted, line=f"bash {found.path} sha256={fetched.sha256} {given}")
 
@@ -105,8 +105,8 @@ def _makes_containers(index: Index, name: str) -> Script:
     )
 
 
-async def _node(home: Homelab, ref: str) -> tuple[Machine, Cluster]:
-    found = await machine(home, ref)
+async def _node(homelab: Homelab, ref: str) -> tuple[Machine, Cluster]:
+    found = await machine(homelab, ref)
     if found.kind != "node" or found.where is None:
         raise NotConfigured(
             f"{found} is not a node of a configured cluster",

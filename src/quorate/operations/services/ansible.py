@@ -35,11 +35,11 @@ from quorate.pve.tasks import Report
 
 
 async def check(
-    home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str],
+    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str],
     seconds: float, report: Report | None,
 ) -> dict[str, Any]:  # fmt: skip
     """In check mode: what would be changed, with the differences."""
-    chosen = await _choose_settings(home, place, template, given)
+    chosen = await _choose_settings(homelab, place, template, given)
     if chosen.references:
         raise Refused(
             f"A check would send stored secrets to {place} without asking for approval",
@@ -47,23 +47,23 @@ async def check(
             next_step=Advice("Use env: or file: references, or run it, which needs a person's approval", ANSIBLE_RUN),
         )
     run = await play(
-        place, _ansible(template).playbook, chosen.values, home.settings.work,
+        place, _ansible(template).playbook, chosen.values, homelab.settings.work,
         check=True, tags=checked_tags(tags), seconds=seconds, report=report,
     )  # fmt: skip
     return {"would_change": run.changed, **run.as_dict()}
 
 
 async def install(
-    home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str] = ()
+    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str] = ()
 ) -> Plan:
     require_ansible()
     playbook = _ansible(template).playbook
-    chosen = await _choose_settings(home, place, template, given)
+    chosen = await _choose_settings(homelab, place, template, given)
     wanted = checked_tags(tags)
 
     async def work(report: Report) -> dict[str, Any]:
-        run = await play(place, playbook, chosen.values, home.settings.work, check=False, tags=wanted, report=report)
-        if wrong := await wait_until_healthy(place, template, chosen.values, home.clock, report):
+        run = await play(place, playbook, chosen.values, homelab.settings.work, check=False, tags=wanted, report=report)
+        if wrong := await wait_until_healthy(place, template, chosen.values, homelab.clock, report):
             raise TaskFailed(f"The playbook ran, but {template.title} is not healthy", why=wrong, facts=run.as_dict())
         return {"changed": run.changed, **run.as_dict(), **({"health": "ok"} if template.health else {})}
 
@@ -83,14 +83,14 @@ async def install(
     line = f"ansible-playbook {template.id}{only} ({settings})"
     plan = Plan(
         does,
-        (machine_action(place, does, line, install_exclusively(home, entry, work, hidden), writes=True),),
+        (machine_action(place, does, line, install_exclusively(homelab, entry, work, hidden), writes=True),),
         facts={"host": place.name, "settings": chosen.without_secrets},
         next_step=see("See what it would change", ANSIBLE_CHECK(service=template.id, host=place.name)),
     )
     return bind_secrets(plan, chosen.references, str(place))
 
 
-async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
+async def uninstall(homelab: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
     require_ansible()
     playbook = _ansible(template).uninstall
     if not playbook:
@@ -98,26 +98,26 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
             f"The catalog does not say how to remove {template.title}",
             next_step="Add `uninstall` to its template, or remove it manually",
         )
-    ledger, where = Ledger(home.store), place_of(place)
+    ledger, where = Ledger(homelab.store), place_of(place)
     old = await ledger.find(where, template.id)
     if old is None:
         raise NotFound(f"{template.title} was not installed on {place} by this server")
     variables = {**old.settings, "data": data}
 
     async def work(report: Report) -> dict[str, Any]:
-        run = await play(place, playbook, variables, home.settings.work, check=False, report=report)
+        run = await play(place, playbook, variables, homelab.settings.work, check=False, report=report)
         await ledger.forget(where, template.id)
         return {"removed": template.id, **run.as_dict()}
 
     does = f"Remove {template.title} from {place}" + (" with its data" if data else "")
-    perform = work_exclusively(home, where, template.id, work)
+    perform = work_exclusively(homelab, where, template.id, work)
     return Plan(does, (machine_action(place, does, f"ansible-playbook {template.id} uninstall data={data}", perform),))
 
 
 async def _choose_settings(
-    home: Homelab, place: Machine, template: Template, given: Mapping[str, Any]
+    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any]
 ) -> ChosenSettings:
-    old = await Ledger(home.store).find(place_of(place), template.id)
+    old = await Ledger(homelab.store).find(place_of(place), template.id)
     lost = [name for name, one in template.parameters.items() if one.type == "secret" and name not in given]
     if old and old.method == "ansible" and lost:
         raise BadArgument(
@@ -125,7 +125,7 @@ async def _choose_settings(
             why="Ansible keeps no readable copy of it",
             next_step=Advice(f"Give a reference; `{VERSION}` is a setting there too", SERVICE_INSTALL, ANSIBLE_RUN),
         )
-    return await choose(template, given, old.settings if old else {}, home.secret_store)
+    return await choose(template, given, old.settings if old else {}, homelab.secret_store)
 
 
 def _ansible(template: Template) -> Ansible:
@@ -145,7 +145,7 @@ Tags = Annotated[list[str], Meta(description="Only tasks with one of these tags"
     example="service=node-exporter host=nas",
 )
 async def ansible_check(
-    home: Homelab,
+    homelab: Homelab,
     service: ServiceName,
     host: HostRefs,
     report: Report,
@@ -154,17 +154,17 @@ async def ansible_check(
     seconds: Annotated[float, Meta(ge=5, le=600, description="Longest time")] = 50,
 ) -> dict[str, Any] | Table:
     """Try the playbook of a service on hosts in check mode: what it would change, with a diff. Changes nothing."""
-    template = template_of(home, service)
-    several = (await select(home, host)).several
+    template = template_of(homelab, service)
+    several = (await select(homelab, host)).several
 
     async def describe(place: Machine) -> dict[str, Any]:
         own = None if several else report  # tasks of one host, or hosts
-        return await check(home, place, template, extra_vars or {}, tags or (), seconds, own)
+        return await check(homelab, place, template, extra_vars or {}, tags or (), seconds, own)
 
     columns = ("would_change", "counts", "diff")
     longest = seconds + SPARE_SECONDS
     return await describe_each(
-        home, host, describe, columns, seconds=longest, host_seconds=longest, at_once=PROGRAMS_AT_ONCE, report=report
+        homelab, host, describe, columns, seconds=longest, host_seconds=longest, at_once=PROGRAMS_AT_ONCE, report=report
     )
 
 
@@ -174,16 +174,16 @@ async def ansible_check(
     example="service=node-exporter host=nas tags=settings",
 )
 async def ansible_run(
-    home: Homelab,
+    homelab: Homelab,
     service: ServiceName,
     host: HostRefs,
     tags: Tags | None = None,
     extra_vars: ServiceSettings | None = None,
 ) -> Plan:
     """Run the playbook of a service on hosts, or those of its tasks that have a tag."""
-    template = template_of(home, service)
+    template = template_of(homelab, service)
 
     async def prepare(place: Machine) -> Plan:
-        return await install(home, place, template, extra_vars or {}, tags or ())
+        return await install(homelab, place, template, extra_vars or {}, tags or ())
 
-    return await plan_each(home, host, f"Run the playbook of {template.title} on", prepare, ("changed", "health"))
+    return await plan_each(homelab, host, f"Run the playbook of {template.title} on", prepare, ("changed", "health"))

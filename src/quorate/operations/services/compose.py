@@ -26,7 +26,9 @@ from quorate.pve.tasks import Report
 INSTALLS_DOCKER = "apt-get install docker.io docker-compose && "
 
 
-async def install(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], *, docker: bool) -> Plan:
+async def install(
+    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any], *, docker: bool
+) -> Plan:
     from quorate.homelab.services.requirements import (
         Verdict,
         check_requirements,
@@ -36,9 +38,9 @@ async def install(home: Homelab, place: Machine, template: Template, given: Mapp
     command = await compose_of(place)
     if command is None and not docker:
         raise missing(place)
-    project = Project(place, command or DOCKER, home.settings.services_folder, template.id)
-    chosen = await choose(template, given, await project.environment(), home.secret_store)
-    old = await Ledger(home.store).find(place_of(place), template.id)
+    project = Project(place, command or DOCKER, homelab.settings.services_folder, template.id)
+    chosen = await choose(template, given, await project.environment(), homelab.secret_store)
+    old = await Ledger(homelab.store).find(place_of(place), template.id)
     former = await project.former(template) if command else Former()
     facts = await collect_requirements(place)
     rows = check_requirements(template, chosen.values, facts, project.folder, former.values if former.images else {})
@@ -54,30 +56,30 @@ async def install(home: Homelab, place: Machine, template: Template, given: Mapp
     warnings = [f"{row.name}: {row.needed} is required, {row.found} is available" for row in lacking]
     warnings += [f"{place} has no Docker: it is installed with apt-get"] if command is None else []
     warnings += ["It was not installed by this server"] if former.files and old is None else []
-    rollout = Rollout(home, project, template, chosen, former, needs_docker=command is None)
+    rollout = Rollout(homelab, project, template, chosen, former, needs_docker=command is None)
     return rollout.plan(does, "installing", tuple(warnings), old)
 
 
-async def upgrade(home: Homelab, place: Machine, template: Template, to: str | None) -> Plan:
-    project = await _project(home, place, template)
+async def upgrade(homelab: Homelab, place: Machine, template: Template, to: str | None) -> Plan:
+    project = await _project(homelab, place, template)
     former = await project.former(template)
     if not former.files:
         raise NotFound(f"{template.title} is not on {place}", next_step=Advice("Install it", SERVICE_INSTALL))
     there = await project.environment()
     wanted = {VERSION: to or template.version} if to or template.version else {}
-    chosen = await choose(template, wanted, there, home.secret_store)
+    chosen = await choose(template, wanted, there, homelab.secret_store)
     does = f"Upgrade {template.title} on {place} from {there.get(VERSION) or 'what is there'} to {chosen.version}"
     warnings = (
         "The previous version is restored if the new one does not become healthy, but the data keeps its changes",
     )
-    old = await Ledger(home.store).find(place_of(place), template.id)
-    return Rollout(home, project, template, chosen, former).plan(does, "upgrading", warnings, old)
+    old = await Ledger(homelab.store).find(place_of(place), template.id)
+    return Rollout(homelab, project, template, chosen, former).plan(does, "upgrading", warnings, old)
 
 
-async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
-    project = await _project(home, place, template)
+async def uninstall(homelab: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
+    project = await _project(homelab, place, template)
     former = await project.former(template)
-    ledger, where = Ledger(home.store), place_of(place)
+    ledger, where = Ledger(homelab.store), place_of(place)
     old = await ledger.find(where, template.id)
     if not former.files and old is None:
         raise NotFound(f"{template.title} is not on {place}")
@@ -104,7 +106,7 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
     containers = [one.name for one in await project.containers()]
     facts = {"host": place.name, "folder": project.folder, "containers": containers}
     return Plan(
-        does, (machine_action(place, does, line, work_exclusively(home, where, template.id, work)),), facts=facts
+        does, (machine_action(place, does, line, work_exclusively(homelab, where, template.id, work)),), facts=facts
     )
 
 
@@ -116,8 +118,8 @@ async def _require_gone(project: Project) -> None:
         )
 
 
-async def status(home: Homelab, place: Machine, template: Template) -> dict[str, Any]:
-    project = await _project(home, place, template)
+async def status(homelab: Homelab, place: Machine, template: Template) -> dict[str, Any]:
+    project = await _project(homelab, place, template)
     there = await project.environment()
     containers = await project.containers()
     if not there and not containers:
@@ -136,18 +138,18 @@ async def status(home: Homelab, place: Machine, template: Template) -> dict[str,
     }
 
 
-async def _project(home: Homelab, place: Machine, template: Template) -> Project:
+async def _project(homelab: Homelab, place: Machine, template: Template) -> Project:
     command = await compose_of(place)
     if command is None:
         raise missing(place)
-    return Project(place, command, home.settings.services_folder, template.id)
+    return Project(place, command, homelab.settings.services_folder, template.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """A template brought up on a machine with the chosen settings, in place of what was there."""
 
-    home: Homelab
+    homelab: Homelab
     project: Project
     template: Template
     chosen: ChosenSettings
@@ -163,7 +165,7 @@ class Rollout:
         line = describe_command(project.line("up", "--detach"), template, chosen)
         line = INSTALLS_DOCKER + line if self.needs_docker else line
         action = machine_action(
-            place, does, line, install_exclusively(self.home, entry, self.work, hidden, old), writes=True
+            place, does, line, install_exclusively(self.homelab, entry, self.work, hidden, old), writes=True
         )
         facts: dict[str, Any] = {"host": place.name, "folder": project.folder, "settings": chosen.without_secrets}
         if chosen.generated:
@@ -174,7 +176,7 @@ class Rollout:
     async def work(self, report: Report) -> dict[str, Any]:
         if self.needs_docker:
             self.project.command = await install_docker(self.project.machine, report)
-        return await bring_up(self.project, self.template, self.chosen, self.former, self.home.clock, report)
+        return await bring_up(self.project, self.template, self.chosen, self.former, self.homelab.clock, report)
 
 
 def describe_command(line: tuple[str, ...], template: Template, chosen: ChosenSettings) -> str:

@@ -32,7 +32,7 @@ INSTALLED = ("health", "version", "changed", "done", "made_up")
     example="service=uptime-kuma host=docker01 docker=true settings='{\"web_port\": 3005}'",
 )
 async def service_install(
-    home: Homelab,
+    homelab: Homelab,
     service: ServiceName,
     host: HostRefs | None = None,
     settings: ServiceSettings | None = None,
@@ -45,24 +45,24 @@ async def service_install(
     | None = None,
 ) -> Plan:
     """Install a service on hosts, or change its settings; done when it is healthy. Can create the guest for it."""
-    template = template_of(home, service)
+    template = template_of(homelab, service)
     how = template.method(method)
     given = settings or {}
     if (host is None) == (place is None):
         raise BadArgument("It is not clear where to install it", next_step="Give either host or place")
     if place is not None:
-        return await plan_in_new_guest(home, template, how, given, place)
+        return await plan_in_new_guest(homelab, template, how, given, place)
     assert host is not None
 
     async def prepare(there: Machine) -> Plan:
         if how == "compose":
-            return await compose.install(home, there, template, given, docker=docker)
+            return await compose.install(homelab, there, template, given, docker=docker)
         if how == "ansible":
-            return await ansible.install(home, there, template, given)
-        return await terraform.install(home, there, template, given)
+            return await ansible.install(homelab, there, template, given)
+        return await terraform.install(homelab, there, template, given)
 
     return await plan_each(
-        home, host, f"Install {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
+        homelab, host, f"Install {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
     )
 
 
@@ -74,32 +74,32 @@ async def service_install(
     example="service=uptime-kuma host=docker01",
 )
 async def service_upgrade(
-    home: Homelab,
+    homelab: Homelab,
     service: ServiceName,
     host: HostRefs,
     to: Annotated[str, Meta(description="Version; default: that of the catalogue")] | None = None,
 ) -> Plan:
     """Upgrade a service to another version. If it stays unhealthy, the previous version is restored (Compose)."""
-    template = template_of(home, service)
+    template = template_of(homelab, service)
     if to is not None and not template.version:
         raise BadArgument(f"{template.title} has no version to choose", next_step="Leave `to` out")
 
     async def prepare(there: Machine) -> Plan:
-        how = await _method(home, there, template)
+        how = await _method(homelab, there, template)
         if how == "compose":
-            return await compose.upgrade(home, there, template, to)
-        if await Ledger(home.store).find(place_of(there), template.id) is None:
+            return await compose.upgrade(homelab, there, template, to)
+        if await Ledger(homelab.store).find(place_of(there), template.id) is None:
             raise NotFound(
                 f"{template.title} was not installed on {there} by this server",
                 next_step=Advice("Install it", SERVICE_INSTALL),
             )
         given: dict[str, Any] = {"version": to or template.version} if to or template.version else {}
         if how == "ansible":
-            return await ansible.install(home, there, template, given)
-        return await terraform.install(home, there, template, given)
+            return await ansible.install(homelab, there, template, given)
+        return await terraform.install(homelab, there, template, given)
 
     return await plan_each(
-        home, host, f"Upgrade {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
+        homelab, host, f"Upgrade {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
     )
 
 
@@ -110,30 +110,35 @@ async def service_upgrade(
     example="service=uptime-kuma host=docker01",
 )
 async def service_uninstall(
-    home: Homelab,
+    homelab: Homelab,
     service: ServiceName,
     host: HostRefs,
     data: Annotated[bool, Meta(description="Delete its data and settings, too")] = False,
 ) -> Plan:
     """Uninstall a service from hosts. Its data stays unless requested otherwise."""
-    template = template_of(home, service)
+    template = template_of(homelab, service)
 
     async def prepare(there: Machine) -> Plan:
-        how = await _method(home, there, template)
+        how = await _method(homelab, there, template)
         if how == "compose":
-            return await compose.uninstall(home, there, template, data=data)
+            return await compose.uninstall(homelab, there, template, data=data)
         if how == "ansible":
-            return await ansible.uninstall(home, there, template, data=data)
-        return await terraform.uninstall(home, there, template, data=data)
+            return await ansible.uninstall(homelab, there, template, data=data)
+        return await terraform.uninstall(homelab, there, template, data=data)
 
     return await plan_each(
-        home, host, f"Remove {template.title} from", prepare, ("removed", "data"), seconds=_planning_seconds(template)
+        homelab,
+        host,
+        f"Remove {template.title} from",
+        prepare,
+        ("removed", "data"),
+        seconds=_planning_seconds(template),
     )
 
 
-async def _method(home: Homelab, place: Machine, template: Template) -> Method:
+async def _method(homelab: Homelab, place: Machine, template: Template) -> Method:
     """As it was installed, else the usual one."""
-    entry = await Ledger(home.store).find(place_of(place), template.id)
+    entry = await Ledger(homelab.store).find(place_of(place), template.id)
     return entry.method if entry else template.method()
 
 

@@ -31,8 +31,8 @@ ServiceSettings = Annotated[
 ]
 
 
-def template_of(home: Homelab, service: str) -> Template:
-    return catalogue(home.settings.catalogue).find(service)
+def template_of(homelab: Homelab, service: str) -> Template:
+    return catalogue(homelab.settings.catalogue).find(service)
 
 
 def bind_secrets(plan: Plan, references: Collection[str], place: str) -> Plan:
@@ -48,15 +48,15 @@ def bind_secrets(plan: Plan, references: Collection[str], place: str) -> Plan:
 
 
 def install_exclusively(
-    home: Homelab, entry: Installed, work: Work, hidden: tuple[str, ...] = (), old: Installed | None = None
+    homelab: Homelab, entry: Installed, work: Work, hidden: tuple[str, ...] = (), old: Installed | None = None
 ) -> Perform:
     """Work that puts a service there, in place of `old`."""
-    return work_exclusively(home, entry.host, entry.service, with_record(home, entry, work, old), hidden)
+    return work_exclusively(homelab, entry.host, entry.service, with_record(homelab, entry, work, old), hidden)
 
 
-def with_record(home: Homelab, entry: Installed, work: Work, old: Installed | None = None) -> Work:
+def with_record(homelab: Homelab, entry: Installed, work: Work, old: Installed | None = None) -> Work:
     """The record says that it was begun, and then how it went."""
-    ledger = Ledger(home.store)
+    ledger = Ledger(homelab.store)
 
     async def begun(report: Report) -> dict[str, Any]:
         await ledger.keep(entry)
@@ -76,9 +76,9 @@ def with_record(home: Homelab, entry: Installed, work: Work, old: Installed | No
     return begun
 
 
-def work_exclusively(home: Homelab, place: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
+def work_exclusively(homelab: Homelab, place: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
     """Work on a service that may outlast the call and that only one server does at a time."""
-    ledger = Ledger(home.store)
+    ledger = Ledger(homelab.store)
 
     async def perform(context: StepContext) -> ActionResult:
         claim = await ledger.begin_work(place, service)
@@ -91,8 +91,8 @@ def work_exclusively(home: Homelab, place: str, service: str, work: Work, hidden
                 renewing.cancel()
                 await ledger.end_work(claim)
 
-        facts = await Deployment(home.store, place, f"service {service}", hidden).followed(
-            exclusively, context.wait, context.report, home.ssh.pool
+        facts = await Deployment(homelab.store, place, f"service {service}", hidden).followed(
+            exclusively, context.wait, context.report, homelab.ssh.pool
         )
         if facts is None:
             step = see("See its progress", SERVICE_STATUS(host=place, service=service))

@@ -44,7 +44,7 @@ _OWN = ("cluster", "type")
 
 
 async def plan_in_new_guest(
-    home: Homelab, template: Template, method: Method, given: Mapping[str, Any], place: GuestPlace
+    homelab: Homelab, template: Template, method: Method, given: Mapping[str, Any], place: GuestPlace
 ) -> Plan:
     if method != "compose":
         raise BadArgument(
@@ -54,16 +54,16 @@ async def plan_in_new_guest(
                 "Create the guest, register it, then give it as host", CONTAINER_CREATE, VM_CREATE, HOST_REGISTER
             ),
         )
-    cluster = _cluster(home, place.get("cluster"))
+    cluster = _cluster(homelab, place.get("cluster"))
     kind: Literal["ct", "vm"] = place.get("type", "ct")
     if kind not in ("ct", "vm"):
         raise BadArgument(f"{kind!r} is not a type of guest", next_step="Use ct or vm")
-    chosen = await choose(template, given, {}, home.secret_store)
+    chosen = await choose(template, given, {}, homelab.secret_store)
     plan = await _guest_plan(cluster, kind, template, place)
     vmid = int(plan.facts["vmid"])
     whole = Plan(
         f"Install {template.title} in a new {'container' if kind == 'ct' else 'VM'} {vmid} of {cluster.name}",
-        _Journey(home, cluster, template, chosen, plan).steps(),
+        _Journey(homelab, cluster, template, chosen, plan).steps(),
         facts={**plan.facts, "settings": chosen.without_secrets},
         warnings=plan.warnings,
     )
@@ -90,8 +90,16 @@ def _usual(kind: str, template: Template) -> dict[str, Any]:
 class _Journey:
     """Guest and service: once started, the work continues if nobody waits. Each step of the plan waits for its part."""
 
-    def __init__(self, home: Homelab, cluster: Cluster, template: Template, chosen: ChosenSettings, plan: Plan) -> None:
-        self._home, self._cluster, self._template, self._chosen, self._plan = home, cluster, template, chosen, plan
+    def __init__(
+        self, homelab: Homelab, cluster: Cluster, template: Template, chosen: ChosenSettings, plan: Plan
+    ) -> None:
+        self._homelab, self._cluster, self._template, self._chosen, self._plan = (
+            homelab,
+            cluster,
+            template,
+            chosen,
+            plan,
+        )
         self._vmid = int(plan.facts["vmid"])
         self._where = f"{cluster.name}/{self._vmid}"
         self._made = asyncio.Event()
@@ -102,7 +110,7 @@ class _Journey:
     def steps(self) -> tuple[Action, Action]:
         calls = tuple(step for step in self._plan.calls if isinstance(step, Call))
         making = "; ".join(f"{one.method} {one.path} {_describe(one)}" for one in calls)
-        up = project_line(DOCKER, self._home.settings.services_folder, self._template.id, "up", "--detach")
+        up = project_line(DOCKER, self._homelab.settings.services_folder, self._template.id, "up", "--detach")
         line = INSTALLS_DOCKER + describe_command(up, self._template, self._chosen)
         install = f"Install {self._template.title} in guest {self._vmid}"
         return (
@@ -113,7 +121,7 @@ class _Journey:
     async def _first(self, context: StepContext) -> ActionResult:
         self._context, self._report = context, context.report
         hidden = tuple(self._chosen.values[name] for name in self._chosen.secret)
-        perform = work_exclusively(self._home, self._where, self._template.id, self._work, hidden)
+        perform = work_exclusively(self._homelab, self._where, self._template.id, self._work, hidden)
         whole = self._whole = asyncio.ensure_future(perform(replace(context, report=self._tell)))
         made = asyncio.ensure_future(self._made.wait())
         try:
@@ -158,16 +166,16 @@ class _Journey:
         )
         try:
             await context.permit()
-            return await with_record(self._home, entry, self._install)(report)
+            return await with_record(self._homelab, entry, self._install)(report)
         except Problem as problem:
             problem.advice = Advice(f"Guest {self._vmid} exists: install the service there, or delete it", *tools)
             raise
 
     async def _install(self, report: Report) -> dict[str, Any]:
-        guest = await _wait_until_reachable(self._home, self._cluster, self._vmid, report)
+        guest = await _wait_until_reachable(self._homelab, self._cluster, self._vmid, report)
         command = await compose_of(guest)
-        project = Project(guest, command or DOCKER, self._home.settings.services_folder, self._template.id)
-        rollout = Rollout(self._home, project, self._template, self._chosen, Former(), needs_docker=command is None)
+        project = Project(guest, command or DOCKER, self._homelab.settings.services_folder, self._template.id)
+        rollout = Rollout(self._homelab, project, self._template, self._chosen, Former(), needs_docker=command is None)
         return await rollout.work(report)
 
 
@@ -175,25 +183,25 @@ def _describe(call: Call) -> str:
     return json.dumps({name: value for name, value in call.params.items() if name not in ("password", "cipassword")})
 
 
-async def _wait_until_reachable(home: Homelab, cluster: Cluster, vmid: int, report: Report) -> Machine:
+async def _wait_until_reachable(homelab: Homelab, cluster: Cluster, vmid: int, report: Report) -> Machine:
     """Once it takes commands."""
-    end = home.clock.monotonic() + ENTER_SECONDS
+    end = homelab.clock.monotonic() + ENTER_SECONDS
     while True:
         cluster.inventory.forget()
         try:
-            guest = await machine(home, f"{cluster.name}/{vmid}")
+            guest = await machine(homelab, f"{cluster.name}/{vmid}")
             await guest.transport.run(Command(("true",)), seconds=20)
             return guest
         except Problem as problem:
-            if home.clock.monotonic() >= end:
+            if homelab.clock.monotonic() >= end:
                 raise TaskFailed(f"Guest {vmid} was created, but does not accept commands", why=str(problem)) from None
         await report(0.0, 100.0, f"Waiting until guest {vmid} takes commands")
-        await home.clock.sleep(EVERY)
+        await homelab.clock.sleep(EVERY)
 
 
-def _cluster(home: Homelab, name: object) -> Cluster:
-    names = [one.name for one in home.clusters]
-    found = [one for one in home.clusters if name in (None, one.name)]
+def _cluster(homelab: Homelab, name: object) -> Cluster:
+    names = [one.name for one in homelab.clusters]
+    found = [one for one in homelab.clusters if name in (None, one.name)]
     if len(found) == 1:
         return found[0]
     if not names:

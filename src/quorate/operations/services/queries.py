@@ -49,17 +49,17 @@ GONE = "its template is no longer in the catalog; restore the template to manage
     example="words=photos",
 )
 async def service_list(
-    home: Homelab,
+    homelab: Homelab,
     words: Annotated[str, Meta(description="Such as photos, dns, git")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Services that can be installed on hosts, and where they are installed."""
-    known = catalogue(home.settings.catalogue)
+    known = catalogue(homelab.settings.catalogue)
     wanted = (words or "").lower().split()
     shown = [one for one in known.services.values() if all(word in _text(one) for word in wanted)]
-    there = await Ledger(home.store).everything()
-    gone = await gone_places(home, there)
+    there = await Ledger(homelab.store).everything()
+    gone = await gone_places(homelab, there)
     rows = [
         [one.id, one.title, one.about, ", ".join(one.methods), one.version, _hosts(one.id, there, gone)]
         for one in shown
@@ -76,10 +76,10 @@ async def service_list(
     search_words="what does a service need settings parameters health check backup paths catalogue entry details",
     example="service=pihole",
 )
-async def service_info(home: Homelab, service: ServiceName) -> dict[str, Any]:
+async def service_info(homelab: Homelab, service: ServiceName) -> dict[str, Any]:
     """What a service needs, its settings, health check, backup paths, and where it is installed."""
-    one = template_of(home, service)
-    there = await Ledger(home.store).everything()
+    one = template_of(homelab, service)
+    there = await Ledger(homelab.store).everything()
     health = one.health
     asked = health and (
         " ".join(health.command) or (f"GET {health.http} at {health.port}" if health.http else f"port {health.port}")
@@ -100,7 +100,7 @@ async def service_info(home: Homelab, service: ServiceName) -> dict[str, Any]:
         **({"homepage": one.homepage} if one.homepage else {}),
         **({"notes": one.notes} if one.notes else {}),
         "origin": one.origin,
-        "installed_on": _hosts(one.id, there, await gone_places(home, there)),
+        "installed_on": _hosts(one.id, there, await gone_places(homelab, there)),
     }  # fmt: skip
 
 
@@ -110,7 +110,7 @@ async def service_info(home: Homelab, service: ServiceName) -> dict[str, Any]:
     example="service=gitea host=docker01",
 )
 async def service_check(
-    home: Homelab, service: ServiceName, host: HostRefs, settings: ServiceSettings | None = None
+    homelab: Homelab, service: ServiceName, host: HostRefs, settings: ServiceSettings | None = None
 ) -> dict[str, Any] | Table:
     """Whether hosts have what a service needs: ports, memory, disk, architecture, Compose. Changes nothing."""
     from quorate.homelab.services.requirements import (
@@ -121,15 +121,15 @@ async def service_check(
         collect_requirements,
     )  # many parsers, for those who need them
 
-    one = template_of(home, service)
+    one = template_of(homelab, service)
     require_known(one, settings or {})
     given = {name: str(value) for name, value in (settings or {}).items()}
 
     async def check(place: Machine) -> tuple[dict[str, Any], list[Requirement]]:
-        old = await Ledger(home.store).find(place_of(place), one.id)
+        old = await Ledger(homelab.store).find(place_of(place), one.id)
         facts = await collect_requirements(place)
         own = old.settings if old and old.state == "installed" else {}
-        rows = check_requirements(one, {**own, **given}, facts, home.settings.services_folder, own)
+        rows = check_requirements(one, {**own, **given}, facts, homelab.settings.services_folder, own)
         if one.compose:
             try:
                 command = await compose_of(place)
@@ -147,9 +147,9 @@ async def service_check(
         lacking = {row.name: f"{row.needed} needed, found {row.found}" for row in rows if row.verdict is not Verdict.OK}
         return [[answer["fits"], lacking]]
 
-    chosen = await select(home, host)
+    chosen = await select(homelab, host)
     if chosen.several:
-        return await answer_each(home, host, of_several, ("fits", "lacking"))
+        return await answer_each(homelab, host, of_several, ("fits", "lacking"))
     answer, rows = await check(chosen.machines[0])
     checks = [[row.name, row.needed, row.found, row.verdict.value] for row in rows]
     return answer | {"checks": {"columns": ["what", "needed", "found", "verdict"], "rows": checks}}
@@ -160,39 +160,41 @@ async def service_check(
     search_words="is the service healthy running version drift what is installed on host compose project",
     example="host=docker01",
 )
-async def service_status(home: Homelab, host: HostRefs, service: ServiceName | None = None) -> dict[str, Any] | Table:
+async def service_status(
+    homelab: Homelab, host: HostRefs, service: ServiceName | None = None
+) -> dict[str, Any] | Table:
     """Services on hosts: what runs, health, version, and what differs from what was installed."""
-    ledger = Ledger(home.store)
-    template = template_of(home, service) if service is not None else None
+    ledger = Ledger(homelab.store)
+    template = template_of(homelab, service) if service is not None else None
 
     async def one_service(place: Machine, template: Template) -> dict[str, Any]:
         await _require_reached(place)
-        return await _status(home, place, template, await ledger.find(place_of(place), template.id))
+        return await _status(homelab, place, template, await ledger.find(place_of(place), template.id))
 
     async def of_several(place: Machine) -> Table:
-        found = [await one_service(place, template)] if template else (await services_on(home, place))[0]
+        found = [await one_service(place, template)] if template else (await services_on(homelab, place))[0]
         rows = [[one.get(name, "") for name in IN_SHORT] for one in found]
         return Table(IN_SHORT, rows, len(rows))
 
-    chosen = await select(home, host)
+    chosen = await select(homelab, host)
     if chosen.several:
-        return await answer_each(home, host, of_several, IN_SHORT)
+        return await answer_each(homelab, host, of_several, IN_SHORT)
     [place] = chosen.machines
     if template:
         return await one_service(place, template)
-    found, more = await services_on(home, place)
+    found, more = await services_on(homelab, place)
     return {"host": str(place), "services": found or "none", **({"more": more} if more else {})}
 
 
-async def services_on(home: Homelab, place: Machine) -> tuple[list[dict[str, Any]], int]:
+async def services_on(homelab: Homelab, place: Machine) -> tuple[list[dict[str, Any]], int]:
     """The status of those that were installed there, and how many are left out."""
     where = place_of(place)
-    known = catalogue(home.settings.catalogue).services
-    entries = [entry for entry in await Ledger(home.store).everything() if entry.host == where]
+    known = catalogue(homelab.settings.catalogue).services
+    entries = [entry for entry in await Ledger(homelab.store).everything() if entry.host == where]
 
     async def describe(entry: Installed) -> dict[str, Any]:
         if template := known.get(entry.service):
-            return await _status(home, place, template, entry)
+            return await _status(homelab, place, template, entry)
         return {"service": entry.service, "kept": entry.state, "state": GONE}
 
     found = await gather_bounded(ASKED_AT_ONCE, [partial(describe, entry) for entry in entries[:SHOWN]])
@@ -204,13 +206,13 @@ async def _require_reached(place: Machine) -> None:
     await place.transport.run(shell_script(":"), seconds=REACHED_SECONDS)
 
 
-async def _status(home: Homelab, place: Machine, template: Template, entry: Installed | None) -> dict[str, Any]:
+async def _status(homelab: Homelab, place: Machine, template: Template, entry: Installed | None) -> dict[str, Any]:
     method = entry.method if entry else template.method()
-    deployment = Deployment(home.store, place_of(place), f"service {template.id}")
+    deployment = Deployment(homelab.store, place_of(place), f"service {template.id}")
     underway = await deployment.state()
-    if not await Ledger(home.store).is_worked_on(place_of(place), template.id):
+    if not await Ledger(homelab.store).is_worked_on(place_of(place), template.id):
         if entry is not None and entry.state in UNFINISHED:
-            entry = await _resolve_interrupted_entry(home, place, template, entry)
+            entry = await _resolve_interrupted_entry(homelab, place, template, entry)
         if underway.get("state") == "going on":
             underway = {} if entry is not None and entry.state not in UNFINISHED else BROKEN_OFF
             if not underway:
@@ -218,7 +220,7 @@ async def _status(home: Homelab, place: Machine, template: Template, entry: Inst
     kept = {"kept": entry.state, **({"why": entry.why} if entry.why else {})} if entry else {}
     facts: dict[str, Any] = {"service": template.id, "host": str(place), "method": method, **kept}
     if method == "compose":
-        facts |= await _status_or_reason(compose.status(home, place, template))
+        facts |= await _status_or_reason(compose.status(homelab, place, template))
     elif entry is not None:
         health = await find_health_problem(place, template, entry.settings) if template.health else None
         facts |= {"version": entry.version} if entry.version else {}
@@ -229,10 +231,12 @@ async def _status(home: Homelab, place: Machine, template: Template, entry: Inst
     return facts | ({"underway": underway} if underway else {})
 
 
-async def _resolve_interrupted_entry(home: Homelab, place: Machine, template: Template, entry: Installed) -> Installed:
+async def _resolve_interrupted_entry(
+    homelab: Homelab, place: Machine, template: Template, entry: Installed
+) -> Installed:
     """The server that was doing it has died: the host shows how far it got, and the record is updated."""
     if entry.method == "compose":
-        found = await _status_or_reason(compose.status(home, place, template))
+        found = await _status_or_reason(compose.status(homelab, place, template))
         if found["state"] == "not known":
             return entry
         works = found["state"] == "running" and found.get("health", "ok") == "ok"
@@ -246,7 +250,7 @@ async def _resolve_interrupted_entry(home: Homelab, place: Machine, template: Te
     why = "" if works else f"The server died while it was {entry.state} it; on the host: {now}"
     state: State = "installed" if works else "failed"
     new = msgspec.structs.replace(entry, state=state, why=why, version=version)
-    await Ledger(home.store).keep(new)
+    await Ledger(homelab.store).keep(new)
     return new
 
 

@@ -25,34 +25,34 @@ from quorate.pve.tasks import Report
 PLAN_SECONDS = 300.0
 
 
-def workspace(home: Homelab, place: Machine, template: Template) -> Workspace:
+def workspace(homelab: Homelab, place: Machine, template: Template) -> Workspace:
     template.method("terraform")
-    return Workspace(home.settings.work, place_of(place), template.id)
+    return Workspace(homelab.settings.work, place_of(place), template.id)
 
 
 async def plan_changes(
-    home: Homelab, place: Machine, template: Template, given: Mapping[str, Any], kind: Kind = "apply",
+    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any], kind: Kind = "apply",
     seconds: float = PLAN_SECONDS,
 ) -> SavedPlan:  # fmt: skip
-    at = workspace(home, place, template)
-    chosen = await choose(template, given, at.values(), home.secret_store)
+    at = workspace(homelab, place, template)
+    chosen = await choose(template, given, at.values(), homelab.secret_store)
     if chosen.references:
         raise Refused(
             f"Terraform takes no stored secret ({', '.join(sorted(chosen.references))})",
             why="Planning already passes it to providers, before a person can approve where it is sent",
             next_step="Use an env: or file: reference",
         )
-    return await at.plan(template, chosen.values, _host(home, place, at), kind, seconds)
+    return await at.plan(template, chosen.values, _host(homelab, place, at), kind, seconds)
 
 
-async def install(home: Homelab, place: Machine, template: Template, given: Mapping[str, Any]) -> Plan:
-    saved = await plan_changes(home, place, template, given)
-    return applying(home, place, template, saved)
+async def install(homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any]) -> Plan:
+    saved = await plan_changes(homelab, place, template, given)
+    return applying(homelab, place, template, saved)
 
 
-def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan) -> Plan:
+def applying(homelab: Homelab, place: Machine, template: Template, saved: SavedPlan) -> Plan:
     """Apply exactly that plan; its risk depends on what it removes."""
-    at = workspace(home, place, template)
+    at = workspace(homelab, place, template)
     does = f"Apply the plan for {template.title} on {place}: {_count_changes(saved)}"
     if saved.empty:
         return Plan(does, unchanged=("Everything matches",), facts=saved.as_dict())
@@ -60,18 +60,18 @@ def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan
     hidden = {name for name, one in template.parameters.items() if one.type == "secret"}
     shown = {name: value for name, value in values.items() if name not in hidden}
     secret = tuple(values[name] for name in hidden if name in values)
-    home.secret_store.revealed.update(secret)  # the plan may have been made before this server was started
+    homelab.secret_store.revealed.update(secret)  # the plan may have been made before this server was started
     entry = Installed(
         template.id, place_of(place), "terraform", "installing", values.get("version", ""), shown, at=address_of(place)
     )
 
     async def work(report: Report) -> dict[str, Any]:
         facts = await at.apply(saved, report)
-        if wrong := await wait_until_healthy(place, template, values, home.clock, report):
+        if wrong := await wait_until_healthy(place, template, values, homelab.clock, report):
             raise TaskFailed(f"{template.title} was created, but does not become healthy", why=wrong, facts=facts)
         return facts
 
-    perform = install_exclusively(home, entry, work, secret)
+    perform = install_exclusively(homelab, entry, work, secret)
     line = f"{Path(at.program).name} apply PLAN (what it does: {saved.content})"
     warnings = tuple(f"{one} is destroyed" for one in saved.destroys[:20])
     return Plan(
@@ -83,8 +83,8 @@ def applying(home: Homelab, place: Machine, template: Template, saved: SavedPlan
     )
 
 
-async def uninstall(home: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
-    at = workspace(home, place, template)
+async def uninstall(homelab: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
+    at = workspace(homelab, place, template)
     if not at.applied:
         raise NotFound(f"{template.title} was not created on {place} by this server")
     if not data:
@@ -92,18 +92,18 @@ async def uninstall(home: Homelab, place: Machine, template: Template, *, data: 
             f"{template.title} was created by Terraform, which destroys things with their data",
             next_step="To confirm, use data=true",
         )
-    return await destroying(home, place, template)
+    return await destroying(homelab, place, template)
 
 
-async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
-    at = workspace(home, place, template)
+async def destroying(homelab: Homelab, place: Machine, template: Template) -> Plan:
+    at = workspace(homelab, place, template)
     if not at.applied:
         raise NotFound(
             f"{template.title} was not created on {place} by this server",
             next_step=see("See what was", SERVICE_LIST),
         )
-    saved = await plan_changes(home, place, template, {}, "destroy")
-    ledger, where = Ledger(home.store), place_of(place)
+    saved = await plan_changes(homelab, place, template, {}, "destroy")
+    ledger, where = Ledger(homelab.store), place_of(place)
     does = f"Destroy {template.title} on {place}: {len(saved.changes)} resources"
 
     async def work(report: Report) -> dict[str, Any]:
@@ -115,7 +115,7 @@ async def destroying(home: Homelab, place: Machine, template: Template) -> Plan:
     line = (
         f"{Path(at.program).name} apply PLAN (what it does: {saved.content}; destroys {', '.join(saved.destroys[:20])})"
     )
-    perform = work_exclusively(home, where, template.id, work)
+    perform = work_exclusively(homelab, where, template.id, work)
     return Plan(does, (machine_action(place, does, line, perform, writes=True),), facts=saved.as_dict())
 
 
@@ -123,12 +123,12 @@ def _count_changes(saved: SavedPlan) -> str:
     return ", ".join(f"{count} to {name}" for name, count in saved.counts.items()) or "outputs only"
 
 
-def _host(home: Homelab, place: Machine, at: Workspace) -> dict[str, str]:
+def _host(homelab: Homelab, place: Machine, at: Workspace) -> dict[str, str]:
     """Variables that a template may declare; those that it does not are ignored."""
     found = {"host_name": place.name}
     if place.target is not None:
         folder = private_folder(at.folder)
-        write_private(folder / "known_hosts", trusted_keys(ssh_of(place, home.ssh)))
+        write_private(folder / "known_hosts", trusted_keys(ssh_of(place, homelab.ssh)))
         found |= {
             "host_address": place.target.host,
             "host_port": str(place.target.port),

@@ -28,19 +28,19 @@ Longest = Annotated[float, Meta(ge=5, le=600, description="Longest time; the fir
     example="service=registry host=nas",
 )
 async def terraform_plan(
-    home: Homelab,
+    homelab: Homelab,
     service: ServiceName,
     host: HostRefs,
     settings: ServiceSettings | None = None,
     seconds: Longest = 50,
 ) -> dict[str, Any] | Table:
     """Plan a Terraform service and keep the plan: what would be created, changed, destroyed. Nothing is applied."""
-    template = template_of(home, service)
+    template = template_of(homelab, service)
 
     plans: dict[str, str] = {}
 
     async def describe(place: Machine) -> dict[str, Any]:
-        saved = await plan_changes(home, place, template, settings or {}, seconds=seconds)
+        saved = await plan_changes(homelab, place, template, settings or {}, seconds=seconds)
         if not saved.empty:
             plans[place.ref] = saved.hash
         step = Advice("Apply exactly this plan", TERRAFORM_APPLY(service=template.id, host=place.ref, plan=saved.hash))
@@ -48,7 +48,7 @@ async def terraform_plan(
         return {**saved.as_dict(), **destroyed, "next": "Nothing to do" if saved.empty else step}
 
     found = await describe_each(
-        home,
+        homelab,
         host,
         describe,
         ("plan", "counts", "destroys", "drift", "outputs_changed"),
@@ -69,20 +69,20 @@ async def terraform_plan(
     example="service=registry host=nas plan=0123456789abcdef",
 )
 async def terraform_apply(
-    home: Homelab,
+    homelab: Homelab,
     service: ServiceName,
     host: HostRefs,
     plan: Annotated[str | list[str], Meta(description="As terraform_plan named it; of several hosts, each its own")],
 ) -> Plan:
     """Apply exactly the plan that terraform_plan has shown. DESTROY if it destroys or replaces anything."""
-    template = template_of(home, service)
+    template = template_of(homelab, service)
     plans = [plan] if isinstance(plan, str) else plan
 
     async def prepare(place: Machine) -> Plan:
-        at = workspace(home, place, template)
-        return applying(home, place, template, await at.saved(_own(at, place, plans)))
+        at = workspace(homelab, place, template)
+        return applying(homelab, place, template, await at.saved(_own(at, place, plans)))
 
-    return await plan_each(home, host, f"Apply the plan for {template.title} on", prepare, ("done",))
+    return await plan_each(homelab, host, f"Apply the plan for {template.title} on", prepare, ("done",))
 
 
 def _own(at: Workspace, place: Machine, plans: list[str]) -> str:
@@ -104,18 +104,18 @@ def _own(at: Workspace, place: Machine, plans: list[str]) -> str:
     example="service=registry host=nas",
 )
 async def terraform_refresh(
-    home: Homelab, service: ServiceName, host: HostRefs, seconds: Longest = 50
+    homelab: Homelab, service: ServiceName, host: HostRefs, seconds: Longest = 50
 ) -> dict[str, Any] | Table:
     """Drift: what differs from what Terraform created. Changes nothing."""
-    template = template_of(home, service)
+    template = template_of(homelab, service)
 
     async def describe(place: Machine) -> dict[str, Any]:
-        if not workspace(home, place, template).applied:
+        if not workspace(homelab, place, template).applied:
             raise NotFound(
                 f"{template.title} was not created on {place} by this server",
                 next_step=Advice("Plan it first", TERRAFORM_PLAN(service=template.id)),
             )
-        saved = await plan_changes(home, place, template, {}, "refresh", seconds)
+        saved = await plan_changes(homelab, place, template, {}, "refresh", seconds)
         found = saved.as_dict()
         return {
             "service": template.id,
@@ -127,7 +127,7 @@ async def terraform_refresh(
 
     columns = ("drifted", "drift", "outputs_changed")
     return await describe_each(
-        home, host, describe, columns, seconds=seconds, host_seconds=seconds, at_once=PROGRAMS_AT_ONCE
+        homelab, host, describe, columns, seconds=seconds, host_seconds=seconds, at_once=PROGRAMS_AT_ONCE
     )
 
 
@@ -136,15 +136,15 @@ async def terraform_refresh(
     search_words="terraform opentofu destroy everything it made tear down",
     example="service=registry host=nas",
 )
-async def terraform_destroy(home: Homelab, service: ServiceName, host: HostRefs) -> Plan:
+async def terraform_destroy(homelab: Homelab, service: ServiceName, host: HostRefs) -> Plan:
     """Destroy everything that Terraform made for a service on hosts, with its data."""
-    template = template_of(home, service)
+    template = template_of(homelab, service)
 
     async def prepare(place: Machine) -> Plan:
-        return await destroying(home, place, template)
+        return await destroying(homelab, place, template)
 
     return await plan_each(
-        home,
+        homelab,
         host,
         f"Destroy {template.title} on",
         prepare,

@@ -32,7 +32,7 @@ prevent_destroy keeps them from being destroyed and recreated: remove it only wh
     example="guests=pihole",
 )
 async def terraform_export(
-    home: Homelab,
+    homelab: Homelab,
     guests: Annotated[GuestRefs, Meta(description="Default: all that match")] | None = None,
     cluster: Annotated[str, Meta(description="Needed where there are several")] | None = None,
     node: str | None = None,
@@ -42,7 +42,7 @@ async def terraform_export(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> dict[str, Any]:
     """Existing guests as Terraform resources of bpg/proxmox with import blocks. Without secrets."""
-    pve = _cluster(home, cluster)
+    pve = _cluster(homelab, cluster)
     chosen = await _select_guests(pve, guests, Filter(node=node, tag=tag, pool=pool))
     shown = chosen[offset : offset + limit]
     read = await gather_bounded(ASKED_AT_ONCE, [_reading(guest) for guest in shown])
@@ -60,13 +60,13 @@ async def terraform_export(
     }
 
 
-def _cluster(home: Homelab, name: str | None) -> Cluster:
-    if not home.clusters:
+def _cluster(homelab: Homelab, name: str | None) -> Cluster:
+    if not homelab.clusters:
         raise NotConfigured("No cluster is configured", next_step="`quorate init` sets one up")
-    names = [one.name for one in home.clusters]
+    names = [one.name for one in homelab.clusters]
     if name is None and len(names) > 1:
         raise BadArgument("Several clusters are configured", next_step=f"Give cluster: {', '.join(names)}")
-    found = next((one for one in home.clusters if name in (None, one.name)), None)
+    found = next((one for one in homelab.clusters if name in (None, one.name)), None)
     if found is None:
         raise BadArgument(f"There is no cluster {name!r}", next_step=f"Available: {', '.join(names)}")
     return found

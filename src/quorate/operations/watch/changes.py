@@ -38,7 +38,7 @@ _TASKS = {
     ),
 )
 async def changes_since(
-    home: Homelab,
+    homelab: Homelab,
     since: When = "1d",
     cluster: str | None = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 40,
@@ -46,21 +46,21 @@ async def changes_since(
 ) -> Table:
     """What happened since a time, newest first: guests created, changed, moved, gone; failed tasks; findings opened and
     resolved. Ask this first."""
-    now = home.clock.time()
+    now = homelab.clock.time()
     begin = parse_moment(since, now=now)
-    sees = await Visibility.of(home)
-    events = [one for event in await Events(home.store).since(begin, MOST_EVENTS) if (one := sees.event(event))]
-    watchers = Watchers(home.store)
-    gaps = {pve.name: await watchers.watched_from(pve.name, begin) for pve in home.clusters}
+    sees = await Visibility.of(homelab)
+    events = [one for event in await Events(homelab.store).since(begin, MOST_EVENTS) if (one := sees.event(event))]
+    watchers = Watchers(homelab.store)
+    gaps = {pve.name: await watchers.watched_from(pve.name, begin) for pve in homelab.clusters}
     silent = {}
-    for pve in home.clusters:
+    for pve in homelab.clusters:
         watched = gaps[pve.name]
         if watched is None or watched > begin:
             try:
                 events += _from_tasks(pve.name, await pve.get("/cluster/tasks"), begin, watched or now)
             except Problem as problem:
                 silent[pve.name] = str(problem)
-    events += await _of_findings(home, sees, begin)
+    events += await _of_findings(homelab, sees, begin)
     wanted = sorted(
         (one for one in events if cluster is None or one.cluster == cluster), key=lambda one: (-one.time, one.says)
     )
@@ -102,8 +102,8 @@ def _describe_task(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield kind, f"guest {task.get('id')} on {task.get('node')} ({task.get('type')} by {task.get('user')})"
 
 
-async def _of_findings(home: Homelab, sees: Visibility, begin: float) -> list[Event]:
-    findings = Findings(home.store)
+async def _of_findings(homelab: Homelab, sees: Visibility, begin: float) -> list[Event]:
+    findings = Findings(homelab.store)
     opened = [found for one in await findings.opened_since(begin) if (found := sees.finding(one))]
     resolved = [found for one in await findings.resolved_since(begin) if (found := sees.finding(one))]
     return [

@@ -32,7 +32,7 @@ FindingId = Annotated[str, Meta(description="id from finding_list")]
     ),
 )
 async def finding_list(
-    home: Homelab,
+    homelab: Homelab,
     severity: Annotated[
         Literal["critical", "warning", "unchecked", "info"], Meta(description="This or worse")
     ] = "info",
@@ -43,9 +43,9 @@ async def finding_list(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Open findings of the watch, worst first."""
-    now = home.clock.time()
-    sees = await Visibility.of(home)
-    visible = [found for one in await Findings(home.store).open() if (found := sees.finding(one))]
+    now = homelab.clock.time()
+    sees = await Visibility.of(homelab)
+    visible = [found for one in await Findings(homelab.store).open() if (found := sees.finding(one))]
     wanted = [
         one
         for one in visible
@@ -64,15 +64,15 @@ async def finding_list(
     table = page(COLUMNS, rows, limit=limit, offset=offset)
     count = Counter(one.severity for one in visible)
     table.facts = {"open": {word: count[word] for word in SEVERITIES if count[word]} or "none"}
-    table.facts |= await Watchers(home.store).describe(now, [HOMELAB, *(pve.name for pve in home.clusters)])
+    table.facts |= await Watchers(homelab.store).describe(now, [HOMELAB, *(pve.name for pve in homelab.clusters)])
     return table
 
 
 @operation(risk=Risk.READ, search_words="details evidence why what does the alert mean explain finding history")
-async def finding_get(home: Homelab, finding: FindingId) -> dict[str, Any]:
+async def finding_get(homelab: Homelab, finding: FindingId) -> dict[str, Any]:
     """One finding in full: what it means, evidence, history, and the call that shows or fixes it."""
-    found = await _visible(home, finding)
-    seen, now = found.seen_as, home.clock.time()
+    found = await _visible(homelab, finding)
+    seen, now = found.seen_as, homelab.clock.time()
     facts: dict[str, Any] = {
         "id": found.id,
         "severity": found.severity,
@@ -103,21 +103,21 @@ async def finding_get(home: Homelab, finding: FindingId) -> dict[str, Any]:
     search_words="mute silence snooze ack take care of alert stop notifications until accept ignore for now",
 )
 async def finding_acknowledge(
-    home: Homelab,
+    homelab: Homelab,
     finding: FindingId,
     silence: Annotated[str, Meta(description="Only keep it quiet for this long: 30m, 8h, 7d")] | None = None,
     note: Annotated[str, Meta(description="Shown with the finding", max_length=500)] = "",
 ) -> Plan:
     """Acknowledge a finding: no more messages unless it gets worse. Accepts new settings and privileges as good."""
-    found = await _visible(home, finding)
+    found = await _visible(homelab, finding)
     if found.resolved is not None:
         raise Conflict(f"Finding {found.id} is resolved", next_step=see("See what is open", FINDING_LIST))
     if silence is None:
         until, says = None, f"Acknowledge finding {found.id}: {found.seen_as.what}"
     else:
-        until = home.clock.time() + parse_span(silence)
+        until = homelab.clock.time() + parse_span(silence)
         says = f"Silence finding {found.id} until {moment(until)}: {found.seen_as.what}"
-    findings = Findings(home.store)
+    findings = Findings(homelab.store)
 
     async def perform(context: StepContext) -> ActionResult:
         if until is None:
@@ -130,8 +130,8 @@ async def finding_acknowledge(
     return Plan(says, (Action(says, line, perform, Target("finding", found.id, found.kind)),))
 
 
-async def _visible(home: Homelab, id: str) -> Finding:
-    found = (await Visibility.of(home)).finding(await Findings(home.store).get(id))
+async def _visible(homelab: Homelab, id: str) -> Finding:
+    found = (await Visibility.of(homelab)).finding(await Findings(homelab.store).get(id))
     if found is None:
         raise NotFound(f"There is no finding {id!r}", next_step=see("See which exist", FINDING_LIST))
     return found

@@ -48,11 +48,11 @@ class Visibility:
         self._hosts = hosts
 
     @classmethod
-    async def of(cls, home: Homelab) -> Visibility:
+    async def of(cls, homelab: Homelab) -> Visibility:
         filters = {}
-        for cluster in home.clusters:
+        for cluster in homelab.clusters:
             filters[cluster.name] = await _filter_of(cluster)
-        return cls(filters, frozenset(host.name for host in await home.hosts.all()))
+        return cls(filters, frozenset(host.name for host in await homelab.hosts.all()))
 
     def event(self, event: Event) -> Event | None:
         found = self._clusters.get(event.cluster)

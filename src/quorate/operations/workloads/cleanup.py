@@ -28,7 +28,7 @@ DEFAULT: tuple[Kind, ...] = ("dangling", "cache")
     search_words="docker disk space usage images volumes build cache reclaimable system df what fills the disk",
     example="host=docker01",
 )
-async def workload_usage(home: Homelab, host: HostRefs) -> Table:
+async def workload_usage(homelab: Homelab, host: HostRefs) -> Table:
     """What Docker or Podman uses disk space for on hosts, how much of it nothing uses, and the largest images."""
     largest: dict[str, list[str]] = {}
 
@@ -37,7 +37,7 @@ async def workload_usage(home: Homelab, host: HostRefs) -> Table:
         largest[machine_label(one)] = await cleanup.largest_images(engine, IMAGES_SHOWN)
         return [list(row) for row in await cleanup.usage(engine)]
 
-    table = await answer_each(home, host, ask, ("what", "count", "in_use", "size", "reclaimable"))
+    table = await answer_each(homelab, host, ask, ("what", "count", "in_use", "size", "reclaimable"))
     table.facts |= {"largest_images": largest} if largest else {}
     return table
 
@@ -49,7 +49,7 @@ async def workload_usage(home: Homelab, host: HostRefs) -> Table:
     example="host=docker01 dry_run=true",
 )
 async def workload_prune(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     what: Annotated[
         list[Kind],
@@ -80,7 +80,7 @@ async def workload_prune(
         says = f"Remove from {label}: {shortlist([each.about for each in found], WASTE_SHOWN)}"
         return machine_action(one, says, f"{engine.name} remove {_ids(found)}", perform)
 
-    return await plan_each(home, host, "Remove unused items from", prepare, ("removed", "kept"))
+    return await plan_each(homelab, host, "Remove unused items from", prepare, ("removed", "kept"))
 
 
 async def _nothing(_: StepContext) -> ActionResult:

@@ -50,7 +50,7 @@ def _deploy_risk(arguments: Mapping[str, Any]) -> Risk:
     example="host=docker01 name=whoami image=traefik/whoami:v1.10 ports=8088:80 memory=64M",
 )
 async def workload_deploy(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     name: Name,
     image: Annotated[str, Meta(description="nginx:1.27; for LXD and Incus an alias there, or images:debian/12")],
@@ -84,19 +84,19 @@ async def workload_deploy(
         request.labels(labels or {}),
         pull,
     )
-    named = require_workload_allowed(home.command_rules, spec)
+    named = require_workload_allowed(homelab.command_rules, spec)
 
     async def prepare(place: Machine) -> Plan:
-        return await _deployment(home, place, spec, engine, replace=replace, named=named)
+        return await _deployment(homelab, place, spec, engine, replace=replace, named=named)
 
-    return await plan_each(home, host, f"Deploy {image} as {name} on", prepare, ("replaced", "engine_warns"))
+    return await plan_each(homelab, host, f"Deploy {image} as {name} on", prepare, ("replaced", "engine_warns"))
 
 
 async def _deployment(
-    home: Homelab, place: Machine, spec: Spec, engine: EngineName | None, *, replace: bool, named: bool
+    homelab: Homelab, place: Machine, spec: Spec, engine: EngineName | None, *, replace: bool, named: bool
 ) -> Plan:
     name, image = spec.name, spec.image
-    found = await the_engine(place, home.clock, engine)
+    found = await the_engine(place, homelab.clock, engine)
     if objection := found.objection(spec):
         raise BadArgument(f"{found.name} cannot do that", why=objection)
     old = await found.find(name)
@@ -111,8 +111,8 @@ async def _deployment(
 
     async def perform(context: StepContext) -> ActionResult:
         await _ensure_same(found, name, old)
-        done = await Deployment(home.store, place_of(place), name, spec.env.values()).followed(
-            lambda tell: found.deploy(spec, tell, replace=replace), context.wait, context.report, home.ssh.pool
+        done = await Deployment(homelab.store, place_of(place), name, spec.env.values()).followed(
+            lambda tell: found.deploy(spec, tell, replace=replace), context.wait, context.report, homelab.ssh.pool
         )
         if done is None:
             shown = WORKLOAD_GET(host=place.ref, name=name)
@@ -158,12 +158,12 @@ async def _paths_to_make(place: Machine, spec: Spec) -> list[str]:
     example="host=docker01 name=whoami action=restart",
 )
 async def workload_power(
-    home: Homelab, host: HostRefs, name: Name, action: Power, engine: EngineChoice | None = None
+    homelab: Homelab, host: HostRefs, name: Name, action: Power, engine: EngineChoice | None = None
 ) -> Plan:
     """Start, stop or restart a workload."""
 
     async def prepare(place: Machine) -> Plan:
-        found, old = await with_workload(place, home.clock, name, engine)
+        found, old = await with_workload(place, homelab.clock, name, engine)
         does = f"{action.capitalize()} {old} on {place}"
         if action != "restart" and old.running == (action == "start") and old.state not in ("paused", "restarting"):
             return Plan(does, unchanged=(f"{old} is already {old.state}",))
@@ -178,7 +178,7 @@ async def workload_power(
 
         return Plan(does, (machine_action(place, does, f"{found.name} {action} {name} {_id(old)}", perform),))
 
-    return await plan_each(home, host, f"{action.capitalize()} {name} on", prepare, ("before", "now", "health"))
+    return await plan_each(homelab, host, f"{action.capitalize()} {name} on", prepare, ("before", "now", "health"))
 
 
 @operation(
@@ -188,7 +188,7 @@ async def workload_power(
     example="host=docker01 name=whoami",
 )
 async def workload_remove(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     name: Name,
     volumes: Annotated[bool, Meta(description="Also its anonymous volumes")] = False,
@@ -197,7 +197,7 @@ async def workload_remove(
     """Stop and remove a workload with all data outside volumes. Named volumes and paths of the host stay."""
 
     async def prepare(place: Machine) -> Plan:
-        found, old = await with_workload(place, home.clock, name, engine)
+        found, old = await with_workload(place, homelab.clock, name, engine)
 
         async def perform(_: StepContext) -> ActionResult:
             await _ensure_same(found, name, old)
@@ -213,7 +213,7 @@ async def workload_remove(
         action = machine_action(place, does, line, perform)
         return Plan(does, (action,), facts={"host": place.name, **mounted}, warnings=_of_compose(old))
 
-    return await plan_each(home, host, f"Remove {name} from", prepare, ("removed",))
+    return await plan_each(homelab, host, f"Remove {name} from", prepare, ("removed",))
 
 
 def require_workload_allowed(rules: CommandRules, spec: Spec) -> bool:

@@ -30,7 +30,7 @@ from quorate.pve.tasks import Report
     example="host=docker01 project=web dry_run=true",
 )
 async def project_update(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     project: Annotated[str, Meta(description="Compose project, as workload_list shows it")],
     services: Annotated[list[str], Meta(description="Only these")] | None = None,
@@ -39,14 +39,14 @@ async def project_update(
     run again."""
 
     async def prepare(place: Machine) -> Plan:
-        return await _project_plan(home, place, project, tuple(services or ()))
+        return await _project_plan(homelab, place, project, tuple(services or ()))
 
     return await plan_each(
-        home, host, f"Update the images of {project} on", prepare, ("updated", "restarted", "health")
+        homelab, host, f"Update the images of {project} on", prepare, ("updated", "restarted", "health")
     )
 
 
-async def _project_plan(home: Homelab, place: Machine, project: str, wanted: tuple[str, ...]) -> Plan:
+async def _project_plan(homelab: Homelab, place: Machine, project: str, wanted: tuple[str, ...]) -> Plan:
     engine = await engine_on(place)
     found = await project_on(engine, project)
     if unknown := [one for one in wanted if one not in {part.service for part in found.parts}]:
@@ -60,10 +60,10 @@ async def _project_plan(home: Homelab, place: Machine, project: str, wanted: tup
             now = await project_on(engine, project)
             if {part.id for part in now.parts} != {part.id for part in found.parts}:
                 raise Conflict(f"{project} has changed since it was planned", next_step="Nothing was done; look again")
-            return await update(now, compose, wanted, home.clock, report)
+            return await update(now, compose, wanted, homelab.clock, report)
 
-        done = await Deployment(home.store, place_of(place), f"project {project}").followed(
-            work, context.wait, context.report, home.ssh.pool
+        done = await Deployment(homelab.store, place_of(place), f"project {project}").followed(
+            work, context.wait, context.report, homelab.ssh.pool
         )
         if done is None:
             return ActionResult(running=True, next_step=see("See its containers", WORKLOAD_LIST(host=place.ref)))

@@ -46,7 +46,7 @@ LONGEST_LINE = 500
     example="host=docker01",
 )
 async def workload_list(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     engine: EngineChoice | None = None,
     limit: Annotated[int, Meta(ge=1, le=500)] = 100,
@@ -55,7 +55,7 @@ async def workload_list(
     """Containers of hosts, running or not: Docker, Podman, LXD, Incus."""
 
     async def describe(place: Machine) -> Table:
-        there, silent = await survey(place, home.clock, engine)
+        there, silent = await survey(place, homelab.clock, engine)
         rows = [
             [
                 one.engine,
@@ -72,7 +72,7 @@ async def workload_list(
         about = {"host": place.ref, "engines": {one.name: one.how for one in there}}
         return Table(COLUMNS, rows, len(rows), facts=about | ({"no_answer": silent} if silent else {}))
 
-    found = await describe_each(home, host, describe)
+    found = await describe_each(homelab, host, describe)
     return replace(page(found.columns, found.rows, limit=limit, offset=offset), facts=found.facts)
 
 
@@ -82,22 +82,22 @@ async def workload_list(
     example="host=docker01 name=whoami",
 )
 async def workload_get(
-    home: Homelab, host: HostRefs, name: Name, engine: EngineChoice | None = None
+    homelab: Homelab, host: HostRefs, name: Name, engine: EngineChoice | None = None
 ) -> dict[str, Any] | Table:
     """One workload: state, health, ports, volumes, limits, restarts, image and its digest."""
 
     async def describe(place: Machine) -> dict[str, Any]:
-        deployment = await Deployment(home.store, place_of(place), name).state()
+        deployment = await Deployment(homelab.store, place_of(place), name).state()
         extra = {"deployment": deployment} if deployment else {}
         try:
-            _, found = await with_workload(place, home.clock, name, engine)
+            _, found = await with_workload(place, homelab.clock, name, engine)
         except NotFound:
             if not deployment:
                 raise
             return {"host": place.name, "name": name, "state": "not there", **extra}
         return {"host": place.name, **describe_workload(found), **extra}
 
-    return await describe_each(home, host, describe, IN_SHORT)
+    return await describe_each(homelab, host, describe, IN_SHORT)
 
 
 @operation(
@@ -106,7 +106,7 @@ async def workload_get(
     example="host=docker01 name=whoami lines=20",
 )
 async def workload_logs(
-    home: Homelab,
+    homelab: Homelab,
     host: HostRefs,
     name: Annotated[str | list[str], Meta(description="Workload, list of them, or Compose project")],
     lines: Annotated[int, Meta(ge=1, le=1000, description="Last ones of each; of several hosts 20")] = 50,
@@ -114,18 +114,18 @@ async def workload_logs(
     engine: EngineChoice | None = None,
 ) -> dict[str, Any] | Table:
     """The last lines that workloads have printed; of LXD and Incus, the console."""
-    begin = None if since is None else parse_moment(since, now=home.clock.time())
+    begin = None if since is None else parse_moment(since, now=homelab.clock.time())
     given = [request.name(one) for one in ([name] if isinstance(name, str) else name)]  # they become parts of paths
-    asked = _LogQuery(home, given, isinstance(name, str), engine, begin)
-    chosen = await select(home, host)
+    asked = _LogQuery(homelab, given, isinstance(name, str), engine, begin)
+    chosen = await select(homelab, host)
     if chosen.several:
-        return await answer_each(home, host, partial(asked.brief_table, lines=min(lines, SEVERAL_LINES)), LOG)
+        return await answer_each(homelab, host, partial(asked.brief_table, lines=min(lines, SEVERAL_LINES)), LOG)
     return await asked.answer(chosen.machines[0], lines)
 
 
 @dataclass(frozen=True, slots=True)
 class _LogQuery:
-    home: Homelab
+    homelab: Homelab
     names: list[str]
     may_be_project: bool
     engine: EngineName | None
@@ -160,14 +160,14 @@ class _LogQuery:
         return Table(LOG, rows, len(rows), facts={"host": place.name, **no_answer})
 
     async def _read(self, place: Machine, name: str, lines: int) -> tuple[Engine, Workload, list[str]]:
-        engine, one = await with_workload(place, self.home.clock, name, self.engine)
+        engine, one = await with_workload(place, self.homelab.clock, name, self.engine)
         return engine, one, (await engine.logs(name, lines, self.begin)).splitlines()[-lines:]
 
     async def _members(self, place: Machine) -> list[str]:
         """The workloads of a Compose project where the name is that of a project; else those that are named."""
         if not self.may_be_project:
             return self.names
-        there, _ = await survey(place, self.home.clock, self.engine)
+        there, _ = await survey(place, self.homelab.clock, self.engine)
         everything = [one for each in there for one in await each.list()]
         [name] = self.names
         if any(one.name == name for one in everything):
