@@ -105,13 +105,13 @@ class Homelab:
         return f"all but {hidden} hosts that the rules hide from it" if hidden else "everything"
 
     async def lookup(self, arguments: Mapping[str, Any]) -> None:
-        from quorate.homelab.machines import machine  # which is made of this class
+        from quorate.homelab.machines import find_machine  # which is made of this class
         from quorate.homelab.selection import expand
 
         named = arguments.get("host")
         for ref in (*(named if isinstance(named, list) else [named]), *(arguments.get("hosts") or ())):
             for one in (await expand(self, ref))[0] if isinstance(ref, str) else ():
-                await machine(self, one)  # sends nothing
+                await find_machine(self, one)  # sends nothing
 
     async def subjects(
         self,

@@ -95,7 +95,7 @@ class Machine:
         )
 
 
-async def machine(homelab: Homelab, ref: str, login: Login = Login()) -> Machine:  # noqa: B008 - it is frozen
+async def find_machine(homelab: Homelab, ref: str, login: Login = Login()) -> Machine:  # noqa: B008 - it is frozen
     """The machine that `ref` names: a registered host, `cluster/guest`, a node, a guest, or `user@address:port`."""
     ref = ref.strip()
     if not ref:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from quorate.hints import HOST_IMPORT, HOST_REGISTER, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import ALL, Host, is_ip
-from quorate.homelab.machines import Login, Machine, in_clusters, machine
+from quorate.homelab.machines import Login, Machine, find_machine, in_clusters
 from quorate.homelab.network.probe import PortState, probe
 from quorate.problems import BadArgument, NotFound, Problem, Refused, TimedOut, Unreachable
 from quorate.pve.tasks import Report, gather_bounded
@@ -48,7 +48,7 @@ async def select(homelab: Homelab, given: str | Sequence[str], login: Login = Lo
     """Raises the Problem of a single host; of several, those that cannot be used are listed."""
     refs, several = await expand_all(homelab, given)
     if not several:
-        return Selection([await machine(homelab, refs[0], login)], {}, several=False)
+        return Selection([await find_machine(homelab, refs[0], login)], {}, several=False)
     found = await gather_bounded(AT_ONCE, [partial(_find, homelab, ref, login) for ref in refs])
     machines = {_identity(one): one for one in found if isinstance(one, Machine)}
     failures = {ref: one for ref, one in zip(refs, found, strict=True) if isinstance(one, Problem)}
@@ -141,7 +141,7 @@ async def expand(
 
 async def _find(homelab: Homelab, ref: str, login: Login) -> Machine | Problem:
     try:
-        return await machine(homelab, ref, login)
+        return await find_machine(homelab, ref, login)
     except Problem as problem:
         return problem
 

@@ -38,7 +38,7 @@ async def read_config(guest: Guest, digest: str | None = None) -> Config:
 def write_config(
     guest: Guest,
     config: Config,
-    says: str,
+    summary: str,
     *,
     set: Mapping[str, Any] | None = None,
     delete: Iterable[str] = (),
@@ -67,7 +67,7 @@ def write_config(
     }
     method = "POST" if guest.is_vm and slow else "PUT"
     sure = settled or (effect_is_there if wanted or gone else None)
-    return guest_call(guest, method, "config", says, settled=sure, **params)
+    return guest_call(guest, method, "config", summary, settled=sure, **params)
 
 
 def is_set(name: str, value: Any, config: Mapping[str, Any]) -> bool:

@@ -96,13 +96,13 @@ async def _size_in_archive(pve: Cluster, node: str, volid: str) -> int:
     disks = dict(_named_disk(disk) for disk in metadata["disks"].values())
     if volid in disks:
         return disks[volid]
-    there = ", ".join(sorted(disks)) or "none"
+    present = ", ".join(sorted(disks)) or "none"
     if inside:
-        raise NotFound(f"{storage}:{archive} has no disk {inside!r}", next_step=f"It has {there}")
+        raise NotFound(f"{storage}:{archive} has no disk {inside!r}", next_step=f"It has {present}")
     raise BadArgument(
         f"{volid} is an archive, not a disk",
         why="An import needs the name of the disk inside it",
-        next_step=f"Give {there}",
+        next_step=f"Give {present}",
     )
 
 

@@ -50,7 +50,7 @@ def machine_risk(machine: Machine) -> Risk | None:
 
 def machine_action(
     machine: Machine,
-    says: str,
+    summary: str,
     line: str,
     perform: Any,
     *,
@@ -63,7 +63,7 @@ def machine_action(
     risk = None if only_reads else machine_risk(machine)
     uncertain = machine.kind == "host" and risk is None and not only_reads
     return Action(
-        says,
+        summary,
         line,
         perform,
         machine_target(machine),

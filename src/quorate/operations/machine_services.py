@@ -61,13 +61,13 @@ def control_action(
             _describe_change(before, after), running=after.busy, next_step=later if after.busy else None
         )
 
-    says = f"{action.capitalize()} the service {name}"
-    return machine_action(machine, says, f"{into.description}: {action} service {name}", perform)
+    summary = f"{action.capitalize()} the service {name}"
+    return machine_action(machine, summary, f"{into.description}: {action} service {name}", perform)
 
 
-def require_service_allowed(rules: CommandRules, way: Transport, name: str, action: str) -> None:
+def require_service_allowed(rules: CommandRules, transport: Transport, name: str, action: str) -> None:
     """The operator's patterns are about commands, and controlling a service is one, whichever tool does it."""
-    line = ("powershell", f"{action.capitalize()}-Service {name}") if way.system == "windows" else (
+    line = ("powershell", f"{action.capitalize()}-Service {name}") if transport.system == "windows" else (
         "systemctl", action, name.removesuffix(".service"),
     )  # fmt: skip
     if objection := rules.objection(line):

@@ -39,7 +39,7 @@ class Target:
 class Call:
     """One write to the API. An operation gives its parameters as they come; `in_wire_form` makes texts of them."""
 
-    says: str
+    summary: str
     method: str
     path: str
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -98,7 +98,7 @@ Perform = Callable[[StepContext], Awaitable[ActionResult]]
 class Action:
     """One change that is not a single write to the API: a command inside a guest, a file, something on a host."""
 
-    says: str
+    summary: str
     line: str
     """How a dry run and the audit trail show it, like a command line; secrets are removed later."""
     perform: Perform
@@ -224,7 +224,7 @@ def guest_call(
     guest: Guest,
     method: str,
     sub: str,
-    says: str,
+    summary: str,
     *,
     settled: Callable[[], Awaitable[bool]] | None = None,
     arrived: Callable[[], Awaitable[bool]] | None = None,
@@ -234,7 +234,7 @@ def guest_call(
     given = {name: value for name, value in params.items() if value is not None}
     target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
     path = guest.path(sub)
-    return Call(says, method, path, given, target, settled=settled, arrived=arrived, task_unnamed=task_unnamed)
+    return Call(summary, method, path, given, target, settled=settled, arrived=arrived, task_unnamed=task_unnamed)
 
 
 async def in_wire_form(backend: Backend, plan: Plan) -> Plan:

@@ -113,8 +113,8 @@ def _refuse_elsewhere(step: Call | Action) -> str:
     if isinstance(step, Action) and step.target is not None:
         raise _refusal(f"{step.target} is not a guest of a cluster")
     if isinstance(step, Call) and _NEW_GUEST.fullmatch(step.path) and values.is_on(str(step.params.get("force", 0))):
-        raise _refusal(f"{step.says}: it replaces the guest, with its snapshots")
-    return f"{step.says}: it changes no disk or option of a guest"
+        raise _refusal(f"{step.summary}: it replaces the guest, with its snapshots")
+    return f"{step.summary}: it changes no disk or option of a guest"
 
 
 def _refuse_not_held(guest: Guest, step: Call | Action) -> None:
@@ -124,7 +124,7 @@ def _refuse_not_held(guest: Guest, step: Call | Action) -> None:
     what = rest.partition("/")[0]
     if what in _NOT_NEEDED:
         raise _not_applicable(_NOT_NEEDED[what])
-    raise _refusal(f"{step.says}: {_NOT_HELD.get(what, 'Snapshots do not hold it')}", guest)
+    raise _refusal(f"{step.summary}: {_NOT_HELD.get(what, 'Snapshots do not hold it')}", guest)
 
 
 def _rest_of(step: Call | Action) -> str | None:
@@ -164,10 +164,10 @@ async def _snapshot(one: _SnapshotTarget, plan: Plan) -> tuple[str, Call | Actio
         return name, call
 
     async def perform(context: StepContext) -> ActionResult:
-        await context.carry_out(cluster, Plan(call.says, (call,)), context.wait, context.report)
+        await context.carry_out(cluster, Plan(call.summary, (call,)), context.wait, context.report)
         return ActionResult()
 
-    return name, Action(call.says, f"snapshot {name} of {guest}", perform, call.target, (call,), cluster)
+    return name, Action(call.summary, f"snapshot {name} of {guest}", perform, call.target, (call,), cluster)
 
 
 def _options(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ async def snapshot_create(
     only_for_vms(found, "ram", ram, "Leave it out; the memory of containers cannot be saved")
     name = snapshot or name_from_time(pve)
     call, warnings = await creation(found, name, description, ram=ram)
-    return Plan(call.says, (call,), facts={"snapshot": name}, warnings=tuple(warnings))
+    return Plan(call.summary, (call,), facts={"snapshot": name}, warnings=tuple(warnings))
 
 
 def name_from_time(pve: Cluster) -> str:
@@ -125,12 +125,12 @@ async def creation(guest: Guest, name: str, description: str | None, *, ram: boo
         raise await _unable(guest)
     running = status.get("status") == "running"
     warnings = [f"{guest} is not running, so there is no memory to save"] if ram and not running else []
-    says = f"Take snapshot {name} of {guest}" + (" with its memory" if ram and running else "")
+    summary = f"Take snapshot {name} of {guest}" + (" with its memory" if ram and running else "")
     call = guest_call(
         guest,
         "POST",
         "snapshot",
-        says,
+        summary,
         snapname=name,
         description=description,
         vmstate=1 if ram and running else None,
@@ -174,16 +174,16 @@ async def snapshot_update(pve: Cluster, guest: GuestRef, snapshot: str, descript
     """Change the description of a snapshot."""
     found = await pve.guest(guest)
     row = existing_snapshot(found, await snapshots_of(found), snapshot)
-    says = f"Describe snapshot {snapshot} of {found}"
+    summary = f"Describe snapshot {snapshot} of {found}"
     if str(row.get("description") or "").strip() == description.strip():
-        return Plan(says, unchanged=("It already has this description",))
+        return Plan(summary, unchanged=("It already has this description",))
 
     async def described() -> bool:
         now = existing_snapshot(found, await snapshots_of(found), snapshot)
         return str(now.get("description") or "").strip() == description.strip()
 
-    call = guest_call(found, "PUT", f"snapshot/{snapshot}/config", says, settled=described, description=description)
-    return Plan(says, (call,))
+    call = guest_call(found, "PUT", f"snapshot/{snapshot}/config", summary, settled=described, description=description)
+    return Plan(summary, (call,))
 
 
 @operation(
@@ -210,8 +210,8 @@ async def snapshot_rollback(
             ),
         )
     await _refuse_newer(pve, found, snapshots, row)
-    says = f"Roll {found} back to snapshot {snapshot}"
-    calls = [guest_call(found, "POST", f"snapshot/{snapshot}/rollback", says)]
+    summary = f"Roll {found} back to snapshot {snapshot}"
+    calls = [guest_call(found, "POST", f"snapshot/{snapshot}/rollback", summary)]
     resumes = bool(row.get("vmstate"))
     if start and not resumes:
         starting = power_call(found, "start", "stopped", {})
@@ -219,7 +219,7 @@ async def snapshot_rollback(
         calls.append(starting)
     age = duration(max(0, pve.clock.time() + pve.client.clock_skew - row.get("snaptime", 0)))
     return Plan(
-        says,
+        summary,
         tuple(calls),
         facts={"taken": moment(row.get("snaptime", 0)), "age": age},
         warnings=tuple(_losses(found, await state_of(found), age, resumes=resumes, start=start)),
@@ -292,11 +292,11 @@ async def snapshot_delete(pve: Cluster, guest: GuestRef, snapshot: str) -> Plan:
     row = existing_snapshot(found, snapshots, snapshot)
     refuse_locked(found, status)
     children = [other["name"] for other in snapshots if other.get("parent") == snapshot]
-    says = f"Delete snapshot {snapshot} of {found}"
+    summary = f"Delete snapshot {snapshot} of {found}"
     parent = f"come below {row['parent']}" if row.get("parent") else "become roots of the tree"
     return Plan(
-        says,
-        (guest_call(found, "DELETE", f"snapshot/{snapshot}", says),),
+        summary,
+        (guest_call(found, "DELETE", f"snapshot/{snapshot}", summary),),
         facts={"taken": moment(row.get("snaptime", 0)), "children": children},
         warnings=(f"Its children {', '.join(children)} are kept and {parent}",) if children else (),
     )

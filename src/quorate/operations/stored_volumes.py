@@ -165,15 +165,15 @@ async def read(
     return [volume for answer in answers if not isinstance(answer, Problem) for volume in answer], trouble
 
 
-async def _read_place(pve: Cluster, place: Resource, given: dict[str, Any]) -> list[StoredVolume] | Problem:
+async def _read_place(pve: Cluster, storage: Resource, given: dict[str, Any]) -> list[StoredVolume] | Problem:
     params = {key: value for key, value in given.items() if value is not None}
     try:
         rows = await pve.client.get_as(
-            list[StoredVolume], f"/nodes/{place.node}/storage/{place.storage}/content", **params
+            list[StoredVolume], f"/nodes/{storage.node}/storage/{storage.storage}/content", **params
         )
     except Problem as problem:
         return problem
-    return [msgspec.structs.replace(row, node=place.node, shared=bool(place.shared)) for row in rows]
+    return [msgspec.structs.replace(row, node=storage.node, shared=bool(storage.shared)) for row in rows]
 
 
 async def find(pve: Cluster, volid: str, node: str | None = None) -> StoredVolume:

@@ -60,10 +60,10 @@ def yes_or_no(flag: object) -> Quantity:
     return Quantity("yes" if flag else "no", bool(flag))
 
 
-def shortlist(things: Sequence[object], most: int) -> str:
+def shortlist(things: Sequence[object], limit: int) -> str:
     """The first of them by name, and how many more there are."""
-    more = f" and {len(things) - most} more" if len(things) > most else ""
-    return ", ".join(str(one) for one in things[:most]) + more
+    more = f" and {len(things) - limit} more" if len(things) > limit else ""
+    return ", ".join(str(one) for one in things[:limit]) + more
 
 
 def duration(seconds: float) -> Quantity:

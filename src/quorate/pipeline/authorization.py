@@ -284,7 +284,7 @@ def effect(operation: Operation, risk: Risk, plan: Plan, facts: Facts | None) ->
         grave = step.risk if isinstance(step, Action) else None
         if grave is not None and ORDER.index(grave) > ORDER.index(highest):
             because = step.risk_because if isinstance(step, Action) else ""
-            highest, why = grave, f"{step.says}: {because or ON_A_NODE}"
+            highest, why = grave, f"{step.summary}: {because or ON_A_NODE}"
     for call, one in plan_effects(operation, plan, facts):
         if ORDER.index(one.risk) > ORDER.index(highest):
             highest, why = one.risk, f"{call.method} {call.path}: {one}"

@@ -373,7 +373,7 @@ def _unrecorded(record: Record, problem: AuditUnwritable) -> AuditUnwritable:
 
 def _single_failure(step: Step, problem: Problem) -> Problem:
     fate = "" if step.state is StepState.UNKNOWN else "not done. "
-    problem.what = f"{step.call.says}: {fate}{problem.what}"
+    problem.what = f"{step.call.summary}: {fate}{problem.what}"
     problem.facts |= {"task": step.task.text} if step.task else {}
     problem.facts |= {"log": step.log} if step.log else {}
     return problem

@@ -149,7 +149,7 @@ async def _carry_out(
     unfinished = next(step for step in steps if not step.state.is_done)
     if unfinished.problem is not None:
         raise unfinished.problem
-    raise TaskFailed(f"{unfinished.call.says}: {unfinished.state}", next_step=answer.get("next"), facts=answer)
+    raise TaskFailed(f"{unfinished.call.summary}: {unfinished.state}", next_step=answer.get("next"), facts=answer)
 
 
 async def _send(cluster: Cluster, step: Step, call: Call, report: Report | None) -> None:

@@ -54,7 +54,7 @@ async def _check_privileges(
     cluster: Cluster, call: Call, endpoint: Endpoint, values: Mapping[str, Any], pools: Mapping[str, str]
 ) -> None:
     identity = cluster.client.identity
-    asked = call.says[:1].lower() + call.says[1:]
+    asked = call.summary[:1].lower() + call.summary[1:]
     if cluster.client.is_token and (root_only(endpoint.permission) or not endpoint.allow_token):
         raise PermissionMissing(
             f"{identity} may not {asked}",

@@ -55,7 +55,7 @@ def dry_run(plan: Plan, lost: Sequence[str] = (), not_now: str = "") -> dict[str
     return {
         "result": "dry run, nothing was changed",
         "plan": plan.summary,
-        "steps": [{"step": call.says, "call": call_line(call)} for call in plan.calls],
+        "steps": [{"step": call.summary, "call": call_line(call)} for call in plan.calls],
         **({"lost": list(lost)} if lost else {}),
         **_remarks(plan),
         **({"not_now": not_now} if not_now else {}),
@@ -155,6 +155,6 @@ def _next_step(plan: Plan, steps: list[Step]) -> str | Advice | None:
     running = next((step.task.text for step in steps if step.state is StepState.RUNNING and step.task), None)
     if running is None:
         return plan.next_step
-    rest = [step.call.says for step in steps if step.state is StepState.NOT_TRIED]
+    rest = [step.call.summary for step in steps if step.state is StepState.NOT_TRIED]
     after = f"; still to be done after it: {'; '.join(rest)}" if rest else ""
     return Advice(f"Follow it{after}", TASK_WAIT(task=running))

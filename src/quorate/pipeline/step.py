@@ -40,7 +40,7 @@ class Step:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "step": self.call.says,
+            "step": self.call.summary,
             "state": self.state,
             **({"task": self.task.text} if self.task else {}),
             **({"took": duration(self.seconds)} if self.task and self.state in _ENDED else {}),

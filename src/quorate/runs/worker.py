@@ -225,7 +225,7 @@ class Worker:
     async def _begin(self, kind: Kind, step: Step) -> None:
         """Write down that the step begins, then begin it. A run that was paused in between begins nothing."""
         arguments = {**step.arguments, **self._place(step)}
-        pending = Pending(new_change_id(), step.tool, arguments, self._clock.time(), step.says)
+        pending = Pending(new_change_id(), step.tool, arguments, self._clock.time(), step.summary)
         begun = False
 
         def note(stored: Run) -> None:
@@ -234,7 +234,7 @@ class Worker:
             if begun:
                 stored.current = {**stored.current, step.key: pending}
                 if step.key not in stored.memory.get(POSTPONED, {}):
-                    stored.say(pending.begun, step.says)
+                    stored.say(pending.begun, step.summary)
 
         run = await self._store.change_ours(self.id, note)
         if begun:

@@ -11,7 +11,7 @@ from quorate.homelab.devices import interfaces
 from quorate.homelab.devices.device import Sighting
 from quorate.homelab.devices.identity import fingerprint
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine, find_machine
 from quorate.homelab.selection import HOST_SECONDS, Refusing, knock
 from quorate.problems import Problem, Unreachable
 from quorate.pve.tasks import Report
@@ -57,7 +57,7 @@ async def _look(homelab: Homelab, look: Look) -> None:
     look.why = "It was not finished in time"
     try:
         async with asyncio.timeout(HOST_SECONDS):
-            found = await machine(homelab, look.ref)
+            found = await find_machine(homelab, look.ref)
             await knock(found.target)
             look.seen = await sighting(found)
             look.why = ""

@@ -22,7 +22,7 @@ from quorate.homelab.infra.document import (
 )
 from quorate.homelab.infra.plan_store import Made
 from quorate.homelab.infra.units import AsRoot
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine, find_machine
 from quorate.homelab.services.catalogue import catalogue
 from quorate.homelab.services.compose import Project, compose_of
 from quorate.homelab.services.installations import Installed, Ledger, place_of
@@ -140,12 +140,12 @@ async def _still_there(homelab: Homelab, owner: str, one: Made) -> Difference | 
                 row = await guest_called(cluster_named(homelab, one.place), one.name)
                 return gone if row is not None and row.vmid == one.vmid else None
             case "workload":
-                place = await machine(homelab, one.place)
+                place = await find_machine(homelab, one.place)
                 engine = await the_engine(place, homelab.clock, one.engine or None)  # type: ignore[arg-type]
                 there = await engine.find(one.name)
                 return gone if there is not None and there.labels.get(OWNER) == owner else None
             case _:
-                place = await machine(homelab, one.place)
+                place = await find_machine(homelab, one.place)
                 found = await Ledger(homelab.store).find(place_of(place), one.name)
                 return gone if found is not None and found.state != "removed" else None
     except NotFound:
@@ -249,8 +249,12 @@ async def place_in(homelab: Homelab, document: Document, item: Item) -> Machine 
     if maker is not None and maker.kind == "guest":
         cluster = cluster_named(homelab, maker.wanted.cluster)
         row = await guest_called(cluster, item.place)
-        return None if row is None or row.status != "running" else await machine(homelab, f"{cluster.name}/{row.vmid}")
-    return await machine(homelab, item.place)
+        return (
+            None
+            if row is None or row.status != "running"
+            else await find_machine(homelab, f"{cluster.name}/{row.vmid}")
+        )
+    return await find_machine(homelab, item.place)
 
 
 async def wanted_spec(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Spec:

@@ -11,7 +11,7 @@ from typing import Any
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra.diff import MEBIBYTE, Difference, cluster_named, mebibytes
 from quorate.homelab.infra.document import Document, Fault, Item, WantedGuest, spread_ports
-from quorate.homelab.machines import machine, registered
+from quorate.homelab.machines import find_machine, registered
 from quorate.homelab.services.catalogue import catalogue
 from quorate.homelab.services.template import bytes_of
 from quorate.inside.facts.model import Facts
@@ -74,11 +74,11 @@ async def _look(homelab: Homelab, document: Document, place: str) -> Facts | Pro
                 there = await registered(homelab, await homelab.hosts.find(place) or maker.wanted.host(place))
             elif maker is not None:
                 try:
-                    there = await machine(homelab, place)
+                    there = await find_machine(homelab, place)
                 except NotFound:
                     return None
             else:
-                there = await machine(homelab, place)
+                there = await find_machine(homelab, place)
             return await there.collect_facts(seconds=SECONDS - 5, sections=SECTIONS)
     except TimeoutError:
         return Problem(f"{place} did not answer within {SECONDS:g} s")

@@ -112,7 +112,7 @@ async def _check_holders(pve: Cluster, holders: list[str]) -> None:
 
 
 def _call(
-    pve: Cluster, says: str, path: str, wanted: list[str], who: list[str], *, grants: bool, propagate: bool
+    pve: Cluster, summary: str, path: str, wanted: list[str], who: list[str], *, grants: bool, propagate: bool
 ) -> Call:
     subjects = {
         "users": [one for one in who if not one.startswith("@") and "!" not in one],
@@ -131,16 +131,18 @@ def _call(
         }
         return all(now.get((one, role)) == (propagate if grants else None) for one in who for role in wanted)
 
-    return Call(says, "PUT", "/access/acl", params, Target("acl", path), settled=settled)
+    return Call(summary, "PUT", "/access/acl", params, Target("acl", path), settled=settled)
 
 
 def _nothing_to_revoke(
     path: str, wanted: list[str], holders: list[str], present: dict[tuple[str, str], bool]
 ) -> NotFound:
-    there = ", ".join(f"{who} {role}" for who, role in sorted(present)[:LOST_SHOWN]) or "nobody holds a role there"
+    present_roles = (
+        ", ".join(f"{who} {role}" for who, role in sorted(present)[:LOST_SHOWN]) or "nobody holds a role there"
+    )
     return NotFound(
         f"{', '.join(holders)} does not have {', '.join(wanted)} on {path}",
-        why=f"On {path} itself: {there}",
+        why=f"On {path} itself: {present_roles}",
         next_step=Advice("The privileges may come from a path above or from a group", ACCESS_LIST(kind="acl")),
     )
 

@@ -62,7 +62,7 @@ async def access_delete(
 
     call = Call(f"Delete {kind} {name}", "DELETE", _path(kind, name), {}, Target(kind, name), settled=settled)
     return Plan(
-        call.says,
+        call.summary,
         (call,),
         facts={key: value for key, value in facts.items() if value},
         after=forget_own_privileges(pve),

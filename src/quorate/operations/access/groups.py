@@ -84,8 +84,8 @@ def _membership(pve: Cluster, user: str, group: str, mine: list[str], *, joins: 
     async def settled() -> bool:
         return (group in groups_of((await users(pve))[user])) == joins
 
-    says = f"Add {user} to {group}" if joins else f"Take {user} out of {group}"
+    summary = f"Add {user} to {group}" if joins else f"Take {user} out of {group}"
     params: dict[str, Any] = (
         {"groups": group, "append": 1} if joins else {"groups": ",".join(name for name in mine if name != group)}
     )
-    return Call(says, "PUT", f"/access/users/{user}", params, user_target(user), settled=settled)
+    return Call(summary, "PUT", f"/access/users/{user}", params, user_target(user), settled=settled)

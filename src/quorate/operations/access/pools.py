@@ -234,8 +234,8 @@ def _moving(
     params: dict[str, Any] = {"poolid": pool, **given}
     params |= ({"allow-move": 1} if move and members["vms"] else {}) if joins else {"delete": 1}
     listed = ", ".join([*members["vms"], *members["storage"]])
-    says = f"Add {listed} to pool {pool}" if joins else f"Take {listed} out of pool {pool}"
-    return [Call(says, "PUT", "/pools", params, _target(pool), settled=settled)]
+    summary = f"Add {listed} to pool {pool}" if joins else f"Take {listed} out of pool {pool}"
+    return [Call(summary, "PUT", "/pools", params, _target(pool), settled=settled)]
 
 
 def _already(

@@ -46,8 +46,8 @@ async def role_set(
         return Plan(f"Set role {role}", unchanged=(f"role {role} already has these settings",))
 
     async def settled() -> bool:
-        there = (await roles(pve)).get(role)
-        return there is not None and set(filter(None, there.get("privs", "").split(","))) == wanted
+        existing = (await roles(pve)).get(role)
+        return existing is not None and set(filter(None, existing.get("privs", "").split(","))) == wanted
 
     params = {"privs": ",".join(sorted(wanted))}
     target = Target("role", role)
@@ -56,7 +56,7 @@ async def role_set(
     else:
         call = Call(f"Change role {role}", "PUT", f"/access/roles/{role}", params, target, settled=settled)
     facts = {"gains": sorted(wanted - held), "loses": sorted(held - wanted), **await _holders_of(pve, role)}
-    return Plan(call.says, (call,), facts=facts, after=forget_own_privileges(pve))
+    return Plan(call.summary, (call,), facts=facts, after=forget_own_privileges(pve))
 
 
 def _check_role_name(role: str, now: dict[str, Any] | None, mode: str) -> None:

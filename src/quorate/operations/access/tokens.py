@@ -63,7 +63,7 @@ def _creation(
     if not params.get("expire"):
         warnings.append("It never expires")
     return Plan(
-        call.says,
+        call.summary,
         (call,),
         warnings=tuple(warnings),
         next_step=Advice("It has no privileges yet; grant it roles", ACL_SET(action="grant", holders=token))
@@ -89,7 +89,7 @@ async def _renewal(pve: Cluster, token: str, path: str, exists: bool) -> Plan:
         )
     call = Call(f"Give token {token} a new secret", "PUT", path, {"regenerate": 1}, Target("token", token))
     return Plan(
-        call.says,
+        call.summary,
         (call,),
         warnings=("Anything that still uses the old secret will be refused",),
         from_answers=lambda answers: _handed_over(token, answers),

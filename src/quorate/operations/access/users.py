@@ -91,7 +91,7 @@ async def _create_user(pve: Cluster, user: str, given: dict[str, Any], password:
         f"Create user {user}", "POST", "/access/users", params, user_target(user), settled=_has_user(pve, user, given)
     )
     return Plan(
-        call.says, (call,), warnings=tuple(warnings), after=forget_own_privileges(pve), facts=_roles_of_groups(given)
+        call.summary, (call,), warnings=tuple(warnings), after=forget_own_privileges(pve), facts=_roles_of_groups(given)
     )
 
 
@@ -117,7 +117,7 @@ def _change_user(pve: Cluster, user: str, now: dict[str, Any], given: dict[str, 
     )
     before = {"groups": ",".join(groups_of(now))} if "groups" in changed else {}
     was = {name: now.get(name, "") for name in changed if name != "groups"} | before
-    return Plan(call.says, (call,), facts={"was": was}, after=forget_own_privileges(pve))
+    return Plan(call.summary, (call,), facts={"was": was}, after=forget_own_privileges(pve))
 
 
 def _same(now: dict[str, Any], name: str, value: Any) -> bool:

@@ -96,9 +96,9 @@ def _check_parameters(match: Match, path: str, params: Mapping[str, Any]) -> Non
 
 async def _plan(pve: Cluster, match: Match, path: str, params: Mapping[str, Any]) -> Plan:
     endpoint = match.endpoint
-    says = f"{endpoint.method} {path}"
+    summary = f"{endpoint.method} {path}"
     call = Call(
-        says,
+        summary,
         endpoint.method,
         path,
         params,
@@ -110,7 +110,7 @@ async def _plan(pve: Cluster, match: Match, path: str, params: Mapping[str, Any]
     def from_answers(answers: list[Any]) -> dict[str, Any]:
         return _answer(endpoint, answers[0])
 
-    return Plan(says, (call,), from_answers=from_answers)
+    return Plan(summary, (call,), from_answers=from_answers)
 
 
 def _answer(endpoint: Endpoint, answer: Any) -> dict[str, Any]:

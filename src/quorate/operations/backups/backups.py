@@ -273,16 +273,19 @@ async def backup_prune(
     given = {key: value for key, value in params.items() if value is not None}
     calls: list[Call] = []
     marks: dict[str, str] = {}
-    for place in where:
-        path = f"/nodes/{place.node}/storage/{storage}/prunebackups"
+    for storage_row in where:
+        path = f"/nodes/{storage_row.node}/storage/{storage}/prunebackups"
         preview = await _preview(pve, storage, path, given)
-        marks |= {f"{row['volid']}" + ("" if place.shared else f" on {place.node}"): row["mark"] for row in preview}
+        marks |= {
+            f"{row['volid']}" + ("" if storage_row.shared else f" on {storage_row.node}"): row["mark"]
+            for row in preview
+        }
         going = [row for row in preview if row["mark"] == "remove"]
         if going:
             task_id = storage if vmid is None else f"{vmid}@{storage}"
-            says = f"Delete {len(going)} of {len(preview)} backups on {storage}, seen from {place.node}"
+            summary = f"Delete {len(going)} of {len(preview)} backups on {storage}, seen from {storage_row.node}"
             calls.append(
-                Call(says, "DELETE", path, given, Target("storage", storage, node=place.node), task_id=task_id)
+                Call(summary, "DELETE", path, given, Target("storage", storage, node=storage_row.node), task_id=task_id)
             )
     going_names = sorted(name for name, mark in marks.items() if mark == "remove")
     return Plan(

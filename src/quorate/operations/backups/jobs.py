@@ -264,10 +264,10 @@ def _creation(pve: Cluster, job: str, given: dict[str, Any], warnings: tuple[str
     async def exists() -> bool:
         return any(one["id"] == job for one in await read_jobs(pve))
 
-    says = f"Create backup job {job}: {_selection(params)} to {params['storage']} at {params['schedule']}"
-    call = Call(says, "POST", JOBS, params, Target("backup job", job), settled=exists)
+    summary = f"Create backup job {job}: {_selection(params)} to {params['storage']} at {params['schedule']}"
+    call = Call(summary, "POST", JOBS, params, Target("backup job", job), settled=exists)
     kept = {"retention": "every backup is kept; keep= lets the job delete old ones"} if "remove" in params else {}
-    return Plan(says, (call,), facts={"job": job, **kept}, warnings=warnings, after=lambda: _next_run(pve, job))
+    return Plan(summary, (call,), facts={"job": job, **kept}, warnings=warnings, after=lambda: _next_run(pve, job))
 
 
 def _alteration(pve: Cluster, old: dict[str, Any], given: dict[str, Any], warnings: tuple[str, ...]) -> Plan:
@@ -280,12 +280,12 @@ def _alteration(pve: Cluster, old: dict[str, Any], given: dict[str, Any], warnin
         now = await pve.get(f"{JOBS}/{job}")
         return all(_text(now.get(key)) == _text(value) for key, value in given.items())
 
-    says = f"Change backup job {job}: {', '.join(changes)}"
+    summary = f"Change backup job {job}: {', '.join(changes)}"
     cleared = [key for key, value in given.items() if value == "" and key in old]
     params = {key: value for key, value in given.items() if value != ""}
     params |= {"delete": ",".join(cleared)} if cleared else {}
-    call = Call(says, "PUT", f"{JOBS}/{job}", params, Target("backup job", job), settled=settled)
-    return Plan(says, (call,), facts={"job": job}, warnings=warnings, after=lambda: _next_run(pve, job))
+    call = Call(summary, "PUT", f"{JOBS}/{job}", params, Target("backup job", job), settled=settled)
+    return Plan(summary, (call,), facts={"job": job}, warnings=warnings, after=lambda: _next_run(pve, job))
 
 
 def _text(value: Any) -> str:
@@ -312,9 +312,9 @@ async def backup_job_delete(pve: Cluster, job: JobId) -> Plan:
     async def gone() -> bool:
         return all(one["id"] != job for one in await read_jobs(pve))
 
-    says = f"Delete backup job {job} ({_selection(found)} to {found.get('storage', '?')})"
-    call = Call(says, "DELETE", f"{JOBS}/{job}", {}, Target("backup job", job), settled=gone)
-    return Plan(says, (call,), next_step=see("See which guests no job covers now", BACKUP_COVERAGE))
+    summary = f"Delete backup job {job} ({_selection(found)} to {found.get('storage', '?')})"
+    call = Call(summary, "DELETE", f"{JOBS}/{job}", {}, Target("backup job", job), settled=gone)
+    return Plan(summary, (call,), next_step=see("See which guests no job covers now", BACKUP_COVERAGE))
 
 
 @operation(

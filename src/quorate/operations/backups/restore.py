@@ -224,7 +224,7 @@ async def _over(pve: Cluster, backup: StoredVolume, guest: Guest, request: _Requ
     if request.start:
         call = replace(call, arrived=running_check(pve, target))
     return Plan(
-        call.says,
+        call.summary,
         (call,),
         facts={"vmid": guest.vmid, "node": guest.row.node, **restore.facts},
         warnings=(*restore.remarks, *warnings),

@@ -132,14 +132,14 @@ async def _plan(
     touched = [*changed, *removed]
     running = await guest.status() == "running"
     if touched:
-        says = f"Set {', '.join(touched)} of {guest}"
+        summary = f"Set {', '.join(touched)} of {guest}"
         shown = _effect_check(guest, changed, removed)
-        calls.append(write_config(guest, config, says, set=changed, delete=removed, slow=bool(made), settled=shown))
+        calls.append(write_config(guest, config, summary, set=changed, delete=removed, slow=bool(made), settled=shown))
     warnings: list[str] = []
     if regenerate or (regenerate is None and running and touched and not made):
         if await pve.may(f"/vms/{guest.vmid}", REGENERATE):
-            says = f"Write the cloud-init drive of {guest} again"
-            calls.append(guest_call(guest, "PUT", "cloudinit", says, settled=_up_to_date(guest)))
+            summary = f"Write the cloud-init drive of {guest} again"
+            calls.append(guest_call(guest, "PUT", "cloudinit", summary, settled=_up_to_date(guest)))
         else:
             warnings.append(
                 f"The drive is not written again, which needs {REGENERATE} on /vms/{guest.vmid}; "

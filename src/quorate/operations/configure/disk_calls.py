@@ -43,8 +43,8 @@ def resize_call(
         return size_of(str((await guest.get("config")).get(key, ""))) >= (leads_to or size)
 
     text = ("+" if more else "") + exactly(size)
-    says = f"Grow {key} of {guest} " + (f"by {shown(size)}" if more else f"to {shown(size)}")
-    return guest_call(guest, "PUT", "resize", says, settled=grown, disk=key, size=text, digest=digest)
+    summary = f"Grow {key} of {guest} " + (f"by {shown(size)}" if more else f"to {shown(size)}")
+    return guest_call(guest, "PUT", "resize", summary, settled=grown, disk=key, size=text, digest=digest)
 
 
 def comes_to_be(pve: Cluster, guest: Guest, there: Callable[[Config], bool]) -> Callable[[], Awaitable[bool]]:

@@ -115,12 +115,12 @@ async def _attach(
     volume = values.volume_of(str(config[key]))
     target = free_slot(guest, config, slot)
     parts = {"volume": volume, **mount(guest, target, path), **texts(options)}
-    says = f"Attach {volume} to {guest} as {target}"
-    call = write_config(guest, config, says, set={target: values.build(parts, "volume")}, slow=True,
+    summary = f"Attach {volume} to {guest} as {target}"
+    call = write_config(guest, config, summary, set={target: values.build(parts, "volume")}, slow=True,
                         settled=comes_to_be(pve, guest, lambda now: target in now))  # fmt: skip
     boots = not guest.is_vm or values.boot_disk(config, is_vm=True)
     return Plan(
-        says,
+        summary,
         (call,),
         facts={"disk": target, "volume": volume},
         next_step=None if boots else Advice("To boot from it", GUEST_CONFIGURE(guest=guest.vmid, boot=f"[{target}]")),

@@ -29,10 +29,10 @@ def existing_disk(guest: Guest, config: Config, key: str | None) -> str:
     disks = [name for name in sorted(config) if values.bus_of(name) in (*values.DISKS, "unused")]
     if key in disks:
         return str(key)
-    there = f"It has {', '.join(disks) or 'none'}"
+    present = f"It has {', '.join(disks) or 'none'}"
     if key is None:
-        raise BadArgument(f"No disk of {guest} was specified", next_step=f"Give disk=. {there}")
-    raise NotFound(f"{guest} has no disk {key!r}", next_step=there)
+        raise BadArgument(f"No disk of {guest} was specified", next_step=f"Give disk=. {present}")
+    raise NotFound(f"{guest} has no disk {key!r}", next_step=present)
 
 
 def unused_disk(guest: Guest, config: Config, key: str | None) -> str:
@@ -41,11 +41,11 @@ def unused_disk(guest: Guest, config: Config, key: str | None) -> str:
         return unused[0]
     if key in unused:
         return str(key)
-    there = ", ".join(f"{name} ({config[name]})" for name in unused) or "none"
+    present = ", ".join(f"{name} ({config[name]})" for name in unused) or "none"
     what = (
         f"{guest} has no detached disk" + (f" {key!r}" if key else "") if key or not unused else "Several disks match"
     )
-    raise NotFound(what, next_step=f"Detached disks: {there}")
+    raise NotFound(what, next_step=f"Detached disks: {present}")
 
 
 def free_slot(guest: Guest, config: Config, given: str | None) -> str:

@@ -85,11 +85,11 @@ async def disk_add(
         **mount(found, slot, path),
         **texts(options),
     }
-    says = f"Add {slot} on {row.storage} to {found}" + (f" from {import_from}" if import_from else "")
+    summary = f"Add {slot} on {row.storage} to {found}" + (f" from {import_from}" if import_from else "")
     add = write_config(
         found,
         config,
-        says,
+        summary,
         set={slot: values.build(parts, "volume"), **({"import-working-storage": extraction} if extraction else {})},
         slow=True,
         settled=comes_to_be(pve, found, lambda now: slot in now),
@@ -136,9 +136,9 @@ async def disk_destroy(
     refuse_protected(found, config, key)
     await refuse_in_snapshot(found, config, volume, f"{volume} cannot be destroyed")
     held = size_of(str(config[key]))
-    says = f"Destroy {volume}" + (f" ({shown(held)})" if held else "") + f", {key} of {found}, with all data on it"
-    call = write_config(found, config, says, delete=[key], slow=True, force=attached)
-    return Plan(says, (call,), facts={"volume": volume}, after=_removal_report(found, key))
+    summary = f"Destroy {volume}" + (f" ({shown(held)})" if held else "") + f", {key} of {found}, with all data on it"
+    call = write_config(found, config, summary, delete=[key], slow=True, force=attached)
+    return Plan(summary, (call,), facts={"volume": volume}, after=_removal_report(found, key))
 
 
 def _removal_report(guest: Guest, key: str) -> Callable[[], Awaitable[Mapping[str, Any]]]:

@@ -34,8 +34,8 @@ async def firewall_delete(
     if kind != "rule":
         if digest is not None:
             raise BadArgument(f"digest cannot be combined with kind={kind}", next_step="It is for rules")
-        place = await scope_for(pve, scope, of, kind)
-        return await plan_object_deletion(pve, place, kind, str(item), force=force)
+        firewall = await scope_for(pve, scope, of, kind)
+        return await plan_object_deletion(pve, firewall, kind, str(item), force=force)
     text = str(item)
     if not (text.isascii() and text.isdecimal()):
         raise BadArgument(

@@ -48,67 +48,67 @@ async def firewall_object_set(
 
     The cluster's need access admin.
     """
-    place = await scope_for(pve, scope, of, kind)
+    firewall = await scope_for(pve, scope, of, kind)
     _check_arguments(kind, cidr, add, remove)
-    known = await _load(pve, place, kind)
+    known = await _load(pve, firewall, kind)
     present = known.get(_lookup_key(kind, name))
     if rename is not None and present is None:
         raise unknown(_word(kind), name, list(known))
     calls: list[Call] = []
     if kind == "alias":
-        calls += _alias_calls(pve, place, name, present, cidr, rename, comment)
+        calls += _alias_calls(pve, firewall, name, present, cidr, rename, comment)
     else:
-        calls += _set_calls(pve, place, kind, name, present, rename, comment)
+        calls += _set_calls(pve, firewall, kind, name, present, rename, comment)
     unchanged: tuple[str, ...] = ()
     if kind == "ipset" and (add or remove):
-        members = await pve.get(f"{place.base}/ipset/{name}") if present else []
-        more, unchanged = _member_calls(pve, place, rename or name, members, add or [], remove or [])
+        members = await pve.get(f"{firewall.base}/ipset/{name}") if present else []
+        more, unchanged = _member_calls(pve, firewall, rename or name, members, add or [], remove or [])
         calls += more
     if not calls and not unchanged:
         unchanged = (f"{_word(kind)} {name} already has these settings",)
-    warnings = await _way_in(pve, place, kind, name, remove or []) if calls else []
-    return Plan(f"Set {_word(kind)} {name} of {place.label}", tuple(calls), unchanged, warnings=tuple(warnings))
+    warnings = await _way_in(pve, firewall, kind, name, remove or []) if calls else []
+    return Plan(f"Set {_word(kind)} {name} of {firewall.label}", tuple(calls), unchanged, warnings=tuple(warnings))
 
 
-async def _way_in(pve: Cluster, place: FirewallScope, kind: str, name: str, leaving: list[str]) -> list[str]:
+async def _way_in(pve: Cluster, firewall: FirewallScope, kind: str, name: str, leaving: list[str]) -> list[str]:
     """The IP set `management` is how people from other networks reach the nodes."""
-    if (place.scope, kind, name) != ("cluster", "ipset", "management") or not leaving:
+    if (firewall.scope, kind, name) != ("cluster", "ipset", "management") or not leaving:
         return []
     return await lockout.consequences(
         pve, lambda now: replace(now, management=tuple(one for one in now.management if one not in leaving))
     )
 
 
-async def plan_object_deletion(pve: Cluster, place: FirewallScope, kind: str, name: str, *, force: bool) -> Plan:
+async def plan_object_deletion(pve: Cluster, firewall: FirewallScope, kind: str, name: str, *, force: bool) -> Plan:
     """Delete an alias, an IP set or a security group that no rule uses."""
-    known = await _load(pve, place, kind)
+    known = await _load(pve, firewall, kind)
     present = known.get(_lookup_key(kind, name))
     if present is None:
         raise unknown(_word(kind), name, list(known))
-    if users := await _used_by(pve, place, kind, name):
+    if users := await _used_by(pve, firewall, kind, name):
         raise Conflict(
             f"{_word(kind).capitalize()} {name} is used by {', '.join(users)}",
             next_step="Change or delete those rules first",
         )
-    path = f"{place.base}/{_LIST[kind]}/{name}"
+    path = f"{firewall.base}/{_LIST[kind]}/{name}"
     held = await pve.get(path) if kind != "alias" else []
     if held and not force:
         what = "members" if kind == "ipset" else "rules"
         raise Conflict(
             f"{_word(kind).capitalize()} {name} has {len(held)} {what}", next_step="Give force=true to delete them, too"
         )
-    calls = _emptying(path, name, held, place) if kind == "group" else []
+    calls = _emptying(path, name, held, firewall) if kind == "group" else []
     params: dict[str, Any] = {"force": 1} if kind == "ipset" and held else {}
     if kind == "alias" and present.get("digest"):
         params["digest"] = present["digest"]
 
     async def settled() -> bool:
-        return _lookup_key(kind, name) not in await _load(pve, place, kind)
+        return _lookup_key(kind, name) not in await _load(pve, firewall, kind)
 
-    says = f"Delete {_word(kind)} {name} of {place.label}"
-    calls.append(Call(says, "DELETE", path, params, place.target, settled=settled))
-    warnings = () if place.scope == "guest" else ("The rules of single guests were not searched for it",)
-    return Plan(says, tuple(calls), facts=_describe_loss(kind, present, held), warnings=warnings)
+    summary = f"Delete {_word(kind)} {name} of {firewall.label}"
+    calls.append(Call(summary, "DELETE", path, params, firewall.target, settled=settled))
+    warnings = () if firewall.scope == "guest" else ("The rules of single guests were not searched for it",)
+    return Plan(summary, tuple(calls), facts=_describe_loss(kind, present, held), warnings=warnings)
 
 
 async def scope_for(pve: Cluster, scope: str, of: int | str | None, kind: str) -> FirewallScope:
@@ -131,8 +131,8 @@ def _check_arguments(kind: str, cidr: str | None, add: list[str] | None, remove:
         raise BadArgument("Too many addresses for one call", next_step=f"Give at most {MEMBERS_AT_ONCE}")
 
 
-async def _load(pve: Cluster, place: FirewallScope, kind: str) -> dict[str, dict[str, Any]]:
-    return {_lookup_key(kind, row[_KEY[kind]]): row for row in await pve.get(f"{place.base}/{_LIST[kind]}")}
+async def _load(pve: Cluster, firewall: FirewallScope, kind: str) -> dict[str, dict[str, Any]]:
+    return {_lookup_key(kind, row[_KEY[kind]]): row for row in await pve.get(f"{firewall.base}/{_LIST[kind]}")}
 
 
 def _lookup_key(kind: str, name: str) -> str:
@@ -146,7 +146,7 @@ def _word(kind: str) -> str:
 
 def _alias_calls(
     pve: Cluster,
-    place: FirewallScope,
+    firewall: FirewallScope,
     name: str,
     present: dict[str, Any] | None,
     cidr: str | None,
@@ -159,26 +159,26 @@ def _alias_calls(
         raise BadArgument("A new alias needs cidr", next_step="Such as cidr=192.168.10.0/24")
 
     async def settled() -> bool:
-        now = (await _load(pve, place, "alias")).get(final.lower())
+        now = (await _load(pve, firewall, "alias")).get(final.lower())
         return now is not None and now["cidr"] == wanted["cidr"] and comment in (None, now.get("comment", ""))
 
-    path = f"{place.base}/aliases"
+    path = f"{firewall.base}/aliases"
     if present is None:
         params = {"name": name, **{key: value for key, value in wanted.items() if value}}
-        return [Call(f"Create alias {name} = {wanted['cidr']}", "POST", path, params, place.target, settled=settled)]
+        return [Call(f"Create alias {name} = {wanted['cidr']}", "POST", path, params, firewall.target, settled=settled)]
     if not rename and wanted["cidr"] == present["cidr"] and comment in (None, present.get("comment", "")):
         return []
     # PVE drops the comment unless it is sent along.
     note = present.get("comment", "") if comment is None else comment
     params = {"cidr": wanted["cidr"], "comment": note, "rename": rename, "digest": present.get("digest")}
     params = {key: value for key, value in params.items() if value}
-    says = f"Change alias {name} = {wanted['cidr']}" + (f", now {rename}" if rename else "")
-    return [Call(says, "PUT", f"{path}/{name}", params, place.target, settled=settled)]
+    summary = f"Change alias {name} = {wanted['cidr']}" + (f", now {rename}" if rename else "")
+    return [Call(summary, "PUT", f"{path}/{name}", params, firewall.target, settled=settled)]
 
 
 def _set_calls(
     pve: Cluster,
-    place: FirewallScope,
+    firewall: FirewallScope,
     kind: str,
     name: str,
     present: dict[str, Any] | None,
@@ -191,19 +191,21 @@ def _set_calls(
         return []
 
     async def settled() -> bool:
-        now = (await _load(pve, place, kind)).get(final)
+        now = (await _load(pve, firewall, kind)).get(final)
         return now is not None and comment in (None, now.get("comment", ""))
 
     params: dict[str, Any] = {_KEY[kind]: final, **({"comment": comment} if comment is not None else {})}
     if present is not None:
         params |= {"rename": name, "digest": present.get("digest")}
     params = {key: value for key, value in params.items() if value is not None}
-    says = f"{'Create' if present is None else 'Change'} {_word(kind)} {name}" + (f", now {rename}" if rename else "")
-    return [Call(says, "POST", f"{place.base}/{_LIST[kind]}", params, place.target, settled=settled)]
+    summary = f"{'Create' if present is None else 'Change'} {_word(kind)} {name}" + (
+        f", now {rename}" if rename else ""
+    )
+    return [Call(summary, "POST", f"{firewall.base}/{_LIST[kind]}", params, firewall.target, settled=settled)]
 
 
 def _member_calls(
-    pve: Cluster, place: FirewallScope, name: str, members: list[dict[str, Any]], add: list[str], remove: list[str]
+    pve: Cluster, firewall: FirewallScope, name: str, members: list[dict[str, Any]], add: list[str], remove: list[str]
 ) -> tuple[list[Call], tuple[str, ...]]:
     present = {str(member["cidr"]): bool(member.get("nomatch")) for member in members}
     calls: list[Call] = []
@@ -213,41 +215,41 @@ def _member_calls(
         if present.get(cidr) == nomatch:
             unchanged.append(f"{text} is already in {name}")
         else:
-            calls.append(_member_call(pve, place, name, cidr, nomatch=nomatch, exists=cidr in present))
+            calls.append(_member_call(pve, firewall, name, cidr, nomatch=nomatch, exists=cidr in present))
     for cidr in dict.fromkeys(one.removeprefix("!") for one in remove):
         if cidr not in present:
             unchanged.append(f"{cidr} is not in {name}")
         else:
-            path = f"{place.base}/ipset/{name}/{cidr}"
-            gone = _membership(pve, place, name, cidr, None)
-            calls.append(Call(f"Take {cidr} out of IP set {name}", "DELETE", path, {}, place.target, settled=gone))
+            path = f"{firewall.base}/ipset/{name}/{cidr}"
+            gone = _membership(pve, firewall, name, cidr, None)
+            calls.append(Call(f"Take {cidr} out of IP set {name}", "DELETE", path, {}, firewall.target, settled=gone))
     return calls, tuple(unchanged)
 
 
-def _member_call(pve: Cluster, place: FirewallScope, name: str, cidr: str, *, nomatch: bool, exists: bool) -> Call:
-    base = f"{place.base}/ipset/{name}"
-    settled = _membership(pve, place, name, cidr, nomatch)
-    says = f"{'Exclude' if nomatch else 'Add'} {cidr} {'from' if nomatch else 'to'} IP set {name}"
+def _member_call(pve: Cluster, firewall: FirewallScope, name: str, cidr: str, *, nomatch: bool, exists: bool) -> Call:
+    base = f"{firewall.base}/ipset/{name}"
+    settled = _membership(pve, firewall, name, cidr, nomatch)
+    summary = f"{'Exclude' if nomatch else 'Add'} {cidr} {'from' if nomatch else 'to'} IP set {name}"
     if exists:
-        return Call(says, "PUT", f"{base}/{cidr}", {"nomatch": int(nomatch)}, place.target, settled=settled)
+        return Call(summary, "PUT", f"{base}/{cidr}", {"nomatch": int(nomatch)}, firewall.target, settled=settled)
     params = {"cidr": cidr, **({"nomatch": 1} if nomatch else {})}
-    return Call(says, "POST", base, params, place.target, settled=settled)
+    return Call(summary, "POST", base, params, firewall.target, settled=settled)
 
 
-def _membership(pve: Cluster, place: FirewallScope, name: str, cidr: str, wanted: bool | None) -> Any:
+def _membership(pve: Cluster, firewall: FirewallScope, name: str, cidr: str, wanted: bool | None) -> Any:
     """Whether the set has the address as wanted: matching, excluded, or (None) not at all."""
 
     async def settled() -> bool:
-        members = await pve.get(f"{place.base}/ipset/{name}")
+        members = await pve.get(f"{firewall.base}/ipset/{name}")
         return {str(one["cidr"]): bool(one.get("nomatch")) for one in members}.get(cidr) == wanted
 
     return settled
 
 
-def _emptying(path: str, name: str, rules: list[dict[str, Any]], place: FirewallScope) -> list[Call]:
+def _emptying(path: str, name: str, rules: list[dict[str, Any]], firewall: FirewallScope) -> list[Call]:
     """From the last rule to the first, so that positions do not shift."""
     return [
-        Call(f"Delete rule {pos} of security group {name}", "DELETE", f"{path}/{pos}", {}, place.target)
+        Call(f"Delete rule {pos} of security group {name}", "DELETE", f"{path}/{pos}", {}, firewall.target)
         for pos in reversed(range(len(rules)))
     ]
 
@@ -258,10 +260,10 @@ def _describe_loss(kind: str, present: Mapping[str, Any], held: list[dict[str, A
     return {"members": [one["cidr"] for one in held]} if kind == "ipset" and held else {}
 
 
-async def _used_by(pve: Cluster, place: FirewallScope, kind: str, name: str) -> list[str]:
+async def _used_by(pve: Cluster, firewall: FirewallScope, kind: str, name: str) -> list[str]:
     """The rules that name the object, where it can be found with few reads."""
-    if place.scope == "guest":
-        lists = {place.label: place.rules}
+    if firewall.scope == "guest":
+        lists = {firewall.label: firewall.rules}
     else:
         groups = [str(row["group"]) for row in await pve.get(f"{CLUSTER}/groups")]
         nodes = [row.node for row in await pve.inventory.of_type("node") if row.status == "online"]
@@ -273,7 +275,7 @@ async def _used_by(pve: Cluster, place: FirewallScope, kind: str, name: str) -> 
         f"rule {rule['pos']} of {where}"
         for where, rules in zip(lists, found, strict=True)
         for rule in rules
-        if _names(rule, kind, name, place.scope)
+        if _names(rule, kind, name, firewall.scope)
     ]
 
 

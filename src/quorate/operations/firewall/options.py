@@ -46,41 +46,43 @@ async def firewall_options_set(
 
     Before the nodes are affected, it is checked who could still reach ports 8006 and 22.
     """
-    place = await scope_of(pve, scope, of)
+    firewall = await scope_of(pve, scope, of)
     wanted: dict[str, Any] = {"enable": enable, "policy_in": policy_in, "policy_out": policy_out, **(options or {})}
     wanted = {
         name: int(value) if isinstance(value, bool) else value for name, value in wanted.items() if value is not None
     }
     if not wanted:
         raise BadArgument("No option was specified", next_step="Give enable, a policy, or options")
-    await _check_names(pve, place, wanted)
-    now = await options_of(pve, place)
+    await _check_names(pve, firewall, wanted)
+    now = await options_of(pve, firewall)
     present = now.pop("digest", "")
     if digest and digest != present:
         raise Conflict(
-            f"The firewall options of {place.label} have changed since they were read",
+            f"The firewall options of {firewall.label} have changed since they were read",
             next_step=Advice("Read them again, then decide", FIREWALL_GET),
         )
     changed = {name: value for name, value in wanted.items() if not _same(now, name, value)}
-    summary = f"Set firewall options of {place.label}: {', '.join(f'{name}={value}' for name, value in wanted.items())}"
+    summary = (
+        f"Set firewall options of {firewall.label}: {', '.join(f'{name}={value}' for name, value in wanted.items())}"
+    )
     if not changed:
-        return Plan(summary, unchanged=(f"the firewall of {place.label} already has these settings",))
+        return Plan(summary, unchanged=(f"the firewall of {firewall.label} already has these settings",))
     after = {name: value for name, value in (now | changed).items() if value != ""}
     return Plan(
         summary,
-        (_call(pve, place, summary, changed, present),),
+        (_call(pve, firewall, summary, changed, present),),
         facts={"was": {name: now.get(name, "not set") for name in changed}},
-        warnings=tuple(await _warnings(pve, place, changed, after)),
+        warnings=tuple(await _warnings(pve, firewall, changed, after)),
     )
 
 
-async def _check_names(pve: Cluster, place: FirewallScope, wanted: Mapping[str, Any]) -> None:
-    match = (await pve.facts()).find("PUT", f"{place.base}/options")
-    assert match is not None, place.base
+async def _check_names(pve: Cluster, firewall: FirewallScope, wanted: Mapping[str, Any]) -> None:
+    match = (await pve.facts()).find("PUT", f"{firewall.base}/options")
+    assert match is not None, firewall.base
     known = [name for name in match.endpoint.parameters if name not in _NOT_OPTIONS]
     for name in wanted:
         if name not in known:
-            raise unknown(f"{place.scope} firewall option", name, known)
+            raise unknown(f"{firewall.scope} firewall option", name, known)
 
 
 def _same(now: Mapping[str, Any], name: str, value: Any) -> bool:
@@ -89,27 +91,29 @@ def _same(now: Mapping[str, Any], name: str, value: Any) -> bool:
     return str(now.get(name, "")) == str(value)
 
 
-def _call(pve: Cluster, place: FirewallScope, says: str, changed: Mapping[str, Any], digest: str) -> Call:
+def _call(pve: Cluster, firewall: FirewallScope, summary: str, changed: Mapping[str, Any], digest: str) -> Call:
     async def settled() -> bool:
-        there = await options_of(pve, place)
-        return all(_same(there, name, value) for name, value in changed.items())
+        current = await options_of(pve, firewall)
+        return all(_same(current, name, value) for name, value in changed.items())
 
     unset = [name for name, value in changed.items() if value == ""]
     params = {name: value for name, value in changed.items() if value != ""}
     params |= {"delete": ",".join(unset)} if unset else {}
     params |= {"digest": digest} if digest else {}
-    return Call(says, "PUT", f"{place.base}/options", params, place.target, settled=settled)
+    return Call(summary, "PUT", f"{firewall.base}/options", params, firewall.target, settled=settled)
 
 
-async def _warnings(pve: Cluster, place: FirewallScope, changed: Mapping[str, Any], after: dict[str, Any]) -> list[str]:
-    if place.scope == "guest":
-        reasons = await not_in_force(pve, place, after) if after.get("enable") else []
+async def _warnings(
+    pve: Cluster, firewall: FirewallScope, changed: Mapping[str, Any], after: dict[str, Any]
+) -> list[str]:
+    if firewall.scope == "guest":
+        reasons = await not_in_force(pve, firewall, after) if after.get("enable") else []
         return [reason.removeprefix("no: ") for reason in reasons]
     if changed.get("enable") == 0:
-        everywhere = " and of every node and guest" if place.scope == "cluster" else ""
-        return [f"The firewall of {place.label}{everywhere} stops filtering at once"]
-    if place.scope == "cluster":
+        everywhere = " and of every node and guest" if firewall.scope == "cluster" else ""
+        return [f"The firewall of {firewall.label}{everywhere} stops filtering at once"]
+    if firewall.scope == "cluster":
         return await lockout.consequences(pve, lambda now: replace(now, options=after))
     return await lockout.consequences(
-        pve, lambda now: replace(now, node_options={**now.node_options, place.target.id: after})
+        pve, lambda now: replace(now, node_options={**now.node_options, firewall.target.id: after})
     )

@@ -66,103 +66,110 @@ async def firewall_rule_set(
         "enable": None if enable is None else int(enable),
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    place = await scope_of(pve, scope, of)
-    rules = await read_rules(pve, place, digest)
+    firewall = await scope_of(pve, scope, of)
+    rules = await read_rules(pve, firewall, digest)
     if move_to is not None and move_to > len(rules) - (pos is not None):
-        raise BadArgument(f"move_to={move_to} is beyond the end", next_step=f"{place.label} has {len(rules)} rules")
-    kind = type or (_at(place, rules, pos).get("type") if pos is not None else None)
+        raise BadArgument(f"move_to={move_to} is beyond the end", next_step=f"{firewall.label} has {len(rules)} rules")
+    kind = type or (_at(firewall, rules, pos).get("type") if pos is not None else None)
     if action and kind != "group" and action.upper() in _VERDICTS:
         given["action"] = action.upper()
     if pos is None:
-        return await _add(pve, place, rules, given, move_to or 0)
-    return await _change(pve, place, rules, pos, given, move_to)
+        return await _add(pve, firewall, rules, given, move_to or 0)
+    return await _change(pve, firewall, rules, pos, given, move_to)
 
 
-async def plan_rule_deletion(pve: Cluster, place: FirewallScope, pos: int, digest: str | None) -> Plan:
-    rules = await read_rules(pve, place, digest)
-    rule = _at(place, rules, pos)
+async def plan_rule_deletion(pve: Cluster, firewall: FirewallScope, pos: int, digest: str | None) -> Plan:
+    rules = await read_rules(pve, firewall, digest)
+    rule = _at(firewall, rules, pos)
     left = [one for one in rules if one is not rule]
     call = Call(
-        f"Delete rule {pos} of {place.label}",
+        f"Delete rule {pos} of {firewall.label}",
         "DELETE",
-        f"{place.rules}/{pos}",
+        f"{firewall.rules}/{pos}",
         {"digest": rule["digest"]},
-        place.target,
-        settled=_are(pve, place, left),
+        firewall.target,
+        settled=_are(pve, firewall, left),
     )
-    warnings = await _warnings(pve, place, left)
-    return Plan(f"{call.says}: {describe(rule)}", (call,), facts={"rule": as_dict(rule)}, warnings=tuple(warnings))
+    warnings = await _warnings(pve, firewall, left)
+    return Plan(f"{call.summary}: {describe(rule)}", (call,), facts={"rule": as_dict(rule)}, warnings=tuple(warnings))
 
 
-async def read_rules(pve: Cluster, place: FirewallScope, digest: str | None) -> list[dict[str, Any]]:
+async def read_rules(pve: Cluster, firewall: FirewallScope, digest: str | None) -> list[dict[str, Any]]:
     """The rules as they are, refused if they changed since the caller read them."""
-    rules: list[dict[str, Any]] = sorted(await pve.get(place.rules), key=lambda rule: int(rule["pos"]))
+    rules: list[dict[str, Any]] = sorted(await pve.get(firewall.rules), key=lambda rule: int(rule["pos"]))
     if digest and digest != (rules[0].get("digest") if rules else None):
         raise Conflict(
-            f"The rules of {place.label} have changed since they were read",
+            f"The rules of {firewall.label} have changed since they were read",
             next_step=Advice("Positions may have shifted. Read them again, then decide", FIREWALL_GET),
         )
     return rules
 
 
-def _at(place: FirewallScope, rules: list[dict[str, Any]], pos: int) -> dict[str, Any]:
+def _at(firewall: FirewallScope, rules: list[dict[str, Any]], pos: int) -> dict[str, Any]:
     if pos < len(rules):
         return rules[pos]
-    there = f"It has the positions 0 to {len(rules) - 1}" if rules else "It has no rules"
-    raise NotFound(f"{place.label} has no rule {pos}", next_step=Advice(there, FIREWALL_GET))
+    positions = f"It has the positions 0 to {len(rules) - 1}" if rules else "It has no rules"
+    raise NotFound(f"{firewall.label} has no rule {pos}", next_step=Advice(positions, FIREWALL_GET))
 
 
 async def _add(
-    pve: Cluster, place: FirewallScope, rules: list[dict[str, Any]], given: dict[str, Any], position: int
+    pve: Cluster, firewall: FirewallScope, rules: list[dict[str, Any]], given: dict[str, Any], position: int
 ) -> Plan:
     for name in ("type", "action"):
         if not given.get(name):
             raise BadArgument(f"A new rule needs {name}", next_step="Such as type=in action=ACCEPT proto=tcp dport=22")
     rule = {"enable": 1} | {name: value for name, value in given.items() if value != ""}
     after = [*rules[:position], rule, *rules[position:]]
-    says = f"Add to {place.label}: {describe(rule)}"
+    summary = f"Add to {firewall.label}: {describe(rule)}"
     if position == 0:
-        calls = [Call(says, "POST", place.rules, rule, place.target, settled=_are(pve, place, after))]
+        calls = [Call(summary, "POST", firewall.rules, rule, firewall.target, settled=_are(pve, firewall, after))]
     else:
         # PVE puts a new rule on top. It stays off until it is in its place: on top it could cut everyone off.
         off = {**rule, "enable": 0}
         calls = [
-            Call(f"{says} (off)", "POST", place.rules, off, place.target, settled=_are(pve, place, [off, *rules])),
-            _moving(pve, place, [off, *rules], 0, position),
+            Call(
+                f"{summary} (off)",
+                "POST",
+                firewall.rules,
+                off,
+                firewall.target,
+                settled=_are(pve, firewall, [off, *rules]),
+            ),
+            _moving(pve, firewall, [off, *rules], 0, position),
         ]
         if rule["enable"]:
             in_place = [*rules[:position], off, *rules[position:]]
-            calls.append(_changing(pve, place, in_place, position, {"enable": 1}, says="Switch it on"))
-    warnings = await _warnings(pve, place, after)
+            calls.append(_changing(pve, firewall, in_place, position, {"enable": 1}, summary="Switch it on"))
+    warnings = await _warnings(pve, firewall, after)
     facts = {"position": position, "enabled": bool(rule["enable"])}
-    return Plan(says, tuple(calls), facts=facts, warnings=tuple(warnings))
+    return Plan(summary, tuple(calls), facts=facts, warnings=tuple(warnings))
 
 
 async def _change(
     pve: Cluster,
-    place: FirewallScope,
+    firewall: FirewallScope,
     rules: list[dict[str, Any]],
     pos: int,
     given: dict[str, Any],
     move_to: int | None,
 ) -> Plan:
-    rule = _at(place, rules, pos)
+    rule = _at(firewall, rules, pos)
     changed = {name: value for name, value in given.items() if str(rule.get(name, "")) != str(value)}
     calls: list[Call] = []
     after = list(rules)
     if changed:
         call = _changing(
-            pve, place, rules, pos, changed, says=f"Change rule {pos} of {place.label}", digest=rule["digest"]
+            pve, firewall, rules, pos, changed, summary=f"Change rule {pos} of {firewall.label}", digest=rule["digest"]
         )
         calls.append(call)
         after[pos] = _apply_changes(rule, changed)
     if move_to is not None and move_to != pos:
         # The digest goes with the first call only: after it the list has another one.
-        calls.append(_moving(pve, place, after, pos, move_to, digest=None if calls else rule["digest"]))
+        calls.append(_moving(pve, firewall, after, pos, move_to, digest=None if calls else rule["digest"]))
         after.insert(move_to, after.pop(pos))
     if not calls:
         return Plan(
-            f"Change rule {pos} of {place.label}",
+            f"Change rule {pos} of {firewall.label}",
             unchanged=(f"rule {pos} already has these settings: {describe(rule)}",),
         )
     final = after[pos if move_to is None else move_to]
@@ -172,18 +179,18 @@ async def _change(
         "position": pos if move_to is None else move_to,
         "enabled": bool(final.get("enable")),
     }
-    summary = "; ".join(call.says for call in calls)
-    return Plan(summary, tuple(calls), facts=facts, warnings=tuple(await _warnings(pve, place, after)))
+    summary = "; ".join(call.summary for call in calls)
+    return Plan(summary, tuple(calls), facts=facts, warnings=tuple(await _warnings(pve, firewall, after)))
 
 
 def _changing(
     pve: Cluster,
-    place: FirewallScope,
+    firewall: FirewallScope,
     rules: list[dict[str, Any]],
     pos: int,
     changed: dict[str, Any],
     *,
-    says: str,
+    summary: str,
     digest: str | None = None,
 ) -> Call:
     after = [*rules[:pos], _apply_changes(rules[pos], changed), *rules[pos + 1 :]]
@@ -191,29 +198,29 @@ def _changing(
     params = {name: value for name, value in changed.items() if value != ""}
     params |= {"delete": ",".join(cleared)} if cleared else {}
     params |= {"digest": digest} if digest else {}
-    return Call(says, "PUT", f"{place.rules}/{pos}", params, place.target, settled=_are(pve, place, after))
+    return Call(summary, "PUT", f"{firewall.rules}/{pos}", params, firewall.target, settled=_are(pve, firewall, after))
 
 
 def _moving(
-    pve: Cluster, place: FirewallScope, rules: list[dict[str, Any]], pos: int, to: int, *, digest: str | None = None
+    pve: Cluster, firewall: FirewallScope, rules: list[dict[str, Any]], pos: int, to: int, *, digest: str | None = None
 ) -> Call:
     after = list(rules)
     after.insert(to, after.pop(pos))
     # PVE counts in the list as it is: the rule comes before the one that has this position now.
     params: dict[str, Any] = {"moveto": to if to < pos else to + 1, **({"digest": digest} if digest else {})}
-    says = f"Move rule {pos} of {place.label} to position {to}"
-    return Call(says, "PUT", f"{place.rules}/{pos}", params, place.target, settled=_are(pve, place, after))
+    summary = f"Move rule {pos} of {firewall.label} to position {to}"
+    return Call(summary, "PUT", f"{firewall.rules}/{pos}", params, firewall.target, settled=_are(pve, firewall, after))
 
 
 def _apply_changes(rule: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in (rule | changed).items() if value != ""}
 
 
-def _are(pve: Cluster, place: FirewallScope, wanted: list[dict[str, Any]]) -> Any:
+def _are(pve: Cluster, firewall: FirewallScope, wanted: list[dict[str, Any]]) -> Any:
     expected = [_comparable(rule) for rule in wanted]
 
     async def settled() -> bool:
-        return [_comparable(rule) for rule in await read_rules(pve, place, None)] == expected
+        return [_comparable(rule) for rule in await read_rules(pve, firewall, None)] == expected
 
     return settled
 
@@ -239,7 +246,11 @@ def describe(rule: Mapping[str, Any]) -> str:
     return " ".join(part for part in parts if part) + (" (on)" if rule.get("enable") else " (off)")
 
 
-async def _warnings(pve: Cluster, place: FirewallScope, rules: list[dict[str, Any]]) -> list[str]:
-    if place.scope == "guest":
-        return [reason.removeprefix("no: ") for reason in await not_in_force(pve, place, await options_of(pve, place))]
-    return await lockout.consequences(pve, lambda now: lockout.with_rules(now, place.scope, place.target.id, rules))
+async def _warnings(pve: Cluster, firewall: FirewallScope, rules: list[dict[str, Any]]) -> list[str]:
+    if firewall.scope == "guest":
+        return [
+            reason.removeprefix("no: ") for reason in await not_in_force(pve, firewall, await options_of(pve, firewall))
+        ]
+    return await lockout.consequences(
+        pve, lambda now: lockout.with_rules(now, firewall.scope, firewall.target.id, rules)
+    )

@@ -101,18 +101,18 @@ async def firewall_get(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Firewall rules in order of precedence, with options and whether it is active; or objects, or the log."""
-    place = await scope_of(pve, scope, of)
+    firewall = await scope_of(pve, scope, of)
     if show == "log":
-        return await _log(pve, place, limit, offset)
+        return await _log(pve, firewall, limit, offset)
     if show == "objects":
-        return page(("kind", "name", "value", "comment"), await _objects(pve, place), limit=limit, offset=offset)
-    rules = await pve.get(place.rules)
+        return page(("kind", "name", "value", "comment"), await _objects(pve, firewall), limit=limit, offset=offset)
+    rules = await pve.get(firewall.rules)
     table = page(tuple(RULE_COLUMNS), [rule_row(rule) for rule in rules], limit=limit, offset=offset)
     table.facts = {} if not rules else {"digest": rules[0].get("digest", "")}
     if scope != "group":
-        options = await options_of(pve, place)
+        options = await options_of(pve, firewall)
         table.facts |= {"options_digest": options.pop("digest", ""), "options": options}
-        table.facts["in_force"] = "; ".join(await not_in_force(pve, place, options)) or "yes"
+        table.facts["in_force"] = "; ".join(await not_in_force(pve, firewall, options)) or "yes"
     return table
 
 
@@ -123,16 +123,16 @@ def rule_row(rule: dict[str, Any]) -> list[Any]:
     ]
 
 
-async def options_of(pve: Cluster, place: FirewallScope) -> dict[str, Any]:
+async def options_of(pve: Cluster, firewall: FirewallScope) -> dict[str, Any]:
     """The options that count, defaults included."""
-    options = {**DEFAULTS[place.scope], **await pve.get(f"{place.base}/options")}
+    options = {**DEFAULTS[firewall.scope], **await pve.get(f"{firewall.base}/options")}
     return options | {"enable": int(options["enable"])}
 
 
-async def not_in_force(pve: Cluster, place: FirewallScope, options: dict[str, Any]) -> list[str]:
+async def not_in_force(pve: Cluster, firewall: FirewallScope, options: dict[str, Any]) -> list[str]:
     """Why the rules of a scope have no effect; empty if they are active."""
-    reasons = [] if options.get("enable") else [f"no: the firewall of {place.label} is off"]
-    if place.scope == "cluster":
+    reasons = [] if options.get("enable") else [f"no: the firewall of {firewall.label} is off"]
+    if firewall.scope == "cluster":
         return reasons
     try:
         everywhere = await pve.get(f"{CLUSTER}/options")
@@ -140,8 +140,8 @@ async def not_in_force(pve: Cluster, place: FirewallScope, options: dict[str, An
         return reasons  # seeing a guest does not include seeing the cluster's firewall
     if not int(everywhere.get("enable", 0)):
         reasons.append("no: the firewall of the cluster is off, and with it all others")
-    if place.guest is not None:
-        config = await place.guest.get("config")
+    if firewall.guest is not None:
+        config = await firewall.guest.get("config")
         open_ports = [
             key
             for key, value in sorted(config.items())
@@ -152,36 +152,36 @@ async def not_in_force(pve: Cluster, place: FirewallScope, options: dict[str, An
     return reasons
 
 
-async def _objects(pve: Cluster, place: FirewallScope) -> list[list[Any]]:
-    if place.scope not in ("cluster", "guest"):
+async def _objects(pve: Cluster, firewall: FirewallScope) -> list[list[Any]]:
+    if firewall.scope not in ("cluster", "guest"):
         raise BadArgument(
-            f"A {place.scope} has no aliases and IP sets of its own",
+            f"A {firewall.scope} has no aliases and IP sets of its own",
             next_step="The cluster and guests have; use scope=cluster or guest",
         )
     rows = [
-        ["alias", one["name"], one["cidr"], one.get("comment", "")] for one in await pve.get(f"{place.base}/aliases")
+        ["alias", one["name"], one["cidr"], one.get("comment", "")] for one in await pve.get(f"{firewall.base}/aliases")
     ]
-    sets = await pve.get(f"{place.base}/ipset")
+    sets = await pve.get(f"{firewall.base}/ipset")
     contents = await gather_bounded(
-        READS_AT_ONCE, [partial(pve.get, f"{place.base}/ipset/{one['name']}") for one in sets]
+        READS_AT_ONCE, [partial(pve.get, f"{firewall.base}/ipset/{one['name']}") for one in sets]
     )
     for one, members in zip(sets, contents, strict=True):
         listed = ", ".join(("!" if member.get("nomatch") else "") + member["cidr"] for member in members)
         rows.append(["ipset", one["name"], listed, one.get("comment", "")])
-    if place.scope == "cluster":
+    if firewall.scope == "cluster":
         rows += [["group", one["group"], "", one.get("comment", "")] for one in await pve.get(f"{CLUSTER}/groups")]
     return rows
 
 
-async def _log(pve: Cluster, place: FirewallScope, limit: int, offset: int) -> Table:
+async def _log(pve: Cluster, firewall: FirewallScope, limit: int, offset: int) -> Table:
     """The newest lines first: `offset` goes back in time."""
-    if place.scope not in ("node", "guest"):
+    if firewall.scope not in ("node", "guest"):
         raise BadArgument("Firewall logs are kept by node and guest", next_step="Use scope=node or guest with `of`")
-    answer = await pve.client.request("GET", f"{place.base}/log", {"start": 0, "limit": 1})
+    answer = await pve.client.request("GET", f"{firewall.base}/log", {"start": 0, "limit": 1})
     total = answer.total or 0
     last = max(total - offset, 0)
     first = max(last - limit, 0)
-    lines = await pve.get(f"{place.base}/log", start=first, limit=last - first) if last > first else []
+    lines = await pve.get(f"{firewall.base}/log", start=first, limit=last - first) if last > first else []
     texts = [str(line.get("t", "")) for line in lines]
     if len(texts) == 1 and texts[0].startswith(NO_LOG):
         texts, total = [], 0

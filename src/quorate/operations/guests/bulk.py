@@ -57,17 +57,17 @@ async def guest_bulk(
         raise BadArgument(f"action={action} needs tags", next_step="Give tags=[…]")
     wanted = Filter(node, type, status, name, tag, pool)
     targets = await _targets(pve, guests, wanted, limit, templates=action in ("tag", "untag"))
-    says = f"{action.capitalize()} {len(targets)} guests"
+    summary = f"{action.capitalize()} {len(targets)} guests"
     match action:
         case "tag" | "untag":
-            plan = await plan_each(says, targets, partial(_tag_call, action, _checked_tags(tags)))
+            plan = await plan_each(summary, targets, partial(_tag_call, action, _checked_tags(tags)))
         case "snapshot":
-            plan = await plan_each(says, targets, partial(_snapshot_call, snapshot or name_from_time(pve)))
+            plan = await plan_each(summary, targets, partial(_snapshot_call, snapshot or name_from_time(pve)))
         case "backup":
-            plan = await plan_each(says, targets, partial(_backup_call, pve, storage))
+            plan = await plan_each(summary, targets, partial(_backup_call, pve, storage))
         case _:
             plan = await plan_power(targets, action)
-    return replace(plan, summary=says, facts={"targets": [str(guest) for guest in targets]})
+    return replace(plan, summary=summary, facts={"targets": [str(guest) for guest in targets]})
 
 
 async def _targets(
@@ -120,8 +120,8 @@ async def _tag_call(action: str, tags: list[str], guest: Guest) -> Call | str:
         return _tags_in(await guest.get("config")) == after
 
     change: dict[str, Any] = {"tags": ";".join(sorted(after))} if after else {"delete": "tags"}
-    says = f"{'Tag' if action == 'tag' else 'Untag'} {guest}: {', '.join(tags)}"
-    return guest_call(guest, "PUT", "config", says, settled=settled, digest=config.get("digest"), **change)
+    summary = f"{'Tag' if action == 'tag' else 'Untag'} {guest}: {', '.join(tags)}"
+    return guest_call(guest, "PUT", "config", summary, settled=settled, digest=config.get("digest"), **change)
 
 
 def _tags_in(config: dict[str, Any]) -> set[str]:

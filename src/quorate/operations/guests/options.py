@@ -148,8 +148,8 @@ async def _plan(
     touched = [*changed, *removed, *revert]
     plugs = guest.is_vm and any(key.startswith(_PLUGGED) or _is_cd(key) for key in touched)
     slow = plugs and await guest.status() == "running"
-    says = f"Change {', '.join(touched)} of {guest}"
-    call = write_config(guest, config, says, set=changed, delete=removed, revert=revert, slow=slow)
+    change = f"Change {', '.join(touched)} of {guest}"
+    call = write_config(guest, config, change, set=changed, delete=removed, revert=revert, slow=slow)
     return Plan(
         summary,
         (call,),
@@ -312,8 +312,8 @@ async def _require_pending(guest: Guest, names: list[str]) -> None:
     waiting = values.pending_changes(await guest.get("pending"))
     for key in names:
         if key not in waiting:
-            there = f"Pending: {', '.join(sorted(waiting))}" if waiting else "Nothing is pending"
-            raise BadArgument(f"{key} of {guest} has no pending change", next_step=there)
+            pending = f"Pending: {', '.join(sorted(waiting))}" if waiting else "Nothing is pending"
+            raise BadArgument(f"{key} of {guest} has no pending change", next_step=pending)
 
 
 def _check_balloon(config: Mapping[str, Any]) -> None:

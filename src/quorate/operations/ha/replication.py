@@ -107,27 +107,27 @@ async def replication_set(
     free = next(number for number in range(len(numbers) + 1) if number not in numbers)
     job = f"{found.vmid}-{free}"
     params = {"id": job, "type": "local", "target": target, **options}
-    says = f"Replicate {found} from {found.row.node} to {target}"
-    return Plan(says, (_call(pve, says, "POST", JOBS, job, params, found),), facts={"job": job})
+    summary = f"Replicate {found} from {found.row.node} to {target}"
+    return Plan(summary, (_call(pve, summary, "POST", JOBS, job, params, found),), facts={"job": job})
 
 
 def _change(pve: Cluster, guest: Guest, job: Mapping[str, Any], options: Mapping[str, Any]) -> Plan:
-    says = f"Change the replication {job['id']} of {guest} to {job['target']}"
+    summary = f"Change the replication {job['id']} of {guest} to {job['target']}"
     changed = {key: value for key, value in options.items() if not same(job.get(key), value)}
     if not changed:
-        return Plan(says, unchanged=(f"The job {job['id']} already has these settings",))
-    call = _call(pve, says, "PUT", f"{JOBS}/{job['id']}", job["id"], changed, guest)
-    return Plan(says, (call,), facts={"job": job["id"]})
+        return Plan(summary, unchanged=(f"The job {job['id']} already has these settings",))
+    call = _call(pve, summary, "PUT", f"{JOBS}/{job['id']}", job["id"], changed, guest)
+    return Plan(summary, (call,), facts={"job": job["id"]})
 
 
 def _call(
-    pve: Cluster, says: str, method: str, path: str, job_id: str, params: Mapping[str, Any], guest: Guest
+    pve: Cluster, summary: str, method: str, path: str, job_id: str, params: Mapping[str, Any], guest: Guest
 ) -> Call:
     async def settled() -> bool:
         job = await _find(pve, job_id)
         return job is not None and all(same(job.get(key), value) for key, value in params.items())
 
-    return Call(says, method, path, params, _target(guest), settled=settled)
+    return Call(summary, method, path, params, _target(guest), settled=settled)
 
 
 @operation(
@@ -143,7 +143,7 @@ async def replication_delete(
     """End a replication and delete its copies on the target node."""
     known = await _existing(pve, job)
     guest = await pve.guest(int(known["guest"]))
-    says = f"End the replication {job} of {guest} to {known['target']}" + ("" if keep else " and delete the copies")
+    summary = f"End the replication {job} of {guest} to {known['target']}" + ("" if keep else " and delete the copies")
 
     async def marked() -> bool:
         left = await _find(pve, job)
@@ -158,7 +158,9 @@ async def replication_delete(
         return {"result": "running", "next": Advice("PVE removes it within minutes", REPLICATION_LIST)}
 
     params = {"keep": True} if keep else {}
-    return Plan(says, (Call(says, "DELETE", f"{JOBS}/{job}", params, _target(guest), settled=marked),), after=after)
+    return Plan(
+        summary, (Call(summary, "DELETE", f"{JOBS}/{job}", params, _target(guest), settled=marked),), after=after
+    )
 
 
 @operation(
@@ -182,7 +184,7 @@ async def replication_run(pve: Cluster, job: JobRef) -> Plan:
             next_step=Advice("Run it again when it is done", REPLICATION_LIST),
         )
     last = int(before.get("last_try", 0))
-    says = f"Run the replication {job} of {guest} to {known['target']}"
+    summary = f"Run the replication {job} of {guest} to {known['target']}"
 
     async def was_requested() -> bool:
         """PVE forgets the last try so that the job is due; the next run is a new one."""
@@ -198,7 +200,7 @@ async def replication_run(pve: Cluster, job: JobRef) -> Plan:
         return _outcome(job, await _state(pve, guest, job))
 
     path = f"/nodes/{guest.row.node}/replication/{job}/schedule_now"
-    return Plan(says, (Call(says, "POST", path, {}, _target(guest), settled=was_requested),), after=after)
+    return Plan(summary, (Call(summary, "POST", path, {}, _target(guest), settled=was_requested),), after=after)
 
 
 def _outcome(job: str, state: Mapping[str, Any]) -> dict[str, Any]:

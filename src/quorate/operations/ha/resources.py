@@ -32,8 +32,8 @@ async def disks_to_copy(pve: Cluster, guest: Guest, node: str, *, live: bool) ->
     local = await local_volumes(pve, guest, config)
     used = {one.storage for one in volumes(config) if one.on_storage}
     here = await storages_on(pve, guest.row.node, used)
-    there = await storages_on(pve, node, used & here.keys())
-    if lacking := sorted(name for name in used if name in here and name not in there):
+    available = await storages_on(pve, node, used & here.keys())
+    if lacking := sorted(name for name in used if name in here and name not in available):
         raise Conflict(f"{node} does not have the storage {', '.join(lacking)} of {guest}", next_step=WAY_OUT)
     runs = status.get("status") == "running"
     mode: Mode = "live" if live and runs and guest.is_vm else "offline"
@@ -152,7 +152,7 @@ async def ha_set(
     return _plan(pve, found, f"Change HA of {found}", "PUT", f"{RESOURCES}/{sid}", changed)
 
 
-def _plan(pve: Cluster, guest: Guest, says: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
+def _plan(pve: Cluster, guest: Guest, summary: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
     sid = sid_of(guest)
 
     async def settled() -> bool:
@@ -179,7 +179,7 @@ def _plan(pve: Cluster, guest: Guest, says: str, method: str, path: str, params:
             "next": Advice("The HA manager is still working on it", HA_STATUS),
         }
 
-    return Plan(says, (Call(says, method, path, params, target_of(guest), settled=settled),), after=after)
+    return Plan(summary, (Call(summary, method, path, params, target_of(guest), settled=settled),), after=after)
 
 
 def _risk_of_moving(arguments: Mapping[str, Any]) -> Risk:
@@ -205,7 +205,7 @@ async def ha_relocate(
     """Have the HA manager move a guest to another node."""
     found = await pve.guest(guest)
     await pve.inventory.node(node)
-    says = f"{how.capitalize()} {found} from {found.row.node} to {node}"
+    summary = f"{how.capitalize()} {found} from {found.row.node} to {node}"
     if sid_of(found) not in await read_resources(pve):
         raise Conflict(
             f"{found} is not under HA",
@@ -214,7 +214,7 @@ async def ha_relocate(
             ),
         )
     if found.row.node == node:
-        return Plan(says, unchanged=(f"{found} is already on {node}",))
+        return Plan(summary, unchanged=(f"{found} is already on {node}",))
     await pve.inventory.online_node(node)
     await _refuse_in_error(pve, found)
     await _refuse_against_rules(pve, found, node)
@@ -235,7 +235,7 @@ async def ha_relocate(
         for row in await _failed_moves(pve, found):
             if row["upid"] not in earlier:
                 raise TaskFailed(
-                    f"{says}: the HA manager tried and failed",
+                    f"{summary}: the HA manager tried and failed",
                     why=str(row["status"]),
                     next_step=Advice(f"{found} is still where it was; see the log", TASK_GET(task=row["upid"])),
                     facts={"task": row["upid"]},
@@ -247,9 +247,11 @@ async def ha_relocate(
             return {"node": node}
         return {"result": "running", "next": Advice("The HA manager is still working on it", HA_STATUS)}
 
-    call = Call(says, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, target_of(found), settled=arrived)
+    call = Call(
+        summary, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, target_of(found), settled=arrived
+    )
     facts = {"copied_disks": copied} if copied else {}
-    return Plan(says, (call,), facts=facts, after=after, from_answers=_company)
+    return Plan(summary, (call,), facts=facts, after=after, from_answers=_company)
 
 
 async def _failed_moves(pve: Cluster, guest: Guest) -> list[dict[str, Any]]:

@@ -76,30 +76,30 @@ async def ha_remove(pve: Cluster, guest: GuestRef | None = None, rule: str | Non
 
 
 async def _remove_guest(pve: Cluster, guest: Guest) -> Plan:
-    sid, says = sid_of(guest), f"Take {guest} out of HA"
+    sid, summary = sid_of(guest), f"Take {guest} out of HA"
     if sid not in await read_resources(pve):
-        return Plan(says, unchanged=(f"{guest} is not under HA",))
+        return Plan(summary, unchanged=(f"{guest} is not under HA",))
 
     async def settled() -> bool:
         return sid not in await read_resources(pve)
 
-    return Plan(says, (Call(says, "DELETE", f"{RESOURCES}/{sid}", {}, target_of(guest), settled=settled),))
+    return Plan(summary, (Call(summary, "DELETE", f"{RESOURCES}/{sid}", {}, target_of(guest), settled=settled),))
 
 
 async def _remove_rule(pve: Cluster, rule: str) -> Plan:
     await _refuse_without_rules(pve)
-    says = f"Remove the HA rule {rule}"
+    summary = f"Remove the HA rule {rule}"
     known = await _rules(pve)
     if rule not in known:
-        return Plan(says, unchanged=(f"There is no HA rule {rule}; there is {', '.join(known) or 'none'}",))
+        return Plan(summary, unchanged=(f"There is no HA rule {rule}; there is {', '.join(known) or 'none'}",))
 
     async def settled() -> bool:
         return rule not in await _rules(pve)
 
-    return Plan(says, (Call(says, "DELETE", f"{RULES}/{rule}", {}, Target("ha rule", rule), settled=settled),))
+    return Plan(summary, (Call(summary, "DELETE", f"{RULES}/{rule}", {}, Target("ha rule", rule), settled=settled),))
 
 
-def _plan(pve: Cluster, rule: str, says: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
+def _plan(pve: Cluster, rule: str, summary: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
     async def settled() -> bool:
         known = (await _rules(pve)).get(rule, {})
         return set(str(known.get("resources", "")).split(",")) == set(str(params["resources"]).split(","))
@@ -108,7 +108,7 @@ def _plan(pve: Cluster, rule: str, says: str, method: str, path: str, params: Ma
         errors = (await _rules(pve)).get(rule, {}).get("errors")
         return {"errors": errors, "next": "PVE ignores the rule until this is solved"} if errors else {}
 
-    return Plan(says, (Call(says, method, path, params, Target("ha rule", rule), settled=settled),), after=after)
+    return Plan(summary, (Call(summary, method, path, params, Target("ha rule", rule), settled=settled),), after=after)
 
 
 async def _members(pve: Cluster, refs: int | str | list[int | str]) -> list[str]:

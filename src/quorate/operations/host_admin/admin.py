@@ -84,31 +84,31 @@ async def _setup(homelab: Homelab, found: AdminAccount, *, sudo: bool, register:
             f"/etc/sudoers.d/{account} on {found.machine} is not from Quorate",
             next_step="Choose another account, or look at that file and remove it",
         )
-    steps, there = [], []
+    steps, present = [], []
     if found.standing.exists:
-        there.append(f"account {account} (uid {found.standing.uid})")
+        present.append(f"account {account} (uid {found.standing.uid})")
     else:
         steps.append(found.step(f"Create the account {account}", f"useradd {account}", _make_user(found)))
     if found.standing.key:
-        there.append("its key in authorized_keys")
+        present.append("its key in authorized_keys")
     else:
         steps.append(found.step("Authorize its key", f"authorized_keys += {found.key.path}.pub", _let_key_in(found)))
     if missing_sudo:
         rule = f"visudo -cf; install /etc/sudoers.d/{account}: {account} ALL=(ALL) NOPASSWD: ALL"
         steps.append(found.step("Let it use sudo without a password", rule, _allow_sudo(found)))
     elif sudo:
-        there.append("its sudo rule")
+        present.append("its sudo rule")
     steps += _join(found)
-    there += [f"group {name}" for name in found.standing.groups if name in found.standing.member]
+    present += [f"group {name}" for name in found.standing.groups if name in found.standing.member]
     other_login = kept is not None and (kept.user, kept.key) != (account, str(found.key.path))
     if kept is not None and other_login and register:
-        says = f"Try the login as {account}, then use it for {kept}"
-        steps.append(found.step(says, f"registry: {kept.name} user={account}", _register(homelab, found, kept)))
+        summary = f"Try the login as {account}, then use it for {kept}"
+        steps.append(found.step(summary, f"registry: {kept.name} user={account}", _register(homelab, found, kept)))
     hint = Advice("Make it the login of the registered host", HOST_ADMIN_SETUP(register=True))
     return Plan(
         f"Set up the administration account {account} on {found.machine}",
         tuple(steps),
-        unchanged=tuple(f"{one} already exists" for one in there),
+        unchanged=tuple(f"{one} already exists" for one in present),
         facts={"account": account, "key": str(found.key.path)},
         next_step=hint if other_login and not register else None,
         after=lambda: _verify_account(found),
@@ -155,11 +155,11 @@ async def host_admin_groups(
                 f"There is no account {account} on {found.machine}", next_step=Advice("Create it", HOST_ADMIN_SETUP)
             )
         _require_ours(found)
-        there = [name for name in found.standing.groups if name in found.standing.member]
+        present = [name for name in found.standing.groups if name in found.standing.member]
         return Plan(
             f"Add {account} on {found.machine} to groups",
             tuple(_join(found)),
-            unchanged=tuple(f"It is already in {name}" for name in there),
+            unchanged=tuple(f"It is already in {name}" for name in present),
             facts={"account": account},
         )
 
@@ -256,14 +256,19 @@ class AdminAccount:
     @property
     def made_by_us(self) -> bool:
         """Not only by name: someone may have created another one since."""
-        there, made = self.standing, self.made
-        return made.user and there.exists and made.uid in (None, there.uid) and there.comment.startswith(setup.COMMENT)
+        present, made = self.standing, self.made
+        return (
+            made.user
+            and present.exists
+            and made.uid in (None, present.uid)
+            and present.comment.startswith(setup.COMMENT)
+        )
 
-    def step(self, says: str, line: str, do: Callable[[], Awaitable[dict[str, Any] | None]]) -> Action:
+    def step(self, summary: str, line: str, do: Callable[[], Awaitable[dict[str, Any] | None]]) -> Action:
         async def perform(_: StepContext) -> ActionResult:
             return ActionResult(await do() or {})
 
-        return machine_action(self.machine, says, line, perform, writes=True)
+        return machine_action(self.machine, summary, line, perform, writes=True)
 
 
 async def _find(

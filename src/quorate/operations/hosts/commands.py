@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, machine, require_seen
+from quorate.homelab.machines import Machine, find_machine, require_seen
 from quorate.inside.agent import AgentTransport
 from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job, parse_agent_handle
 from quorate.inside.transport import Job
@@ -94,7 +94,7 @@ async def _job(homelab: Homelab, known: BackgroundJob) -> Job:
     """Wherever it was started: its machine is found again by its name."""
     if known.job is not None:
         return known.job
-    one = await machine(homelab, known.record.ref)
+    one = await find_machine(homelab, known.record.ref)
     if known.record.transport_name == "agent":
         _, _, pid = parse_agent_handle(known.record.handle)
         assert isinstance(one.transport, AgentTransport)

@@ -165,7 +165,7 @@ async def plan_each(
         return await prepare(one)
 
     answers = await ask_each(chosen.machines, ready, seconds=seconds, host_seconds=seconds, at_once=at_once)
-    plans = [Plan(one.says, (one,)) if isinstance(one, Action) else one for one in answers]
+    plans = [Plan(one.summary, (one,)) if isinstance(one, Action) else one for one in answers]
     return join_plans(summary, zip(map(machine_label, chosen.machines), plans, strict=True), chosen.failures, columns)
 
 
@@ -199,7 +199,9 @@ def join_plans(
 def _steps(label: str, plan: Plan) -> list[Call | Action]:
     """Each names its host, and the last one reads what the plan would read in the end."""
     named = re.compile(rf"(?<![\w.-]){re.escape(label)}(?![\w.-])")
-    steps = [step if named.search(step.says) else replace(step, says=f"{label}: {step.says}") for step in plan.calls]
+    steps = [
+        step if named.search(step.summary) else replace(step, summary=f"{label}: {step.summary}") for step in plan.calls
+    ]
     if steps and plan.after is not None:
         last = steps[-1]
         assert isinstance(last, Action)

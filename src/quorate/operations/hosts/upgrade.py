@@ -67,8 +67,8 @@ async def host_upgrade(
             without_way_back.append(label)
         wanted = replace(wanted, line=f"{found.manager} upgrade", back=safeguard.arguments if safeguard else {})
         step = _Upgrade(homelab, one, found, wanted, safeguard)
-        says = f"Upgrade {label}: {_summary(found)}"
-        action = machine_action(whole, says, step.line, step.perform)
+        summary = f"Upgrade {label}: {_summary(found)}"
+        action = machine_action(whole, summary, step.line, step.perform)
         return replace(action, needs=(*action.needs, *step.safeguard.calls)) if step.safeguard else action
 
     within = Advice(
@@ -159,7 +159,7 @@ class _Upgrade:
         end = clock.monotonic() + context.wait
         taken = {}
         if (own := self.safeguard) is not None:
-            await context.carry_out(own.cluster, Plan(own.taking.says, (own.taking,)), context.wait, context.report)
+            await context.carry_out(own.cluster, Plan(own.taking.summary, (own.taking,)), context.wait, context.report)
             taken = {"snapshot": own.name}
         await context.permit()
         left = max(NEVER_SHORTER, end - clock.monotonic())

@@ -14,11 +14,11 @@ from quorate.operations.images.local_files import (
     ENDINGS,
     Checksum,
     ImageContent,
-    already_there,
+    conflict_with,
     content_for,
+    find_existing,
     parse_checksum,
-    place_for,
-    present,
+    pick_destination,
     stored_name,
 )
 from quorate.operations.images.templates import read_appliances
@@ -85,10 +85,10 @@ async def _from_url(
     name, compression = (given, None) if filename else _strip_compression(given, content)
     kind = content_for(name, content)
     length = int(found.get("size") or 0)
-    place = await place_for(pve, kind, storage=storage, node=node, room=length)
-    existing = await present(pve, place, kind, name)
+    destination = await pick_destination(pve, kind, storage=storage, node=node, room=length)
+    existing = await find_existing(pve, destination, kind, name)
     if existing and expected is None:
-        raise already_there(existing, "Use it, choose another filename, or give checksum= to have it compared")
+        raise conflict_with(existing, "Use it, choose another filename, or give checksum= to have it compared")
     params = {
         "url": url,
         "content": kind,
@@ -99,14 +99,19 @@ async def _from_url(
     }
 
     async def arrived() -> bool:
-        return existing is None and await present(pve, place, kind, name) is not None
+        return existing is None and await find_existing(pve, destination, kind, name) is not None
 
-    says = f"Download {place.storage}:{kind}/{name}{f' ({size(length)})' if length else ''} on {place.node}"
-    path, target = f"/nodes/{place.node}/storage/{place.storage}/download-url", Target("storage", place.storage)
+    summary = (
+        f"Download {destination.storage}:{kind}/{name}{f' ({size(length)})' if length else ''} on {destination.node}"
+    )
+    path, owner = (
+        f"/nodes/{destination.node}/storage/{destination.storage}/download-url",
+        Target("storage", destination.storage),
+    )
     return Plan(
-        says,
-        (Call(says, "POST", path, params, target, settled=arrived, task_id=name),),
-        facts={"volume": f"{place.storage}:{kind}/{name}", "type": found.get("mimetype", "")},
+        summary,
+        (Call(summary, "POST", path, params, owner, settled=arrived, task_id=name),),
+        facts={"volume": f"{destination.storage}:{kind}/{name}", "type": found.get("mimetype", "")},
         warnings=_doubts(expected, existing is not None),
     )
 
@@ -146,15 +151,15 @@ def _strip_compression(name: str, content: str | None) -> tuple[str, str | None]
 
 
 async def _from_appliances(pve: Cluster, template: str, storage: str | None, node: str | None) -> Plan:
-    place = await place_for(pve, "vztmpl", storage=storage, node=node, room=0)
-    name = _find_appliance(template, await read_appliances(pve, place.node))
-    existing = await present(pve, place, "vztmpl", name)
-    says = f"Download {place.storage}:vztmpl/{name} on {place.node}"
-    facts = {"volume": f"{place.storage}:vztmpl/{name}"}
+    destination = await pick_destination(pve, "vztmpl", storage=storage, node=node, room=0)
+    name = _find_appliance(template, await read_appliances(pve, destination.node))
+    existing = await find_existing(pve, destination, "vztmpl", name)
+    summary = f"Download {destination.storage}:vztmpl/{name} on {destination.node}"
+    facts = {"volume": f"{destination.storage}:vztmpl/{name}"}
     if existing:
-        return Plan(says, unchanged=(f"{existing} already exists ({size(existing.size)})",), facts=facts)
-    call = Template(name, facts["volume"], missing=True).download(pve, place.node)
-    return Plan(says, (call,), facts=facts)
+        return Plan(summary, unchanged=(f"{existing} already exists ({size(existing.size)})",), facts=facts)
+    call = Template(name, facts["volume"], missing=True).download(pve, destination.node)
+    return Plan(summary, (call,), facts=facts)
 
 
 def _find_appliance(wanted: str, offers: list[dict[str, Any]]) -> str:

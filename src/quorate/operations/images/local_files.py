@@ -117,7 +117,7 @@ def content_for(name: str, wanted: str | None) -> str:
     return wanted
 
 
-async def place_for(pve: Cluster, content: str, *, storage: str | None, node: str | None, room: int) -> Resource:
+async def pick_destination(pve: Cluster, content: str, *, storage: str | None, node: str | None, room: int) -> Resource:
     """Where an image goes: as requested, else the default node's or the roomiest storage for it."""
     if node is not None:
         return await pick_storage(pve, await pick_node(pve, node), content, room=room, wanted=storage)
@@ -129,36 +129,42 @@ async def place_for(pve: Cluster, content: str, *, storage: str | None, node: st
     ]
     preferred = [place for place in places if place.node == pve.defaults.node]
     preferred = [place for place in preferred if place.storage == pve.defaults.storage] or preferred
-    best = max(preferred or places, key=lambda place: (place.maxdisk - place.disk, place.storage), default=None)
+    best = max(
+        preferred or places,
+        key=lambda row: (row.maxdisk - row.disk, row.storage),
+        default=None,
+    )
     where = best.node if best else await pick_node(pve)
     return await pick_storage(pve, where, content, room=room, wanted=best.storage if best else storage)
 
 
-async def where_it_is(pve: Cluster, place: Resource, content: str, name: str) -> Resource:
-    """The same storage on the node that has the file of that name; `place` itself if it has it, or if none has."""
-    if place.shared:
-        return place
-    everywhere = await stored_volumes.places(pve, storages=[place.storage], content=[content])
+async def locate_existing(pve: Cluster, destination: Resource, content: str, name: str) -> Resource:
+    """The same storage on a node that has a file of that name; `destination` itself if it has one, or if none has."""
+    if destination.shared:
+        return destination
+    everywhere = await stored_volumes.places(pve, storages=[destination.storage], content=[content])
     volumes, _ = await stored_volumes.read(pve, everywhere, content=content)
     holders = {volume.node for volume in volumes if volume.name == f"{content}/{name}"}
-    if place.node in holders:
-        return place
-    return next((one for one in everywhere if one.node in holders), place)
+    if destination.node in holders:
+        return destination
+    return next((one for one in everywhere if one.node in holders), destination)
 
 
-async def other_nodes(pve: Cluster, place: Resource) -> list[str]:
+async def other_nodes(pve: Cluster, destination: Resource) -> list[str]:
     """The nodes that have a local storage of this name, and so not the content of this one."""
     rows = await pve.inventory.of_type("storage")
     return sorted(
-        row.node for row in rows if not place.shared and row.storage == place.storage and row.node != place.node
+        row.node
+        for row in rows
+        if not destination.shared and row.storage == destination.storage and row.node != destination.node
     )
 
 
-async def present(pve: Cluster, place: Resource, content: str, name: str) -> StoredVolume | None:
+async def find_existing(pve: Cluster, destination: Resource, content: str, name: str) -> StoredVolume | None:
     """The file of that name that the storage holds already."""
-    volumes, _ = await stored_volumes.read(pve, [place], content=content)
+    volumes, _ = await stored_volumes.read(pve, [destination], content=content)
     return next((volume for volume in volumes if volume.name == f"{content}/{name}"), None)
 
 
-def already_there(volume: StoredVolume, way_out: str) -> Conflict:
+def conflict_with(volume: StoredVolume, way_out: str) -> Conflict:
     return Conflict(f"{volume} already exists", why=f"It has {stored_volumes.describe(volume)}", next_step=way_out)

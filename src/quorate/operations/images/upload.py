@@ -16,16 +16,16 @@ from quorate.operations.images.local_files import (
     ENDINGS,
     Checksum,
     ImageContent,
-    already_there,
     checksum_of,
+    conflict_with,
     content_for,
+    find_existing,
+    locate_existing,
     other_nodes,
     parse_checksum,
-    place_for,
-    present,
+    pick_destination,
     refuse_false_image,
     stored_name,
-    where_it_is,
 )
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
@@ -71,38 +71,39 @@ async def image_upload(
     if kind == "import":
         refuse_false_image(name, source)
     length = len(source) if isinstance(source, bytes) else source.stat().st_size
-    place = await place_for(pve, kind, storage=storage, node=node, room=length)
+    destination = await pick_destination(pve, kind, storage=storage, node=node, room=length)
     if node is None:
-        place = await where_it_is(pve, place, kind, name)
-    existing = await present(pve, place, kind, name)
+        destination = await locate_existing(pve, destination, kind, name)
+    existing = await find_existing(pve, destination, kind, name)
     if existing and not overwrite:
         elsewhere = "" if existing.shared else ", node= for a copy on another node"
-        raise already_there(
+        raise conflict_with(
             existing, f"Choose another filename{elsewhere}, or overwrite=true to replace it (which needs access admin)"
         )
     digest = await asyncio.to_thread(_verify_checksum, source, checksum)
-    call = _upload_call(pve, place, kind, name, source, digest, length, replaces=existing is not None)
+    call = _upload_call(pve, destination, kind, name, source, digest, length, replaces=existing is not None)
     return Plan(
-        call.says,
+        call.summary,
         (call,),
         facts={
-            "volume": f"{place.storage}:{kind}/{name}",
-            **({} if place.shared else {"node": place.node}),
+            "volume": f"{destination.storage}:{kind}/{name}",
+            **({} if destination.shared else {"node": destination.node}),
             "size": size(length),
             digest.algorithm: digest.digest,
         },
         warnings=(
             *(("The file that has this name now is lost",) if existing else ()),
-            *(_only_there(place, await other_nodes(pve, place)) if node is None else ()),
+            *(_only_there(destination, await other_nodes(pve, destination)) if node is None else ()),
         ),
     )
 
 
-def _only_there(place: Resource, others: list[str]) -> tuple[str, ...]:
+def _only_there(destination: Resource, others: list[str]) -> tuple[str, ...]:
     if not others:
         return ()
     without = ", ".join(others[:NODES_NAMED]) + (" …" if others[NODES_NAMED:] else "")
-    return (f"{place.node} was chosen; every node has its own {place.storage}, so {without} will not have the file",)
+    node, storage = destination.node, destination.storage
+    return (f"{node} was chosen; every node has its own {storage}, so {without} will not have the file",)
 
 
 def _source(file: str | None, data: str | None, filename: str | None) -> Path | bytes:
@@ -164,7 +165,7 @@ def _verify_checksum(source: Path | bytes, expected: str | None) -> Checksum:
 
 def _upload_call(
     pve: Cluster,
-    place: Resource,
+    destination: Resource,
     content: str,
     name: str,
     source: Path | bytes,
@@ -174,16 +175,16 @@ def _upload_call(
     replaces: bool,
 ) -> Call:
     async def arrived() -> bool:
-        volume = await present(pve, place, content, name)
+        volume = await find_existing(pve, destination, content, name)
         return not replaces and volume is not None and volume.size == length
 
     verb = "Replace" if replaces else "Upload"
     return Call(
-        f"{verb} {place.storage}:{content}/{name} ({size(length)}) on {place.node}",
+        f"{verb} {destination.storage}:{content}/{name} ({size(length)}) on {destination.node}",
         "POST",
-        f"/nodes/{place.node}/storage/{place.storage}/upload",
+        f"/nodes/{destination.node}/storage/{destination.storage}/upload",
         {"content": content, **digest.params, "filename": name},
-        Target("storage", place.storage, node=place.node),
+        Target("storage", destination.storage, node=destination.node),
         upload=source,
         settled=arrived,
         task_id="",

@@ -15,7 +15,7 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra import backups, device_backup
 from quorate.homelab.infra.archive import DeviceBackup, Piece, Reader
 from quorate.homelab.infra.device_backup import SECTIONS, Section
-from quorate.homelab.machines import Machine, machine, require_seen
+from quorate.homelab.machines import Machine, find_machine, require_seen
 from quorate.operations.infra.devices import DeviceRef, bare, find_device
 from quorate.operations.machine import machine_action
 from quorate.operations.plan import Action, ActionResult, Plan, StepContext
@@ -104,7 +104,7 @@ def backup_steps(
     """A step for each device, judged by its own rules, and one that writes the archive."""
     reading = _Reading(homelab, places, scope, name, data)
 
-    def taking_from(ref: str, place: Machine) -> Action:
+    def taking_from(ref: str, machine: Machine) -> Action:
         async def perform(_: StepContext) -> ActionResult:
             try:
                 found = await reading.of(ref)
@@ -113,9 +113,9 @@ def backup_steps(
             cannot = {"cannot": found.cannot} if found.cannot else {}
             return ActionResult({"pieces": len(found.pieces), **cannot})
 
-        says = f"Read the configuration of {place}"
+        summary = f"Read the configuration of {machine}"
         line = f"read {' '.join(scope)}{' and data' if data else ''} of {ref}"
-        return machine_action(place, says, line, perform, only_reads=True)
+        return machine_action(machine, summary, line, perform, only_reads=True)
 
     async def write(_: StepContext) -> ActionResult:
         done = await (await reading.begun()).finish()
@@ -161,9 +161,9 @@ class _Reading:
             raise
 
     @staticmethod
-    async def _take_backup(gate: asyncio.Semaphore, backup: backups.Backup, ref: str, place: Machine) -> DeviceBackup:
+    async def _take_backup(gate: asyncio.Semaphore, backup: backups.Backup, ref: str, machine: Machine) -> DeviceBackup:
         async with gate:
-            return await backup.take(ref, place)
+            return await backup.take(ref, machine)
 
 
 @operation(
@@ -187,13 +187,13 @@ async def infra_rollback(
     warnings: list[str] = []
     places: list[tuple[DeviceBackup, Machine]] = []
     for then in chosen:
-        place = await machine(homelab, then.device)
-        await backups.ensure_same(then, place)
-        now = await device_backup.look(homelab, place, sections)
-        places.append((then, place))
-        steps += [_step(homelab, reader, place, verb, piece) for verb, piece in _in_order(then, now, sections)]
+        machine = await find_machine(homelab, then.device)
+        await backups.ensure_same(then, machine)
+        now = await device_backup.look(homelab, machine, sections)
+        places.append((then, machine))
+        steps += [_step(homelab, reader, machine, verb, piece) for verb, piece in _in_order(then, now, sections)]
         if data:
-            steps += [_step(homelab, reader, place, "restore", one) for one in then.pieces if one.kind == "data"]
+            steps += [_step(homelab, reader, machine, "restore", one) for one in then.pieces if one.kind == "data"]
         warnings += _remarks(reader, then, now, sections)
     unchanged = () if steps else (f"Everything already matches {backup}",)
 
@@ -231,10 +231,10 @@ def _in_order(then: DeviceBackup, now: device_backup.Look, sections: list[str]) 
     return sorted(todo, key=lambda one: (one[0] != "drop", one[1].kind != "file"))
 
 
-def _step(homelab: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece) -> Action:
+def _step(homelab: Homelab, reader: Reader, machine: Machine, verb: str, piece: Piece) -> Action:
     async def perform(context: StepContext) -> ActionResult:
         try:
-            more = await _do(homelab, reader, place, verb, piece, context.report)
+            more = await _do(homelab, reader, machine, verb, piece, context.report)
         except Problem as problem:
             again = "The steps before it are done; call again to continue from here"
             problem.advice = append_advice(problem.advice, again, INFRA_ROLLBACK)
@@ -242,27 +242,27 @@ def _step(homelab: Homelab, reader: Reader, place: Machine, verb: str, piece: Pi
         return ActionResult({"more_than_then": more[:SHOWN]} if more else {})
 
     line = device_backup.described(verb, piece)
-    return machine_action(place, f"{verb.capitalize()} {piece.name} on {place}", line, perform, writes=True)
+    return machine_action(machine, f"{verb.capitalize()} {piece.name} on {machine}", line, perform, writes=True)
 
 
 async def _do(
-    homelab: Homelab, reader: Reader, place: Machine, verb: str, piece: Piece, report: Report | None
+    homelab: Homelab, reader: Reader, machine: Machine, verb: str, piece: Piece, report: Report | None
 ) -> list[str]:
     """Of data, the files that came later: they are left."""
     if piece.kind == "data":
-        return await device_backup.put_data(homelab, place, piece, reader.content(piece.member))
+        return await device_backup.put_data(homelab, machine, piece, reader.content(piece.member))
     if piece.kind == "file":
         if verb == "drop":
-            await device_backup.drop_file(place, piece.name)
+            await device_backup.drop_file(machine, piece.name)
         elif device_backup.is_unit(piece):
-            await device_backup.put_unit(place, piece, reader.content(piece.member))
+            await device_backup.put_unit(machine, piece, reader.content(piece.member))
         else:
-            await device_backup.put_file(place, piece, reader.content(piece.member))
+            await device_backup.put_file(machine, piece, reader.content(piece.member))
     elif verb == "drop":
-        await device_backup.drop_workload(homelab, place, piece)
+        await device_backup.drop_workload(homelab, machine, piece)
     else:
         content = reader.content(piece.member)
-        await device_backup.put_workload(homelab, place, piece, content, replaces=verb == "replace", report=report)
+        await device_backup.put_workload(homelab, machine, piece, content, replaces=verb == "replace", report=report)
     return []
 
 
@@ -288,8 +288,8 @@ async def _verify_rollback(
 ) -> dict[str, Any]:
     """Read everything again. Any difference makes the rollback a failure, whatever the steps reported."""
     wrong, compared = [], 0
-    for then, place in places:
-        now = await device_backup.look(homelab, place, sections)
+    for then, machine in places:
+        now = await device_backup.look(homelab, machine, sections)
         wrong += [
             f"{then.device}: {device_backup.described(*one)}" for one in device_backup.differing(then, now, sections)
         ]

@@ -12,7 +12,7 @@ from quorate.homelab.devices.store import Devices
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra.dependants import Dependants, dependants
 from quorate.homelab.infra.workload_move import Move, prepare_move
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine, find_machine
 from quorate.homelab.workloads.engines import engines
 from quorate.operations.hosts.parameters import HostRef
 from quorate.operations.hosts.registry import host_remove
@@ -37,16 +37,16 @@ async def device_decommission(
 ) -> Plan:
     """Decommission a device: find what depends on it, move its containers, then forget the host and mark it
     retired on the map. Refused while anything depends on it that is not moved. The machine itself is not erased."""
-    ref, place, known = await find_device(homelab, device)
-    _require_plain(place)
+    ref, machine, known = await find_device(homelab, device)
+    _require_plain(machine)
     ref = bare(ref)
-    needed = await dependants(homelab, ref, place)
-    other = await machine(homelab, move_to) if move_to else None
-    moves = await _moves(homelab, place, needed, other, data=data, force=force) if other else []
+    needed = await dependants(homelab, ref, machine)
+    other = await find_machine(homelab, move_to) if move_to else None
+    moves = await _moves(homelab, machine, needed, other, data=data, force=force) if other else []
     left = needed.sentences if not move_to else [*needed.others, *([needed.unknown] if needed.unknown else [])]
     if left and not force:
         raise Conflict(
-            f"{place} is still needed",
+            f"{machine} is still needed",
             why="; ".join([*left[:10], *needed.running[:10]]),
             next_step=Advice(
                 "Name a host for its containers, handle the others, or decommission it anyway",
@@ -55,10 +55,10 @@ async def device_decommission(
             ),
             facts={"dependants": left, "still_runs": needed.running},
         )
-    steps = [step for move in moves if other for step in _moving(place, other, move, data=data)]
-    forget = _forgetting(homelab, ref, place, known, forced=force)
+    steps = [step for move in moves if other for step in _moving(machine, other, move, data=data)]
+    forget = _forgetting(homelab, ref, machine, known, forced=force)
     return Plan(
-        f"Decommission {place}",
+        f"Decommission {machine}",
         (*steps, forget),
         facts={
             "moved": [move.workload.name for move in moves],
@@ -69,32 +69,32 @@ async def device_decommission(
     )
 
 
-def _require_plain(place: Machine) -> None:
-    if place.kind == "host":
+def _require_plain(machine: Machine) -> None:
+    if machine.kind == "host":
         return
     way_out = (
         Advice("Remove the node with `pvecm delnode` on another node")
-        if place.kind == "node"
+        if machine.kind == "node"
         else Advice("Delete the guest", GUEST_DELETE)
     )
     raise NotConfigured(
-        f"Decommissioning is not supported for this device: {place} belongs to a cluster",
+        f"Decommissioning is not supported for this device: {machine} belongs to a cluster",
         next_step=way_out,
     )
 
 
 async def _moves(
-    homelab: Homelab, place: Machine, needed: Dependants, other: Machine, *, data: bool, force: bool
+    homelab: Homelab, machine: Machine, needed: Dependants, other: Machine, *, data: bool, force: bool
 ) -> list[Move]:
     """Every container on the target, checked before the first is touched."""
-    if str(other) == str(place):
+    if str(other) == str(machine):
         raise BadArgument(f"{other} is the device itself", next_step="Name another host")
     if not needed.workloads:
         return []
-    there = await engines(other, homelab.clock)
+    engines_there = await engines(other, homelab.clock)
     found = []
     for engine, one in needed.workloads:
-        target = next((each for each in there if each.name == engine.name), there[0])
+        target = next((each for each in engines_there if each.name == engine.name), engines_there[0])
         move = await prepare_move(engine, target, one.name)
         if move.volumes and not data and not force:
             raise Conflict(
@@ -105,7 +105,7 @@ async def _moves(
     return found
 
 
-def _moving(place: Machine, other: Machine, move: Move, *, data: bool) -> tuple[Action, Action]:
+def _moving(machine: Machine, other: Machine, move: Move, *, data: bool) -> tuple[Action, Action]:
     """A step on each of the two machines, so that the rules of both count."""
     name, image = move.workload.name, move.spec.image
 
@@ -121,15 +121,15 @@ def _moving(place: Machine, other: Machine, move: Move, *, data: bool) -> tuple[
             raise
         return ActionResult({"workload": describe_workload(done.workload)})
 
-    says = f"Move {move.workload} from {place} to {other}" + (" with its volumes" if data and move.volumes else "")
+    summary = f"Move {move.workload} from {machine} to {other}" + (" with its volumes" if data and move.volumes else "")
     line = f"move {move.source.name} {name} {image} to {other}" + (" with volumes" if data else "")
     return (
         machine_action(other, f"Make {other} ready for {name}", f"{move.target.name} pull {image}", make_ready),
-        machine_action(place, says, line, carry),
+        machine_action(machine, summary, line, carry),
     )
 
 
-def _forgetting(homelab: Homelab, ref: str, place: Machine, known: Device | None, *, forced: bool) -> Action:
+def _forgetting(homelab: Homelab, ref: str, machine: Machine, known: Device | None, *, forced: bool) -> Action:
     async def perform(context: StepContext) -> ActionResult:
         done: dict[str, str] = {}
         if await homelab.hosts.find(ref):
@@ -145,4 +145,4 @@ def _forgetting(homelab: Homelab, ref: str, place: Machine, known: Device | None
             done["device"] = f"{known} is marked as retired"
         return ActionResult(done)
 
-    return Action(f"Forget {place}", f"forget {ref} and mark it as retired", perform, Target("host", place.name))
+    return Action(f"Forget {machine}", f"forget {ref} and mark it as retired", perform, Target("host", machine.name))

@@ -48,45 +48,45 @@ async def device_update(
     backup: Annotated[bool, Meta(description="Back up its configuration first, for infra_rollback")] = True,
 ) -> Plan:
     """Change a device: services, containers, host name, SSH logins, and cores or memory of a guest."""
-    ref, place, _ = await find_device(homelab, device)
+    ref, machine, _ = await find_device(homelab, device)
     wanted = asked.checked(changes)
-    if place.transport.system != "posix" and wanted != asked.Changes(resources=wanted.resources):
-        raise NotConfigured(f"That is not supported for this device: {place} is not a POSIX system")
-    steps: list[Call | Action] = [*await _workloads(homelab, ref, place, wanted)]
+    if machine.transport.system != "posix" and wanted != asked.Changes(resources=wanted.resources):
+        raise NotConfigured(f"That is not supported for this device: {machine} is not a POSIX system")
+    steps: list[Call | Action] = [*await _workloads(homelab, ref, machine, wanted)]
     for name, action in wanted.services.items():
         if isinstance(action, asked.ServiceChange):
-            steps += await _unit(homelab, place, name, action)
+            steps += await _unit(homelab, machine, name, action)
         else:
-            steps.append(_service(homelab, place, name, action))
-    steps += _of_system(place, wanted)
+            steps.append(_service(homelab, machine, name, action))
+    steps += _of_system(machine, wanted)
     if wanted.resources != asked.ResourceChange():
-        steps.append(await _resources(place, wanted.resources))
+        steps.append(await _resources(machine, wanted.resources))
     if not steps:
-        return Plan(f"Update {place}", unchanged=(f"{place} already has these settings",))
+        return Plan(f"Update {machine}", unchanged=(f"{machine} already has these settings",))
     facts: dict[str, Any] = {}
     if backup:
         sections = [one for one in SECTIONS if one != "packages"]
-        first, facts = backup_steps(homelab, [(ref, place)], sections, "before-update")
+        first, facts = backup_steps(homelab, [(ref, machine)], sections, "before-update")
         steps = [*first, *steps]
     replaces = any(isinstance(one, asked.WorkloadChange) for one in wanted.workloads.values()) or any(
         isinstance(one, asked.ServiceChange) and one.unit is not None for one in wanted.services.values()
     )
     grave = replaces or wanted.security != asked.SecurityChange()
-    return Plan(f"Update {place}", tuple(steps), facts=facts, risk=Risk.DESTROY if grave else None)
+    return Plan(f"Update {machine}", tuple(steps), facts=facts, risk=Risk.DESTROY if grave else None)
 
 
-async def _workloads(homelab: Homelab, ref: str, place: Machine, wanted: asked.Changes) -> list[Call | Action]:
+async def _workloads(homelab: Homelab, ref: str, machine: Machine, wanted: asked.Changes) -> list[Call | Action]:
     steps: list[Call | Action] = []
     for name, change in wanted.workloads.items():
         if isinstance(change, asked.WorkloadChange):
-            steps.append(await _replacement_step(homelab, place, name, change))
+            steps.append(await _replacement_step(homelab, machine, name, change))
         else:
             steps += (await workload_power(homelab, ref, name, change)).calls
     return steps
 
 
-async def _replacement_step(homelab: Homelab, place: Machine, name: str, change: asked.WorkloadChange) -> Action:
-    engine, old = await with_workload(place, homelab.clock, name, None)
+async def _replacement_step(homelab: Homelab, machine: Machine, name: str, change: asked.WorkloadChange) -> Action:
+    engine, old = await with_workload(machine, homelab.clock, name, None)
     if change.image is not None:
         request.image(change.image)
     memory = parse_size(change.memory, unit="M") if change.memory else None
@@ -102,47 +102,47 @@ async def _replacement_step(homelab: Homelab, place: Machine, name: str, change:
     named = {**msgspec.to_builtins(change), **({"env": sorted(change.env)} if change.env else {})}  # values are secrets
     settings = " ".join(f"{key}={value}" for key, value in named.items())
     return machine_action(
-        place, f"Replace {old} on {place}: {settings}", f"{engine.name} replace {name} {settings}", perform
+        machine, f"Replace {old} on {machine}: {settings}", f"{engine.name} replace {name} {settings}", perform
     )
 
 
-def _service(homelab: Homelab, place: Machine, given: str, action: asked.ServiceAction) -> Action:
-    name = names.require_service(given, place.transport.system)
-    require_service_allowed(homelab.command_rules, place.transport, name, action)
+def _service(homelab: Homelab, machine: Machine, given: str, action: asked.ServiceAction) -> Action:
+    name = names.require_service(given, machine.transport.system)
+    require_service_allowed(homelab.command_rules, machine.transport, name, action)
 
     async def perform(context: StepContext) -> ActionResult:
-        before, after = await services.control(AsRoot(place), homelab.clock, name, action, wait=context.wait)
+        before, after = await services.control(AsRoot(machine), homelab.clock, name, action, wait=context.wait)
         return ActionResult(
             {"before": before.summary, "now": after.summary, "enabled": after.enabled}, running=after.busy
         )
 
-    return machine_action(place, f"{action.capitalize()} {name} on {place}", f"{action} {name}", perform)
+    return machine_action(machine, f"{action.capitalize()} {name} on {machine}", f"{action} {name}", perform)
 
 
-async def _unit(homelab: Homelab, place: Machine, given: str, change: asked.ServiceChange) -> list[Action]:
+async def _unit(homelab: Homelab, machine: Machine, given: str, change: asked.ServiceChange) -> list[Action]:
     """Its file first, then whether it starts with the system, then whether it runs."""
-    name = names.require_service(given, place.transport.system)
+    name = names.require_service(given, machine.transport.system)
     steps = []
-    if change.unit is not None and await units.content(place, name) != change.unit:
-        steps.append(unit_step(homelab, place, name, change.unit))
+    if change.unit is not None and await units.content(machine, name) != change.unit:
+        steps.append(unit_step(homelab, machine, name, change.unit))
     if change.enabled is not None:
-        steps.append(_service(homelab, place, name, "enable" if change.enabled else "disable"))
+        steps.append(_service(homelab, machine, name, "enable" if change.enabled else "disable"))
     if change.running is not None:
-        steps.append(_service(homelab, place, name, "start" if change.running else "stop"))
+        steps.append(_service(homelab, machine, name, "start" if change.running else "stop"))
     return steps
 
 
-def _of_system(place: Machine, wanted: asked.Changes) -> list[Action]:
+def _of_system(machine: Machine, wanted: asked.Changes) -> list[Action]:
     found = []
     hostname = wanted.network.hostname
     if hostname is not None:
-        says, line = f"Set the hostname of {place} to {hostname}", f"hostname {hostname}"
-        found.append(machine_action(place, says, line, _by(lambda: asked.set_hostname(place, hostname))))
+        summary, line = f"Set the hostname of {machine} to {hostname}", f"hostname {hostname}"
+        found.append(machine_action(machine, summary, line, _by(lambda: asked.set_hostname(machine, hostname))))
     if wanted.security != asked.SecurityChange():
-        asked.require_way_back(place, wanted.security)
+        asked.require_way_back(machine, wanted.security)
         line = f"{asked.SSHD_FILE}: {'; '.join(asked.sshd_lines(wanted.security)[0])}"
-        says = f"Set who may log in to {place}"
-        found.append(machine_action(place, says, line, _by(lambda: asked.set_sshd(place, wanted.security))))
+        summary = f"Set who may log in to {machine}"
+        found.append(machine_action(machine, summary, line, _by(lambda: asked.set_sshd(machine, wanted.security))))
     return found
 
 
@@ -154,13 +154,13 @@ def _by(work: Callable[[], Awaitable[None]]) -> Perform:
     return perform
 
 
-async def _resources(place: Machine, wanted: asked.ResourceChange) -> Action:
+async def _resources(machine: Machine, wanted: asked.ResourceChange) -> Action:
     from quorate.operations.guests.options import guest_configure
 
-    cluster, guest = place.where, place.guest
+    cluster, guest = machine.where, machine.guest
     if cluster is None or guest is None:
         raise NotConfigured(
-            f"Other resources are not supported for this device: the hardware of {place} is fixed",
+            f"Other resources are not supported for this device: the hardware of {machine} is fixed",
             next_step="Limits of its containers are set under workloads: {name: {memory, cpus}}",
         )
     given = msgspec.to_builtins(wanted)

@@ -12,7 +12,7 @@ from quorate.homelab.devices.device import Device
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra import units
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine, find_machine
 from quorate.operations.machine import machine_action
 from quorate.operations.plan import Action, ActionResult, StepContext
 from quorate.problems import NotFound
@@ -43,7 +43,7 @@ async def find_device(homelab: Homelab, device: int | str) -> tuple[str, Machine
                 next_step=Advice("Register it to log in there", HOST_REGISTER),
             )
         ref = known.refs[0]
-    return ref, await machine(homelab, ref), known
+    return ref, await find_machine(homelab, ref), known
 
 
 def is_named(homelab: Homelab, name: str) -> bool:
@@ -54,21 +54,21 @@ def is_named(homelab: Homelab, name: str) -> bool:
     return rules.allows_write(file)
 
 
-def unit_step(homelab: Homelab, place: Machine, name: str, text: str) -> Action:
+def unit_step(homelab: Homelab, machine: Machine, name: str, text: str) -> Action:
     content, named = units.checked(name, text), is_named(homelab, name)
 
     async def perform(context: StepContext) -> ActionResult:
-        return ActionResult(await units.put(place, homelab.clock, name, content, wait=context.wait))
+        return ActionResult(await units.put(machine, homelab.clock, name, content, wait=context.wait))
 
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     line = f"write {units.file_of(name)} (sha256 {digest}), enable and restart it"
-    says = f"Install the unit {name} on {place} and start it"
-    return machine_action(place, says, line, perform, writes=True, opens=not named)
+    summary = f"Install the unit {name} on {machine} and start it"
+    return machine_action(machine, summary, line, perform, writes=True, opens=not named)
 
 
-def unit_removal(homelab: Homelab, place: Machine, name: str) -> Action:
+def unit_removal(homelab: Homelab, machine: Machine, name: str) -> Action:
     async def perform(context: StepContext) -> ActionResult:
-        return ActionResult(await units.drop(place, homelab.clock, name, wait=context.wait))
+        return ActionResult(await units.drop(machine, homelab.clock, name, wait=context.wait))
 
     line = f"stop and disable {name}, remove {units.file_of(name)}"
-    return machine_action(place, f"Remove the unit {name} from {place}", line, perform, writes=True)
+    return machine_action(machine, f"Remove the unit {name} from {machine}", line, perform, writes=True)

@@ -21,7 +21,7 @@ from quorate.homelab.infra.diff import (
 )
 from quorate.homelab.infra.document import Document, Item, WantedGuest, WantedHost, WantedWorkload
 from quorate.homelab.infra.plan_store import Made, PlanStore
-from quorate.homelab.machines import machine
+from quorate.homelab.machines import find_machine
 from quorate.homelab.secret_scope import new_pairs, question_about, secrets_in
 from quorate.homelab.services.installations import Ledger, place_of
 from quorate.homelab.workloads import request
@@ -118,13 +118,13 @@ class Steps:
             self._guest_plans[one.name] = plan = await self._guest_plan(cluster, one)
             return target, tuple(plan.api_calls), cluster, None, None
         if one.item.wanted is None:
-            place = await machine(homelab, one.place)
+            machine = await find_machine(homelab, one.place)
         else:
             found = await place_in(homelab, self._document, one.item)
             if found is None:
                 return self._future_reach(self._document.items[one.item.place])
-            place = found
-        return machine_target(place), machine_needs(place, writes=True), place.where, None, machine_risk(place)
+            machine = found
+        return machine_target(machine), machine_needs(machine, writes=True), machine.where, None, machine_risk(machine)
 
     def _future_reach(self, maker: Item) -> Reach:
         """A machine that the document makes: judged by what it will be, and by the step that makes it."""
@@ -204,11 +204,11 @@ class Steps:
 
     async def _require_judged(self, item: Item, target: Target | None, where: Cluster | None) -> None:
         """A host that was missing when the rules were checked may turn out to be a node or guest with its own rules."""
-        place = await place_in(self._homelab, self._document, item)
-        same = place is not None and (place.where.name if place.where else "") == (where.name if where else "")
-        if place is None or not same or (target is not None and machine_target(place) != target):
+        machine = await place_in(self._homelab, self._document, item)
+        same = machine is not None and (machine.where.name if machine.where else "") == (where.name if where else "")
+        if machine is None or not same or (target is not None and machine_target(machine) != target):
             raise Conflict(
-                f"{item.place} is a different machine than expected" + (f": it is {place}" if place else ""),
+                f"{item.place} is a different machine than expected" + (f": it is {machine}" if machine else ""),
                 why="The rules were checked for another machine",
                 next_step="Call again, so that they are checked for this one.",
             )
@@ -240,8 +240,8 @@ class Steps:
                 replace=now.act == "update",
             )  # fmt: skip
         if wanted.unit:
-            place = await machine(self._homelab, await self._ref(now.item))
-            return Plan(now.says, (unit_step(self._homelab, place, now.name, wanted.unit),))
+            machine = await find_machine(self._homelab, await self._ref(now.item))
+            return Plan(now.says, (unit_step(self._homelab, machine, now.name, wanted.unit),))
         from quorate.operations.services.install import service_install
 
         return await service_install(self._homelab, now.name, await self._ref(now.item), dict(wanted.settings))
@@ -320,9 +320,9 @@ async def removal(homelab: Homelab, one: Difference) -> Plan:
 
         return await workload_remove(homelab, one.place, one.name, engine=one.engine or None)  # type: ignore[arg-type]
     if one.item.kind == "service":
-        place = await machine(homelab, one.place)
-        if await Ledger(homelab.store).find(place_of(place), one.name) is None:
-            return Plan(one.says, (unit_removal(homelab, place, one.name),))
+        machine = await find_machine(homelab, one.place)
+        if await Ledger(homelab.store).find(place_of(machine), one.name) is None:
+            return Plan(one.says, (unit_removal(homelab, machine, one.name),))
         from quorate.operations.services.install import service_uninstall
 
         return await service_uninstall(homelab, one.name, one.place)

@@ -65,4 +65,4 @@ async def guest_file_write(
         pve.command_rules, found, path, data, append=append, parents=parents, mode=mode, owner=owner,
     )  # fmt: skip
     facts = {"guest": machine_label(found), "way": found.transport.description, "path": path, "bytes": len(data)}
-    return Plan(f"{action.says} in {found.guest}", (action,), facts=facts)
+    return Plan(f"{action.summary} in {found.guest}", (action,), facts=facts)

@@ -36,9 +36,9 @@ def target_of(guest: Guest) -> Target:
     return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
 
 
-def needs_of(guest: Guest, way: Transport, *, writes: bool = False) -> tuple[Call, ...]:
+def needs_of(guest: Guest, transport: Transport, *, writes: bool = False) -> tuple[Call, ...]:
     """The calls of the API by which the agent runs a command and writes files; the other ways make none."""
-    if way.name != "agent":
+    if transport.name != "agent":
         return ()
     runs = guest_call(guest, "POST", "agent/exec", "Run a command inside", command=["true"])
     stores = guest_call(guest, "POST", "agent/file-write", "Write a file inside", file="/x", content="")

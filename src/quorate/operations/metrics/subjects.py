@@ -72,9 +72,9 @@ def _storage_in(view: View, name: str, node: str | None) -> Subject:
             f"{len(places)} nodes have a storage {name!r} of their own",
             next_step=f"Say which, such as {places[0].node}/{name}; it is on {_nodes(places)}",
         )
-    place = next((row for row in places if row.status == "available"), places[0])
-    label = name if place.shared else f"{place.node}/{name}"
-    return Subject("storage", label, f"/nodes/{place.node}/storage/{name}")
+    chosen = next((row for row in places if row.status == "available"), places[0])
+    label = name if chosen.shared else f"{chosen.node}/{name}"
+    return Subject("storage", label, f"/nodes/{chosen.node}/storage/{name}")
 
 
 def _nodes(rows: Iterable[Resource]) -> str:

@@ -120,13 +120,13 @@ async def _set(
     if known is None:
         if remove:
             raise BadArgument(f"{iface} does not exist, so nothing can be removed from it")
-        says = f"Prepare the new {edits['type']} {iface} on {node}"
+        summary = f"Prepare the new {edits['type']} {iface} on {node}"
         params = {"iface": iface, **({"autostart": True} if edits["type"] in _BRIDGES else {}), **edits}
-        return _plan(pve, node, says, "POST", f"/nodes/{node}/network", iface, params)
+        return _plan(pve, node, summary, "POST", f"/nodes/{node}/network", iface, params)
     kept = await _current_settings(pve, known, edits, remove)
     params = {**kept, **edits, **({"delete": ",".join(remove)} if remove else {})}
-    says = f"Prepare the change of {iface} on {node}"
-    return _plan(pve, node, says, "PUT", f"/nodes/{node}/network/{iface}", iface, params)
+    summary = f"Prepare the change of {iface} on {node}"
+    return _plan(pve, node, summary, "PUT", f"/nodes/{node}/network/{iface}", iface, params)
 
 
 async def _current_settings(
@@ -165,27 +165,29 @@ def _refuse_missing_ports(node: str, edits: Mapping[str, Any], rows: Mapping[str
 def _delete(pve: Cluster, node: str, iface: str, rows: Mapping[str, Any]) -> Plan:
     if iface not in rows:
         raise NotFound(f"{node} has no interface {iface!r}", next_step=f"It has {', '.join(sorted(rows))}")
-    says = f"Prepare the removal of {iface} on {node}"
+    summary = f"Prepare the removal of {iface} on {node}"
     warnings = ("It carries the node's default gateway",) if rows[iface].get("gateway") else ()
 
     async def settled() -> bool:
         return all(row["iface"] != iface for row in await pve.get(f"/nodes/{node}/network"))
 
-    call = Call(says, "DELETE", f"/nodes/{node}/network/{iface}", {}, Target("node", node, node=node), settled=settled)
-    return Plan(says, (call,), warnings=warnings, after=_shows_pending(pve, node), next_step=_NEXT)
+    call = Call(
+        summary, "DELETE", f"/nodes/{node}/network/{iface}", {}, Target("node", node, node=node), settled=settled
+    )
+    return Plan(summary, (call,), warnings=warnings, after=_shows_pending(pve, node), next_step=_NEXT)
 
 
 async def _revert(pve: Cluster, node: str) -> Plan:
-    says = f"Drop the pending network edits of {node}"
+    summary = f"Drop the pending network edits of {node}"
     pending = await _pending(pve, node)
     if not pending:
-        return Plan(says, unchanged=(f"No network edits are pending on {node}",))
+        return Plan(summary, unchanged=(f"No network edits are pending on {node}",))
 
     async def settled() -> bool:
         return not await _pending(pve, node)
 
-    call = Call(says, "DELETE", f"/nodes/{node}/network", {}, Target("node", node, node=node), settled=settled)
-    return Plan(says, (call,), facts={"dropped": _cut(pending)})
+    call = Call(summary, "DELETE", f"/nodes/{node}/network", {}, Target("node", node, node=node), settled=settled)
+    return Plan(summary, (call,), facts={"dropped": _cut(pending)})
 
 
 _NEXT = Advice(
@@ -195,14 +197,14 @@ _NEXT = Advice(
 )
 
 
-def _plan(pve: Cluster, node: str, says: str, method: str, path: str, iface: str, params: Mapping[str, Any]) -> Plan:
+def _plan(pve: Cluster, node: str, summary: str, method: str, path: str, iface: str, params: Mapping[str, Any]) -> Plan:
     async def settled() -> bool:
         rows = {row["iface"]: row for row in await pve.get(f"/nodes/{node}/network")}
         wanted = {key: value for key, value in params.items() if key not in ("iface", "delete")}
         return iface in rows and all(same(rows[iface].get(key), value) for key, value in wanted.items())
 
-    call = Call(says, method, path, params, Target("node", node, node=node), settled=settled)
-    return Plan(says, (call,), after=_shows_pending(pve, node), next_step=_NEXT)
+    call = Call(summary, method, path, params, Target("node", node, node=node), settled=settled)
+    return Plan(summary, (call,), after=_shows_pending(pve, node), next_step=_NEXT)
 
 
 def _shows_pending(pve: Cluster, node: str) -> Any:
@@ -215,10 +217,10 @@ def _shows_pending(pve: Cluster, node: str) -> Any:
 async def apply(pve: Cluster, node: str) -> Plan:
     """Apply the pending edits of a node."""
     row = await pve.inventory.online_node(node)
-    says = f"Apply the network edits of {node}"
+    summary = f"Apply the network edits of {node}"
     pending = await _pending(pve, node)
     if not pending:
-        return Plan(says, unchanged=(f"No network edits are pending on {node}",))
+        return Plan(summary, unchanged=(f"No network edits are pending on {node}",))
     running = [guest for guest in await pve.inventory.fresh_guests(node) if guest.status == "running"]
     warnings = [f"{len(running)} running guests of {node} may lose their network for a moment"] if running else []
     if _touches_addresses(pending):
@@ -229,8 +231,8 @@ async def apply(pve: Cluster, node: str) -> Plan:
     async def applied() -> bool:
         return not await _pending(pve, node)
 
-    call = Call(says, "PUT", f"/nodes/{node}/network", {}, Target("node", node, node=node), settled=applied)
-    return Plan(says, (call,), facts={"pending": _cut(pending)}, warnings=tuple(warnings))
+    call = Call(summary, "PUT", f"/nodes/{node}/network", {}, Target("node", node, node=node), settled=applied)
+    return Plan(summary, (call,), facts={"pending": _cut(pending)}, warnings=tuple(warnings))
 
 
 def _touches_addresses(patch: str) -> bool:

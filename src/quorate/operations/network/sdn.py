@@ -133,7 +133,7 @@ async def _set_subnet(pve: Cluster, cidr: str, vnet: str | None, edits: dict[str
 def _plan(
     pve: Cluster, kind: str, name: str, method: str, path: str, params: Mapping[str, Any], vnet: str | None = None
 ) -> Plan:
-    says = f"Prepare {'the new' if method == 'POST' else 'the change of'} {kind} {name}"
+    summary = f"Prepare {'the new' if method == 'POST' else 'the change of'} {kind} {name}"
     if method == "PUT" and not params:
         raise BadArgument(f"No changes to {kind} {name} were specified", next_step="Give tag, gateway or options")
 
@@ -142,16 +142,16 @@ def _plan(
         wanted = {key: value for key, value in params.items() if key not in ("type", "delete", "subnet", "dhcp-range")}
         return row is not None and all(same(row.get(key), value) for key, value in wanted.items())
 
-    call = Call(says, method, path, params, Target(kind, name), settled=settled)
-    return Plan(says, (call,), next_step=NEXT)
+    call = Call(summary, method, path, params, Target(kind, name), settled=settled)
+    return Plan(summary, (call,), next_step=NEXT)
 
 
 async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
-    says = f"Prepare the removal of {kind} {name}"
+    summary = f"Prepare the removal of {kind} {name}"
     if kind == "subnet" and vnet is None:
         raise BadArgument("A subnet needs its vnet", next_step=Advice("Give vnet=", NETWORK_LIST(of="sdn")))
     if await _find(pve, kind, name, vnet) is None:
-        return Plan(says, unchanged=(f"There is no {kind} {name}",))
+        return Plan(summary, unchanged=(f"There is no {kind} {name}",))
     await _refuse_used(pve, kind, name)
     path = f"{ROOT}/{kind}s/{name}"
     if kind == "subnet":
@@ -160,24 +160,24 @@ async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
     async def settled() -> bool:
         return await _find(pve, kind, name, vnet) is None
 
-    return Plan(says, (Call(says, "DELETE", path, {}, Target(kind, name), settled=settled),), next_step=NEXT)
+    return Plan(summary, (Call(summary, "DELETE", path, {}, Target(kind, name), settled=settled),), next_step=NEXT)
 
 
 async def apply(pve: Cluster) -> Plan:
     """Apply the pending edits. Every node reloads its network, its own pending edits included."""
-    says = "Apply the SDN configuration on all nodes"
+    summary = "Apply the SDN configuration on all nodes"
     pending = [line for row in await _rows(pve) if (line := _change_line(dict(zip(COLUMNS, row, strict=True))))]
     if not pending:
-        return Plan(says, unchanged=("No SDN edits of zones, vnets or subnets are pending",))
+        return Plan(summary, unchanged=("No SDN edits of zones, vnets or subnets are pending",))
     warnings = []
     for node in await pve.inventory.of_type("node"):
         if node.status != "online":
             warnings.append(f"Node {node.node} is {node.status} and gets it only when it is back")
         elif (await pve.client.request("GET", f"/nodes/{node.node}/network")).changes:
             warnings.append(f"Pending edits of the network of {node.node} will also be applied by this")
-    call = Call(says, "PUT", ROOT, {}, Target("sdn", "cluster"))
+    call = Call(summary, "PUT", ROOT, {}, Target("sdn", "cluster"))
     more = [f"… and {len(pending) - PENDING_SHOWN} more"] if len(pending) > PENDING_SHOWN else []
-    return Plan(says, (call,), facts={"pending": pending[:PENDING_SHOWN] + more}, warnings=tuple(warnings))
+    return Plan(summary, (call,), facts={"pending": pending[:PENDING_SHOWN] + more}, warnings=tuple(warnings))
 
 
 def _change_line(row: Mapping[str, Any]) -> str:
@@ -208,11 +208,11 @@ def _removal(remove: list[str] | None) -> dict[str, str]:
 
 async def _refuse_unknown_zone(pve: Cluster, vnet: str, zone: str | None) -> None:
     zones = sorted(row["zone"] for row in await pve.get(f"{ROOT}/zones"))
-    there = Advice(f"There is {', '.join(zones)}") if zones else Advice("Create one first", SDN_CHANGE(kind="zone"))
+    choices = Advice(f"There is {', '.join(zones)}") if zones else Advice("Create one first", SDN_CHANGE(kind="zone"))
     if zone is None:
-        raise BadArgument(f"The new vnet {vnet} needs its zone", next_step=there)
+        raise BadArgument(f"The new vnet {vnet} needs its zone", next_step=choices)
     if zone not in zones:
-        raise NotFound(f"There is no zone {zone!r}", next_step=there)
+        raise NotFound(f"There is no zone {zone!r}", next_step=choices)
 
 
 async def _refuse_used(pve: Cluster, kind: str, name: str) -> None:

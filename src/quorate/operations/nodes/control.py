@@ -55,9 +55,9 @@ async def node_service_control(
             f"{service} is not installed on {node}",
             next_step=see("See its services", NODE_INSPECT(node=node, aspect="services")),
         )
-    says = f"{action.capitalize()} {service} on {node}"
+    summary = f"{action.capitalize()} {service} on {node}"
     if rows[service].get("state") == _DONE.get(action):
-        return Plan(says, unchanged=(f"{service} on {node} is already {rows[service]['state']}",))
+        return Plan(summary, unchanged=(f"{service} on {node} is already {rows[service]['state']}",))
 
     async def state() -> str:
         return str((await pve.get(f"/nodes/{node}/services/{service}/state"))["state"])
@@ -71,8 +71,8 @@ async def node_service_control(
     warnings = (
         (f"The API of {node} is unavailable for some seconds",) if service in ESSENTIAL and action == "restart" else ()
     )
-    call = Call(says, "POST", f"/nodes/{node}/services/{service}/{action}", {}, _target(node), settled=settled)
-    return Plan(says, (call,), warnings=warnings, after=after)
+    call = Call(summary, "POST", f"/nodes/{node}/services/{service}/{action}", {}, _target(node), settled=settled)
+    return Plan(summary, (call,), warnings=warnings, after=after)
 
 
 @operation(
@@ -84,7 +84,7 @@ async def node_service_control(
 async def node_updates_refresh(pve: Cluster, node: str) -> Plan:
     """Refresh a node's package lists (apt update). Installs nothing."""
     await pve.inventory.online_node(node)
-    says = f"Refresh the package lists of {node}"
+    summary = f"Refresh the package lists of {node}"
 
     async def after() -> dict[str, Any]:
         return {
@@ -92,7 +92,7 @@ async def node_updates_refresh(pve: Cluster, node: str) -> Plan:
             "next": see("See the updates", NODE_INSPECT(node=node, aspect="updates")),
         }
 
-    return Plan(says, (Call(says, "POST", f"/nodes/{node}/apt/update", {}, _target(node)),), after=after)
+    return Plan(summary, (Call(summary, "POST", f"/nodes/{node}/apt/update", {}, _target(node)),), after=after)
 
 
 @operation(
@@ -103,7 +103,7 @@ async def node_updates_refresh(pve: Cluster, node: str) -> Plan:
 async def node_power(pve: Cluster, node: str, action: Literal["reboot", "shutdown"]) -> Plan:
     """Reboot or shut down a node. Its guests go down with it; only some of those under HA move away."""
     await pve.inventory.online_node(node)
-    says = f"{'Reboot' if action == 'reboot' else 'Shut down'} node {node}"
+    summary = f"{'Reboot' if action == 'reboot' else 'Shut down'} node {node}"
     running = [row for row in await pve.inventory.fresh_guests(node) if row.status == "running"]
     uptime = (await pve.get(f"/nodes/{node}/status")).get("uptime", 0)
 
@@ -112,10 +112,10 @@ async def node_power(pve: Cluster, node: str, action: Literal["reboot", "shutdow
         row = await pve.inventory.node(node)
         return row.status != "online" or (0 < row.uptime < uptime)
 
-    call = Call(says, "POST", f"/nodes/{node}/status", {"command": action}, _target(node), settled=settled)
+    call = Call(summary, "POST", f"/nodes/{node}/status", {"command": action}, _target(node), settled=settled)
     after = "" if action == "reboot" else "; only its power button or wake-on-LAN brings it back"
     return Plan(
-        says,
+        summary,
         (call,),
         facts={"guests_going_down": _labels(running)},
         warnings=tuple(await _dangers(pve, node, running)),

@@ -31,10 +31,10 @@ class Template:
             rows = await pve.get(f"/nodes/{node}/storage/{storage}/content", content="vztmpl")
             return any(row["volid"] == self.volid for row in rows)
 
-        says = f"Download template {self.name} to {storage} on {node}"
+        summary = f"Download template {self.name} to {storage} on {node}"
         params = {"storage": storage, "template": self.name}
         target = Target("storage", storage, node=node)
-        return Call(says, "POST", f"/nodes/{node}/aplinfo", params, target, settled=is_there, task_id=self.name)
+        return Call(summary, "POST", f"/nodes/{node}/aplinfo", params, target, settled=is_there, task_id=self.name)
 
 
 async def find_template(pve: Cluster, library: Library, node: str, wanted: str) -> Template:

@@ -92,8 +92,8 @@ async def guest_clone(
     }
 
     def create(clone: Target) -> Call:
-        says = f"Clone {source} to {clone} on {target} ({mode})"
-        return guest_call(source, "POST", "clone", says, newid=int(clone.id), **params)
+        summary = f"Clone {source} to {clone} on {target} ({mode})"
+        return guest_call(source, "POST", "clone", summary, newid=int(clone.id), **params)
 
     clone_name = name or f"Copy-of-{'VM' if source.is_vm else 'CT'}-{source.row.name}"
     new = NewGuest(
@@ -115,8 +115,8 @@ def _tag_call(pve: Cluster, clone: Target, tags: str | None) -> Call:
     path = f"{guest_path(clone)}/config"
 
     async def is_tagged() -> bool:
-        there = str((await pve.get(path)).get("tags", ""))
-        return sorted(split_tags(there)) == sorted(split_tags(tags or ""))
+        tags_now = str((await pve.get(path)).get("tags", ""))
+        return sorted(split_tags(tags_now)) == sorted(split_tags(tags or ""))
 
     given = {"delete": "tags"} if tags is None else {"tags": tags}
     return Call(f"Tag {clone} {tags or 'with nothing'}", "PUT", path, given, clone, settled=is_tagged)

@@ -37,16 +37,16 @@ async def guest_delete(
     _refuse_protected(found, config)
     await _refuse_referenced(pve, found, status, purge=purge)
     await _refuse_used_template(pve, found, data_volumes(config))
-    says = f"Delete {found} on {found.row.node} with its disks"
+    summary = f"Delete {found} on {found.row.node} with its disks"
     delete = guest_call(
         found,
         "DELETE",
         "",
-        says,
+        summary,
         **_delete_parameters(purge=purge, unreferenced=destroy_unreferenced_disks),
     )
     return Plan(
-        says,
+        summary,
         (*await _stop_calls(found, stop=stop), delete),
         warnings=() if purge else ("Backup jobs that name it keep its id; purge=true removes it from them",),
         next_step="Its backups stay on their storage",

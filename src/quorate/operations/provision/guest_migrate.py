@@ -72,12 +72,12 @@ async def guest_migrate(
         row = await pve.inventory.guest(found.vmid)
         return row.node == node and row.lock != "migrate"
 
-    says = f"Migrate {found} from {found.row.node} to {node} ({mode})"
+    summary = f"Migrate {found} from {found.row.node} to {node} ({mode})"
     call = guest_call(
         found,
         "POST",
         "migrate",
-        says,
+        summary,
         settled=arrived,
         target=node,
         **_migrate_parameters(found, mode, target_storage, with_local_disks=with_local_disks),
@@ -85,7 +85,7 @@ async def guest_migrate(
     copied = [f"{one}" + (f" {size(one.size)}" if one.size else "") for one in local]
     linked = _linked_clones(local)
     return Plan(
-        says,
+        summary,
         (call,),
         facts={
             "mode": mode,
@@ -221,14 +221,14 @@ async def _refuse_unreachable(
 ) -> None:
     used = {one.storage for one in attached if one.on_storage}
     here = await storages_on(pve, guest.row.node, used)
-    there = await storages_on(pve, node, used & here.keys())
+    available = await storages_on(pve, node, used & here.keys())
     lacking = {
-        name for name in used if name in here and name not in there
+        name for name in used if name in here and name not in available
     }  # PVE checks what these credentials cannot see
     lacking -= lacking if "" in mapping else set(mapping)
     if lacking:
         content = "images" if guest.is_vm else "rootdir"
-        choice = sorted(name for name, row in there.items() if content in row.content.split(","))
+        choice = sorted(name for name, row in available.items() if content in row.content.split(","))
         raise Conflict(
             f"{node} does not have the storage {', '.join(sorted(lacking))} of {guest}",
             next_step=f"Give target_storage; {node} has {', '.join(choice) or 'none for its disks'}",
@@ -276,10 +276,10 @@ async def refuse_untransferable(
 ) -> None:
     """Disks of a stopped guest are sent as streams, and ZFS streams can only be received by ZFS."""
     here = await storages_on(pve, guest.row.node, {one.storage for one in local})
-    there = await storages_on(pve, node)
+    available = await storages_on(pve, node)
     for one in local:
         goal = mapping.get(one.storage, mapping.get("", one.storage))
-        types = {row.plugintype for row in (here[one.storage], there.get(goal)) if row is not None}
+        types = {row.plugintype for row in (here[one.storage], available.get(goal)) if row is not None}
         if "zfspool" in types and len(types) > 1:
             way = "start it and use mode=live with_local_disks=true, " if guest.is_vm else ""
             raise Conflict(

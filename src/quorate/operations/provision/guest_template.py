@@ -38,10 +38,10 @@ async def guest_template(pve: Cluster, guest: GuestRef) -> Plan:
     async def converted() -> bool:
         return bool((await found.get("config")).get("template"))
 
-    says = f"Convert {found} on {found.row.node} to a template"
+    summary = f"Convert {found} on {found.row.node} to a template"
     return Plan(
-        says,
-        (guest_call(found, "POST", "template", says, settled=converted, task_unnamed=True),),
+        summary,
+        (guest_call(found, "POST", "template", summary, settled=converted, task_unnamed=True),),
         warnings=("This cannot be undone: a template never runs again, it is only cloned",),
         next_step=Advice("Clone guests from it", GUEST_CLONE(guest=found.vmid)),
     )

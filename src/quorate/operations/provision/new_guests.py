@@ -265,12 +265,12 @@ class NewGuest:
         create = self.create(target)
         if self.started:  # in a task of its own, after that of the creation
             create = replace(create, arrived=running_check(pve, target))
-        asked = create.says[:1].lower() + create.says[1:]
+        asked = create.summary[:1].lower() + create.summary[1:]
         await check_privileges(pve, asked, int(target.id), self.pool, self.storages)
         finish = self.finish(target) if self.finish else ()
         runs = self.start or self.started
         return Plan(
-            create.says,
+            create.summary,
             (*self.prepare, create, *finish, *([start_call(pve, target)] if self.start else [])),
             next_step=see("See its state and addresses", GUEST_GET(guest=target.id, detail=True))
             if runs

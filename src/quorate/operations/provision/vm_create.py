@@ -306,5 +306,5 @@ def _grow(pve: Cluster, target: Target, key: str, whole: int) -> Call:
         stored = values.parse(str((await pve.get(f"{path}/config")).get(key, "")), "file")
         return parse_size(stored.get("size", "0"), unit="") >= whole
 
-    says = f"Grow {key} of {target} to {readable(whole)}"
-    return Call(says, "PUT", f"{path}/resize", {"disk": key, "size": f"{whole // MEBIBYTE}M"}, target, settled=grown)
+    summary = f"Grow {key} of {target} to {readable(whole)}"
+    return Call(summary, "PUT", f"{path}/resize", {"disk": key, "size": f"{whole // MEBIBYTE}M"}, target, settled=grown)

@@ -101,9 +101,9 @@ async def _really_away(pve: Cluster, away: dict[str, list[str]]) -> dict[str, li
     """Storage -> nodes, of node -> storages: a storage that is new is there, only not reported yet."""
     found: dict[str, list[str]] = {}
     for node, storages in sorted(away.items()):
-        there = await storages_on(pve, node, storages)
+        available = await storages_on(pve, node, storages)
         for storage in storages:
-            if storage not in there:
+            if storage not in available:
                 found.setdefault(storage, []).append(node)
     return found
 

@@ -102,8 +102,8 @@ def storages_of(rows: list[Resource], content: str) -> dict[str, list[StorageRoo
     for row in rows:
         if row.type == "storage" and row.status == "available" and content in row.content.split(","):
             free = max(0, row.maxdisk - row.disk)
-            place = StorageRoom(row.storage, row.node, row.plugintype in THIN, row.maxdisk, free)
-            found.setdefault(row.node, []).append(known.setdefault((row.storage, _seen_by(row)), place))
+            room = StorageRoom(row.storage, row.node, row.plugintype in THIN, row.maxdisk, free)
+            found.setdefault(row.node, []).append(known.setdefault((row.storage, _seen_by(row)), room))
     return found
 
 

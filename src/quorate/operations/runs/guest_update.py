@@ -376,8 +376,8 @@ class GuestUpdate:
         return found
 
 
-def _command(key: str, guest: Guest, command: str, says: str, **limits: float) -> Step:
-    return Step(key, "guest_exec", {"guest": guest.vmid, "command": command, **limits}, says)
+def _command(key: str, guest: Guest, command: str, summary: str, **limits: float) -> Step:
+    return Step(key, "guest_exec", {"guest": guest.vmid, "command": command, **limits}, summary)
 
 
 declare(GuestUpdate())

@@ -26,7 +26,7 @@ class Step:
     key: str
     tool: str
     arguments: Mapping[str, Any]
-    says: str
+    summary: str
     cluster: str = ""
     """Where, if not in the run's own cluster."""
 

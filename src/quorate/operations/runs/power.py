@@ -16,8 +16,8 @@ FAILED_STARTS = "failed_starts"
 
 
 def power_step(row: Resource, action: Literal["shutdown", "start"]) -> Step:
-    says = f"{'Shut down' if action == 'shutdown' else 'Start'} {row.kind} {row.vmid} {row.name}"
-    return Step(f"{action}-{row.vmid}", "guest_power", {"guest": row.vmid, "action": action}, says)
+    summary = f"{'Shut down' if action == 'shutdown' else 'Start'} {row.kind} {row.vmid} {row.name}"
+    return Step(f"{action}-{row.vmid}", "guest_power", {"guest": row.vmid, "action": action}, summary)
 
 
 async def start_again(work: Work, vmids: Iterable[int]) -> Next | None:

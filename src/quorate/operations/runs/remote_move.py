@@ -57,12 +57,12 @@ async def run_remote_move(
 ) -> Plan:
     """Start a run that moves a guest to another cluster; the source stays until the target runs."""
     found = await pve.guest(guest)
-    there = await _other(pve, to, other_cluster)
+    remote = await _other(pve, to, other_cluster)
     status = await found.get("status/current")
-    chosen = await _vmid_there(there, found, vmid)
-    where = await pick_node(there, node or await _answering_node(there))
+    chosen = await _vmid_there(remote, found, vmid)
+    where = await pick_node(remote, node or await _answering_node(remote))
     running = status.get("status") == "running"
-    move = await _prepare(pve, found, there, where, chosen, storage, bridge, status)
+    move = await _prepare(pve, found, remote, where, chosen, storage, bridge, status)
     facts = {
         "order": number_lines(
             [
@@ -96,7 +96,7 @@ async def run_remote_move(
         facts=facts,
         warnings=(f"{found} is down while it moves",) if running and not found.is_vm else (),
         needs=_departure(found, move, delete_source=delete_source),
-        elsewhere=(_room_check(found, there, where, chosen, move),),
+        elsewhere=(_room_check(found, remote, where, chosen, move),),
         risk=Risk.DESTROY,
     )
     return start_plan(pve, outline, at, window)
@@ -119,14 +119,14 @@ async def guest_remote_migrate(
 ) -> Plan:
     """Migrate a guest to another cluster. It stays here, stopped."""
     found = await pve.guest(guest)
-    there = await _other(pve, to, other_cluster)
+    remote = await _other(pve, to, other_cluster)
     status = await found.get("status/current")
-    move = await _prepare(pve, found, there, node, vmid, storage, bridge, status)
-    endpoint = await _endpoint(there, node)
-    arrival = _room_check(found, there, node, vmid, move)
-    says = f"Migrate {found} to {to}/{node} as {vmid}"
-    call = guest_call(found, "POST", "remote_migrate", says, **{**move, "target-endpoint": endpoint})
-    return Plan(says, (arrival, call), facts={"storages": move["target-storage"], "bridges": move["target-bridge"]})
+    move = await _prepare(pve, found, remote, node, vmid, storage, bridge, status)
+    endpoint = await _endpoint(remote, node)
+    arrival = _room_check(found, remote, node, vmid, move)
+    summary = f"Migrate {found} to {to}/{node} as {vmid}"
+    call = guest_call(found, "POST", "remote_migrate", summary, **{**move, "target-endpoint": endpoint})
+    return Plan(summary, (arrival, call), facts={"storages": move["target-storage"], "bridges": move["target-bridge"]})
 
 
 def _mode(guest: Guest, *, running: bool) -> str:
@@ -137,20 +137,20 @@ def _arrival(guest: Guest, to: str, node: str, vmid: int) -> str:
     return f"receive {guest} on {to}/{node} as {vmid}"
 
 
-def _room_check(guest: Guest, there: Cluster, node: str, vmid: int, move: Mapping[str, Any]) -> Action:
+def _room_check(guest: Guest, remote: Cluster, node: str, vmid: int, move: Mapping[str, Any]) -> Action:
     """A step in the other cluster, so that its rules, limits and privileges there are checked as well."""
 
     async def receive(_: StepContext) -> ActionResult:
-        await choose_vmid(there, vmid)
-        there.reserved_vmids.discard(vmid)
-        return ActionResult({"received_by": f"{there.name}/{node}"})
+        await choose_vmid(remote, vmid)
+        remote.reserved_vmids.discard(vmid)
+        return ActionResult({"received_by": f"{remote.name}/{node}"})
 
     return Action(
-        f"Check that {there.name} has room",
-        _arrival(guest, there.name, node, vmid),
+        f"Check that {remote.name} has room",
+        _arrival(guest, remote.name, node, vmid),
         receive,
         needs=(_creation(guest, node, vmid, move),),
-        where=there,
+        where=remote,
         later=True,
     )
 
@@ -167,13 +167,13 @@ def _creation(guest: Guest, node: str, vmid: int, move: Mapping[str, Any]) -> Ca
     return Call(f"Create {guest} as {vmid}", "POST", f"/nodes/{node}/{guest.row.type}", {"vmid": vmid, **new})
 
 
-async def _require_privileges(there: Cluster, vmid: int, storages: str) -> None:
+async def _require_privileges(remote: Cluster, vmid: int, storages: str) -> None:
     """What the tunnel between the clusters needs on the other side; PVE would refuse it halfway."""
     needed = [("/", "Sys.Incoming"), (f"/vms/{vmid}", "VM.Allocate")]
     needed += [(f"/storage/{name}", "Datastore.AllocateSpace") for name in _targets(storages)]
     for path, privilege in needed:
-        if not await there.may(path, privilege):
-            raise await there.refusal(f"receive a guest in {there.name}", path, (privilege,))
+        if not await remote.may(path, privilege):
+            raise await remote.refusal(f"receive a guest in {remote.name}", path, (privilege,))
 
 
 def _targets(mapping: str) -> list[str]:
@@ -195,21 +195,21 @@ async def _other(pve: Cluster, name: str, other_cluster: OtherCluster) -> Cluste
     return await other_cluster(name)
 
 
-async def _vmid_there(there: Cluster, guest: Guest, wanted: int | None) -> int:
+async def _vmid_there(remote: Cluster, guest: Guest, wanted: int | None) -> int:
     if wanted is not None:
-        return await choose_vmid(there, wanted)
+        return await choose_vmid(remote, wanted)
     try:
-        return await choose_vmid(there, guest.vmid)
+        return await choose_vmid(remote, guest.vmid)
     except Conflict:
-        chosen = await choose_vmid(there, None)
-        there.reserved_vmids.discard(chosen)
+        chosen = await choose_vmid(remote, None)
+        remote.reserved_vmids.discard(chosen)
         return chosen
 
 
 async def _prepare(
     pve: Cluster,
     guest: Guest,
-    there: Cluster,
+    remote: Cluster,
     node: str,
     vmid: int,
     storage: str | None,
@@ -226,17 +226,17 @@ async def _prepare(
     running = status.get("status") == "running"
     content = "images" if guest.is_vm else "rootdir"
     used = sorted({one.storage for one in data_volumes(config)})
-    storages = await _mapping(used, storage, "storage", lambda name: _has_storage(there, node, content, name))
+    storages = await _mapping(used, storage, "storage", lambda name: _has_storage(remote, node, content, name))
     bridges_here = {
         values.parse(str(value), "model").get("bridge", "") for key, value in config.items() if _CARD.fullmatch(key)
     }
-    known = {str(row["iface"]) for row in await there.get(f"/nodes/{node}/network", type="any_bridge")}
+    known = {str(row["iface"]) for row in await remote.get(f"/nodes/{node}/network", type="any_bridge")}
 
     async def has_bridge(name: str) -> str:
-        return "" if name in known else f"{there.name}/{node} has {', '.join(sorted(known)) or 'no bridge'}"
+        return "" if name in known else f"{remote.name}/{node} has {', '.join(sorted(known)) or 'no bridge'}"
 
     bridges = await _mapping(sorted(bridges_here - {""}), bridge, "bridge", has_bridge)
-    await _require_privileges(there, vmid, storages)
+    await _require_privileges(remote, vmid, storages)
     how = {"online": 1} if guest.is_vm else {"restart": 1}
     return {
         "target-vmid": vmid,
@@ -246,9 +246,9 @@ async def _prepare(
     }
 
 
-async def _has_storage(there: Cluster, node: str, content: str, name: str) -> str:
+async def _has_storage(remote: Cluster, node: str, content: str, name: str) -> str:
     try:
-        await pick_storage(there, node, content, wanted=name)
+        await pick_storage(remote, node, content, wanted=name)
     except BadArgument as problem:
         return str(problem)
     return ""
@@ -275,16 +275,16 @@ def _pairs(text: str | None) -> list[tuple[str, str]]:
     return found
 
 
-async def _endpoint(there: Cluster, node: str) -> str:
+async def _endpoint(remote: Cluster, node: str) -> str:
     """Address, token and fingerprint of the other side. The fingerprint comes over our own trusted connection."""
-    connection = there.connection
+    connection = remote.connection
     if not isinstance(connection.credentials, Token):
         raise Conflict(
-            f"{there.name} is reached with a password, and PVE needs an API token for this",
+            f"{remote.name} is reached with a password, and PVE needs an API token for this",
             next_step="Configure a token for that cluster",
         )
-    host, port = await _address(there, node)
-    rows = {row["filename"]: row for row in await there.get(f"/nodes/{node}/certificates/info")}
+    host, port = await _address(remote, node)
+    rows = {row["filename"]: row for row in await remote.get(f"/nodes/{node}/certificates/info")}
     own: dict[str, Any] = next((rows[name] for name in _OWN_CERTIFICATES if name in rows), {})
     token = connection.credentials
     return ",".join(
@@ -297,18 +297,18 @@ async def _endpoint(there: Cluster, node: str) -> str:
     )
 
 
-async def _answering_node(there: Cluster) -> str | None:
-    rows = await there.get("/cluster/status")
+async def _answering_node(remote: Cluster) -> str | None:
+    rows = await remote.get("/cluster/status")
     return next((str(row["name"]) for row in rows if row.get("type") == "node" and row.get("local")), None)
 
 
-async def _address(there: Cluster, node: str) -> tuple[str, int]:
+async def _address(remote: Cluster, node: str) -> tuple[str, int]:
     """The guest lands on the node that answers at this address."""
-    rows = {str(row["name"]): row for row in await there.get("/cluster/status") if row.get("type") == "node"}
+    rows = {str(row["name"]): row for row in await remote.get("/cluster/status") if row.get("type") == "node"}
     if node not in rows:
-        raise NotFound(f"{there.name} has no node {node!r}", next_step=f"Available: {', '.join(sorted(rows))}")
+        raise NotFound(f"{remote.name} has no node {node!r}", next_step=f"Available: {', '.join(sorted(rows))}")
     if rows[node].get("local") or not rows[node].get("ip"):
-        url = urlsplit(there.connection.endpoints[0])
+        url = urlsplit(remote.connection.endpoints[0])
         return str(url.hostname), url.port or API_PORT
     return str(rows[node]["ip"]), API_PORT
 
@@ -337,10 +337,10 @@ class RemoteMove:
             return Next()
         if "failed" in memory:
             return fail(f"{memory['failed']}; the source is as it was")
-        there = work.clusters.get(str(scope["to"]))
-        if there is None:
+        remote = work.clusters.get(str(scope["to"]))
+        if remote is None:
             return Next(pause=f"The cluster {scope['to']} is not configured or not open to the caller")
-        arrived = await _find(there, int(scope["target_vmid"]), str(scope["name"]))
+        arrived = await _find(remote, int(scope["target_vmid"]), str(scope["name"]))
         if not memory.get("migrated"):
             return Next((self._migrate(scope),))
         if arrived is None:

@@ -225,8 +225,8 @@ class RestoreDrill:
             "unique": True,
             **storage,
         }
-        says = f"Restore {item['backup']} as {_kind(item)} {item['vmid']} on {item['node']}"
-        return Next((Step(f"restore-{number}", "backup_restore", arguments, says),))
+        summary = f"Restore {item['backup']} as {_kind(item)} {item['vmid']} on {item['node']}"
+        return Next((Step(f"restore-{number}", "backup_restore", arguments, summary),))
 
     async def _prove(self, work: Work, guest: Guest, number: int, state: dict[str, Any]) -> Next:
         status, config = await guest.get("status/current"), await guest.get("config")
@@ -260,8 +260,8 @@ class RestoreDrill:
             apart = card.get("bridge") == bridge if bridge else values.is_on(card.get("link_down", "0"))
             if not apart:
                 how = {"bridge": bridge} if bridge else {"link_down": True}
-                says = f"Put {key} of {guest} on {bridge}" if bridge else f"Disconnect {key} of {guest}"
-                return Step(f"isolate-{number}-{key}", "nic_set", {"guest": vmid, "nic": key, **how}, says)
+                summary = f"Put {key} of {guest} on {bridge}" if bridge else f"Disconnect {key} of {guest}"
+                return Step(f"isolate-{number}-{key}", "nic_set", {"guest": vmid, "nic": key, **how}, summary)
         return Step(f"start-{number}", "guest_power", {"guest": vmid, "action": "start"}, f"Boot {guest}")
 
     def _wait_for_boot(

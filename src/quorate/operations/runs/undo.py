@@ -114,8 +114,8 @@ async def _undo(
         if match is None or "delete" not in match.endpoint.parameters:
             raise _refusal(entry, f"PVE cannot remove {', '.join(gone)} there")
         back["delete"] = ",".join(gone)
-    says = f"Set {', '.join(keys)} back to {', '.join(_render(before[key]) for key in keys)}"
-    return Call(says, method, path, {**back, **extra}, target)
+    summary = f"Set {', '.join(keys)} back to {', '.join(_render(before[key]) for key in keys)}"
+    return Call(summary, method, path, {**back, **extra}, target)
 
 
 def _refusal(entry: Mapping[str, Any], why: str) -> Problem:

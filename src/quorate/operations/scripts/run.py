@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.hints import GUEST_DELETE, GUEST_GET, HOST_LIST, HOST_SHELL_OPEN, SCRIPT_INFO, Advice, append_advice, see
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine, find_machine
 from quorate.homelab.scripts.download import Fetched, fetch_script
 from quorate.homelab.scripts.index import Index
 from quorate.homelab.scripts.script import Script, described
@@ -106,7 +106,7 @@ def _makes_containers(index: Index, name: str) -> Script:
 
 
 async def _node(homelab: Homelab, ref: str) -> tuple[Machine, Cluster]:
-    found = await machine(homelab, ref)
+    found = await find_machine(homelab, ref)
     if found.kind != "node" or found.where is None:
         raise NotConfigured(
             f"{found} is not a node of a configured cluster",
@@ -117,11 +117,11 @@ async def _node(homelab: Homelab, ref: str) -> tuple[Machine, Cluster]:
     return found, found.where
 
 
-async def _free(place: Cluster, ctid: int | None) -> int:
+async def _free(cluster: Cluster, ctid: int | None) -> int:
     if ctid is None:
-        return int(await place.get("/cluster/nextid"))
+        return int(await cluster.get("/cluster/nextid"))
     try:
-        taken = await place.guest(ctid)
+        taken = await cluster.guest(ctid)
     except NotFound:
         return ctid
     raise Conflict(f"The id {ctid} belongs to {taken}", next_step="Leave ctid out for the next free one")
@@ -133,12 +133,12 @@ def _system(known: Script, fetched: Fetched) -> dict[str, str]:
     return {} if own.os or not known.os else {"var_os": known.os}
 
 
-async def _check_result(place: Cluster, vmid: int, where: Machine, performed: ActionResult) -> ActionResult:
+async def _check_result(cluster: Cluster, vmid: int, where: Machine, performed: ActionResult) -> ActionResult:
     """These scripts exit with 0 in many cases: it succeeded if the container exists."""
-    place.inventory.forget()
+    cluster.inventory.forget()
     code = performed.facts.get("exit_code")
     try:
-        guest = await place.guest(vmid)
+        guest = await cluster.guest(vmid)
     except NotFound:
         guest = None
     if guest is None or code != 0:

@@ -35,62 +35,64 @@ from quorate.pve.tasks import Report
 
 
 async def check(
-    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str],
+    homelab: Homelab, machine: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str],
     seconds: float, report: Report | None,
 ) -> dict[str, Any]:  # fmt: skip
     """In check mode: what would be changed, with the differences."""
-    chosen = await _choose_settings(homelab, place, template, given)
+    chosen = await _choose_settings(homelab, machine, template, given)
     if chosen.references:
         raise Refused(
-            f"A check would send stored secrets to {place} without asking for approval",
-            why=f"{question_about(chosen.references, str(place))}, in check mode too",
+            f"A check would send stored secrets to {machine} without asking for approval",
+            why=f"{question_about(chosen.references, str(machine))}, in check mode too",
             next_step=Advice("Use env: or file: references, or run it, which needs a person's approval", ANSIBLE_RUN),
         )
     run = await play(
-        place, _ansible(template).playbook, chosen.values, homelab.settings.work,
+        machine, _ansible(template).playbook, chosen.values, homelab.settings.work,
         check=True, tags=checked_tags(tags), seconds=seconds, report=report,
     )  # fmt: skip
     return {"would_change": run.changed, **run.as_dict()}
 
 
 async def install(
-    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str] = ()
+    homelab: Homelab, machine: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str] = ()
 ) -> Plan:
     require_ansible()
     playbook = _ansible(template).playbook
-    chosen = await _choose_settings(homelab, place, template, given)
+    chosen = await _choose_settings(homelab, machine, template, given)
     wanted = checked_tags(tags)
 
     async def work(report: Report) -> dict[str, Any]:
-        run = await play(place, playbook, chosen.values, homelab.settings.work, check=False, tags=wanted, report=report)
-        if wrong := await wait_until_healthy(place, template, chosen.values, homelab.clock, report):
+        run = await play(
+            machine, playbook, chosen.values, homelab.settings.work, check=False, tags=wanted, report=report
+        )
+        if wrong := await wait_until_healthy(machine, template, chosen.values, homelab.clock, report):
             raise TaskFailed(f"The playbook ran, but {template.title} is not healthy", why=wrong, facts=run.as_dict())
         return {"changed": run.changed, **run.as_dict(), **({"health": "ok"} if template.health else {})}
 
     entry = Installed(
         template.id,
-        place_of(place),
+        place_of(machine),
         "ansible",
         "installing",
         chosen.version,
         chosen.without_secrets,
-        at=address_of(place),
+        at=address_of(machine),
     )
     hidden = tuple(chosen.values[name] for name in chosen.secret)
-    does = f"Run the playbook of {template.title} on {place}"
+    does = f"Run the playbook of {template.title} on {machine}"
     settings = " ".join(f"{name}={value}" for name, value in chosen.without_secrets.items())
     only = f" --tags {','.join(wanted)}" if wanted else ""
     line = f"ansible-playbook {template.id}{only} ({settings})"
     plan = Plan(
         does,
-        (machine_action(place, does, line, install_exclusively(homelab, entry, work, hidden), writes=True),),
-        facts={"host": place.name, "settings": chosen.without_secrets},
-        next_step=see("See what it would change", ANSIBLE_CHECK(service=template.id, host=place.name)),
+        (machine_action(machine, does, line, install_exclusively(homelab, entry, work, hidden), writes=True),),
+        facts={"host": machine.name, "settings": chosen.without_secrets},
+        next_step=see("See what it would change", ANSIBLE_CHECK(service=template.id, host=machine.name)),
     )
-    return bind_secrets(plan, chosen.references, str(place))
+    return bind_secrets(plan, chosen.references, str(machine))
 
 
-async def uninstall(homelab: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
+async def uninstall(homelab: Homelab, machine: Machine, template: Template, *, data: bool) -> Plan:
     require_ansible()
     playbook = _ansible(template).uninstall
     if not playbook:
@@ -98,26 +100,28 @@ async def uninstall(homelab: Homelab, place: Machine, template: Template, *, dat
             f"The catalog does not say how to remove {template.title}",
             next_step="Add `uninstall` to its template, or remove it manually",
         )
-    ledger, where = Ledger(homelab.store), place_of(place)
+    ledger, where = Ledger(homelab.store), place_of(machine)
     old = await ledger.find(where, template.id)
     if old is None:
-        raise NotFound(f"{template.title} was not installed on {place} by this server")
+        raise NotFound(f"{template.title} was not installed on {machine} by this server")
     variables = {**old.settings, "data": data}
 
     async def work(report: Report) -> dict[str, Any]:
-        run = await play(place, playbook, variables, homelab.settings.work, check=False, report=report)
+        run = await play(machine, playbook, variables, homelab.settings.work, check=False, report=report)
         await ledger.forget(where, template.id)
         return {"removed": template.id, **run.as_dict()}
 
-    does = f"Remove {template.title} from {place}" + (" with its data" if data else "")
+    does = f"Remove {template.title} from {machine}" + (" with its data" if data else "")
     perform = work_exclusively(homelab, where, template.id, work)
-    return Plan(does, (machine_action(place, does, f"ansible-playbook {template.id} uninstall data={data}", perform),))
+    return Plan(
+        does, (machine_action(machine, does, f"ansible-playbook {template.id} uninstall data={data}", perform),)
+    )
 
 
 async def _choose_settings(
-    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any]
+    homelab: Homelab, machine: Machine, template: Template, given: Mapping[str, Any]
 ) -> ChosenSettings:
-    old = await Ledger(homelab.store).find(place_of(place), template.id)
+    old = await Ledger(homelab.store).find(place_of(machine), template.id)
     lost = [name for name, one in template.parameters.items() if one.type == "secret" and name not in given]
     if old and old.method == "ansible" and lost:
         raise BadArgument(
@@ -157,9 +161,9 @@ async def ansible_check(
     template = template_of(homelab, service)
     several = (await select(homelab, host)).several
 
-    async def describe(place: Machine) -> dict[str, Any]:
+    async def describe(machine: Machine) -> dict[str, Any]:
         own = None if several else report  # tasks of one host, or hosts
-        return await check(homelab, place, template, extra_vars or {}, tags or (), seconds, own)
+        return await check(homelab, machine, template, extra_vars or {}, tags or (), seconds, own)
 
     columns = ("would_change", "counts", "diff")
     longest = seconds + SPARE_SECONDS
@@ -183,7 +187,7 @@ async def ansible_run(
     """Run the playbook of a service on hosts, or those of its tasks that have a tag."""
     template = template_of(homelab, service)
 
-    async def prepare(place: Machine) -> Plan:
-        return await install(homelab, place, template, extra_vars or {}, tags or ())
+    async def prepare(machine: Machine) -> Plan:
+        return await install(homelab, machine, template, extra_vars or {}, tags or ())
 
     return await plan_each(homelab, host, f"Run the playbook of {template.title} on", prepare, ("changed", "health"))

@@ -27,7 +27,7 @@ INSTALLS_DOCKER = "apt-get install docker.io docker-compose && "
 
 
 async def install(
-    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any], *, docker: bool
+    homelab: Homelab, machine: Machine, template: Template, given: Mapping[str, Any], *, docker: bool
 ) -> Plan:
     from quorate.homelab.services.requirements import (
         Verdict,
@@ -35,54 +35,56 @@ async def install(
         collect_requirements,
     )  # many parsers, for those who need them
 
-    command = await compose_of(place)
+    command = await compose_of(machine)
     if command is None and not docker:
-        raise missing(place)
-    project = Project(place, command or DOCKER, homelab.settings.services_folder, template.id)
+        raise missing(machine)
+    project = Project(machine, command or DOCKER, homelab.settings.services_folder, template.id)
     chosen = await choose(template, given, await project.environment(), homelab.secret_store)
-    old = await Ledger(homelab.store).find(place_of(place), template.id)
+    old = await Ledger(homelab.store).find(place_of(machine), template.id)
     former = await project.former(template) if command else Former()
-    facts = await collect_requirements(place)
+    facts = await collect_requirements(machine)
     rows = check_requirements(template, chosen.values, facts, project.folder, former.values if former.images else {})
     lacking = [row for row in rows if row.verdict is Verdict.MISSING]
     if hard := [row for row in lacking if row.kind.is_hard]:
         lacks = "; ".join(f"{row.name}: {row.found}, not {row.needed}" for row in hard)
         raise Conflict(
-            f"{place} does not have what {template.title} needs",
+            f"{machine} does not have what {template.title} needs",
             why=lacks,
             next_step=Advice("Choose other ports in settings, or another host", SERVICE_CHECK),
         )
-    does = f"{'Change' if former.files else 'Install'} {template.title} on {place}"
+    does = f"{'Change' if former.files else 'Install'} {template.title} on {machine}"
     warnings = [f"{row.name}: {row.needed} is required, {row.found} is available" for row in lacking]
-    warnings += [f"{place} has no Docker: it is installed with apt-get"] if command is None else []
+    warnings += [f"{machine} has no Docker: it is installed with apt-get"] if command is None else []
     warnings += ["It was not installed by this server"] if former.files and old is None else []
     rollout = Rollout(homelab, project, template, chosen, former, needs_docker=command is None)
     return rollout.plan(does, "installing", tuple(warnings), old)
 
 
-async def upgrade(homelab: Homelab, place: Machine, template: Template, to: str | None) -> Plan:
-    project = await _project(homelab, place, template)
+async def upgrade(homelab: Homelab, machine: Machine, template: Template, to: str | None) -> Plan:
+    project = await _project(homelab, machine, template)
     former = await project.former(template)
     if not former.files:
-        raise NotFound(f"{template.title} is not on {place}", next_step=Advice("Install it", SERVICE_INSTALL))
-    there = await project.environment()
+        raise NotFound(f"{template.title} is not on {machine}", next_step=Advice("Install it", SERVICE_INSTALL))
+    environment = await project.environment()
     wanted = {VERSION: to or template.version} if to or template.version else {}
-    chosen = await choose(template, wanted, there, homelab.secret_store)
-    does = f"Upgrade {template.title} on {place} from {there.get(VERSION) or 'what is there'} to {chosen.version}"
+    chosen = await choose(template, wanted, environment, homelab.secret_store)
+    does = (
+        f"Upgrade {template.title} on {machine} from {environment.get(VERSION) or 'what is there'} to {chosen.version}"
+    )
     warnings = (
         "The previous version is restored if the new one does not become healthy, but the data keeps its changes",
     )
-    old = await Ledger(homelab.store).find(place_of(place), template.id)
+    old = await Ledger(homelab.store).find(place_of(machine), template.id)
     return Rollout(homelab, project, template, chosen, former).plan(does, "upgrading", warnings, old)
 
 
-async def uninstall(homelab: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
-    project = await _project(homelab, place, template)
+async def uninstall(homelab: Homelab, machine: Machine, template: Template, *, data: bool) -> Plan:
+    project = await _project(homelab, machine, template)
     former = await project.former(template)
-    ledger, where = Ledger(homelab.store), place_of(place)
+    ledger, where = Ledger(homelab.store), place_of(machine)
     old = await ledger.find(where, template.id)
     if not former.files and old is None:
-        raise NotFound(f"{template.title} is not on {place}")
+        raise NotFound(f"{template.title} is not on {machine}")
 
     async def work(report: Report) -> dict[str, Any]:
         del report
@@ -100,13 +102,13 @@ async def uninstall(homelab: Homelab, place: Machine, template: Template, *, dat
         await ledger.keep(msgspec.structs.replace(kept, state="removed", why=""))
         return {"removed": template.id, "data": f"kept in {project.folder}"}
 
-    does = f"Remove {template.title} from {place}" + (" with all of its data" if data else "; its data stays")
+    does = f"Remove {template.title} from {machine}" + (" with all of its data" if data else "; its data stays")
     line = " ".join(project.line("down", *(("--volumes",) if data else ())))
     line += f" && rm -rf {project.folder}" if data else ""
     containers = [one.name for one in await project.containers()]
-    facts = {"host": place.name, "folder": project.folder, "containers": containers}
+    facts = {"host": machine.name, "folder": project.folder, "containers": containers}
     return Plan(
-        does, (machine_action(place, does, line, work_exclusively(homelab, where, template.id, work)),), facts=facts
+        does, (machine_action(machine, does, line, work_exclusively(homelab, where, template.id, work)),), facts=facts
     )
 
 
@@ -118,31 +120,31 @@ async def _require_gone(project: Project) -> None:
         )
 
 
-async def status(homelab: Homelab, place: Machine, template: Template) -> dict[str, Any]:
-    project = await _project(homelab, place, template)
-    there = await project.environment()
+async def status(homelab: Homelab, machine: Machine, template: Template) -> dict[str, Any]:
+    project = await _project(homelab, machine, template)
+    environment = await project.environment()
     containers = await project.containers()
-    if not there and not containers:
+    if not environment and not containers:
         return {"state": "not there"}
     drift = await project.drift(template)
-    wrong = await find_health_problem(place, template, there) if containers else None
-    newer = containers and template.version and there.get(VERSION, "") != template.version
+    wrong = await find_health_problem(machine, template, environment) if containers else None
+    newer = containers and template.version and environment.get(VERSION, "") != template.version
     running = all(one.well for one in containers) and bool(containers)
     return {
         "state": "running" if running else "partly running" if containers else "stopped, its data is there",
         **({"health": wrong or "ok"} if containers and template.health else {}),
-        **({"version": there[VERSION]} if there.get(VERSION) else {}),
+        **({"version": environment[VERSION]} if environment.get(VERSION) else {}),
         **({"catalogue_has": template.version} if newer else {}),
         "containers": [[one.name, one.state, one.status, one.image] for one in containers],
         "drift": drift or "none",
     }
 
 
-async def _project(homelab: Homelab, place: Machine, template: Template) -> Project:
-    command = await compose_of(place)
+async def _project(homelab: Homelab, machine: Machine, template: Template) -> Project:
+    command = await compose_of(machine)
     if command is None:
-        raise missing(place)
-    return Project(place, command, homelab.settings.services_folder, template.id)
+        raise missing(machine)
+    return Project(machine, command, homelab.settings.services_folder, template.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,21 +159,27 @@ class Rollout:
     needs_docker: bool = False
 
     def plan(self, does: str, state: State, warnings: tuple[str, ...], old: Installed | None) -> Plan:
-        template, project, chosen, place = self.template, self.project, self.chosen, self.project.machine
+        template, project, chosen, machine = self.template, self.project, self.chosen, self.project.machine
         entry = Installed(
-            template.id, place_of(place), "compose", state, chosen.version, chosen.without_secrets, at=address_of(place)
+            template.id,
+            place_of(machine),
+            "compose",
+            state,
+            chosen.version,
+            chosen.without_secrets,
+            at=address_of(machine),
         )
         hidden = tuple(chosen.values[name] for name in chosen.secret)
         line = describe_command(project.line("up", "--detach"), template, chosen)
         line = INSTALLS_DOCKER + line if self.needs_docker else line
         action = machine_action(
-            place, does, line, install_exclusively(self.homelab, entry, self.work, hidden, old), writes=True
+            machine, does, line, install_exclusively(self.homelab, entry, self.work, hidden, old), writes=True
         )
-        facts: dict[str, Any] = {"host": place.name, "folder": project.folder, "settings": chosen.without_secrets}
+        facts: dict[str, Any] = {"host": machine.name, "folder": project.folder, "settings": chosen.without_secrets}
         if chosen.generated:
             facts["made_up"] = f"{', '.join(chosen.generated)}: is in {project.folder}/.env, for root alone"
         plan = Plan(does, (action,), facts=facts, warnings=warnings)
-        return bind_secrets(plan, chosen.references, str(place))
+        return bind_secrets(plan, chosen.references, str(machine))
 
     async def work(self, report: Report) -> dict[str, Any]:
         if self.needs_docker:

@@ -54,12 +54,12 @@ async def service_install(
         return await plan_in_new_guest(homelab, template, how, given, place)
     assert host is not None
 
-    async def prepare(there: Machine) -> Plan:
+    async def prepare(machine: Machine) -> Plan:
         if how == "compose":
-            return await compose.install(homelab, there, template, given, docker=docker)
+            return await compose.install(homelab, machine, template, given, docker=docker)
         if how == "ansible":
-            return await ansible.install(homelab, there, template, given)
-        return await terraform.install(homelab, there, template, given)
+            return await ansible.install(homelab, machine, template, given)
+        return await terraform.install(homelab, machine, template, given)
 
     return await plan_each(
         homelab, host, f"Install {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
@@ -84,19 +84,19 @@ async def service_upgrade(
     if to is not None and not template.version:
         raise BadArgument(f"{template.title} has no version to choose", next_step="Leave `to` out")
 
-    async def prepare(there: Machine) -> Plan:
-        how = await _method(homelab, there, template)
+    async def prepare(machine: Machine) -> Plan:
+        how = await _method(homelab, machine, template)
         if how == "compose":
-            return await compose.upgrade(homelab, there, template, to)
-        if await Ledger(homelab.store).find(place_of(there), template.id) is None:
+            return await compose.upgrade(homelab, machine, template, to)
+        if await Ledger(homelab.store).find(place_of(machine), template.id) is None:
             raise NotFound(
-                f"{template.title} was not installed on {there} by this server",
+                f"{template.title} was not installed on {machine} by this server",
                 next_step=Advice("Install it", SERVICE_INSTALL),
             )
         given: dict[str, Any] = {"version": to or template.version} if to or template.version else {}
         if how == "ansible":
-            return await ansible.install(homelab, there, template, given)
-        return await terraform.install(homelab, there, template, given)
+            return await ansible.install(homelab, machine, template, given)
+        return await terraform.install(homelab, machine, template, given)
 
     return await plan_each(
         homelab, host, f"Upgrade {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
@@ -118,13 +118,13 @@ async def service_uninstall(
     """Uninstall a service from hosts. Its data stays unless requested otherwise."""
     template = template_of(homelab, service)
 
-    async def prepare(there: Machine) -> Plan:
-        how = await _method(homelab, there, template)
+    async def prepare(machine: Machine) -> Plan:
+        how = await _method(homelab, machine, template)
         if how == "compose":
-            return await compose.uninstall(homelab, there, template, data=data)
+            return await compose.uninstall(homelab, machine, template, data=data)
         if how == "ansible":
-            return await ansible.uninstall(homelab, there, template, data=data)
-        return await terraform.uninstall(homelab, there, template, data=data)
+            return await ansible.uninstall(homelab, machine, template, data=data)
+        return await terraform.uninstall(homelab, machine, template, data=data)
 
     return await plan_each(
         homelab,

@@ -35,11 +35,11 @@ def template_of(homelab: Homelab, service: str) -> Template:
     return catalogue(homelab.settings.catalogue).find(service)
 
 
-def bind_secrets(plan: Plan, references: Collection[str], place: str) -> Plan:
+def bind_secrets(plan: Plan, references: Collection[str], host: str) -> Plan:
     """A stored secret is sent to a machine only after a person has approved it."""
     if not references:
         return plan
-    because = question_about(references, place)
+    because = question_about(references, host)
     steps = [
         replace(step, risk=Risk.DESTROY, risk_because=because) if isinstance(step, Action) else step
         for step in plan.calls
@@ -76,12 +76,12 @@ def with_record(homelab: Homelab, entry: Installed, work: Work, old: Installed |
     return begun
 
 
-def work_exclusively(homelab: Homelab, place: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
+def work_exclusively(homelab: Homelab, host: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
     """Work on a service that may outlast the call and that only one server does at a time."""
     ledger = Ledger(homelab.store)
 
     async def perform(context: StepContext) -> ActionResult:
-        claim = await ledger.begin_work(place, service)
+        claim = await ledger.begin_work(host, service)
 
         async def exclusively(report: Report) -> dict[str, Any]:
             renewing = asyncio.ensure_future(_keep_renewing(ledger, claim))
@@ -91,11 +91,11 @@ def work_exclusively(homelab: Homelab, place: str, service: str, work: Work, hid
                 renewing.cancel()
                 await ledger.end_work(claim)
 
-        facts = await Deployment(homelab.store, place, f"service {service}", hidden).followed(
+        facts = await Deployment(homelab.store, host, f"service {service}", hidden).followed(
             exclusively, context.wait, context.report, homelab.ssh.pool
         )
         if facts is None:
-            step = see("See its progress", SERVICE_STATUS(host=place, service=service))
+            step = see("See its progress", SERVICE_STATUS(host=host, service=service))
             return ActionResult(running=True, next_step=step)
         return ActionResult(facts)
 

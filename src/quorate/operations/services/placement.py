@@ -19,7 +19,7 @@ from quorate.hints import (
     append_advice,
 )
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, machine
+from quorate.homelab.machines import Machine, find_machine
 from quorate.homelab.services.compose import DOCKER, Former, Project, compose_of, project_line
 from quorate.homelab.services.installations import Installed
 from quorate.homelab.services.settings import ChosenSettings, choose
@@ -189,7 +189,7 @@ async def _wait_until_reachable(homelab: Homelab, cluster: Cluster, vmid: int, r
     while True:
         cluster.inventory.forget()
         try:
-            guest = await machine(homelab, f"{cluster.name}/{vmid}")
+            guest = await find_machine(homelab, f"{cluster.name}/{vmid}")
             await guest.transport.run(Command(("true",)), seconds=20)
             return guest
         except Problem as problem:

@@ -58,14 +58,16 @@ async def service_list(
     known = catalogue(homelab.settings.catalogue)
     wanted = (words or "").lower().split()
     shown = [one for one in known.services.values() if all(word in _text(one) for word in wanted)]
-    there = await Ledger(homelab.store).everything()
-    gone = await gone_places(homelab, there)
+    installed = await Ledger(homelab.store).everything()
+    gone = await gone_places(homelab, installed)
     rows = [
-        [one.id, one.title, one.about, ", ".join(one.methods), one.version, _hosts(one.id, there, gone)]
+        [one.id, one.title, one.about, ", ".join(one.methods), one.version, _hosts(one.id, installed, gone)]
         for one in shown
     ]
-    orphans = sorted({entry.service for entry in there if entry.service not in known.services})
-    rows += [[name, "", GONE, "", "", _hosts(name, there, gone)] for name in orphans if not wanted or name in wanted]
+    orphans = sorted({entry.service for entry in installed if entry.service not in known.services})
+    rows += [
+        [name, "", GONE, "", "", _hosts(name, installed, gone)] for name in orphans if not wanted or name in wanted
+    ]
     table = page(("service", "title", "about", "methods", "version", "installed_on"), rows, limit=limit, offset=offset)
     table.facts = {"broken": dict(list(known.broken.items())[:20])} if known.broken else {}
     return table
@@ -79,7 +81,7 @@ async def service_list(
 async def service_info(homelab: Homelab, service: ServiceName) -> dict[str, Any]:
     """What a service needs, its settings, health check, backup paths, and where it is installed."""
     one = template_of(homelab, service)
-    there = await Ledger(homelab.store).everything()
+    installed = await Ledger(homelab.store).everything()
     health = one.health
     asked = health and (
         " ".join(health.command) or (f"GET {health.http} at {health.port}" if health.http else f"port {health.port}")
@@ -100,7 +102,7 @@ async def service_info(homelab: Homelab, service: ServiceName) -> dict[str, Any]
         **({"homepage": one.homepage} if one.homepage else {}),
         **({"notes": one.notes} if one.notes else {}),
         "origin": one.origin,
-        "installed_on": _hosts(one.id, there, await gone_places(homelab, there)),
+        "installed_on": _hosts(one.id, installed, await gone_places(homelab, installed)),
     }  # fmt: skip
 
 
@@ -125,14 +127,14 @@ async def service_check(
     require_known(one, settings or {})
     given = {name: str(value) for name, value in (settings or {}).items()}
 
-    async def check(place: Machine) -> tuple[dict[str, Any], list[Requirement]]:
-        old = await Ledger(homelab.store).find(place_of(place), one.id)
-        facts = await collect_requirements(place)
+    async def check(machine: Machine) -> tuple[dict[str, Any], list[Requirement]]:
+        old = await Ledger(homelab.store).find(place_of(machine), one.id)
+        facts = await collect_requirements(machine)
         own = old.settings if old and old.state == "installed" else {}
         rows = check_requirements(one, {**own, **given}, facts, homelab.settings.services_folder, own)
         if one.compose:
             try:
-                command = await compose_of(place)
+                command = await compose_of(machine)
                 found, verdict = " ".join(command or ()), Verdict.OK if command else Verdict.MISSING
             except Problem as problem:
                 found, verdict = str(problem), Verdict.NOT_KNOWN
@@ -140,10 +142,10 @@ async def service_check(
         verdicts = {row.verdict for row in rows}
         fits = "no" if Verdict.MISSING in verdicts else "not sure" if Verdict.NOT_KNOWN in verdicts else "yes"
         not_known = {"not_known": facts.not_known} if facts.not_known else {}
-        return {"service": one.id, "host": str(place), "fits": fits, **not_known}, rows
+        return {"service": one.id, "host": str(machine), "fits": fits, **not_known}, rows
 
-    async def of_several(place: Machine) -> list[list[Any]]:
-        answer, rows = await check(place)
+    async def of_several(machine: Machine) -> list[list[Any]]:
+        answer, rows = await check(machine)
         lacking = {row.name: f"{row.needed} needed, found {row.found}" for row in rows if row.verdict is not Verdict.OK}
         return [[answer["fits"], lacking]]
 
@@ -167,62 +169,62 @@ async def service_status(
     ledger = Ledger(homelab.store)
     template = template_of(homelab, service) if service is not None else None
 
-    async def one_service(place: Machine, template: Template) -> dict[str, Any]:
-        await _require_reached(place)
-        return await _status(homelab, place, template, await ledger.find(place_of(place), template.id))
+    async def one_service(machine: Machine, template: Template) -> dict[str, Any]:
+        await _require_reached(machine)
+        return await _status(homelab, machine, template, await ledger.find(place_of(machine), template.id))
 
-    async def of_several(place: Machine) -> Table:
-        found = [await one_service(place, template)] if template else (await services_on(homelab, place))[0]
+    async def of_several(machine: Machine) -> Table:
+        found = [await one_service(machine, template)] if template else (await services_on(homelab, machine))[0]
         rows = [[one.get(name, "") for name in IN_SHORT] for one in found]
         return Table(IN_SHORT, rows, len(rows))
 
     chosen = await select(homelab, host)
     if chosen.several:
         return await answer_each(homelab, host, of_several, IN_SHORT)
-    [place] = chosen.machines
+    [machine] = chosen.machines
     if template:
-        return await one_service(place, template)
-    found, more = await services_on(homelab, place)
-    return {"host": str(place), "services": found or "none", **({"more": more} if more else {})}
+        return await one_service(machine, template)
+    found, more = await services_on(homelab, machine)
+    return {"host": str(machine), "services": found or "none", **({"more": more} if more else {})}
 
 
-async def services_on(homelab: Homelab, place: Machine) -> tuple[list[dict[str, Any]], int]:
+async def services_on(homelab: Homelab, machine: Machine) -> tuple[list[dict[str, Any]], int]:
     """The status of those that were installed there, and how many are left out."""
-    where = place_of(place)
+    where = place_of(machine)
     known = catalogue(homelab.settings.catalogue).services
     entries = [entry for entry in await Ledger(homelab.store).everything() if entry.host == where]
 
     async def describe(entry: Installed) -> dict[str, Any]:
         if template := known.get(entry.service):
-            return await _status(homelab, place, template, entry)
+            return await _status(homelab, machine, template, entry)
         return {"service": entry.service, "kept": entry.state, "state": GONE}
 
     found = await gather_bounded(ASKED_AT_ONCE, [partial(describe, entry) for entry in entries[:SHOWN]])
     return list(found), max(0, len(entries) - SHOWN)
 
 
-async def _require_reached(place: Machine) -> None:
+async def _require_reached(machine: Machine) -> None:
     """A machine that does not answer or rejects the login has no status: that is an error of its own."""
-    await place.transport.run(shell_script(":"), seconds=REACHED_SECONDS)
+    await machine.transport.run(shell_script(":"), seconds=REACHED_SECONDS)
 
 
-async def _status(homelab: Homelab, place: Machine, template: Template, entry: Installed | None) -> dict[str, Any]:
+async def _status(homelab: Homelab, machine: Machine, template: Template, entry: Installed | None) -> dict[str, Any]:
     method = entry.method if entry else template.method()
-    deployment = Deployment(homelab.store, place_of(place), f"service {template.id}")
+    deployment = Deployment(homelab.store, place_of(machine), f"service {template.id}")
     underway = await deployment.state()
-    if not await Ledger(homelab.store).is_worked_on(place_of(place), template.id):
+    if not await Ledger(homelab.store).is_worked_on(place_of(machine), template.id):
         if entry is not None and entry.state in UNFINISHED:
-            entry = await _resolve_interrupted_entry(homelab, place, template, entry)
+            entry = await _resolve_interrupted_entry(homelab, machine, template, entry)
         if underway.get("state") == "going on":
             underway = {} if entry is not None and entry.state not in UNFINISHED else BROKEN_OFF
             if not underway:
                 await deployment.forget()
     kept = {"kept": entry.state, **({"why": entry.why} if entry.why else {})} if entry else {}
-    facts: dict[str, Any] = {"service": template.id, "host": str(place), "method": method, **kept}
+    facts: dict[str, Any] = {"service": template.id, "host": str(machine), "method": method, **kept}
     if method == "compose":
-        facts |= await _status_or_reason(compose.status(homelab, place, template))
+        facts |= await _status_or_reason(compose.status(homelab, machine, template))
     elif entry is not None:
-        health = await find_health_problem(place, template, entry.settings) if template.health else None
+        health = await find_health_problem(machine, template, entry.settings) if template.health else None
         facts |= {"version": entry.version} if entry.version else {}
         facts |= {"health": health or "ok"} if template.health else {}
         facts["next"] = see("See what differs", ANSIBLE_CHECK if method == "ansible" else TERRAFORM_REFRESH)
@@ -232,11 +234,11 @@ async def _status(homelab: Homelab, place: Machine, template: Template, entry: I
 
 
 async def _resolve_interrupted_entry(
-    homelab: Homelab, place: Machine, template: Template, entry: Installed
+    homelab: Homelab, machine: Machine, template: Template, entry: Installed
 ) -> Installed:
     """The server that was doing it has died: the host shows how far it got, and the record is updated."""
     if entry.method == "compose":
-        found = await _status_or_reason(compose.status(homelab, place, template))
+        found = await _status_or_reason(compose.status(homelab, machine, template))
         if found["state"] == "not known":
             return entry
         works = found["state"] == "running" and found.get("health", "ok") == "ok"
@@ -244,7 +246,9 @@ async def _resolve_interrupted_entry(
         version = str(found.get("version", entry.version))
     else:
         wrong = (
-            await find_health_problem(place, template, entry.settings) if template.health else "it has no health check"
+            await find_health_problem(machine, template, entry.settings)
+            if template.health
+            else "it has no health check"
         )
         works, now, version = wrong is None, wrong or "healthy", entry.version
     why = "" if works else f"The server died while it was {entry.state} it; on the host: {now}"
@@ -262,8 +266,8 @@ async def _status_or_reason(asked: Any) -> dict[str, Any]:
     return found
 
 
-def _hosts(service: str, there: list[Installed], gone: Mapping[str, str]) -> str:
-    found = [entry for entry in there if entry.service == service and entry.state != "removed"]
+def _hosts(service: str, installed: list[Installed], gone: Mapping[str, str]) -> str:
+    found = [entry for entry in installed if entry.service == service and entry.state != "removed"]
     return ", ".join(_at(entry, gone.get(entry.host, "")) for entry in found)
 
 

@@ -25,16 +25,16 @@ from quorate.pve.tasks import Report
 PLAN_SECONDS = 300.0
 
 
-def workspace(homelab: Homelab, place: Machine, template: Template) -> Workspace:
+def workspace(homelab: Homelab, machine: Machine, template: Template) -> Workspace:
     template.method("terraform")
-    return Workspace(homelab.settings.work, place_of(place), template.id)
+    return Workspace(homelab.settings.work, place_of(machine), template.id)
 
 
 async def plan_changes(
-    homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any], kind: Kind = "apply",
+    homelab: Homelab, machine: Machine, template: Template, given: Mapping[str, Any], kind: Kind = "apply",
     seconds: float = PLAN_SECONDS,
 ) -> SavedPlan:  # fmt: skip
-    at = workspace(homelab, place, template)
+    at = workspace(homelab, machine, template)
     chosen = await choose(template, given, at.values(), homelab.secret_store)
     if chosen.references:
         raise Refused(
@@ -42,18 +42,18 @@ async def plan_changes(
             why="Planning already passes it to providers, before a person can approve where it is sent",
             next_step="Use an env: or file: reference",
         )
-    return await at.plan(template, chosen.values, _host(homelab, place, at), kind, seconds)
+    return await at.plan(template, chosen.values, _host(homelab, machine, at), kind, seconds)
 
 
-async def install(homelab: Homelab, place: Machine, template: Template, given: Mapping[str, Any]) -> Plan:
-    saved = await plan_changes(homelab, place, template, given)
-    return applying(homelab, place, template, saved)
+async def install(homelab: Homelab, machine: Machine, template: Template, given: Mapping[str, Any]) -> Plan:
+    saved = await plan_changes(homelab, machine, template, given)
+    return applying(homelab, machine, template, saved)
 
 
-def applying(homelab: Homelab, place: Machine, template: Template, saved: SavedPlan) -> Plan:
+def applying(homelab: Homelab, machine: Machine, template: Template, saved: SavedPlan) -> Plan:
     """Apply exactly that plan; its risk depends on what it removes."""
-    at = workspace(homelab, place, template)
-    does = f"Apply the plan for {template.title} on {place}: {_count_changes(saved)}"
+    at = workspace(homelab, machine, template)
+    does = f"Apply the plan for {template.title} on {machine}: {_count_changes(saved)}"
     if saved.empty:
         return Plan(does, unchanged=("Everything matches",), facts=saved.as_dict())
     values = at.planned_values(saved.hash)
@@ -62,12 +62,18 @@ def applying(homelab: Homelab, place: Machine, template: Template, saved: SavedP
     secret = tuple(values[name] for name in hidden if name in values)
     homelab.secret_store.revealed.update(secret)  # the plan may have been made before this server was started
     entry = Installed(
-        template.id, place_of(place), "terraform", "installing", values.get("version", ""), shown, at=address_of(place)
+        template.id,
+        place_of(machine),
+        "terraform",
+        "installing",
+        values.get("version", ""),
+        shown,
+        at=address_of(machine),
     )
 
     async def work(report: Report) -> dict[str, Any]:
         facts = await at.apply(saved, report)
-        if wrong := await wait_until_healthy(place, template, values, homelab.clock, report):
+        if wrong := await wait_until_healthy(machine, template, values, homelab.clock, report):
             raise TaskFailed(f"{template.title} was created, but does not become healthy", why=wrong, facts=facts)
         return facts
 
@@ -76,35 +82,35 @@ def applying(homelab: Homelab, place: Machine, template: Template, saved: SavedP
     warnings = tuple(f"{one} is destroyed" for one in saved.destroys[:20])
     return Plan(
         does,
-        (machine_action(place, does, line, perform, writes=True),),
+        (machine_action(machine, does, line, perform, writes=True),),
         facts=saved.as_dict(),
         warnings=warnings,
         risk=Risk.DESTROY if saved.destroys else None,
     )
 
 
-async def uninstall(homelab: Homelab, place: Machine, template: Template, *, data: bool) -> Plan:
-    at = workspace(homelab, place, template)
+async def uninstall(homelab: Homelab, machine: Machine, template: Template, *, data: bool) -> Plan:
+    at = workspace(homelab, machine, template)
     if not at.applied:
-        raise NotFound(f"{template.title} was not created on {place} by this server")
+        raise NotFound(f"{template.title} was not created on {machine} by this server")
     if not data:
         raise BadArgument(
             f"{template.title} was created by Terraform, which destroys things with their data",
             next_step="To confirm, use data=true",
         )
-    return await destroying(homelab, place, template)
+    return await destroying(homelab, machine, template)
 
 
-async def destroying(homelab: Homelab, place: Machine, template: Template) -> Plan:
-    at = workspace(homelab, place, template)
+async def destroying(homelab: Homelab, machine: Machine, template: Template) -> Plan:
+    at = workspace(homelab, machine, template)
     if not at.applied:
         raise NotFound(
-            f"{template.title} was not created on {place} by this server",
+            f"{template.title} was not created on {machine} by this server",
             next_step=see("See what was", SERVICE_LIST),
         )
-    saved = await plan_changes(homelab, place, template, {}, "destroy")
-    ledger, where = Ledger(homelab.store), place_of(place)
-    does = f"Destroy {template.title} on {place}: {len(saved.changes)} resources"
+    saved = await plan_changes(homelab, machine, template, {}, "destroy")
+    ledger, where = Ledger(homelab.store), place_of(machine)
+    does = f"Destroy {template.title} on {machine}: {len(saved.changes)} resources"
 
     async def work(report: Report) -> dict[str, Any]:
         facts = await at.apply(saved, report)
@@ -116,24 +122,24 @@ async def destroying(homelab: Homelab, place: Machine, template: Template) -> Pl
         f"{Path(at.program).name} apply PLAN (what it does: {saved.content}; destroys {', '.join(saved.destroys[:20])})"
     )
     perform = work_exclusively(homelab, where, template.id, work)
-    return Plan(does, (machine_action(place, does, line, perform, writes=True),), facts=saved.as_dict())
+    return Plan(does, (machine_action(machine, does, line, perform, writes=True),), facts=saved.as_dict())
 
 
 def _count_changes(saved: SavedPlan) -> str:
     return ", ".join(f"{count} to {name}" for name, count in saved.counts.items()) or "outputs only"
 
 
-def _host(homelab: Homelab, place: Machine, at: Workspace) -> dict[str, str]:
+def _host(homelab: Homelab, machine: Machine, at: Workspace) -> dict[str, str]:
     """Variables that a template may declare; those that it does not are ignored."""
-    found = {"host_name": place.name}
-    if place.target is not None:
+    found = {"host_name": machine.name}
+    if machine.target is not None:
         folder = private_folder(at.folder)
-        write_private(folder / "known_hosts", trusted_keys(ssh_of(place, homelab.ssh)))
+        write_private(folder / "known_hosts", trusted_keys(ssh_of(machine, homelab.ssh)))
         found |= {
-            "host_address": place.target.host,
-            "host_port": str(place.target.port),
-            "host_user": place.target.user,
-            "host_key": str(place.target.key or ""),
+            "host_address": machine.target.host,
+            "host_port": str(machine.target.port),
+            "host_user": machine.target.user,
+            "host_key": str(machine.target.key or ""),
             "host_known_hosts": str(folder / "known_hosts"),
         }
     return found

@@ -142,8 +142,8 @@ async def volume_update(
 
     said = [f"notes of {len(notes or '')} characters"] if "notes" in params else []
     said += ["protect it" if protected else "lift its protection"] if "protected" in params else []
-    says = f"Change {found}: {', '.join(said)}"
-    return Plan(says, (Call(says, "PUT", found.path, params, _target(found), settled=settled),))
+    summary = f"Change {found}: {', '.join(said)}"
+    return Plan(summary, (Call(summary, "PUT", found.path, params, _target(found), settled=settled),))
 
 
 def _is_so(attributes: dict[str, Any], key: str, value: Any) -> bool:
@@ -220,8 +220,8 @@ def _deletion(pve: Cluster, volume: StoredVolume) -> Call:
         return all(one.volid != volume.volid for one in left)
 
     task_id = volume.storage if volume.vmid is None else f"{volume.vmid}@{volume.storage}"
-    says = f"Delete {volume} ({stored_volumes.describe(volume)})"
-    return Call(says, "DELETE", volume.path, {}, _target(volume), settled=gone, task_id=task_id)
+    summary = f"Delete {volume} ({stored_volumes.describe(volume)})"
+    return Call(summary, "DELETE", volume.path, {}, _target(volume), settled=gone, task_id=task_id)
 
 
 def _target(volume: StoredVolume) -> Target:

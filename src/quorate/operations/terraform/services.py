@@ -39,11 +39,13 @@ async def terraform_plan(
 
     plans: dict[str, str] = {}
 
-    async def describe(place: Machine) -> dict[str, Any]:
-        saved = await plan_changes(homelab, place, template, settings or {}, seconds=seconds)
+    async def describe(machine: Machine) -> dict[str, Any]:
+        saved = await plan_changes(homelab, machine, template, settings or {}, seconds=seconds)
         if not saved.empty:
-            plans[place.ref] = saved.hash
-        step = Advice("Apply exactly this plan", TERRAFORM_APPLY(service=template.id, host=place.ref, plan=saved.hash))
+            plans[machine.ref] = saved.hash
+        step = Advice(
+            "Apply exactly this plan", TERRAFORM_APPLY(service=template.id, host=machine.ref, plan=saved.hash)
+        )
         destroyed = {"destroys": list(saved.destroys[:SHOWN])} if saved.destroys else {}
         return {**saved.as_dict(), **destroyed, "next": "Nothing to do" if saved.empty else step}
 
@@ -78,22 +80,22 @@ async def terraform_apply(
     template = template_of(homelab, service)
     plans = [plan] if isinstance(plan, str) else plan
 
-    async def prepare(place: Machine) -> Plan:
-        at = workspace(homelab, place, template)
-        return applying(homelab, place, template, await at.saved(_own(at, place, plans)))
+    async def prepare(machine: Machine) -> Plan:
+        at = workspace(homelab, machine, template)
+        return applying(homelab, machine, template, await at.saved(_own(at, machine, plans)))
 
     return await plan_each(homelab, host, f"Apply the plan for {template.title} on", prepare, ("done",))
 
 
-def _own(at: Workspace, place: Machine, plans: list[str]) -> str:
+def _own(at: Workspace, machine: Machine, plans: list[str]) -> str:
     """The one that was made for this host."""
     if len(plans) == 1:
         return plans[0]
     own = [one for one in plans if at.has(one)]
     if len(own) != 1:
         raise BadArgument(
-            f"{len(own) or 'None'} of the plans {'are' if own else 'is'} for {place}",
-            next_step=Advice("Give one plan for each host", TERRAFORM_PLAN(host=place.ref)),
+            f"{len(own) or 'None'} of the plans {'are' if own else 'is'} for {machine}",
+            next_step=Advice("Give one plan for each host", TERRAFORM_PLAN(host=machine.ref)),
         )
     return own[0]
 
@@ -109,17 +111,17 @@ async def terraform_refresh(
     """Drift: what differs from what Terraform created. Changes nothing."""
     template = template_of(homelab, service)
 
-    async def describe(place: Machine) -> dict[str, Any]:
-        if not workspace(homelab, place, template).applied:
+    async def describe(machine: Machine) -> dict[str, Any]:
+        if not workspace(homelab, machine, template).applied:
             raise NotFound(
-                f"{template.title} was not created on {place} by this server",
+                f"{template.title} was not created on {machine} by this server",
                 next_step=Advice("Plan it first", TERRAFORM_PLAN(service=template.id)),
             )
-        saved = await plan_changes(homelab, place, template, {}, "refresh", seconds)
+        saved = await plan_changes(homelab, machine, template, {}, "refresh", seconds)
         found = saved.as_dict()
         return {
             "service": template.id,
-            "host": str(place),
+            "host": str(machine),
             "drifted": bool(saved.drift or saved.outputs),
             "drift": found.get("drift", []),
             **({"outputs_changed": found["outputs_changed"]} if saved.outputs else {}),
@@ -140,8 +142,8 @@ async def terraform_destroy(homelab: Homelab, service: ServiceName, host: HostRe
     """Destroy everything that Terraform made for a service on hosts, with its data."""
     template = template_of(homelab, service)
 
-    async def prepare(place: Machine) -> Plan:
-        return await destroying(homelab, place, template)
+    async def prepare(machine: Machine) -> Plan:
+        return await destroying(homelab, machine, template)
 
     return await plan_each(
         homelab,

@@ -89,9 +89,9 @@ def _from_tasks(cluster: str, tasks: list[dict[str, Any]], begin: float, end: fl
     for task in tasks:
         time = float(task.get("endtime") or 0)
         if begin <= time < end:
-            for kind, says in _describe_task(task):
+            for kind, summary in _describe_task(task):
                 target = str(task.get("id") or "")
-                yield Event(cluster, time, kind, f"guest {target}" if target.isdecimal() else "", says)
+                yield Event(cluster, time, kind, f"guest {target}" if target.isdecimal() else "", summary)
 
 
 def _describe_task(task: dict[str, Any]) -> Iterator[tuple[str, str]]:

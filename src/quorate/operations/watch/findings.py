@@ -113,10 +113,10 @@ async def finding_acknowledge(
     if found.resolved is not None:
         raise Conflict(f"Finding {found.id} is resolved", next_step=see("See what is open", FINDING_LIST))
     if silence is None:
-        until, says = None, f"Acknowledge finding {found.id}: {found.seen_as.what}"
+        until, summary = None, f"Acknowledge finding {found.id}: {found.seen_as.what}"
     else:
         until = homelab.clock.time() + parse_span(silence)
-        says = f"Silence finding {found.id} until {moment(until)}: {found.seen_as.what}"
+        summary = f"Silence finding {found.id} until {moment(until)}: {found.seen_as.what}"
     findings = Findings(homelab.store)
 
     async def perform(context: StepContext) -> ActionResult:
@@ -127,7 +127,7 @@ async def finding_acknowledge(
         return ActionResult(next_step=see("See its state", FINDING_GET(finding=found.id)))
 
     line = f"acknowledge {found.id}" if until is None else f"silence {found.id} until {moment(until)}"
-    return Plan(says, (Action(says, line, perform, Target("finding", found.id, found.kind)),))
+    return Plan(summary, (Action(summary, line, perform, Target("finding", found.id, found.kind)),))
 
 
 async def _visible(homelab: Homelab, id: str) -> Finding:

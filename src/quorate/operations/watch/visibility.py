@@ -70,8 +70,8 @@ class Visibility:
             about = seen.evidence.get("cluster")
             if about in (None, HOMELAB):
                 return self._blank_finding(finding, *self._clusters.values())
-            there = self._clusters.get(str(about))
-            return None if there is None else self._blank_finding(finding, there)
+            cluster_filter = self._clusters.get(str(about))
+            return None if cluster_filter is None else self._blank_finding(finding, cluster_filter)
         found = self._clusters.get(finding.cluster)
         if found is None or not found.shows(seen.target):
             return None

@@ -77,8 +77,8 @@ async def workload_prune(
             kept = {"kept": "; ".join(f"{name}: {why}" for name, why in left.items())} if left else {}
             return ActionResult({"removed": len(found) - len(left), **kept})
 
-        says = f"Remove from {label}: {shortlist([each.about for each in found], WASTE_SHOWN)}"
-        return machine_action(one, says, f"{engine.name} remove {_ids(found)}", perform)
+        summary = f"Remove from {label}: {shortlist([each.about for each in found], WASTE_SHOWN)}"
+        return machine_action(one, summary, f"{engine.name} remove {_ids(found)}", perform)
 
     return await plan_each(homelab, host, "Remove unused items from", prepare, ("removed", "kept"))
 

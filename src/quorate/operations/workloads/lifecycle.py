@@ -86,48 +86,48 @@ async def workload_deploy(
     )
     named = require_workload_allowed(homelab.command_rules, spec)
 
-    async def prepare(place: Machine) -> Plan:
-        return await _deployment(homelab, place, spec, engine, replace=replace, named=named)
+    async def prepare(machine: Machine) -> Plan:
+        return await _deployment(homelab, machine, spec, engine, replace=replace, named=named)
 
     return await plan_each(homelab, host, f"Deploy {image} as {name} on", prepare, ("replaced", "engine_warns"))
 
 
 async def _deployment(
-    homelab: Homelab, place: Machine, spec: Spec, engine: EngineName | None, *, replace: bool, named: bool
+    homelab: Homelab, machine: Machine, spec: Spec, engine: EngineName | None, *, replace: bool, named: bool
 ) -> Plan:
     name, image = spec.name, spec.image
-    found = await the_engine(place, homelab.clock, engine)
+    found = await the_engine(machine, homelab.clock, engine)
     if objection := found.objection(spec):
         raise BadArgument(f"{found.name} cannot do that", why=objection)
     old = await found.find(name)
     if old is not None and not replace:
         raise Conflict(
-            f"{old} already exists on {place}",
+            f"{old} already exists on {machine}",
             next_step="Give replace=true, or choose another name",
         )
     await _ensure_free_ports(found, spec)
     fetches = await _fetches(found, spec)
-    made = await _paths_to_make(place, spec) if found.name == "docker" else []
+    made = await _paths_to_make(machine, spec) if found.name == "docker" else []
 
     async def perform(context: StepContext) -> ActionResult:
         await _ensure_same(found, name, old)
-        done = await Deployment(homelab.store, place_of(place), name, spec.env.values()).followed(
+        done = await Deployment(homelab.store, place_of(machine), name, spec.env.values()).followed(
             lambda tell: found.deploy(spec, tell, replace=replace), context.wait, context.report, homelab.ssh.pool
         )
         if done is None:
-            shown = WORKLOAD_GET(host=place.ref, name=name)
+            shown = WORKLOAD_GET(host=machine.ref, name=name)
             return ActionResult(running=True, next_step=see("See its progress", shown))
         replaced = {"replaced": done.replaced.image} if done.replaced else {}
         warned = {"engine_warns": list(done.warnings)} if done.warnings else {}
         return ActionResult({"workload": describe_workload(done.workload), **replaced, **warned})
 
-    does = f"Replace {old} on {place} with {image}" if old else f"Deploy {image} as {name} on {place}"
+    does = f"Replace {old} on {machine} with {image}" if old else f"Deploy {image} as {name} on {machine}"
     line = _line(found, spec) + (f" in place of {_id(old)}" if old else "")
     return Plan(
         does,
-        (machine_action(place, does, line, perform, opens=not named),),
+        (machine_action(machine, does, line, perform, opens=not named),),
         facts={
-            "host": place.name,
+            "host": machine.name,
             "engine": found.how,
             "image": "is fetched" if fetches else "is there",
             **({"paths_made": made} if made else {}),
@@ -140,12 +140,12 @@ async def _deployment(
     )
 
 
-async def _paths_to_make(place: Machine, spec: Spec) -> list[str]:
+async def _paths_to_make(machine: Machine, spec: Spec) -> list[str]:
     """Paths of the host that are not there yet, as far as the login can see."""
     paths = [one.source for one in spec.mounts if one.is_path]
     if not paths:
         return []
-    output = await place.transport.run(
+    output = await machine.transport.run(
         shell_script('for path; do [ -e "$path" ] || printf "%s\\n" "$path"; done', *paths)
     )
     return [path for path in output.stdout.decode("utf-8", "replace").splitlines() if path in paths]
@@ -162,9 +162,9 @@ async def workload_power(
 ) -> Plan:
     """Start, stop or restart a workload."""
 
-    async def prepare(place: Machine) -> Plan:
-        found, old = await with_workload(place, homelab.clock, name, engine)
-        does = f"{action.capitalize()} {old} on {place}"
+    async def prepare(machine: Machine) -> Plan:
+        found, old = await with_workload(machine, homelab.clock, name, engine)
+        does = f"{action.capitalize()} {old} on {machine}"
         if action != "restart" and old.running == (action == "start") and old.state not in ("paused", "restarting"):
             return Plan(does, unchanged=(f"{old} is already {old.state}",))
 
@@ -176,7 +176,7 @@ async def workload_power(
                 {"before": old.state, "now": now.state, **({"health": now.health} if now.health else {})}
             )
 
-        return Plan(does, (machine_action(place, does, f"{found.name} {action} {name} {_id(old)}", perform),))
+        return Plan(does, (machine_action(machine, does, f"{found.name} {action} {name} {_id(old)}", perform),))
 
     return await plan_each(homelab, host, f"{action.capitalize()} {name} on", prepare, ("before", "now", "health"))
 
@@ -196,22 +196,22 @@ async def workload_remove(
 ) -> Plan:
     """Stop and remove a workload with all data outside volumes. Named volumes and paths of the host stay."""
 
-    async def prepare(place: Machine) -> Plan:
-        found, old = await with_workload(place, homelab.clock, name, engine)
+    async def prepare(machine: Machine) -> Plan:
+        found, old = await with_workload(machine, homelab.clock, name, engine)
 
         async def perform(_: StepContext) -> ActionResult:
             await _ensure_same(found, name, old)
             await found.remove(name, volumes=volumes)
             if await found.find(name) is not None:
-                shown = WORKLOAD_GET(host=place.ref, name=name)
+                shown = WORKLOAD_GET(host=machine.ref, name=name)
                 raise Conflict(f"{old} is still there", next_step=see("See its state", shown))
             return ActionResult({"removed": name})
 
-        does = f"Remove {old} ({old.state}, {old.image}) from {place}"
+        does = f"Remove {old} ({old.state}, {old.image}) from {machine}"
         line = f"{found.name} remove {name} {_id(old)}" + (" with its volumes" if volumes else "")
         mounted = {"volumes": [str(one) for one in old.mounts]} if old.mounts else {}
-        action = machine_action(place, does, line, perform)
-        return Plan(does, (action,), facts={"host": place.name, **mounted}, warnings=_of_compose(old))
+        action = machine_action(machine, does, line, perform)
+        return Plan(does, (action,), facts={"host": machine.name, **mounted}, warnings=_of_compose(old))
 
     return await plan_each(homelab, host, f"Remove {name} from", prepare, ("removed",))
 
@@ -275,10 +275,10 @@ async def _ensure_free_ports(engine: Engine, spec: Spec) -> None:
 async def _fetches(engine: Engine, spec: Spec) -> bool:
     if spec.pull == "always":
         return True
-    there = await engine.has_image(spec.image)
-    if not there and spec.pull == "never":
+    present = await engine.has_image(spec.image)
+    if not present and spec.pull == "never":
         raise NotFound(f"{engine.name} has no image {spec.image!r} there", next_step="pull=missing fetches it")
-    return not there
+    return not present
 
 
 def _line(engine: Engine, spec: Spec) -> str:

@@ -38,16 +38,16 @@ async def project_update(
     """Pull the images of a Compose project and restart what changed. If it does not become healthy, the former images
     run again."""
 
-    async def prepare(place: Machine) -> Plan:
-        return await _project_plan(homelab, place, project, tuple(services or ()))
+    async def prepare(machine: Machine) -> Plan:
+        return await _project_plan(homelab, machine, project, tuple(services or ()))
 
     return await plan_each(
         homelab, host, f"Update the images of {project} on", prepare, ("updated", "restarted", "health")
     )
 
 
-async def _project_plan(homelab: Homelab, place: Machine, project: str, wanted: tuple[str, ...]) -> Plan:
-    engine = await engine_on(place)
+async def _project_plan(homelab: Homelab, machine: Machine, project: str, wanted: tuple[str, ...]) -> Plan:
+    engine = await engine_on(machine)
     found = await project_on(engine, project)
     if unknown := [one for one in wanted if one not in {part.service for part in found.parts}]:
         known = ", ".join(sorted({part.service for part in found.parts}))
@@ -62,19 +62,19 @@ async def _project_plan(homelab: Homelab, place: Machine, project: str, wanted: 
                 raise Conflict(f"{project} has changed since it was planned", next_step="Nothing was done; look again")
             return await update(now, compose, wanted, homelab.clock, report)
 
-        done = await Deployment(homelab.store, place_of(place), f"project {project}").followed(
+        done = await Deployment(homelab.store, place_of(machine), f"project {project}").followed(
             work, context.wait, context.report, homelab.ssh.pool
         )
         if done is None:
-            return ActionResult(running=True, next_step=see("See its containers", WORKLOAD_LIST(host=place.ref)))
+            return ActionResult(running=True, next_step=see("See its containers", WORKLOAD_LIST(host=machine.ref)))
         return ActionResult(done)
 
-    does = f"Update the images of {project} on {place}"
+    does = f"Update the images of {project} on {machine}"
     line = f"{found.command_line(compose, 'pull', *wanted)} && {found.command_line(compose, 'up', '--detach', *wanted)}"
     images = sorted({f"{part.image} ({part.image_id.removeprefix('sha256:')[:12]})" for part in found.parts})
     return Plan(
         does,
-        (machine_action(place, does, line, perform),),
-        facts={"host": machine_label(place), "images": images},
+        (machine_action(machine, does, line, perform),),
+        facts={"host": machine_label(machine), "images": images},
         warnings=("If it fails, the former images run again, but changes that the new ones made to data stay",),
     )

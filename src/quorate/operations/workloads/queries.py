@@ -54,8 +54,8 @@ async def workload_list(
 ) -> Table:
     """Containers of hosts, running or not: Docker, Podman, LXD, Incus."""
 
-    async def describe(place: Machine) -> Table:
-        there, silent = await survey(place, homelab.clock, engine)
+    async def describe(machine: Machine) -> Table:
+        found, silent = await survey(machine, homelab.clock, engine)
         rows = [
             [
                 one.engine,
@@ -66,10 +66,10 @@ async def workload_list(
                 ", ".join(map(str, one.ports)),
                 one.labels.get(COMPOSE, ""),
             ]
-            for each in there
+            for each in found
             for one in await each.list()
         ]
-        about = {"host": place.ref, "engines": {one.name: one.how for one in there}}
+        about = {"host": machine.ref, "engines": {one.name: one.how for one in found}}
         return Table(COLUMNS, rows, len(rows), facts=about | ({"no_answer": silent} if silent else {}))
 
     found = await describe_each(homelab, host, describe)
@@ -86,16 +86,16 @@ async def workload_get(
 ) -> dict[str, Any] | Table:
     """One workload: state, health, ports, volumes, limits, restarts, image and its digest."""
 
-    async def describe(place: Machine) -> dict[str, Any]:
-        deployment = await Deployment(homelab.store, place_of(place), name).state()
+    async def describe(machine: Machine) -> dict[str, Any]:
+        deployment = await Deployment(homelab.store, place_of(machine), name).state()
         extra = {"deployment": deployment} if deployment else {}
         try:
-            _, found = await with_workload(place, homelab.clock, name, engine)
+            _, found = await with_workload(machine, homelab.clock, name, engine)
         except NotFound:
             if not deployment:
                 raise
-            return {"host": place.name, "name": name, "state": "not there", **extra}
-        return {"host": place.name, **describe_workload(found), **extra}
+            return {"host": machine.name, "name": name, "state": "not there", **extra}
+        return {"host": machine.name, **describe_workload(found), **extra}
 
     return await describe_each(homelab, host, describe, IN_SHORT)
 
@@ -131,44 +131,44 @@ class _LogQuery:
     engine: EngineName | None
     begin: float | None
 
-    async def answer(self, place: Machine, lines: int) -> dict[str, Any] | Table:
+    async def answer(self, machine: Machine, lines: int) -> dict[str, Any] | Table:
         """Of a single workload its lines, of a list or a project a table."""
-        names = await self._members(place)
+        names = await self._members(machine)
         if names != self.names or not self.may_be_project:
-            return await self.table(place, lines)
-        engine, one, printed = await self._read(place, names[0], lines)
-        about = {"host": place.name, "name": names[0], "engine": engine.name, "state": one.state}
+            return await self.table(machine, lines)
+        engine, one, printed = await self._read(machine, names[0], lines)
+        about = {"host": machine.name, "name": names[0], "engine": engine.name, "state": one.state}
         return about | ({"log": printed} if printed else {"note": "It has printed nothing"})
 
-    async def brief_table(self, place: Machine, lines: int) -> Table:
+    async def brief_table(self, machine: Machine, lines: int) -> Table:
         """Among several hosts: long lines are cut. Raises a Problem if none of the workloads can be read."""
-        table = await self.table(place, lines)
+        table = await self.table(machine, lines)
         if not table.rows and (silent := table.facts.get("no_answer")) and len(silent) == len(self.names):
             raise NotFound(next(iter(silent.values())))
         return replace(table, rows=[[*about, shorten(line)] for *about, line in table.rows])
 
-    async def table(self, place: Machine, lines: int) -> Table:
+    async def table(self, machine: Machine, lines: int) -> Table:
         rows: list[list[Any]] = []
         silent: dict[str, str] = {}
-        for name in dict.fromkeys(await self._members(place)):
+        for name in dict.fromkeys(await self._members(machine)):
             try:
-                _, one, printed = await self._read(place, name, lines)
+                _, one, printed = await self._read(machine, name, lines)
                 rows += [[name, one.state, line] for line in printed]
             except Problem as problem:
                 silent[name] = str(problem)
         no_answer = {"no_answer": silent} if silent else {}
-        return Table(LOG, rows, len(rows), facts={"host": place.name, **no_answer})
+        return Table(LOG, rows, len(rows), facts={"host": machine.name, **no_answer})
 
-    async def _read(self, place: Machine, name: str, lines: int) -> tuple[Engine, Workload, list[str]]:
-        engine, one = await with_workload(place, self.homelab.clock, name, self.engine)
+    async def _read(self, machine: Machine, name: str, lines: int) -> tuple[Engine, Workload, list[str]]:
+        engine, one = await with_workload(machine, self.homelab.clock, name, self.engine)
         return engine, one, (await engine.logs(name, lines, self.begin)).splitlines()[-lines:]
 
-    async def _members(self, place: Machine) -> list[str]:
+    async def _members(self, machine: Machine) -> list[str]:
         """The workloads of a Compose project where the name is that of a project; else those that are named."""
         if not self.may_be_project:
             return self.names
-        there, _ = await survey(place, self.homelab.clock, self.engine)
-        everything = [one for each in there for one in await each.list()]
+        found, _ = await survey(machine, self.homelab.clock, self.engine)
+        everything = [one for each in found for one in await each.list()]
         [name] = self.names
         if any(one.name == name for one in everything):
             return self.names

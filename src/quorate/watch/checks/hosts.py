@@ -11,7 +11,7 @@ from typing import Any
 from quorate.hints import HOST_DISCOVER, HOST_SERVICE, HOST_VERIFY, SERVICE_STATUS
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
-from quorate.homelab.machines import machine, registered
+from quorate.homelab.machines import find_machine, registered
 from quorate.homelab.services.installations import Ledger
 from quorate.operations.reports.findings import Finding, Severity
 from quorate.operations.services.queries import services_on
@@ -97,7 +97,7 @@ class HostFacts:
             look.problem = problem.what
 
     async def _broken_services(self, name: str) -> dict[str, str]:
-        found, _ = await services_on(self.homelab, await machine(self.homelab, name))
+        found, _ = await services_on(self.homelab, await find_machine(self.homelab, name))
         return _broken(found)
 
     async def _facts(self, look: HostLook, host: Host | None) -> None:
