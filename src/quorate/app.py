@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from quorate.config.http import HttpSettings
     from quorate.config.watch import WatchSettings
     from quorate.homelab.shells import Shells
-    from quorate.pipeline.resolution import Resolved
+    from quorate.pipeline.resolution import Resolution
     from quorate.runs.runs import Runs
     from quorate.sim.simulator import SimulatedCluster
     from quorate.surfaces.compat.execution import CompatSettings
@@ -196,7 +196,7 @@ class App:
         await self.store.close()
 
 
-def _describe(found: Resolved) -> str:
+def _describe(found: Resolution) -> str:
     outcome = found.outcome or "not known yet"
     return f"{found.entry.get('plan')} ({found.entry.get('time')}) was cut off; {outcome}. {' '.join(found.says)}"
 

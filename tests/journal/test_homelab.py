@@ -150,7 +150,7 @@ async def test_of_several_hosts_each_is_resolved_by_its_own_steps(tmp_path: Path
         begun = {"time": now, "cluster": "homelab", "tool": "host_admin_setup", "wire": wire}
         change = dying.pipeline.journal.change()
         await change.begin({**begun, "independent": True, "sequences": [2, 2]})
-        await change.answered({"step": "1", "state": "done", "time": now})
+        await change.record_answer({"step": "1", "state": "done", "time": now})
         await dying.close()
         (entry,) = await resolved_on(stage)
         assert [step["state"] for step in entry["steps"]] == ["done", "unknown", "unknown", "not tried"]

@@ -140,7 +140,7 @@ async def test_the_task_of_a_living_replica_is_not_taken_for_that_of_a_dead_one(
             (found,) = await survivor.pipeline.resolve_unfinished()
             assert found.outcome is None
             assert "may belong to a change that is still running" in found.says[0]
-            await own.answered({"time": now, "step": "1", "state": "sent", "task": task})
+            await own.record_answer({"time": now, "step": "1", "state": "sent", "task": task})
             (found,) = await survivor.pipeline.resolve_unfinished()
             assert found.outcome is Outcome.NOT_DONE
             await own.close({"time": now, "outcome": "done"}, final=True)

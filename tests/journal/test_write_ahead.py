@@ -159,7 +159,7 @@ async def test_looking_into_changes_can_be_cut_short_and_begun_again(tmp_path: P
         for _ in range(3):
             change = pipeline.journal.change()
             await change.begin({name: done[name] for name in ("tool", "time", "cluster", "plan", "wire")})
-            await change.answered({"step": "1", "state": "sent", "task": done["tasks"][0]})
+            await change.record_answer({"step": "1", "state": "sent", "task": done["tasks"][0]})
             await change.close({"outcome": "interrupted"}, final=False)
         slow = quorate.sim.faults.add("latency:3600:GET:/nodes/*/tasks/*")
         quorate.sim.requests.clear()

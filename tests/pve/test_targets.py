@@ -3,7 +3,7 @@
 import pytest
 
 from quorate.pve.schema import NEWEST, OLDEST, facts
-from quorate.pve.targets import owner, reached
+from quorate.pve.targets import find_targets, owner
 from quorate.pve.wire import read
 
 
@@ -14,7 +14,7 @@ def things(method, path, version=NEWEST, /, **params):
 def reach(method, path, version=NEWEST, /, **params):
     request = read(facts(version), method, path, params)
     assert request is not None
-    return reached(request)
+    return find_targets(request)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_every_vmid_node_storage_and_pool_that_an_endpoint_takes_is_seen(version
             request = read(facts(version), endpoint.method, path, {name: samples[kind]})
             if request is None or name in request.match.values:
                 continue
-            assert samples[kind] in {one.id for one in reached(request)}, (endpoint, name)
+            assert samples[kind] in {one.id for one in find_targets(request)}, (endpoint, name)
 
 
 def test_a_backup_is_of_all_guests_unless_it_lists_them():

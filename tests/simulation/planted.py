@@ -194,7 +194,7 @@ def unknown_outcomes_are_closed_as_done(patch: Patch) -> None:
 
     async def optimistic(self: Any, number: str, wire: Any, since: float) -> Any:
         await original(self, number, wire, since)
-        return resolution.Found(StepState.DONE, "surely")
+        return resolution.StepResolution(StepState.DONE, "surely")
 
     patch.setattr(resolution._Investigation, "_unanswered_call", optimistic)
 

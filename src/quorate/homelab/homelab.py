@@ -21,7 +21,7 @@ from quorate.problems import NotConfigured, PermissionMissing, Problem
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster, Neighbors
 from quorate.pve.subjects import Hides, Subject
-from quorate.pve.targets import HOST, Reached
+from quorate.pve.targets import HOST, TargetRef
 from quorate.ssh.access import SshAccess
 from quorate.state.records import Records
 from quorate.state.store import Store
@@ -115,7 +115,7 @@ class Homelab:
 
     async def subjects(
         self,
-        reach: Sequence[Sequence[Reached]],
+        reach: Sequence[Sequence[TargetRef]],
         *,
         by_name: bool = False,  # noqa: ARG002 - names of hosts are always known
     ) -> list[list[Subject]]:
@@ -124,7 +124,7 @@ class Homelab:
         found = [[one for thing in things for one in await self._host(thing, everyone)] for things in hosts]
         return [list(dict.fromkeys(subjects)) for subjects in found]
 
-    async def _host(self, thing: Reached, everyone: list[Host]) -> list[Subject]:
+    async def _host(self, thing: TargetRef, everyone: list[Host]) -> list[Subject]:
         """The host, other registered names of the same machine, and the machine that a new address leads to."""
         now = next((host for host in everyone if host.name == thing.id), None)
         new = Host(**thing.becomes) if thing.becomes else None

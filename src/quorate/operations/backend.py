@@ -10,7 +10,7 @@ from quorate.problems import Problem
 from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Neighbors
 from quorate.pve.subjects import Hides, Subject
-from quorate.pve.targets import Reached
+from quorate.pve.targets import TargetRef
 
 if TYPE_CHECKING:
     from quorate.homelab.machines import Login
@@ -54,7 +54,7 @@ class Backend(Protocol):
     async def lookup(self, arguments: Mapping[str, Any]) -> None:
         """Find the guests or hosts that the arguments name. Raises Problem if one is missing or hidden."""
 
-    async def subjects(self, reach: Sequence[Sequence[Reached]], *, by_name: bool = False) -> list[list[Subject]]:
+    async def subjects(self, reach: Sequence[Sequence[TargetRef]], *, by_name: bool = False) -> list[list[Subject]]:
         """What each call reaches, with the facts that rules are about.
 
         `by_name`: rules match names, which a cluster's view learns late, so the nodes are asked.

@@ -32,7 +32,7 @@ async def choose_vmid(pve: Cluster, wanted: int | None) -> int:
         await pve.original.get("/cluster/nextid", vmid=wanted)  # no rule applies to an id that nobody has
     except ParameterRejected:
         pve.inventory.forget()  # its guest may be new
-        holder = (await pve.inventory.completed()).by_vmid.get(wanted)
+        holder = (await pve.inventory.complete_view()).by_vmid.get(wanted)
         raise Conflict(
             f"The vmid {wanted} is taken",
             why=f"It is {holder}" if holder else "A guest that is hidden from you has it",

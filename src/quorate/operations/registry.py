@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from quorate.config import Access
 from quorate.hints import Advice, ToolHint
-from quorate.pve.lookup import Renamed
+from quorate.pve.lookup import StaleName
 from quorate.pve.tasks import Report
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Operation:
     async def run(self, cluster: Any, /, **arguments: Any) -> Any:
         try:
             return await self.function(cluster, **arguments)
-        except Renamed:  # the view of the cluster had an outdated name, which is corrected now
+        except StaleName:  # the view of the cluster had an outdated name, which is corrected now
             return await self.function(cluster, **arguments)
 
     @cached_property

@@ -84,7 +84,7 @@ class Approver:
         row = request.as_row(exchange.caller, backend.name, await request.identity(backend))
         if self.mode is Mode.TOKEN:
             return await self._by_token(row, token)
-        answered = await self._answered(row, request, exchange, seconds)
+        answered = await self._obtain_answer(row, request, exchange, seconds)
         now = await request.identity(backend)  # the person took their time: the target may have changed
         used = await self.approvals.use(answered.id, row.caller, row.digest, now)
         if not used:
@@ -138,7 +138,9 @@ class Approver:
             )
         return ApprovalGrant("plan token", token)
 
-    async def _answered(self, asked: Request, request: ApprovalRequest, exchange: Exchange, seconds: float) -> Approval:
+    async def _obtain_answer(
+        self, asked: Request, request: ApprovalRequest, exchange: Exchange, seconds: float
+    ) -> Approval:
         """The approval, once granted."""
         row = await self.approvals.ask(asked)
         if row.state is State.PENDING:

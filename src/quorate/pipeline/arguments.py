@@ -17,7 +17,7 @@ from quorate.problems import BadArgument
 from quorate.suggestions import suggest
 
 
-class Declared(Protocol):
+class Signature(Protocol):
     """Anything that takes arguments: an operation, or a tool composed of operations."""
 
     @property
@@ -83,7 +83,7 @@ def refuse_oversized(tool: str, given: Mapping[str, Any]) -> None:
     whole = 0
     for name, value in given.items():
         refuse_long("The name of an argument", name, LONGEST_NAME)
-        whole += _measured(name, value)
+        whole += _count_characters(name, value)
     if whole > MOST_TEXT:
         raise WrongArguments(f"The arguments of {tool} have {whole} characters", why=f"The limit is {MOST_TEXT}")
 
@@ -93,7 +93,7 @@ def refuse_long(what: str, text: str, longest: int = LONGEST_TEXT) -> None:
         raise WrongArguments(f"{what} is {len(text)} characters long", why=f"The limit is {longest}")
 
 
-def _measured(argument: str, value: Any) -> int:
+def _count_characters(argument: str, value: Any) -> int:
     """The characters in one argument, counted level by level, because the nesting may be very deep."""
     longest, texts, values = ROOMY.get(argument, LONGEST_TEXT), 0, 0
     level = [value]
@@ -150,7 +150,7 @@ def _refuse_surrogates(argument: str, text: str) -> None:
             raise WrongArguments(f"{argument} contains an invalid Unicode surrogate") from None
 
 
-def decode(operation: Declared, given: Mapping[str, Any]) -> dict[str, Any]:
+def decode(operation: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
     """Typed arguments with defaults filled in. `"100"` is accepted for 100, `"true"` for true."""
     _refuse_unknown(operation, given)
     try:
@@ -160,7 +160,7 @@ def decode(operation: Declared, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(decoded, name) for name in operation.arguments.__struct_fields__}
 
 
-def _refuse_unknown(operation: Declared, given: Mapping[str, Any]) -> None:
+def _refuse_unknown(operation: Signature, given: Mapping[str, Any]) -> None:
     known = operation.arguments.__struct_fields__
     for name in given:
         if name not in known:
@@ -176,16 +176,16 @@ def _refuse_unknown(operation: Declared, given: Mapping[str, Any]) -> None:
             )
 
 
-def _takes(operation: Declared) -> str:
+def _takes(operation: Signature) -> str:
     return f"It takes {', '.join(operation.arguments.__struct_fields__) or 'no arguments'}"
 
 
-def _explain(operation: Declared, given: Mapping[str, Any], error: str) -> WrongArguments:
+def _explain(operation: Signature, given: Mapping[str, Any], error: str) -> WrongArguments:
     missing = re.search(r"missing required field `(?P<name>[^`]+)`", error)
     if missing:
         return WrongArguments(
             f"{operation.name} needs the argument {missing['name']!r}",
-            next_step=f"{_expected(operation, missing['name'])}. {_takes(operation)}",
+            next_step=f"{_describe_type(operation, missing['name'])}. {_takes(operation)}",
         )
     where = _WHERE.search(error)
     name = where["name"] if where else ""
@@ -197,7 +197,7 @@ def _explain(operation: Declared, given: Mapping[str, Any], error: str) -> Wrong
         if shown
         else f"{operation.name} cannot take this value of {name}",
         why=_explain_inner(f"{name}{where['inner']}", error) if where and where["inner"] else None,
-        next_step=_elsewhere(operation, given, name) or _expected(operation, name, given.get(name)),
+        next_step=_elsewhere(operation, given, name) or _describe_type(operation, name, given.get(name)),
     )
 
 
@@ -215,7 +215,7 @@ def _alternatives(kinds: Sequence[str]) -> str:
     return " or ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds)
 
 
-def _elsewhere(operation: Declared, given: Mapping[str, Any], name: str) -> Advice | None:
+def _elsewhere(operation: Signature, given: Mapping[str, Any], name: str) -> Advice | None:
     """The other tool that takes this value, with the guest if there is one."""
     hints: Mapping[str, ToolHint] = getattr(operation, "elsewhere", {})
     hint = hints.get(str(given.get(name)).lower())
@@ -253,7 +253,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return _KINDS.get(kind, str(kind)) if kind else " or ".join(map(str, schema.get("enum", ())))
 
 
-def _expected(operation: Declared, name: str, got: object = None) -> str:
+def _describe_type(operation: Signature, name: str, got: object = None) -> str:
     schema = operation.schema()["properties"][name]
     choices = schema.get("enum") or [one["const"] for one in schema.get("anyOf", ()) if "const" in one]
     if choices:

@@ -106,16 +106,16 @@ async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan
     if refused := _raw_command(site, plan):
         return Verdict(grave, refused)
     calls = await _subjects(site, gate, plan)
-    opened = await _opened(site, gate, plan)
+    opened = await _execution_reach(site, gate, plan)
     concerned = [*calls, *await _stored_subjects(site, gate, plan, facts)]
-    lasting = _objection(gate, operation, grave, concerned, None) or _open_objection(gate, operation, opened, None)
+    lasting = _objection(gate, operation, grave, concerned, None) or _execution_objection(gate, operation, opened, None)
     if lasting is not None:
         return Verdict(grave, lasting)
     now = site.backend.clock.time()
     passing = (
         gate.rules.about_tool(operation, grave, now)
         or _objection(gate, operation, grave, concerned, now)
-        or _open_objection(gate, operation, opened, now)
+        or _execution_objection(gate, operation, opened, now)
         or _limit(site, operation, grave, plan, calls)
     )
     return Verdict(grave, passing=passing)
@@ -162,7 +162,7 @@ def _variables_of(call: Call) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ExecutionReach:
     """What a step reaches in which the caller chooses what runs."""
 
     subjects: Sequence[Subject]
@@ -170,17 +170,19 @@ class Opened:
     """Not by a command; general rules that deny `destroy` do not apply then."""
 
 
-async def _opened(site: Site, gate: Gate, plan: Plan) -> list[Opened]:
+async def _execution_reach(site: Site, gate: Gate, plan: Plan) -> list[ExecutionReach]:
     """On a node, that is the whole cluster."""
     found = []
     for step in plan.calls if gate.rules.denies_something else ():
         takeover = isinstance(step, Call) and gate.rules.about_targets and await takes_over(site.cluster, step)
         if takeover or _opens(site, step):
             reach = await _reach_of(site, replace(plan, calls=(step,)), by_name=gate.rules.rests_on_names)
-            found.append(Opened([one for call in reach for one in call], takeover))
+            found.append(ExecutionReach([one for call in reach for one in call], takeover))
             if step.target is not None and step.target.kind == "node":
-                rows = (await site.cluster.inventory.completed()).rows
-                found.append(Opened([replace(one, secret=True) for row in rows if (one := of_row(row)) is not None]))
+                rows = (await site.cluster.inventory.complete_view()).rows
+                found.append(
+                    ExecutionReach([replace(one, secret=True) for row in rows if (one := of_row(row)) is not None])
+                )
     return found
 
 
@@ -191,7 +193,9 @@ def _opens(site: Site, step: Call | Action) -> bool:
     return not all(site.backend.command_rules.allows(argv) for call in calls for argv in _commands_of(call))
 
 
-def _open_objection(gate: Gate, operation: Operation, opened: Sequence[Opened], now: float | None) -> Refused | None:
+def _execution_objection(
+    gate: Gate, operation: Operation, opened: Sequence[ExecutionReach], now: float | None
+) -> Refused | None:
     for one in opened:
         if refused := gate.rules.denial(operation, Risk.DESTROY, one.subjects, now, general=not one.takeover):
             refused.why = f"{(refused.why or '').rstrip('.')}. {TAKEOVER if one.takeover else COMMANDS}"

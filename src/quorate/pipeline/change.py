@@ -82,9 +82,9 @@ class ChangeRun:
         try:
             return await self._plan_and_run()
         except Problem as problem:
-            self._record.failed(problem)
+            self._record.fail(problem)
             unrecordable = isinstance(problem, AuditUnwritable)
-            raise self._blanked(problem) from None
+            raise self._blank_problem(problem) from None
         except AnswerLater:
             self._record.wait_for_approval()
             raise
@@ -108,15 +108,15 @@ class ChangeRun:
             site.cluster.inventory.distrust_names()  # a name that a second guest got a moment ago destroys neither
         view = await self._pipeline.visible_view(site, call)
         self._blank = await view.blanker()  # the operation's own refusals pass through it, too
-        arguments |= call.supplied(self._other_cluster)
-        plan = self._blanked_plan(await call.run(view, arguments))
+        arguments |= call.supplied_arguments(self._other_cluster)
+        plan = self._blank_plan(await call.run(view, arguments))
         try:
             plan = await in_wire_form(site.backend, plan)
             if safely:
                 from quorate.operations.safety_snapshots import after_snapshots  # rarely needed
 
                 plan = await after_snapshots(view, plan)
-            self._record.planned(plan)
+            self._record.set_plan(plan)
             result = await self._run(site, plan, wait)
         finally:  # an id that was only planned is free again; PVE knows the ones that became guests
             release(site.backend, plan)
@@ -158,12 +158,12 @@ class ChangeRun:
             (self._pipeline.sites.having(where) if where else site, len(part.calls)) for where, part in plan.parts()
         ]
         with counting(parts, self._call.operation, risk):
-            before = await self._observed(site, plan)
+            before = await self._observe_options(site, plan)
             await self._entry.begin(self._sanitizer.journal_line(record.intent(self._clock.time())))
             plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
-        record.applied()
+        record.settle()
         if before and record.outcome in (Outcome.DONE, Outcome.WARNINGS):
-            record.replaced = replaced_values(before, await self._observed(site, plan))
+            record.replaced = replaced_values(before, await self._observe_options(site, plan))
         return await self._result(plan, {**({"approval": str(grant)} if grant else {}), **self._undo_id(plan)})
 
     def _undo_id(self, plan: Plan) -> dict[str, str]:
@@ -173,7 +173,7 @@ class ChangeRun:
         kept = self._sanitizer.journal_line({"replaced": self._record.replaced})["replaced"]
         return {"change": self._entry.id} if can_be_undone(plan.calls, kept) else {}
 
-    async def _observed(self, site: Site, plan: Plan) -> dict[int, dict[str, Any]]:
+    async def _observe_options(self, site: Site, plan: Plan) -> dict[int, dict[str, Any]]:
         """What the plan's options are now, so that the change can be undone."""
         return {} if self._call.operation.about_homelab else await observe_all(site.cluster, plan.calls)
 
@@ -215,7 +215,7 @@ class ChangeRun:
             self._record.wait_for_approval(str(problem.facts.get("approval", "")))
             raise
         except Problem as problem:
-            self._record.not_approved(str(problem.facts.get("approval", "")))
+            self._record.refuse_unapproved(str(problem.facts.get("approval", "")))
             raise
         self._record.approval = str(grant)
         return grant
@@ -251,7 +251,7 @@ class ChangeRun:
             if plan.otherwise is None or not record.steps[plan.contested].overtaken:
                 break
             plan = await in_wire_form(backend, await plan.otherwise())
-            record.planned(plan)
+            record.set_plan(plan)
             (await self._authorize(site, plan)).require(at_most=Risk(record.risk))
             await check_plan(backend, plan)
             await self._entry.replan(self._sanitizer.journal_line(record.other_plan(self._clock.time())))
@@ -268,7 +268,7 @@ class ChangeRun:
 
         return tell
 
-    def _blanked_plan(self, plan: Plan) -> Plan:
+    def _blank_plan(self, plan: Plan) -> Plan:
         """What PVE and hosts said while it was planned may name guests that the caller must not see."""
         return replace(
             plan,
@@ -283,7 +283,7 @@ class ChangeRun:
     def _blank_text(self, part: Any) -> Any:
         return self._blank(part) if isinstance(part, str) else part
 
-    def _blanked(self, problem: Problem) -> Problem:
+    def _blank_problem(self, problem: Problem) -> Problem:
         problem.transform(self._blank_text)
         problem.facts = {
             name: [self._blank(str(line)) for line in value] if name == "log" else value
@@ -309,7 +309,7 @@ class ChangeRun:
         for step in steps:
             step.log = [self._blank(line) for line in step.log]
             if step.problem is not None:
-                step.problem = self._blanked(step.problem)
+                step.problem = self._blank_problem(step.problem)
         answer = {**responses.outcome(plan, steps), **more}
         done = all(step.state.is_done for step in steps)
         if plan.after and done:
@@ -336,7 +336,7 @@ class ChangeRun:
         try:
             await self._entry.close(closing, final=record.is_final)
         except AuditUnwritable as problem:
-            raise _unrecorded(record, problem) from None
+            raise _outcome_unwritable(record, problem) from None
 
 
 def release(backend: Backend, plan: Plan) -> None:
@@ -359,7 +359,7 @@ async def _read_back(after: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mappi
         return {"note": f"It is done, but reading the result failed: {problem}"}
 
 
-def _unrecorded(record: Record, problem: AuditUnwritable) -> AuditUnwritable:
+def _outcome_unwritable(record: Record, problem: AuditUnwritable) -> AuditUnwritable:
     """The intent is written and the outcome is not: nobody must repeat the change because of that."""
     plan = record.plan.summary if record.plan else record.tool
     return AuditUnwritable(

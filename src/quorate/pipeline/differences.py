@@ -13,7 +13,7 @@ from quorate.operations.api.responses import hide_secrets
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Call, Plan
 from quorate.pipeline.responses import redacted_params
-from quorate.pipeline.sanitization import one_line, shortened
+from quorate.pipeline.sanitization import one_line, shorten
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
 from quorate.pve.wire import Request, read
@@ -69,4 +69,4 @@ def _compare(call: Call, request: Request, current: Mapping[str, Any]) -> Iterat
 
 
 def _short(text: str) -> str:
-    return shortened(one_line(text), LONGEST_VALUE)
+    return shorten(one_line(text), LONGEST_VALUE)

@@ -99,7 +99,7 @@ async def _effect(cluster: Cluster, facts: Facts, match: Match, path: str, param
         if reader := _READERS.get((method, match.endpoint.template)):
             return await reader(cluster, params)
         if method == "POST":
-            return await _created(cluster, facts, match, path, params)
+            return await _trace_creation(cluster, facts, match, path, params)
         if facts.find("GET", path) is None or "pos" in match.values:  # positions move
             return Trace.UNCLEAR
         now = await cluster.get(path)
@@ -114,7 +114,7 @@ async def _effect(cluster: Cluster, facts: Facts, match: Match, path: str, param
     return _reads_back(now, params)
 
 
-async def _created(cluster: Cluster, facts: Facts, match: Match, path: str, params: Mapping[str, Any]) -> Trace:
+async def _trace_creation(cluster: Cluster, facts: Facts, match: Match, path: str, params: Mapping[str, Any]) -> Trace:
     """Whether the object that a POST creates is in its list, by the parameter that names it."""
     if match.endpoint.template.endswith("/rules"):  # a rule has no name, so its content identifies it
         rows = await cluster.get(path)

@@ -72,13 +72,13 @@ async def _run(backend: Backend, step: Step, log: StepLog, deadline: float, repo
     try:
         if isinstance(step.call, Action):
             await _perform(step, step.call, log, max(0.0, deadline - begun), report)
-            await log.answered(step)
+            await log.record_answer(step)
         else:
             await _send_and_follow(backend.api, step, step.call, log, deadline, report)
     except Problem as problem:
         step.state = StepState.UNKNOWN if isinstance(problem, OutcomeUnknown) else StepState.FAILED
         step.problem = problem
-        await log.answered(step)
+        await log.record_answer(step)
         at = step.call.where if isinstance(step.call, Action) else None
         step.problem = await (at or backend).explain(problem)
     step.seconds = backend.clock.monotonic() - begun
@@ -98,7 +98,7 @@ async def _send_and_follow(
     await _send(cluster, step, call, sending)
     if step.task is None:
         step.state = StepState.DONE
-    await log.answered(step)
+    await log.record_answer(step)
     if step.task is None:
         return
     left = max(0.0, deadline - cluster.clock.monotonic())

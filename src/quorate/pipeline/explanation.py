@@ -70,7 +70,7 @@ async def _at(pipeline: Pipeline, site: Site, call: Invocation, chosen: Route) -
         await view.lookup(chosen.arguments)
         return {**answer, "sees": await view.visibility()}
     except Refused as refusal:
-        return {**answer, **_refused(refusal)}
+        return {**answer, **_refusal(refusal)}
     except Problem as problem:
         return await _without_plan(pipeline, site, call, chosen, answer, problem)
 
@@ -89,7 +89,7 @@ async def _without_plan(
     gate = pipeline.gate(call.caller, site)
     rules = {"rules": [_describe_rule(rule, named) for rule in gate.rules.rules]} if named else {}
     refusal = gate.rules.about_call(call.operation, call.risk, named, None) if named else None
-    return {**answer, **rules, **_refused(refusal)} if refusal else {**_describe_failure(answer, problem), **rules}
+    return {**answer, **rules, **_refusal(refusal)} if refusal else {**_describe_failure(answer, problem), **rules}
 
 
 def _describe_failure(answer: dict[str, Any], problem: Problem) -> dict[str, Any]:
@@ -101,16 +101,16 @@ def _describe_failure(answer: dict[str, Any], problem: Problem) -> dict[str, Any
 
 def _by_tool(gate: Gate, call: Invocation, now: float | None) -> dict[str, Any]:
     operation, risk = call.operation, call.risk
-    access = f"{gate.access.value}; {operation.name} needs {gate.needed(risk).value} here"
+    access = f"{gate.access.value}; {operation.name} needs {gate.access_for(risk).value} here"
     refusal = gate.objection(operation, call.caller, risk, now)
-    return {"verdict": ALLOWED, "access": access, **(_refused(refusal) if refusal else {})}
+    return {"verdict": ALLOWED, "access": access, **(_refusal(refusal) if refusal else {})}
 
 
 async def _explain_change(pipeline: Pipeline, site: Site, call: Invocation, chosen: Route) -> dict[str, Any]:
     arguments = decode(call.operation, chosen.arguments)
     for name in PIPELINE_ARGUMENTS:
         arguments.pop(name, None)
-    arguments |= call.supplied(partial(pipeline.other_cluster, invocation=call))
+    arguments |= call.supplied_arguments(partial(pipeline.other_cluster, invocation=call))
     plan: Plan = await call.run(await pipeline.visible_view(site, call), arguments)
     release(site.backend, plan)
     plan = await in_wire_form(site.backend, plan)
@@ -126,15 +126,15 @@ async def _explain_change(pipeline: Pipeline, site: Site, call: Invocation, chos
     if found.risk is not call.risk:
         answer["risk"] = f"{found.risk.value}, by what the plan does"
     if found.objection:
-        return answer | _refused(found.objection)
+        return answer | _refusal(found.objection)
     try:
         await pipeline.journal.freeze.require_none()
     except ChangesFrozen as frozen:
-        return answer | _refused(frozen, NOT_NOW)
-    return answer | (_refused(found.passing, NOT_NOW) if found.passing else {})
+        return answer | _refusal(frozen, NOT_NOW)
+    return answer | (_refusal(found.passing, NOT_NOW) if found.passing else {})
 
 
-def _refused(refusal: Problem, verdict: str = REFUSED) -> dict[str, Any]:
+def _refusal(refusal: Problem, verdict: str = REFUSED) -> dict[str, Any]:
     rule = {"rule": refusal.facts["rule"]} if "rule" in refusal.facts else {}
     return {"verdict": verdict, **rule, "why": str(refusal)}
 

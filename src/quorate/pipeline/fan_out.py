@@ -63,7 +63,7 @@ def _facts(part: Data) -> dict[str, Any]:
 def _one_table(parts: Mapping[str, Table], silent: Mapping[str, str], limit: int | None, offset: int | None) -> Table:
     """`offset` is None where there are no pages, only a number of rows."""
     columns = list(dict.fromkeys(column for part in parts.values() for column in part.columns))
-    rows = _merged({name: (part, _wide_rows(name, part, columns)) for name, part in parts.items()})
+    rows = _merge_rows({name: (part, _wide_rows(name, part, columns)) for name, part in parts.items()})
     begin = offset or 0
     shown = rows[begin : begin + limit] if limit else rows
     facts = {name: part.facts for name, part in parts.items() if part.facts}
@@ -82,7 +82,7 @@ def _wide_rows(name: str, part: Table, columns: Sequence[str]) -> list[list[Any]
     return [[name, *(row[place[column]] if column in place else "" for column in columns)] for row in part.rows]
 
 
-def _merged(parts: Mapping[str, tuple[Table, list[list[Any]]]]) -> list[list[Any]]:
+def _merge_rows(parts: Mapping[str, tuple[Table, list[list[Any]]]]) -> list[list[Any]]:
     """In one order if the tables have sort keys, otherwise cluster by cluster."""
     if all(len(table.keys) == len(rows) for table, rows in parts.values()):
         keyed = (

@@ -62,10 +62,10 @@ def _is_stopped(row: Resource, call: Call) -> bool:
         return False
     if _SHUTDOWN.fullmatch(call.path):
         return True
-    return row.type == "lxc" and row.status == "running" and row.node not in _preferred(call.params)
+    return row.type == "lxc" and row.status == "running" and row.node not in _preferred_nodes(call.params)
 
 
-def _preferred(params: Mapping[str, Any]) -> set[str]:
+def _preferred_nodes(params: Mapping[str, Any]) -> set[str]:
     """The nodes of the highest priority: a guest that is there stays. Empty if the call does not say."""
     listed = [one.partition(":") for one in split_list(str(params.get("nodes", "")))]
     priorities = {node: int(number) if number.isdecimal() else 0 for node, _, number in listed}

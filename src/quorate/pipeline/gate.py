@@ -66,7 +66,7 @@ class Gate:
                 f"The cluster {self.cluster} is outside the scope of {caller.subject or 'this token'}",
                 next_step=wider_token(f"--clusters {self.cluster}"),
             )
-        needed = self.needed(risk)
+        needed = self.access_for(risk)
         if not caller.scope.access.allows(needed):
             return Refused(
                 f"{operation.name} is outside the scope of {caller.subject or 'this token'}",
@@ -86,7 +86,7 @@ class Gate:
             return f'by access = "{needed.value}" in [clusters.{self.cluster}]'
         return f"by starting Quorate with --access {needed.value}"
 
-    def needed(self, risk: Risk) -> Access:
+    def access_for(self, risk: Risk) -> Access:
         return Access.READ if risk is Risk.LOOK_INSIDE and self.look_inside else NEEDED[risk]
 
 

@@ -44,7 +44,7 @@ class Invocation:
         token = self.given.get(PLAN_TOKEN) if self.approver.takes_tokens else None
         return str(token) if token else None
 
-    def supplied(self, other_cluster: OtherCluster) -> dict[str, Any]:
+    def supplied_arguments(self, other_cluster: OtherCluster) -> dict[str, Any]:
         """The parameters of the operation that are not the caller's arguments."""
         values = {
             Report: self.report,

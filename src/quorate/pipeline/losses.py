@@ -13,7 +13,7 @@ from quorate.operations.backend import Backend
 from quorate.operations.plan import Call, Plan
 from quorate.operations.preconditions import data_volumes, snapshots_of
 from quorate.operations.units import moment, size
-from quorate.pipeline.sanitization import one_line, shortened
+from quorate.pipeline.sanitization import one_line, shorten
 from quorate.problems import NotFound, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
@@ -88,19 +88,19 @@ async def _config(cluster: Cluster, request: Request) -> list[str]:
         for name in _drives(request.params)
         if values.volume_of(request.text(name)) != values.volume_of(str(now.get(name, "")))
     ]
-    return _listed(guest, now, [*_drives(request.elements("delete")), *replaced])
+    return _option_lines(guest, now, [*_drives(request.elements("delete")), *replaced])
 
 
-async def _unlinked(cluster: Cluster, request: Request) -> list[str]:
+async def _unlinked_disks(cluster: Cluster, request: Request) -> list[str]:
     guest = await _guest_of(cluster, request)
-    return _listed(guest, await guest.get("config"), request.elements("idlist"))
+    return _option_lines(guest, await guest.get("config"), request.elements("idlist"))
 
 
 def _drives(names: Iterable[str]) -> list[str]:
     return [name for name in names if values.bus_of(name) in (*values.DISKS, "unused")]
 
 
-def _listed(guest: Guest, config: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+def _option_lines(guest: Guest, config: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
     return [f"{guest}: {key}: {_short(str(config[key]))}" for key in dict.fromkeys(keys) if key in config]
 
 
@@ -125,7 +125,7 @@ async def _volume(cluster: Cluster, request: Request) -> list[str]:
     return [f"{_short(volume)}: {_short(', '.join(str(one) for one in about if one))}"]
 
 
-async def _pruned(cluster: Cluster, request: Request) -> list[str]:
+async def _pruned_volumes(cluster: Cluster, request: Request) -> list[str]:
     """The same endpoint previews what it would delete."""
     path = f"/nodes/{request.text('node')}/storage/{request.text('storage')}/prunebackups"
     preview = await cluster.get(path, **request.params)
@@ -133,7 +133,7 @@ async def _pruned(cluster: Cluster, request: Request) -> list[str]:
 
 
 def _short(text: str) -> str:
-    return shortened(one_line(text), LONGEST_NAME)
+    return shorten(one_line(text), LONGEST_NAME)
 
 
 _READERS: Final[tuple[tuple[str, str, Reader], ...]] = (
@@ -141,9 +141,9 @@ _READERS: Final[tuple[tuple[str, str, Reader], ...]] = (
     ("POST", r"/nodes/{node}/(?:qemu|lxc)", _replaced_guest),
     ("PUT", rf"{_GUEST}/config", _config),
     ("POST", rf"{_GUEST}/config", _config),
-    ("PUT", rf"{_GUEST}/unlink", _unlinked),
+    ("PUT", rf"{_GUEST}/unlink", _unlinked_disks),
     ("DELETE", rf"{_GUEST}/snapshot/{{snapname}}", _snapshot),
     ("POST", rf"{_GUEST}/snapshot/{{snapname}}/rollback", _rollback),
     ("DELETE", r"/nodes/{node}/storage/{storage}/content/{volume}", _volume),
-    ("DELETE", r"/nodes/{node}/storage/{storage}/prunebackups", _pruned),
+    ("DELETE", r"/nodes/{node}/storage/{storage}/prunebackups", _pruned_volumes),
 )

@@ -40,7 +40,7 @@ from quorate.state.journal import Journal
 from quorate.suggestions import suggest_tool
 
 if TYPE_CHECKING:
-    from quorate.pipeline.resolution import Resolved
+    from quorate.pipeline.resolution import Resolution
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ class Pipeline:
         except Problem as problem:
             raise invocation.sanitizer.problem(problem) from None
 
-    async def resolve_unfinished(self) -> list[Resolved]:
+    async def resolve_unfinished(self) -> list[Resolution]:
         """Find out how the changes ended whose processes are gone, and close their entries."""
         from quorate.pipeline.resolution import Resolver
 
@@ -185,7 +185,7 @@ class Pipeline:
         arguments = decode(operation, chosen.arguments)
         for name in PIPELINE_ARGUMENTS if operation.changes else ():
             arguments.pop(name, None)
-        arguments |= invocation.supplied(partial(self.other_cluster, invocation=invocation))
+        arguments |= invocation.supplied_arguments(partial(self.other_cluster, invocation=invocation))
         sites = self.permitted_sites(chosen.sites, invocation)
 
         async def ask(site: Site, wanted: Mapping[str, Any]) -> Data:

@@ -72,10 +72,10 @@ class Rulebook:
         """Why it is refused whatever it acts on. Without a time, as for the list of tools, hours are ignored."""
         for rule in self._denying:
             if not rule.about_targets and _denies(rule, operation, risk.value, now):
-                return _denied(operation, rule)
+                return _rule_refusal(operation, rule)
         allowing = self._allowing_at(risk.value)
         if allowing is not None and not any(_allows(rule, operation, risk.value, now) for rule in allowing):
-            return _not_allowed(operation, risk.value, allowing)
+            return _allow_list_refusal(operation, risk.value, allowing)
         return None
 
     # -- what a call reaches ---------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Rulebook:
         """Why something of that risk is denied there, by a general rule or by one about these targets."""
         for rule in self._denying if general else ():
             if not rule.about_targets and _denies(rule, operation, risk.value, now):
-                return _denied(operation, rule)
+                return _rule_refusal(operation, rule)
         return self._denied_call(operation, risk, subjects, now)
 
     def _denied_call(
@@ -106,7 +106,9 @@ class Rulebook:
             if rule.about_targets:
                 met = [one for one in subjects if _denies(rule, operation, one.level or risk.value, now)]
                 if touched := _held_by(rule, met):
-                    return self._hidden_refusal(operation, touched[0], now) or _denied(operation, rule, touched[0])
+                    return self._hidden_refusal(operation, touched[0], now) or _rule_refusal(
+                        operation, rule, touched[0]
+                    )
         return None
 
     def _unallowed_call(
@@ -121,7 +123,7 @@ class Rulebook:
             level = risk.value if one is None else one.level or risk.value
             fitting = [rule for rule in holding if _allows(rule, operation, level, now)]
             if not any(_covers(rule, one, with_guests=names_guests) for rule in fitting):
-                return self._hidden_refusal(operation, one, now) or _not_allowed(operation, level, allowing, one)
+                return self._hidden_refusal(operation, one, now) or _allow_list_refusal(operation, level, allowing, one)
         return None
 
     def _hidden_refusal(self, operation: Operation, subject: Subject | None, now: float | None) -> Refused | None:
@@ -156,7 +158,7 @@ class Rulebook:
         if not denying and not narrow:
             return None
         usable = [rule for rule in allowing or () if _allows(rule, operation, level, now)] if narrow else None
-        return partial(_hidden, operation, denying, usable)
+        return partial(_visibility_objection, operation, denying, usable)
 
     def _allowing_at(self, level: str) -> tuple[Rule, ...] | None:
         """The allowing rules, if this level needs one of them."""
@@ -168,7 +170,7 @@ class Rulebook:
 NO_RULES = Rulebook()
 
 
-def _hidden(
+def _visibility_objection(
     operation: Operation, denying: Sequence[Rule], allowing: Sequence[Rule] | None, subject: Subject
 ) -> Refused | None:
     for rule in denying:
@@ -277,7 +279,7 @@ def _with_parents(pool: str) -> list[str]:
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def _denied(operation: Operation, rule: Rule, subject: Subject | None = None) -> Refused:
+def _rule_refusal(operation: Operation, rule: Rule, subject: Subject | None = None) -> Refused:
     about = "" if subject is None else "something in this cluster: " if subject.secret else f"{subject}: "
     says = f"it says {rule}" if not rule.because else f"{rule.because} ({rule})"
     return Refused(
@@ -307,7 +309,9 @@ def _where(rule: Rule) -> str:
     )
 
 
-def _not_allowed(operation: Operation, level: str, rules: Sequence[Rule], subject: Subject | None = None) -> Refused:
+def _allow_list_refusal(
+    operation: Operation, level: str, rules: Sequence[Rule], subject: Subject | None = None
+) -> Refused:
     what = f"{level.replace('_', ' ')}" + ("" if subject is None else f" {subject}")
     listed = "; ".join(f"{rule.name!r} ({rule})" for rule in rules[:3])
     return Refused(

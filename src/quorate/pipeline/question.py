@@ -17,7 +17,7 @@ from quorate.operations.registry import Risk
 from quorate.pipeline.authorization import ON_A_NODE
 from quorate.pipeline.losses import losses
 from quorate.pipeline.responses import redacted_params
-from quorate.pipeline.sanitization import clean_text, one_line, shortened
+from quorate.pipeline.sanitization import clean_text, one_line, shorten
 from quorate.problems import NotFound, Refused
 from quorate.pve.cluster import Cluster
 from quorate.pve.subjects import Subject
@@ -82,7 +82,7 @@ def runs_code(step: Call | Action) -> bool:
 
 
 def _render(name: str, text: str) -> str:
-    return shortened(text, LONGEST_VALUE) if name in FREE_TEXT else text
+    return shorten(text, LONGEST_VALUE) if name in FREE_TEXT else text
 
 
 def confirmation_word(plan: Plan) -> str:
@@ -106,7 +106,7 @@ def refuse_unreadable(summary: str, lines: Iterable[str]) -> None:
     length = len(summary) + sum(len(line) + 1 for line in lines)
     if length > LONGEST_QUESTION:
         raise Refused(
-            f"{shortened(summary, LONGEST_VALUE)}: too much for one approval",
+            f"{shorten(summary, LONGEST_VALUE)}: too much for one approval",
             why=f"Naming every target and effect takes {length} characters; the limit is {LONGEST_QUESTION}",
             next_step="Nothing was done. Choose fewer targets, and call once for each part",
         )
@@ -116,7 +116,7 @@ def refuse_given_secrets(summary: str, texts: Iterable[str], hides: Callable[[st
     """Refuse a question in which a secret that the caller chose would blank out something else."""
     if any(hides(text) for text in texts):
         raise Refused(
-            f"{shortened(summary, LONGEST_VALUE)}: a secret in this call occurs elsewhere in it, too",
+            f"{shorten(summary, LONGEST_VALUE)}: a secret in this call occurs elsewhere in it, too",
             why="It would be hidden there from the person who approves",
             next_step="Nothing was done. Choose another secret, or make separate calls",
         )
@@ -168,5 +168,5 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={shortened(str(one), LONGEST_VALUE)}" for key, one in value.items())
-    return shortened(str(value), LONGEST_VALUE)
+        return " ".join(f"{key}={shorten(str(one), LONGEST_VALUE)}" for key, one in value.items())
+    return shorten(str(value), LONGEST_VALUE)

@@ -12,7 +12,7 @@ from quorate.problems import NotFound, ParameterRejected
 from quorate.pve.cluster import Cluster
 from quorate.pve.formats import split_list
 from quorate.pve.schema import Facts
-from quorate.pve.targets import GUEST, GUESTS, HOST, NODE, Reached, reached
+from quorate.pve.targets import GUEST, GUESTS, HOST, NODE, TargetRef, find_targets
 from quorate.pve.wire import encode, read
 
 _STORED: Final = re.compile(r"/cluster/(?:backup|ha/rules|ha/groups|mapping/(?:pci|usb|dir))/[^/]+")
@@ -23,33 +23,33 @@ _KEEPS_BACKUPS: Final = frozenset({"prune-backups", "maxfiles", "encryption-key"
 _TARGET_KEYS: Final = ("vmid", "all", "exclude", "pool", "resources", "nodes", "map")
 
 
-def reach_of_step(step: Call | Action, facts: Facts | None) -> list[list[Reached]]:
+def reach_of_step(step: Call | Action, facts: Facts | None) -> list[list[TargetRef]]:
     if isinstance(step, Call):
         return [reach_of_call(step, facts)]
     return [_of_target(step), *(reach_of_call(call, facts) for call in step.needs)]
 
 
-def reach_of_call(call: Call, facts: Facts | None) -> list[Reached]:
+def reach_of_call(call: Call, facts: Facts | None) -> list[TargetRef]:
     request = read(facts, call.method, call.path, call.params)
-    return reached(request) if request else []
+    return find_targets(request) if request else []
 
 
-def _of_target(action: Action) -> list[Reached]:
+def _of_target(action: Action) -> list[TargetRef]:
     target = action.target
     if target is None:
         return []
     if target.kind == HOST:
-        return [Reached(HOST, target.id, becomes=msgspec.structs.asdict(action.becomes) if action.becomes else {})]
+        return [TargetRef(HOST, target.id, becomes=msgspec.structs.asdict(action.becomes) if action.becomes else {})]
     if target.kind in ("vm", "ct"):
-        return [Reached(GUEST, target.id, target.node)]
-    return [Reached(NODE, target.node, target.node)] if target.node else []
+        return [TargetRef(GUEST, target.id, target.node)]
+    return [TargetRef(NODE, target.node, target.node)] if target.node else []
 
 
-async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[Reached]:
+async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[TargetRef]:
     """What a stored object is about now, such as the guests of a backup job: changing it concerns them as well."""
     named = {*call.params, *split_list(str(call.params.get("delete", "")))}
     if call.method == "PUT" and _STORAGE.fullmatch(call.path) and _KEEPS_BACKUPS & named:
-        return [Reached(GUESTS)]  # any of them may have backups there
+        return [TargetRef(GUESTS)]  # any of them may have backups there
     if call.method not in ("PUT", "DELETE") or not _STORED.fullmatch(call.path):
         return []
     try:
@@ -60,8 +60,8 @@ async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[Reach
         return []
     about = {name: stored[name] for name in _TARGET_KEYS if name in stored}
     return [
-        *_reached(facts, call.path, about),
-        *(one for sid in members for one in _reached(facts, f"/cluster/ha/resources/{sid}", {})),
+        *_targets_of(facts, call.path, about),
+        *(one for sid in members for one in _targets_of(facts, f"/cluster/ha/resources/{sid}", {})),
     ]
 
 
@@ -69,6 +69,6 @@ async def _in_group(cluster: Cluster, name: str) -> list[str]:
     return [str(row["sid"]) for row in await cluster.get("/cluster/ha/resources") if row.get("group") == name]
 
 
-def _reached(facts: Facts, path: str, params: dict[str, Any]) -> list[Reached]:
+def _targets_of(facts: Facts, path: str, params: dict[str, Any]) -> list[TargetRef]:
     request = read(facts, "PUT", path, encode(params))
-    return reached(request) if request else []
+    return find_targets(request) if request else []

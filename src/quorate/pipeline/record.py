@@ -44,15 +44,15 @@ class Record:
     replaced: list[dict[str, Any]] = field(default_factory=list)
     """The options that it changed, each before and after."""
 
-    def planned(self, plan: Plan) -> None:
+    def set_plan(self, plan: Plan) -> None:
         self.plan = plan
         self.steps = [Step(call) for call in plan.calls]
 
-    def applied(self) -> None:
+    def settle(self) -> None:
         self.outcome = overall([step.state for step in self.steps])
         self.error = "; ".join(str(step.problem) for step in self.steps if step.problem)
 
-    def failed(self, problem: Problem) -> None:
+    def fail(self, problem: Problem) -> None:
         if isinstance(problem, Refused):
             self.decision, self.outcome, self.rule = "refused", Outcome.REFUSED, str(problem.facts.get("rule", ""))
         elif self.outcome not in (Outcome.ASKED, Outcome.REFUSED, Outcome.UNKNOWN):
@@ -64,7 +64,7 @@ class Record:
         self.decision, self.outcome = "asked", Outcome.ASKED
         self.approval = f"waiting {approval}".strip()
 
-    def not_approved(self, approval: str) -> None:
+    def refuse_unapproved(self, approval: str) -> None:
         self.decision, self.outcome = "refused", Outcome.REFUSED
         self.approval = f"missing {approval}".strip()
 
@@ -77,14 +77,14 @@ class Record:
 
     def entry(self, *, now: float, seconds: float) -> dict[str, Any]:
         """In one line, for what changed nothing."""
-        return {**self._request(now), **self._planned(), **self._ended(seconds)}
+        return {**self._request(now), **self._plan_fields(), **self._outcome_fields(seconds)}
 
     def intent(self, now: float) -> dict[str, Any]:
         """Written before the first request."""
-        return {**self._request(now), **self._planned(), **self._wire()}
+        return {**self._request(now), **self._plan_fields(), **self._wire()}
 
     def other_plan(self, now: float) -> dict[str, Any]:
-        return {"time": moment(now), **self._planned(), **self._wire()}
+        return {"time": moment(now), **self._plan_fields(), **self._wire()}
 
     def closing(self, *, now: float, seconds: float) -> dict[str, Any]:
         steps = [
@@ -93,7 +93,7 @@ class Record:
         ]
         refused = {"decision": self.decision, "rule": self.rule} if self.decision == "refused" else {}
         replaced = {"replaced": self.replaced} if self.replaced else {}
-        return {"time": moment(now), **refused, "steps": steps, **self._ended(seconds), **replaced}
+        return {"time": moment(now), **refused, "steps": steps, **self._outcome_fields(seconds), **replaced}
 
     def _request(self, now: float) -> dict[str, Any]:
         return {
@@ -107,14 +107,14 @@ class Record:
             "tool": self.tool,
             "risk": self.risk,
             "access": self.access,
-            "arguments": self._recorded(),
+            "arguments": self._recordable_arguments(),
             "decision": self.decision,
             **({"rule": self.rule} if self.rule else {}),
             "approval": self.approval,
             "dry_run": self.dry_run,
         }
 
-    def _recorded(self) -> Any:
+    def _recordable_arguments(self) -> Any:
         return pruned(
             {
                 name: f"({len(str(value))} characters)" if name in self.unrecorded else value
@@ -122,7 +122,7 @@ class Record:
             }
         )
 
-    def _planned(self) -> dict[str, Any]:
+    def _plan_fields(self) -> dict[str, Any]:
         plan = self.plan or Plan("")
         return {"plan": plan.summary, "calls": [without_secrets(call_line(call)) for call in plan.calls]}
 
@@ -138,7 +138,7 @@ class Record:
             "endpoints": {name: list(where) for name, where in endpoints.items() if where},
         }
 
-    def _ended(self, seconds: float) -> dict[str, Any]:
+    def _outcome_fields(self, seconds: float) -> dict[str, Any]:
         return {
             "tasks": [step.task.text for step in self.steps if step.task],
             "outcome": self.outcome.value,
@@ -189,7 +189,7 @@ class JournaledSteps:
         await self.change.ensure_ours()
         await self.change.journal.freeze.require_none()
 
-    async def answered(self, step: Step) -> None:
+    async def record_answer(self, step: Step) -> None:
         own = wire_form(step.call, self.cluster) if self.within_step and isinstance(step.call, Call) else {}
         line = {
             "time": moment(self.clock.time()),
@@ -200,7 +200,7 @@ class JournaledSteps:
             **({"next": str(step.next_step)} if step.next_step else {}),
             **({"wire": own} if own else {}),
         }
-        await self.change.answered(self.sanitize(line))
+        await self.change.record_answer(self.sanitize(line))
 
     def within(self, step: Step) -> JournaledSteps:
         number = self._number(step)

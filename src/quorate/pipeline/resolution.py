@@ -36,7 +36,7 @@ Look = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
 @dataclass(slots=True)
-class Found:
+class StepResolution:
     """The state of one step, and how that is known."""
 
     state: StepState
@@ -45,7 +45,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Resolved:
+class Resolution:
     """A change that was investigated."""
 
     entry: Mapping[str, Any]
@@ -73,10 +73,10 @@ class Resolver:
         self._look = look
         self._clock = clock
 
-    async def resolve(self) -> list[Resolved]:
+    async def resolve(self) -> list[Resolution]:
         """Close every change whose process is gone, as far as its outcome can be established now."""
         waiting = await self._journal.take_over()
-        found: list[Resolved] = []
+        found: list[Resolution] = []
         try:
             while waiting:
                 found.append(await self._resolve(waiting[0]))
@@ -86,19 +86,19 @@ class Resolver:
                 await self._journal.give_back(one.id)
         return found
 
-    async def _resolve(self, unfinished: Unfinished) -> Resolved:
+    async def _resolve(self, unfinished: Unfinished) -> Resolution:
         entry = unfinished.entry
         try:
             steps = await _Investigation(self._sites, self._journal, entry, self._look, self._clock).steps()
         except NobodyToAsk as problem:
             await self._journal.give_back(unfinished.id)
-            return Resolved(entry, None, [str(problem)])
+            return Resolution(entry, None, [str(problem)])
         outcome = overall([step.state for step in steps]) if steps else Outcome.UNKNOWN
         says = [step.says for step in steps if step.says]
         final = StepState.RUNNING not in [step.state for step in steps]
         if not final and entry.get("outcome") == outcome:
             await self._journal.give_back(unfinished.id)  # the entry says so already
-            return Resolved(entry, outcome, says)
+            return Resolution(entry, outcome, says)
         closing = {
             "time": moment(self._clock.time()),
             "steps": [
@@ -111,7 +111,7 @@ class Resolver:
             "resolved": True,
         }
         await self._journal.close(unfinished.id, self._sanitize(closing), final=final)
-        return Resolved(entry, outcome, says)
+        return Resolution(entry, outcome, says)
 
 
 class _Investigation:
@@ -134,7 +134,7 @@ class _Investigation:
         self._contested: set[tuple[str, str]] = set()
         self._begun = seconds_of(str(entry.get("time"))) or clock.time()
 
-    async def steps(self) -> list[Found]:
+    async def steps(self) -> list[StepResolution]:
         wire = self._entry.get("wire")
         if not isinstance(wire, list):
             return []
@@ -156,12 +156,12 @@ class _Investigation:
             *(list(itertools.islice(left, size)) for size in sizes),
         ]
 
-    async def _in_order(self, numbered: list[tuple[str, Any]], since: float) -> list[Found]:
+    async def _in_order(self, numbered: list[tuple[str, Any]], since: float) -> list[StepResolution]:
         """A step was started only if the one before it was answered and done."""
-        found: list[Found] = []
+        found: list[StepResolution] = []
         for number, one in numbered:
             if found and not (found[-1].state.is_done and self._was_answered(numbered[len(found) - 1][0])):
-                found.append(Found(StepState.NOT_TRIED))
+                found.append(StepResolution(StepState.NOT_TRIED))
                 continue
             found.append(await self._step(number, one, since))
             since = seconds_of(str(self._answers.get(number, {}).get("time"))) or since
@@ -171,49 +171,49 @@ class _Investigation:
         parts = (one for one in self._answers if one.startswith(f"{number}."))
         return number in self._answers or number in self._known or any(parts)
 
-    async def _step(self, number: str, wire: Any, since: float) -> Found:
+    async def _step(self, number: str, wire: Any, since: float) -> StepResolution:
         said = {**self._answers.get(number, {}), **self._known.get(number, {})}
         state = StepState(said.get("state", StepState.SENT))
         if not isinstance(wire, Mapping):
-            return Found(StepState.UNKNOWN, f"Step {number}: the entry was cut short. {LOOK}")
+            return StepResolution(StepState.UNKNOWN, f"Step {number}: the entry was cut short. {LOOK}")
         if task := str(said.get("task", "")):
             return await self._task(number, wire, task)
         if said and not state.is_open:
-            return Found(state, str(said.get("error", "")))
+            return StepResolution(state, str(said.get("error", "")))
         if "action" in wire:
             return await self._action(number, wire, since)
         return await self._unanswered_call(number, wire, since)
 
-    async def _unanswered_call(self, number: str, wire: Mapping[str, Any], since: float) -> Found:
+    async def _unanswered_call(self, number: str, wire: Mapping[str, Any], since: float) -> StepResolution:
         """A call without an answer: it was not sent, or the process died before the answer arrived."""
         cluster = self._cluster(number, wire)
         what = f"Step {number} ({wire.get('method')} {wire.get('path')})"
         try:
-            trace = await trace_of(cluster, wire, since, self._claimed)
+            trace = await trace_of(cluster, wire, since, self._claimed_tasks)
             if isinstance(trace, Upid) and (wire.get("method"), wire.get("path")) in self._contested:
                 raise NobodyToAsk(f"{what}: its task may belong to a change that is still running; try again later")
         except NotFound as problem:
-            return Found(StepState.UNKNOWN, f"{what}: {problem.what} {LOOK}")
+            return StepResolution(StepState.UNKNOWN, f"{what}: {problem.what} {LOOK}")
         except Problem as problem:
             raise NobodyToAsk(f"{what}: {problem}") from None
         match trace:
             case Upid():
                 return await self._task(number, wire, trace.text)
             case Trace.PRESENT:
-                return Found(StepState.DONE, f"{what}: its effect is visible")
+                return StepResolution(StepState.DONE, f"{what}: its effect is visible")
             case Trace.NONE:
-                return Found(StepState.NOT_TRIED, f"{what}: it was not done, PVE shows no trace of it")
+                return StepResolution(StepState.NOT_TRIED, f"{what}: it was not done, PVE shows no trace of it")
             case Trace.SEVERAL:
-                return Found(StepState.UNKNOWN, f"{what}: several tasks match. {LOOK}")
+                return StepResolution(StepState.UNKNOWN, f"{what}: several tasks match. {LOOK}")
             case _:
-                return Found(StepState.UNKNOWN, f"{what}: before and after look the same. {LOOK}")
+                return StepResolution(StepState.UNKNOWN, f"{what}: before and after look the same. {LOOK}")
 
-    async def _task(self, number: str, wire: Mapping[str, Any], text: str) -> Found:
+    async def _task(self, number: str, wire: Mapping[str, Any], text: str) -> StepResolution:
         cluster = self._cluster(number, wire)
         try:
             state = await read_state(cluster.client, Upid.parse(text))
         except NotFound:
-            return Found(StepState.UNKNOWN, f"Step {number}: PVE has forgotten its task. {LOOK}", text)
+            return StepResolution(StepState.UNKNOWN, f"Step {number}: PVE has forgotten its task. {LOOK}", text)
         except Problem as problem:
             raise NobodyToAsk(f"Step {number}, task {text}: {problem}") from None
         found = StepState.DONE if state.outcome is TaskOutcome.OK else StepState(state.outcome)
@@ -222,9 +222,9 @@ class _Investigation:
             StepState.RUNNING: "its task is still running",
             StepState.WARNINGS: f"its task has ended with {state.exit}",
         }.get(found, f"its task failed: {state.exit} {conflict_advice(state.exit or '') or ''}".rstrip())
-        return Found(found, f"Step {number}: {says}", text)
+        return StepResolution(found, f"Step {number}: {says}", text)
 
-    async def _action(self, number: str, wire: Mapping[str, Any], since: float) -> Found:
+    async def _action(self, number: str, wire: Mapping[str, Any], since: float) -> StepResolution:
         """Several writes to PVE as one step, or something on a host that PVE does not know about."""
         if wire.get("cluster") != HOMELAB:
             self._cluster(number, wire)
@@ -232,7 +232,9 @@ class _Investigation:
         calls = wire.get("calls")
         if not isinstance(calls, list) or not calls or not await self._is_known_to_pve(number, wire, calls):
             now = await self._current_state(wire)
-            return Found(StepState.UNKNOWN, f"{what}: it may have been started; its end is unknown. {now}{LOOK}")
+            return StepResolution(
+                StepState.UNKNOWN, f"{what}: it may have been started; its end is unknown. {now}{LOOK}"
+            )
         parts = await self._in_order([(f"{number}.{place}", one) for place, one in enumerate(calls, 1)], since)
         done = sum(part.state.is_done for part in parts)
         tasks = [part.task for part in parts if part.task]
@@ -247,7 +249,7 @@ class _Investigation:
             Outcome.RUNNING: StepState.RUNNING,
             Outcome.UNKNOWN: StepState.UNKNOWN,
         }
-        return Found(states.get(state, StepState.FAILED), says, tasks[-1] if tasks else "")
+        return StepResolution(states.get(state, StepState.FAILED), says, tasks[-1] if tasks else "")
 
     async def _current_state(self, wire: Mapping[str, Any]) -> str:
         """The current state of the host or guest, if a tool can show it; of several hosts, that of this step."""
@@ -284,7 +286,7 @@ class _Investigation:
             return self._clusters[name]
         raise NobodyToAsk(f"Step {number}: the cluster {name}, at its address then, is not configured here. {LOOK}")
 
-    async def _claimed(self) -> set[str]:
+    async def _claimed_tasks(self) -> set[str]:
         """Tasks since this change began that are known to belong to a step."""
         self._contested = await self._journal.unanswered_calls(self._begun)  # first: an answer may arrive in between
         return await self._journal.tasks_since(self._begun)

@@ -51,10 +51,10 @@ class Sanitizer:
         """The data without secrets and unseen characters."""
         if isinstance(data, Table):
             if not self._is_plain(data.rows):
-                data.rows = clean(self._redacted(data.rows), LONGEST)
-            data.facts = clean(self._redacted(data.facts, VERBATIM))
+                data.rows = clean(self._redact(data.rows), LONGEST)
+            data.facts = clean(self._redact(data.facts, VERBATIM))
             return data
-        return clean(self._redacted(data, VERBATIM))
+        return clean(self._redact(data, VERBATIM))
 
     def command(self, line: str) -> str:
         """A command for the person who approves it: without known secrets, but with everything that could run."""
@@ -100,7 +100,7 @@ class Sanitizer:
         written: dict[str, Any] = clean(redacted)
         return written
 
-    def _redacted(self, value: Any, verbatim: frozenset[str] = frozenset()) -> Any:
+    def _redact(self, value: Any, verbatim: frozenset[str] = frozenset()) -> Any:
         self._redactor.add(self._secrets())
         return self._redactor.value(value, verbatim=verbatim)
 
@@ -119,7 +119,7 @@ def spelled_out(text: str) -> str:
     return _UNSEEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text).replace("\n", "\\n")
 
 
-def shortened(text: str, longest: int = LONGEST) -> str:
+def shorten(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 
@@ -128,7 +128,7 @@ def clean(value: Any, longest: int | None = None, lines: int | None = LONGEST) -
     if isinstance(value, Quantity):  # of our own making
         return value
     if isinstance(value, str):
-        return clean_text(value) if longest is None else shortened(clean_text(value), longest)
+        return clean_text(value) if longest is None else shorten(clean_text(value), longest)
     if isinstance(value, dict):
         return {clean(key): clean(one, longest, lines) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

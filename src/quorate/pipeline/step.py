@@ -60,7 +60,7 @@ class StepLog(Protocol):
     async def permit(self) -> None:
         """Called before every step. Raises a Problem if the step must not be sent."""
 
-    async def answered(self, step: Step) -> None: ...
+    async def record_answer(self, step: Step) -> None: ...
 
     def within(self, step: Step) -> StepLog:
         """The log for the steps that make up this one."""

@@ -147,7 +147,7 @@ class PveClient:
     async def request(self, method: str, path: str, params: Mapping[str, Any] | None = None) -> ApiResponse:
         """One API call. Reads are retried, also on other nodes; a write is sent at most once."""
         if method == "GET":
-            return self._decoded(path, await self._read_in_time(path, params or {}))
+            return self._decode(path, await self._read_in_time(path, params or {}))
         return self._decoded_write(method, path, await self._write(method, path, params or {}))
 
     async def upload(
@@ -197,7 +197,7 @@ class PveClient:
         except Unreadable as error:
             raise not_pve(path, raw.status, len(raw.body), str(error)) from None
 
-    def _decoded(self, path: str, raw: _Raw) -> ApiResponse:
+    def _decode(self, path: str, raw: _Raw) -> ApiResponse:
         try:
             answer: ApiResponse = read_json(raw.body, ApiResponse, strict=False)
             if can_be_deep(raw.body):
@@ -209,7 +209,7 @@ class PveClient:
     def _decoded_write(self, method: str, path: str, raw: _Raw) -> ApiResponse:
         """PVE accepted the write, so an answer that cannot be read says nothing about its effect."""
         try:
-            return self._decoded(path, raw)
+            return self._decode(path, raw)
         except ServerFailed as garbled:
             raise outcome_unknown(method, path, f"{garbled.what}. {garbled.why}") from None
 
@@ -334,14 +334,14 @@ class PveClient:
         loop, silence = asyncio.get_running_loop(), self._connection.limits.request_seconds
         limit = asyncio.timeout(silence)
 
-        async def moved(sent: int, size: int) -> None:
+        async def report_progress(sent: int, size: int) -> None:
             if not limit.expired():
                 limit.reschedule(loop.time() + silence)
             if upload.report:
                 await upload.report(sent, size, f"{sent >> 20} of {size >> 20} MiB sent")
 
         try:
-            body = UploadBody(params, upload.source, moved)
+            body = UploadBody(params, upload.source, report_progress)
         except OSError as error:
             raise unreadable_file(error) from None
         try:

@@ -19,11 +19,11 @@ from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.connection import Connection
 from quorate.pve.errors import permission_missing
 from quorate.pve.inventory import Inventory
-from quorate.pve.lookup import ListedGuest, Reference, Renamed, Resource, guests_in
+from quorate.pve.lookup import ListedGuest, Reference, Resource, StaleName, guests_in
 from quorate.pve.privileges import granting_roles
 from quorate.pve.schema import Facts, facts
 from quorate.pve.subjects import Census, Hides, Subject
-from quorate.pve.targets import GUEST, GUESTS, Reached
+from quorate.pve.targets import GUEST, GUESTS, TargetRef
 from quorate.pve.tasks import OwnTasks
 from quorate.pve.values import is_on
 from quorate.ssh.access import SshAccess
@@ -177,9 +177,9 @@ class Cluster:
     ) -> Cluster:
         if hides is None:
             return self
-        from quorate.pve.filtered_cluster import filtered  # which is made of this class
+        from quorate.pve.filtered_cluster import filter_cluster  # which is made of this class
 
-        return await filtered(self, hides)
+        return await filter_cluster(self, hides)
 
     async def visibility(self) -> str:
         return "everything"
@@ -187,7 +187,7 @@ class Cluster:
     async def blanker(self) -> Callable[[str], str]:
         return str
 
-    async def subjects(self, reach: Sequence[Sequence[Reached]], *, by_name: bool = False) -> list[list[Subject]]:
+    async def subjects(self, reach: Sequence[Sequence[TargetRef]], *, by_name: bool = False) -> list[list[Subject]]:
         inventory = self.inventory
         rows = await (inventory.guests_with_fresh_names(_vmids(reach)) if by_name else inventory.named_guests())
         census = Census(rows)
@@ -204,7 +204,7 @@ class Cluster:
     async def may(self, path: str, privilege: str) -> bool:
         """Whether our credentials hold `privilege` on `path`."""
         held = await self._known_privileges()
-        if privilege in _granted(held, path):
+        if privilege in _privileges_at(held, path):
             return True
         # Privileges through a pool show only when PVE is asked for that exact path.
         if path not in held:
@@ -253,7 +253,7 @@ class Cluster:
             return self._privileges
 
 
-def _granted(held: Mapping[str, Mapping[str, int]], path: str) -> set[str]:
+def _privileges_at(held: Mapping[str, Mapping[str, int]], path: str) -> set[str]:
     """What the closest known path at or above `path` grants; from above only what propagates."""
     if path in held:
         return set(held[path])
@@ -265,7 +265,7 @@ def _granted(held: Mapping[str, Mapping[str, int]], path: str) -> set[str]:
     return set()
 
 
-def _vmids(reach: Sequence[Sequence[Reached]]) -> set[int] | None:
+def _vmids(reach: Sequence[Sequence[TargetRef]]) -> set[int] | None:
     """The guests that are reached by their vmid; None if some are reached as all of a node, a pool or the cluster."""
     things = [thing for each in reach for thing in each]
     if any(thing.kind == GUESTS for thing in things):
@@ -342,7 +342,7 @@ class Guest:
             answer = await self._get_from_current_node(STATUS, {})  # the name is pending, or it has changed
         if answer.get("name", called) != called:
             self.cluster.inventory.distrust_names()
-            raise Renamed(
+            raise StaleName(
                 f"{self.vmid} was called {called!r} and is called {answer['name']!r} now",
                 next_step="Call again, or give the vmid",
             )

@@ -124,7 +124,7 @@ class RfbClient:
     def _log_in(self, password: str) -> Reading:
         count = (yield 1)[0]
         if count == 0:
-            raise _refused((yield from self._reason()))
+            raise _authentication_failure((yield from self._reason()))
         offered = yield count
         if _VNC_AUTHENTICATION not in offered:
             raise _not_vnc(f"It offers only the security types {', '.join(map(str, offered))}")
@@ -132,17 +132,17 @@ class RfbClient:
         challenge = yield 16
         self._answer += response_to(challenge, password)
         if (yield 4) != bytes(4):
-            raise _refused((yield from self._reason()))
+            raise _authentication_failure((yield from self._reason()))
 
     def _reason(self) -> Generator[int, bytes, str]:
         (length,) = struct.unpack(">I", (yield 4))
-        return (yield _bounded(length)).decode("utf-8", "replace")
+        return (yield _check_length(length)).decode("utf-8", "replace")
 
     def _begin(self) -> Reading:
         self._answer += _SHARED
         width, height, name_length = struct.unpack(">HH16xI", (yield 24))
         self._resize(width, height)
-        yield _bounded(name_length)
+        yield _check_length(name_length)
         self._answer += struct.pack(">B3x", _SET_PIXEL_FORMAT) + _PIXEL_FORMAT
         self._answer += struct.pack(">BxHii", _SET_ENCODINGS, 2, _RAW, _DESKTOP_SIZE)
         self._ask()
@@ -158,7 +158,7 @@ class RfbClient:
             yield count * 6
         elif kind == _CUT_TEXT:
             (length,) = struct.unpack(">3xI", (yield 7))
-            yield _bounded(length)
+            yield _check_length(length)
         elif kind != _BELL:
             raise _not_vnc(f"It sent a message of unknown type {kind}")
 
@@ -205,7 +205,7 @@ def response_to(challenge: bytes, password: str) -> bytes:
     return encryptor.update(challenge) + encryptor.finalize()
 
 
-def _bounded(length: int) -> int:
+def _check_length(length: int) -> int:
     if length > LONGEST_TEXT:
         raise _not_vnc(f"It announced a text of {length} bytes")
     return length
@@ -215,7 +215,7 @@ def _not_vnc(why: str) -> Problem:
     return ServerFailed("The console violates the VNC protocol", why=why, next_step=AGAIN)
 
 
-def _refused(reason: str) -> Problem:
+def _authentication_failure(reason: str) -> Problem:
     return AuthenticationFailed(
         "The console did not accept the password that PVE generated for it", why=f"It said: {reason}", next_step=AGAIN
     )

@@ -19,7 +19,7 @@ from quorate.pve.inventory import Inventory, Resource
 from quorate.pve.lookup import View
 from quorate.pve.schema import Facts
 from quorate.pve.subjects import Census, Hides, of_row
-from quorate.pve.targets import GUEST, NODE, POOL, STORAGE, Reached, owner, reached
+from quorate.pve.targets import GUEST, NODE, POOL, STORAGE, TargetRef, find_targets, owner
 from quorate.pve.tasks import Upid
 from quorate.pve.wire import address, read
 
@@ -30,7 +30,7 @@ _GUEST_CONFIG = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/\d+/(?:snapshot/[^/]+/con
 _KINDS = {"vm": GUEST, "ct": GUEST, "qemu": GUEST, "lxc": GUEST, "vms": GUEST, "node": NODE, "nodes": NODE}
 
 
-async def filtered(original: Cluster, hides: Hides) -> Cluster:
+async def filter_cluster(original: Cluster, hides: Hides) -> Cluster:
     return _FilteredCluster(original, hides, await original.facts())
 
 
@@ -77,12 +77,12 @@ class _FilteredInventory(Inventory):
 
     async def view(self) -> View:
         """The visible rows. Where the cluster does not know a guest's name yet, its node is asked."""
-        whole = await self._original.completed()
+        whole = await self._original.complete_view()
         if self._filtered is None or self._filtered[0] is not whole:
             self._filtered = (whole, View(self.visible(whole.rows)))
         return self._filtered[1]
 
-    async def completed(self) -> View:
+    async def complete_view(self) -> View:
         return await self.view()
 
     async def candidates(self, ref: int | str) -> list[Resource]:
@@ -173,17 +173,17 @@ class _FilteredClient:
     async def _authorize_path(self, path: str, params: Mapping[str, Any]) -> tuple[str, Census]:
         """The path with the node's real name, and the current guests. Raises if the path leads to something hidden."""
         path = await address(self._cluster, path)
-        census = Census((await self._inventory.completed()).guests)
+        census = Census((await self._inventory.complete_view()).guests)
         await self.blanking()
         request = read(self._facts, "GET", path, params)
-        for subject in census.subjects(reached(request)) if request else ():
+        for subject in census.subjects(find_targets(request)) if request else ():
             if problem := self._hides(subject):
                 raise problem
         return path, census
 
     async def blanking(self) -> HiddenWords:
         """For the guests that are hidden now."""
-        view = await self._inventory.completed()
+        view = await self._inventory.complete_view()
         if view is not self._counted:
             guests = Census(view.guests).guests
             hidden = [one for one in guests if self._hides(one)]
@@ -219,7 +219,7 @@ class _FilteredClient:
     def _is_hidden(self, row: Any, census: Census, words: HiddenWords) -> bool:
         if isinstance(row, str):
             return row in words.tags
-        return any(self._hides(subject) for subject in census.subjects(list(_mentioned(row))))
+        return any(self._hides(subject) for subject in census.subjects(list(_targets_in(row))))
 
 
 def _words(path: str, blanking: HiddenWords) -> HiddenWords:
@@ -227,7 +227,7 @@ def _words(path: str, blanking: HiddenWords) -> HiddenWords:
     return HiddenWords() if _GUEST_CONFIG.fullmatch(path) else blanking
 
 
-def _mentioned(row: Any) -> Iterator[Reached]:
+def _targets_in(row: Any) -> Iterator[TargetRef]:
     """What a row of an answer is about."""
     field = row.get if isinstance(row, dict) else lambda name, default=None: getattr(row, name, default)
     if isinstance(row, (str, int, float, bool)) or row is None:
@@ -235,26 +235,26 @@ def _mentioned(row: Any) -> Iterator[Reached]:
     for name, kind in (("vmid", GUEST), ("guest", GUEST), ("node", NODE), ("storage", STORAGE), ("poolid", POOL)):
         value = field(name)
         if value not in (None, "", 0) and (kind != GUEST or str(value).isdecimal()):
-            yield Reached(kind, str(value), node=str(value) if kind == NODE else str(field("node") or ""))
+            yield TargetRef(kind, str(value), node=str(value) if kind == NODE else str(field("node") or ""))
     for text in (field("id"), field("sid"), field("path")):
         yield from _by_spelling(str(text or ""))
     if field("type") in ("qemu", "lxc") and str(field("id")).isdecimal():
-        yield Reached(GUEST, str(field("id")))
+        yield TargetRef(GUEST, str(field("id")))
     if (volume := field("volid")) and (found := owner(str(volume))) is not None:
-        yield Reached(GUEST, str(found))
+        yield TargetRef(GUEST, str(found))
     if Upid.looks_like(field("upid")):
         task = Upid.parse(str(field("upid")))
-        yield Reached(NODE, task.node, node=task.node)
+        yield TargetRef(NODE, task.node, node=task.node)
         if task.vmid:
-            yield Reached(GUEST, task.vmid)
+            yield TargetRef(GUEST, task.vmid)
 
 
-def _by_spelling(text: str) -> Iterator[Reached]:
+def _by_spelling(text: str) -> Iterator[TargetRef]:
     """`qemu/100`, `/vms/100`, `vm:100`, `service:vm:100`, `node/pve1`"""
     parts = text.strip("/").replace(":", "/").split("/")
     area, name = parts[-2:] if len(parts) > 1 else ("", "")
     kind = _KINDS.get(area)
     if kind == GUEST and name.isdecimal():
-        yield Reached(GUEST, name)
+        yield TargetRef(GUEST, name)
     elif kind == NODE and len(parts) == 2:
-        yield Reached(NODE, name, node=name)
+        yield TargetRef(NODE, name, node=name)

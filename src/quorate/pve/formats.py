@@ -214,9 +214,9 @@ class FormatBook:
             "ip": self._either("ipv4", "ipv6", wording="value does not look like a valid IP address"),
             "CIDR": self._either("CIDRv4", "CIDRv6", wording="value does not look like a valid CIDR network"),
             "address": self._either("ip", "dns-name", wording="value does not look like a valid address: $value"),
-            "ipv6": self._worded("ipv6", _is_ipv6),
-            "CIDRv4": self._worded("CIDRv4", self._is_cidr4),
-            "CIDRv6": self._worded("CIDRv6", self._is_cidr6),
+            "ipv6": self._check_wording("ipv6", _is_ipv6),
+            "CIDRv4": self._check_wording("CIDRv4", self._is_cidr4),
+            "CIDRv6": self._check_wording("CIDRv6", self._is_cidr6),
             "ipv4mask": _check(_NETMASKS.__contains__, "value does not look like a valid IP netmask"),
             "pve-priv": _check(frozenset(privileges).__contains__, "invalid privilege '$value'"),
             "pve-storage-id": self._storage_id(),
@@ -287,7 +287,7 @@ class FormatBook:
     def _wording(self, name: str) -> str:
         return str(self._table.get(name, {}).get("err") or _WORDING.get(name, "value is not valid"))
 
-    def _worded(self, name: str, accepts: Callable[[str], bool]) -> FormatCheck:
+    def _check_wording(self, name: str, accepts: Callable[[str], bool]) -> FormatCheck:
         return _check(accepts, self._wording(name))
 
     def _either(self, *names: str, wording: str) -> FormatCheck:

@@ -114,7 +114,7 @@ class Inventory:
 
     # -- what the nodes say ----------------------------------------------------------------------------------------
 
-    async def completed(self) -> View:
+    async def complete_view(self) -> View:
         """The view, completed by the nodes for guests that it does not know yet or that we just changed."""
         view = await self.view()
         if self._completed is None or self._completed[0] is not view:
@@ -122,7 +122,7 @@ class Inventory:
         return self._completed[1]
 
     async def named_guests(self) -> list[Resource]:
-        return list((await self.completed()).guests)
+        return list((await self.complete_view()).guests)
 
     async def fresh_guests(self, node: str | None = None) -> list[Resource]:
         """The guests of a node, or all, as their nodes see them now: one request for each node and type."""
@@ -145,7 +145,7 @@ class Inventory:
 
     async def guests_with_fresh_names(self, vmids: Collection[int] | None) -> list[Resource]:
         """All guests; these (None: all) have the names that their nodes report now, or none if they do not answer."""
-        view = await self.completed()
+        view = await self.complete_view()
         concerned = [row for row in view.guests if vmids is None or row.vmid in vmids]
         listed = await self._lists({(row.node, row.type) for row in concerned if row.node in view.online})
         sure = {
@@ -213,7 +213,7 @@ class Inventory:
         if found:
             return found
         # The set of vmids does not lag, their names do.
-        return (await (self.completed() if wanted.vmid is not None else self._ask_everywhere())).matching(wanted)
+        return (await (self.complete_view() if wanted.vmid is not None else self._ask_everywhere())).matching(wanted)
 
     async def node(self, name: str) -> Resource:
         return await self.on_second_look(lambda view: _node(view, name))

@@ -16,7 +16,7 @@ CANDIDATES_SHOWN = 8
 SELECTIONS_KEPT = 16
 
 
-class Renamed(Conflict):
+class StaleName(Conflict):
     """The guest found by a name has another name by now; a second attempt asks the nodes."""
 
 

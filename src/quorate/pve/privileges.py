@@ -110,7 +110,7 @@ def _lacking(check: Sequence[Any], values: Mapping[str, object], has: Has) -> li
         return []
     if not _applies(check, values):
         return [need]
-    return _ungranted(need, has)
+    return _missing_needs(need, has)
 
 
 def _least(ways: Sequence[Sequence[Any]], values: Mapping[str, object], has: Has) -> list[Need]:
@@ -125,7 +125,7 @@ def _applies(check: Sequence[Any], values: Mapping[str, object]) -> bool:
     return required is None or values.get(required) is not None
 
 
-def _ungranted(need: Need, has: Has) -> list[Need]:
+def _missing_needs(need: Need, has: Has) -> list[Need]:
     lacked = tuple(name for name in need.privileges if not need.path or not has(need.path, name))
     if not lacked or (need.any_of and len(lacked) < len(need.privileges)):
         return []

@@ -17,7 +17,7 @@ async def explain(connection: Connection, endpoint: str, method: str, path: str,
         case aiohttp.ServerFingerprintMismatch():
             return trust.mismatch(endpoint, connection.trust, error.got)
         case aiohttp.ClientConnectorCertificateError():
-            return await trust.unverified(endpoint, _certificate_reason(error.certificate_error))
+            return await trust.untrusted_certificate(endpoint, _certificate_reason(error.certificate_error))
         case aiohttp.ClientSSLError():
             return Unreachable(
                 f"{endpoint} does not speak TLS as expected",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from quorate.problems import Problem
 from quorate.pve.inventory import Resource
-from quorate.pve.targets import GUEST, GUESTS, NODE, POOL, STORAGE, Reached
+from quorate.pve.targets import GUEST, GUESTS, NODE, POOL, STORAGE, TargetRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +63,26 @@ class Census:
     def guests(self) -> Collection[Subject]:
         return self._guests.values()
 
-    def subjects(self, things: Sequence[Reached]) -> list[Subject]:
+    def subjects(self, things: Sequence[TargetRef]) -> list[Subject]:
         """What one call reaches. Pass calls in order: a later one may act on what an earlier one creates."""
         found = [one for thing in things for one in (self._many(thing) if thing.kind == GUESTS else [self._one(thing)])]
         return list(dict.fromkeys(found))
 
-    def _one(self, thing: Reached) -> Subject:
+    def _one(self, thing: TargetRef) -> Subject:
         if thing.kind != GUEST:
             return Subject(thing.kind, thing.id, node=thing.node, pool=thing.id if thing.kind == POOL else "")
         now = self._guests.get(thing.id)
         if now is not None:
-            return _changed(now, thing)
+            return _with_effect(now, thing)
         known = self._born.get(thing.id) or Subject(GUEST, thing.id, node=thing.node)
         new = replace(known, **thing.becomes)
         if thing.born or thing.id in self._born:
             self._born[thing.id] = new
         return replace(new, level=thing.level)
 
-    def _many(self, thing: Reached) -> list[Subject]:
+    def _many(self, thing: TargetRef) -> list[Subject]:
         return [
-            _changed(guest, thing)
+            _with_effect(guest, thing)
             for guest in self._guests.values()
             if thing.node in ("", guest.node) and _is_within(guest.pool, thing.pool) and guest.id not in thing.without
         ]
@@ -93,6 +93,6 @@ def _is_within(pool: str, outer: str) -> bool:
     return not outer or pool == outer or pool.startswith(f"{outer}/")
 
 
-def _changed(now: Subject, thing: Reached) -> Subject:
+def _with_effect(now: Subject, thing: TargetRef) -> Subject:
     after = replace(now, **thing.becomes) if thing.becomes else None
     return replace(now, level=thing.level, after=after)

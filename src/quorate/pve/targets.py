@@ -21,7 +21,7 @@ HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class TargetRef:
     """One thing that a call acts on; with GUESTS, all guests of a node, of a pool or of the cluster."""
 
     kind: str
@@ -94,11 +94,16 @@ _FOLDER: Final = re.compile(r"^(?:[A-Za-z][\w.-]*:)?(?:\d+/[^/]+/)?([1-9]\d{2,8}
 """In a file-based storage the folder determines the owner, not the file name."""
 
 
-def reached(request: Request) -> list[Reached]:
+def find_targets(request: Request) -> list[TargetRef]:
     """Everything that the request names, without duplicates."""
     return list(
         dict.fromkeys(
-            [*_from_parameters(request), *_from_properties(request), *_from_volumes(request), *_implied(request)]
+            [
+                *_from_parameters(request),
+                *_from_properties(request),
+                *_from_volumes(request),
+                *_implied_targets(request),
+            ]
         )
     )
 
@@ -137,7 +142,7 @@ def drive_volumes(request: Request) -> list[NamedVolume] | None:
     return found
 
 
-def _from_parameters(request: Request) -> Iterator[Reached]:
+def _from_parameters(request: Request) -> Iterator[TargetRef]:
     path = request.match.values
     for name in request.values:
         kind = _kind(request, name)
@@ -149,7 +154,7 @@ def _from_parameters(request: Request) -> Iterator[Reached]:
             yield _one(request, kind, name, one)
 
 
-def _from_properties(request: Request) -> Iterator[Reached]:
+def _from_properties(request: Request) -> Iterator[TargetRef]:
     """What the keys of a property string name, such as the `node` of a device mapping."""
     for name in request.params:
         keys = request.match.endpoint.keys_of(name) or {}
@@ -184,33 +189,33 @@ def _each(elements: Iterable[str], kind: str) -> Iterator[str]:
             yield text.partition(":")[0] if kind == NODE else text  # also pve1:2, with a priority
 
 
-def _one(request: Request, kind: str, name: str, id: str) -> Reached:
+def _one(request: Request, kind: str, name: str, id: str) -> TargetRef:
     here = request.match.values.get("node", "")
     if kind == GUEST:
-        return _guest(request, name, id, here) if id else Reached(GUESTS)
+        return _guest(request, name, id, here) if id else TargetRef(GUESTS)
     there = request.text("target") or here if name in ("targetstorage", "target-storage") else here
-    return Reached(kind, id, node={NODE: id, STORAGE: there}.get(kind, ""))
+    return TargetRef(kind, id, node={NODE: id, STORAGE: there}.get(kind, ""))
 
 
-def _guest(request: Request, name: str, id: str, here: str) -> Reached:
+def _guest(request: Request, name: str, id: str, here: str) -> TargetRef:
     template, method = request.template, request.method
     path = _GUEST_PATH.fullmatch(template)
     if path and path["sub"] == "/clone":
         if name == "vmid":
-            return Reached(GUEST, id, here, level="look_inside")  # it is only copied
+            return TargetRef(GUEST, id, here, level="look_inside")  # it is only copied
         usual = f"Copy-of-{request.match.values['vmid']}"
         there = request.text("target") or here
-        return Reached(GUEST, id, here, becomes={"name": usual, **_identity(request, there)}, born=True)
+        return TargetRef(GUEST, id, here, becomes={"name": usual, **_identity(request, there)}, born=True)
     if method == "POST" and (made := _CREATION.fullmatch(template)):
         usual = f"VM {id}" if made["type"] == "qemu" else f"CT{id}"
-        return Reached(GUEST, id, here, becomes={"name": usual, **_identity(request, here)}, born=True)
+        return TargetRef(GUEST, id, here, becomes={"name": usual, **_identity(request, here)}, born=True)
     if path and path["sub"] == "/config" and method != "GET":
-        return Reached(GUEST, id, here, becomes=_identity(request))
+        return TargetRef(GUEST, id, here, becomes=_identity(request))
     if _MOVES.fullmatch(template):
-        return Reached(GUEST, id, here, becomes=_at_node(request.text("target") or request.text("node")))
+        return TargetRef(GUEST, id, here, becomes=_at_node(request.text("target") or request.text("node")))
     if template.startswith("/pools") and method == "PUT":
-        return Reached(GUEST, id, becomes={"pool": "" if request.is_on("delete") else request.text("poolid")})
-    return Reached(GUEST, id, here)
+        return TargetRef(GUEST, id, becomes={"pool": "" if request.is_on("delete") else request.text("poolid")})
+    return TargetRef(GUEST, id, here)
 
 
 def _identity(request: Request, node: str = "") -> dict[str, Any]:
@@ -231,45 +236,45 @@ def _at_node(node: str) -> dict[str, Any]:
     return {"node": node} if node else {}
 
 
-def _implied(request: Request) -> Iterator[Reached]:
+def _implied_targets(request: Request) -> Iterator[TargetRef]:
     """What is reached without a parameter that names it."""
     template, path, here = request.template, request.match.values, request.match.values.get("node", "")
     if template == "/access/acl" and request.has("path"):
         yield from _of_acl_path(request.text("path"))
     if _REPLICATION.fullmatch(template) and request.has("id"):
-        yield Reached(GUEST, request.text("id").partition("-")[0])
+        yield TargetRef(GUEST, request.text("id").partition("-")[0])
     if "upid" in path and Upid.looks_like(path["upid"]):
         yield from _of_task(Upid.parse(path["upid"]), stops=request.method == "DELETE")
     if request.method == "GET":
         return
     if _uses_default_storage(request):
-        yield Reached(STORAGE, _DEFAULT_STORAGE, here)
+        yield TargetRef(STORAGE, _DEFAULT_STORAGE, here)
     if _WITHOUT_HARM.fullmatch(template):
-        yield Reached(GUESTS, node=here, level="change")
+        yield TargetRef(GUESTS, node=here, level="change")
     elif _RECEIVERS.fullmatch(template) and request.method != "DELETE":
-        yield Reached(GUESTS, level="read")
+        yield TargetRef(GUESTS, level="read")
     elif _LEASES.fullmatch(template):
-        yield Reached(GUESTS)
+        yield TargetRef(GUESTS)
     elif _HOLDS_DISKS.fullmatch(template) and request.method == "DELETE":
-        yield Reached(GUESTS, node="" if "/ceph/" in template else here)
+        yield TargetRef(GUESTS, node="" if "/ceph/" in template else here)
     elif _WHOLE_NODE.fullmatch(template) and not request.elements("vms"):
-        yield Reached(GUESTS, node=here, becomes=_at_node(request.text("target")))
+        yield TargetRef(GUESTS, node=here, becomes=_at_node(request.text("target")))
     elif _WHOLE_CLUSTER.fullmatch(template) and not (request.elements("vms") or request.elements("vmid")):
-        yield Reached(GUESTS, becomes=_at_node(request.text("target")))
+        yield TargetRef(GUESTS, becomes=_at_node(request.text("target")))
     elif _BACKUP.fullmatch(template) and _selects_many(request):
         pool = request.text("pool")  # PVE ignores exclude if there is a pool
         left_out = frozenset() if pool else frozenset(_each(request.elements("exclude"), GUEST))
-        yield Reached(GUESTS, node=here, pool=pool, without=left_out)
+        yield TargetRef(GUESTS, node=here, pool=pool, without=left_out)
         if pool:
-            yield Reached(POOL, pool)
+            yield TargetRef(POOL, pool)
 
 
-def _of_task(task: Upid, *, stops: bool) -> Iterator[Reached]:
+def _of_task(task: Upid, *, stops: bool) -> Iterator[TargetRef]:
     """The guest that a task works on. One for many does not say for which, so to stop it concerns any of them."""
     if task.vmid:
-        yield Reached(GUEST, task.vmid)
+        yield TargetRef(GUEST, task.vmid)
     elif stops and _FOR_MANY.fullmatch(task.type):
-        yield Reached(GUESTS, node="" if task.type.startswith("bulk-") else task.node)
+        yield TargetRef(GUESTS, node="" if task.type.startswith("bulk-") else task.node)
 
 
 def _uses_default_storage(request: Request) -> bool:
@@ -292,19 +297,19 @@ def _selects_many(request: Request) -> bool:
     return selects or (request.method == "POST" and not request.elements("vmid"))
 
 
-def _of_acl_path(path: str) -> Iterator[Reached]:
+def _of_acl_path(path: str) -> Iterator[TargetRef]:
     area, _, name = "/".join(part for part in path.strip().split("/") if part).partition("/")
     kind = {"vms": GUEST, "nodes": NODE, "storage": STORAGE, "pool": POOL}.get(area)
     if kind and name:
         for one in _each((name,), kind):
-            yield Reached(kind, one, node=one if kind == NODE else "") if one else Reached(GUESTS)
+            yield TargetRef(kind, one, node=one if kind == NODE else "") if one else TargetRef(GUESTS)
     if kind == POOL:
-        yield Reached(GUESTS, pool=name)
+        yield TargetRef(GUESTS, pool=name)
     elif area in ("", "vms") and not name:
-        yield Reached(GUESTS)
+        yield TargetRef(GUESTS)
 
 
-def _from_volumes(request: Request) -> Iterator[Reached]:
+def _from_volumes(request: Request) -> Iterator[TargetRef]:
     """Storages and owners of the volumes that any parameter names, including those in property strings."""
     here = request.match.values.get("node", "")
     for name, value in request.values.items():
@@ -312,10 +317,10 @@ def _from_volumes(request: Request) -> Iterator[Reached]:
             key, equals, rest = text.partition("=")
             key, volume = (key, rest) if equals else (name, text)
             if (found := owner(volume)) is not None:
-                yield Reached(GUEST, str(found), level="look_inside" if {key, name} & _SOURCES else None)
+                yield TargetRef(GUEST, str(found), level="look_inside" if {key, name} & _SOURCES else None)
             storage, colon, _ = volume.partition(":")
             if colon and storage and _takes_volumes(name) and (not equals or key in _VOLUME_KEYS):
-                yield Reached(STORAGE, storage, here)
+                yield TargetRef(STORAGE, storage, here)
 
 
 def _takes_volumes(name: str) -> bool:

@@ -84,7 +84,7 @@ def mismatch(endpoint: str, trust: Trust, got: bytes) -> UntrustedCertificate:
     )
 
 
-async def unverified(endpoint: str, why: str) -> UntrustedCertificate:
+async def untrusted_certificate(endpoint: str, why: str) -> UntrustedCertificate:
     seen = await presented_fingerprint(endpoint)
     return UntrustedCertificate(
         f"The certificate of {endpoint} is not trusted",

@@ -141,7 +141,7 @@ class Rule:
         if self._alternatives:
             self._check_alternatives(errors, value, name, siblings)
             return
-        value = self._normalized(value)
+        value = self._normalize(value)
         if self._type == "array":
             self._check_array(errors, value, name)
             return
@@ -162,7 +162,7 @@ class Rule:
             for key, text in verdicts[0].items():
                 errors.add(key, text)
 
-    def _normalized(self, value: object) -> object:
+    def _normalize(self, value: object) -> object:
         """Old clients send a list as one text or an array as a single value; both are accepted."""
         if isinstance(value, (list, tuple)):
             return ",".join(map(text_of, value)) if self._joins_lists and value else value
@@ -333,7 +333,7 @@ class PropertyString:
         if "alias" in schema:
             _note_key_alias(values, schema, key)
             key = schema["alias"]
-        values[key] = self._spelled(key, value)
+        values[key] = self._normalize_boolean(key, value)
 
     def _add_bare_value(self, values: dict[str, str], part: str) -> None:
         key = self._default_key
@@ -341,9 +341,9 @@ class PropertyString:
             raise _UnreadableError("value without key, but schema does not define a default key")
         if values.get(key):
             raise _duplicate(key)
-        values[key] = self._spelled(key, part)
+        values[key] = self._normalize_boolean(key, part)
 
-    def _spelled(self, key: str, value: str) -> str:
+    def _normalize_boolean(self, key: str, value: str) -> str:
         """Unlike parameters, keys of a property string accept words for booleans."""
         if self._schemas.get(key, {}).get("type") != "boolean":
             return value

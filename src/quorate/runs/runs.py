@@ -97,7 +97,7 @@ class Runs:
         if operation is None:
             return None
         gate = site.gate(self._pipeline.sites.general)
-        needed = gate.needed(operation.risk)
+        needed = gate.access_for(operation.risk)
         return None if gate.access.allows(needed) else Lack(needed, site.name if gate.own_level else "")
 
     async def _is_taken(self, run: Run) -> bool:

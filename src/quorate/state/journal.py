@@ -232,7 +232,7 @@ class Change:
         await self._append({PHASE: PLAN, **entry})
         self.ensure_writable()
 
-    async def answered(self, entry: Mapping[str, Any]) -> None:
+    async def record_answer(self, entry: Mapping[str, Any]) -> None:
         """Record an answer. It cannot be undone, so a failure to write it stops only the next step."""
         await self._append({PHASE: STEP, **entry})
 

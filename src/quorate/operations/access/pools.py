@@ -33,7 +33,7 @@ async def summaries(pve: Cluster) -> list[list[Any]]:
 async def members(pve: Cluster, pool: str, *, limit: int, offset: int) -> Table:
     """The guests and storages in a pool, and who holds which role on all of them."""
     found = await _existing(pve, pool)
-    guests = (await pve.inventory.completed()).by_vmid
+    guests = (await pve.inventory.complete_view()).by_vmid
     table = page(
         ("type", "id", "name", "node", "status"),
         [_member_row(member, guests) for member in found.get("members", [])],

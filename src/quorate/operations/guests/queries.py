@@ -48,7 +48,7 @@ class Filter:
             await pve.inventory.pool(self.pool)
         lagging = self.name is not None or self.status is not None or self.template is not None
         if not (to_act and lagging):
-            view = await pve.inventory.completed()
+            view = await pve.inventory.complete_view()
             found = view.select((self, sort), lambda: self._choose(view.guests, sort))
             if found or self.name is None:
                 return found
