@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorate.pipeline.caller import Exchange
-from quorate.state.canonical import MOST_BYTES, bounded
+from quorate.state.canonical import MOST_BYTES, limit_size
 from tests.rigs.mcp_session import Rig, rig, second_server
 from tests.rigs.several_clusters import several_clusters
 
@@ -107,7 +107,7 @@ async def test_a_refused_call_of_many_megabytes_leaves_a_small_entry(tmp_path: P
 
 def test_what_is_cut_leaves_its_length_and_digest() -> None:
     text = "long " * 1000
-    cut = bounded({"plan": text})["plan"]
+    cut = limit_size({"plan": text})["plan"]
     assert f"({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()})" in cut
 
 
@@ -115,7 +115,7 @@ def test_no_depth_is_too_deep() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    assert len(json.dumps(bounded({"arguments": deep}))) < 500
+    assert len(json.dumps(limit_size({"arguments": deep}))) < 500
 
 
 anything = st.recursive(
@@ -129,7 +129,7 @@ anything = st.recursive(
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(st.dictionaries(st.text(max_size=5), anything, max_size=8))
 def test_an_entry_of_any_shape_is_bounded(entry: dict[str, Any]) -> None:
-    assert len(json.dumps(bounded(entry))) < MOST_BYTES + 10_000
+    assert len(json.dumps(limit_size(entry))) < MOST_BYTES + 10_000
 
 
 @pytest.mark.parametrize("moment", range(12))

@@ -19,7 +19,7 @@ from quorate.config import Access, Approval, ClusterSettings, Settings
 from quorate.config.settings import HomelabSettings
 from quorate.pve.connection import Connection, Secret, Token, Trust
 from quorate.ssh.settings import Login, SshSettings
-from quorate.state.chain import Link, first_link, linked
+from quorate.state.chain import Link, first_link, link_entry
 from quorate.state.schema import statements_since
 from quorate.state.store import Row, Store
 from quorate.state.trail import AuditTrail
@@ -167,7 +167,7 @@ class MemoryTrail:
 
     async def append(self, entry: Mapping[str, Any]) -> None:
         await asyncio.sleep(0)
-        line, self._disk.head = linked(entry, self._disk.head)
+        line, self._disk.head = link_entry(entry, self._disk.head)
         self._disk.lines.append(line)
         await asyncio.sleep(0)
 

@@ -49,13 +49,13 @@ async def test_a_message_is_enqueued_once_and_claimed_by_one_process(store, repl
     assert parcel is not None
     assert await second.claim("phone") is None
     assert await second.recover() == 0  # its process lives
-    await first.failed(parcel, "refused")
+    await first.mark_failed(parcel, "refused")
     assert await first.claim("phone") is None
     clock.now += 31
     again = await second.claim("phone")
     assert again is not None
     assert (again.id, again.unsure) == (parcel.id, False)
-    await second.sent(again)
+    await second.mark_sent(again)
     assert await second.counts() == {("phone", "sent"): 1}
     assert await second.failing() == {}
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.state.chain import Link, first_link, linked, verify
+from quorate.state.chain import Link, first_link, link_entry, verify
 from quorate.state.store import Store, open_store
 from quorate.state.trail import AuditTrail, AuditUnwritable, Filters, open_trail
 from tests.rigs import races
@@ -207,7 +207,7 @@ Lines = list[bytes]
 def rewritten(line: bytes, **other: Any) -> bytes:
     """The line with something else in it and a hash that fits, as someone who knows how would make it."""
     found = json.loads(line)
-    return linked({**found, **other}, Link(found["seq"] - 1, found["prev"]))[0]
+    return link_entry({**found, **other}, Link(found["seq"] - 1, found["prev"]))[0]
 
 
 TAMPERING: dict[str, tuple[Callable[[Lines], Lines], str, int]] = {
@@ -224,7 +224,7 @@ TAMPERING: dict[str, tuple[Callable[[Lines], Lines], str, int]] = {
     "one taken out": (lambda old: [*old[:2], *old[3:]], "removed", 3),
     "several taken out": (lambda old: [old[0], *old[4:]], "removed", 2),
     "one put in that links": (
-        lambda old: [old[0], linked(entry(), Link(1, json.loads(old[0])["hash"]))[0], *old[1:]],
+        lambda old: [old[0], link_entry(entry(), Link(1, json.loads(old[0])["hash"]))[0], *old[1:]],
         "inserted",
         3,
     ),
@@ -278,7 +278,7 @@ async def test_a_forged_entry_at_the_end_is_remarked(file_trail: AuditTrail, fil
     await fill(file_trail, 2)
     last = json.loads(file.read_bytes().splitlines()[-1])
     with file.open("ab") as opened:
-        opened.write(linked(entry(tool="forged"), Link(2, last["hash"]))[0])
+        opened.write(link_entry(entry(tool="forged"), Link(2, last["hash"]))[0])
     assert (await file_trail.verify()).remarks == ("Record 3 is newer than what the store knows",)
     await file_trail.record(entry(4))
     checked = await file_trail.verify()
@@ -410,7 +410,7 @@ async def test_without_the_stores_record_the_file_is_believed_and_that_is_said(
 def test_no_byte_of_a_chain_can_be_changed_unseen(entries, at, flip):
     lines, link = [], first_link()
     for one in entries:
-        line, link = linked(one, link)
+        line, link = link_entry(one, link)
         lines.append(line)
     trail = b"".join(lines)
     assert asyncio.run(checked_bytes(trail, link)).intact

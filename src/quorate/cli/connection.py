@@ -56,9 +56,9 @@ def reach_node(options: argparse.Namespace) -> tuple[str, Trust]:
 
 def _endpoint(text: str) -> str:
     from quorate.config.endpoints import read_endpoints
-    from quorate.config.raw import Given, Rank, Source
+    from quorate.config.raw import Rank, RawSetting, Source
 
-    return read_endpoints({"address": [Given("--host", text, Source(Rank.ARGUMENTS))]})[0]
+    return read_endpoints({"address": [RawSetting("--host", text, Source(Rank.ARGUMENTS))]})[0]
 
 
 def _pinned(options: argparse.Namespace) -> Trust:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from quorate.app import App
-    from quorate.runs.runs import Lack
+    from quorate.runs.runs import MissingRequirement
     from quorate.state.runs import Run, RunStore
 
 FOLLOW_SECONDS = 1.0
@@ -164,7 +164,7 @@ def _work(options: argparse.Namespace) -> int:
     return with_app(options, run)
 
 
-def _need_more(left: Mapping[str, Lack]) -> Iterator[str]:
+def _need_more(left: Mapping[str, MissingRequirement]) -> Iterator[str]:
     from quorate.config import Access
 
     for lack in dict.fromkeys(one for one in left.values() if one.cluster):

@@ -10,9 +10,9 @@ from quorate.config.credentials import read_credentials
 from quorate.config.endpoints import read_endpoints
 from quorate.config.names import CLUSTER
 from quorate.config.policy import read_policy
-from quorate.config.raw import Found, Given, Source
+from quorate.config.raw import RawSetting, RawSettings, Source
 from quorate.config.settings import HOMELAB, SERVER, ClusterSettings, ConfigError
-from quorate.config.sources import found_in_table
+from quorate.config.sources import settings_in_table
 from quorate.config.trust import read_trust
 from quorate.config.values import (
     as_access,
@@ -27,7 +27,7 @@ from quorate.pve.connection import Connection, Limits
 
 
 def read_clusters(
-    by_variables: Found, tables: object, toml: Source, warnings: list[str]
+    by_variables: RawSettings, tables: object, toml: Source, warnings: list[str]
 ) -> tuple[ClusterSettings, ...]:
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise ConfigError(f"Clusters{toml.suffix} must be tables: write [clusters.NAME] above their settings.")
@@ -55,8 +55,8 @@ def _referenced_variables(tables: Mapping[str, Mapping[str, object]]) -> list[ob
     return [value["env"] for value in values if isinstance(value, dict) and "env" in value]
 
 
-def _cluster_settings(by_variables: Found, referenced: list[object]) -> Found:
-    found: Found = {}
+def _cluster_settings(by_variables: RawSettings, referenced: list[object]) -> RawSettings:
+    found: RawSettings = {}
     for setting, givens in by_variables.items():
         own = [given for given in givens if given.spelling not in referenced]
         if own and setting in CLUSTER:
@@ -66,13 +66,13 @@ def _cluster_settings(by_variables: Found, referenced: list[object]) -> Found:
 
 def _cluster_from_table(name: str, table: Mapping[str, object], toml: Source, warnings: list[str]) -> ClusterSettings:
     source = replace(toml, suffix=f" in [clusters.{name}]")
-    found = found_in_table(table, CLUSTER, source, also=("policy", "rules", "ssh"))
+    found = settings_in_table(table, CLUSTER, source, also=("policy", "rules", "ssh"))
     if not found:
         raise ConfigError(f"[clusters.{name}] is empty: add url, token_id and token_secret.")
     return replace(_cluster(name, found, warnings), policy=read_policy(table, toml, name))
 
 
-def _cluster(name: str, found: Found, warnings: list[str]) -> ClusterSettings:
+def _cluster(name: str, found: RawSettings, warnings: list[str]) -> ClusterSettings:
     credentials = read_credentials(found, warnings)
     trust = read_trust(found)
     if not trust.verify:
@@ -96,7 +96,7 @@ def _cluster(name: str, found: Found, warnings: list[str]) -> ClusterSettings:
     )
 
 
-def _limits(found: Found) -> Limits:
+def _limits(found: RawSettings) -> Limits:
     default = Limits()
     request = read(found, "request_seconds", _request_seconds, default.request_seconds)
     return Limits(
@@ -107,7 +107,7 @@ def _limits(found: Found) -> Limits:
     )
 
 
-def _request_seconds(given: Given) -> float:
+def _request_seconds(given: RawSetting) -> float:
     """brynnjocelyn's variable and file use milliseconds."""
     if given.spelling not in ("PROXMOX_TIMEOUT", "timeout"):
         return as_time_limit(given)

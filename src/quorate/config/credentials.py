@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from quorate.config.raw import Found, Given, highest_rank, strongest
+from quorate.config.raw import RawSetting, RawSettings, highest_rank, strongest
 from quorate.config.settings import ConfigError
 from quorate.config.sources import text_of
-from quorate.config.values import agreed, as_text, contradiction
+from quorate.config.values import as_text, contradiction, require_agreement
 from quorate.pve.connection import Password, Secret, Token
 
 _USER = re.compile(r"[^\s:/@!]+(?:@[^\s:/@!]+)*@[A-Za-z][\w.-]+", re.ASCII)
@@ -17,7 +17,7 @@ _TOKEN_NAME = re.compile(r"[A-Za-z][\w.-]+", re.ASCII)
 TOKEN_NAME_RULE = "The name has two or more characters in Proxmox VE: a letter, then letters, digits, '.', '-' or '_'."  # noqa: S105
 
 
-def read_credentials(found: Found, warnings: list[str]) -> Token | Password:
+def read_credentials(found: RawSettings, warnings: list[str]) -> Token | Password:
     token = [*found.get("token", []), *found.get("token_secret", [])]
     password = found.get("password", [])
     if not token and not password:
@@ -28,7 +28,7 @@ def read_credentials(found: Found, warnings: list[str]) -> Token | Password:
     return _token(found, warnings) if highest_rank(token) > highest_rank(password) else _login(found, warnings)
 
 
-def _no_login(found: Found) -> ConfigError:
+def _no_login(found: RawSettings) -> ConfigError:
     some = found.get("user", next(iter(found.values())))[0]
     needed = f"{some.sibling('token')} and {some.sibling('token_secret')}"
     if "user" in found:
@@ -36,7 +36,7 @@ def _no_login(found: Found) -> ConfigError:
     return ConfigError(f"{needed} are missing: set them to an API token (user@realm!name and its secret).")
 
 
-def _token(found: Found, warnings: list[str]) -> Token:
+def _token(found: RawSettings, warnings: list[str]) -> Token:
     if "token" not in found:
         given = found["token_secret"][0]
         raise ConfigError(f"{given.sibling('token')} is missing: {given.label} needs the token it belongs to.")
@@ -46,15 +46,15 @@ def _token(found: Found, warnings: list[str]) -> Token:
     user = found["user"][0] if "user" in found else None
     realm = found["realm"][0] if "realm" in found else None
     if len(found.get("user", ())) > 1:
-        agreed(found["user"], lambda given: _user(given, realm))
-    token_id = agreed(found["token"], lambda given: _token_id(given, user, realm))
+        require_agreement(found["user"], lambda given: _user(given, realm))
+    token_id = require_agreement(found["token"], lambda given: _token_id(given, user, realm))
     secret = read_secret(found["token_secret"], warnings)
     if not secret.reveal().isprintable():  # it goes into a header
         raise ConfigError(f"{found['token_secret'][0].label} contains a line break: it must be the secret alone.")
     return Token(token_id, secret)
 
 
-def _token_id(given: Given, user: Given | None, realm: Given | None) -> str:
+def _token_id(given: RawSetting, user: RawSetting | None, realm: RawSetting | None) -> str:
     owner, is_full, name = as_text(given).rpartition("!")
     if not _TOKEN_NAME.fullmatch(name):
         raise ConfigError(f"{given.label} must look like user@realm!name, as Proxmox VE shows it. {TOKEN_NAME_RULE}")
@@ -71,19 +71,21 @@ def _token_id(given: Given, user: Given | None, realm: Given | None) -> str:
     return f"{full_owner}!{name}"
 
 
-def _login(found: Found, warnings: list[str]) -> Password:
+def _login(found: RawSettings, warnings: list[str]) -> Password:
     if "user" not in found:
         given = found["password"][0]
         raise ConfigError(f"{given.sibling('user')} is missing: {given.label} needs the user (user@realm).")
     realm = found["realm"][0] if "realm" in found else None
-    return Password(agreed(found["user"], lambda given: _user(given, realm)), read_secret(found["password"], warnings))
+    return Password(
+        require_agreement(found["user"], lambda given: _user(given, realm)), read_secret(found["password"], warnings)
+    )
 
 
-def _user(given: Given, realm: Given | None) -> str:
+def _user(given: RawSetting, realm: RawSetting | None) -> str:
     return _with_realm(as_text(given), given, realm)
 
 
-def _with_realm(user: str, given: Given, realm: Given | None) -> str:
+def _with_realm(user: str, given: RawSetting, realm: RawSetting | None) -> str:
     """Add the realm: its own, the one set separately, or pam."""
     apart = as_text(realm) if realm is not None else "pam"
     full = user if "@" in user else f"{user}@{apart}"
@@ -94,15 +96,15 @@ def _with_realm(user: str, given: Given, realm: Given | None) -> str:
     return full
 
 
-def read_secret(givens: list[Given], warnings: list[str]) -> Secret:
-    secret = agreed(givens, lambda given: Secret(_secret_text(given)))
+def read_secret(givens: list[RawSetting], warnings: list[str]) -> Secret:
+    secret = require_agreement(givens, lambda given: Secret(_secret_text(given)))
     holder = next((given.source.file for given in givens if isinstance(given.value, str)), None)
     if holder and _is_open_to_others(holder):
         warnings.append(f"{holder} contains a secret and other users can read it: run `chmod 600 {holder}`.")
     return secret
 
 
-def _secret_text(given: Given) -> str:
+def _secret_text(given: RawSetting) -> str:
     match given.value:
         case str(text):
             pass

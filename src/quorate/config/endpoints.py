@@ -6,27 +6,27 @@ import re
 from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
-from quorate.config.raw import Found, Given
+from quorate.config.raw import RawSetting, RawSettings
 from quorate.config.settings import ConfigError
-from quorate.config.values import agreed, as_port, as_texts, contradiction
+from quorate.config.values import as_port, as_texts, contradiction, require_agreement
 
 PVE_PORT = 8006
 
 
-def read_endpoints(found: Found) -> tuple[str, ...]:
+def read_endpoints(found: RawSettings) -> tuple[str, ...]:
     if "address" not in found:
         some = next(iter(found.values()))[0]
         raise ConfigError(f"{some.sibling('address')} is missing: set it to the address of a Proxmox VE node.")
     port = found["port"][0] if "port" in found else None
-    return agreed(found["address"], lambda given: _endpoints(given, port))
+    return require_agreement(found["address"], lambda given: _endpoints(given, port))
 
 
-def _endpoints(given: Given, port: Given | None) -> tuple[str, ...]:
+def _endpoints(given: RawSetting, port: RawSetting | None) -> tuple[str, ...]:
     addresses = (_split_address(text, given.label) for text in as_texts(given))
     return tuple(dict.fromkeys(f"https://{host}:{_resolve_port(given, own, port)}" for host, own in addresses))
 
 
-def _resolve_port(address: Given, own_port: int | None, port: Given | None) -> int:
+def _resolve_port(address: RawSetting, own_port: int | None, port: RawSetting | None) -> int:
     if port is None:
         return own_port or PVE_PORT
     number = as_port(port)

@@ -15,9 +15,9 @@ from quorate.config.folders import (
     usual_work,
 )
 from quorate.config.names import HOMELAB
-from quorate.config.raw import Found, Given, Rank, Source, merged
+from quorate.config.raw import Rank, RawSetting, RawSettings, Source, merge
 from quorate.config.settings import PRIVATE_NETWORKS, SCRIPTS_URL, SERVICES_FOLDER, ConfigError, HomelabSettings
-from quorate.config.sources import found_in_table
+from quorate.config.sources import settings_in_table
 from quorate.config.ssh import as_bytes, as_networks, read_known_hosts, read_login
 from quorate.config.values import as_path, as_text, read
 from quorate.secret import Secret
@@ -27,11 +27,11 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def read_homelab(
-    by_variables: Found, table: object, toml: Source, live: Callable[[], Mapping[str, str]], warnings: list[str]
+    by_variables: RawSettings, table: object, toml: Source, live: Callable[[], Mapping[str, str]], warnings: list[str]
 ) -> HomelabSettings:
     if not isinstance(table, dict):
         raise ConfigError(f"The setting homelab{toml.suffix} must be a table: write [homelab] above its settings.")
-    found = merged(by_variables, found_in_table(table, HOMELAB, replace(toml, suffix=" in [homelab]")))
+    found = merge(by_variables, settings_in_table(table, HOMELAB, replace(toml, suffix=" in [homelab]")))
     variables = live()
     return HomelabSettings(
         ssh=SshSettings(
@@ -53,7 +53,7 @@ def read_homelab(
     )
 
 
-def _as_https_url(given: Given) -> str:
+def _as_https_url(given: RawSetting) -> str:
     """HTTPS only: scripts from there run as root on nodes."""
     from urllib.parse import urlsplit
 
@@ -64,7 +64,7 @@ def _as_https_url(given: Given) -> str:
     return address
 
 
-def _as_remote_folder(given: Given) -> str:
+def _as_remote_folder(given: RawSetting) -> str:
     """A folder on the hosts, not on this machine."""
     text = as_text(given)
     if not text.startswith("/") or ".." in text.split("/") or text.strip("/") == "":
@@ -72,7 +72,7 @@ def _as_remote_folder(given: Given) -> str:
     return text.rstrip("/")
 
 
-def _passphrase(givens: list[Given], warnings: list[str]) -> Secret | None:
+def _passphrase(givens: list[RawSetting], warnings: list[str]) -> Secret | None:
     if not givens:
         return None
     if givens[0].rank is Rank.TOML and not isinstance(givens[0].value, dict):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from quorate.config.raw import Found, Given
+from quorate.config.raw import RawSetting, RawSettings
 from quorate.config.settings import ConfigError
 from quorate.config.values import (
     as_choice,
@@ -90,7 +90,7 @@ class HttpSettings:
         return self.tls_cert is not None
 
 
-def read_http(found: Found) -> HttpSettings:
+def read_http(found: RawSettings) -> HttpSettings:
     default = HttpSettings()
     host, port = read(found, "http", _as_address, (default.host, default.port))
     public_url = read(found, "public_url", _as_origin, None)
@@ -123,7 +123,7 @@ def read_http(found: Found) -> HttpSettings:
     return settings
 
 
-def _refuse_incomplete(settings: HttpSettings, found: Found) -> None:
+def _refuse_incomplete(settings: HttpSettings, found: RawSettings) -> None:
     """Some settings only make sense together."""
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if one in found and other not in found:
@@ -138,7 +138,7 @@ def _refuse_incomplete(settings: HttpSettings, found: Found) -> None:
             raise ConfigError(f"{found[lone][0].label} needs oauth_issuer: without it no tokens are accepted.")
 
 
-def _as_address(given: Given) -> tuple[str, int]:
+def _as_address(given: RawSetting) -> tuple[str, int]:
     """HOST:PORT, :PORT or a port; an IPv6 address in brackets."""
     host, _, port = as_text(given).rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
@@ -147,11 +147,11 @@ def _as_address(given: Given) -> tuple[str, int]:
     return bare or HttpSettings().host, int(port)
 
 
-def _as_origin(given: Given) -> str:
+def _as_origin(given: RawSetting) -> str:
     return _origin(as_text(given), given.label)
 
 
-def _as_origins(given: Given) -> tuple[str, ...]:
+def _as_origins(given: RawSetting) -> tuple[str, ...]:
     return tuple(_origin(text, given.label) for text in as_texts(given))
 
 
@@ -166,7 +166,7 @@ def _origin(text: str, label: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _as_hosts(given: Given) -> tuple[str, ...]:
+def _as_hosts(given: RawSetting) -> tuple[str, ...]:
     hosts = tuple(text.lower() for text in as_texts(given))
     for host in hosts:
         if not _HOST.fullmatch(_without_port(host)):
@@ -178,7 +178,7 @@ def _without_port(host: str) -> str:
     return re.sub(r":\d{1,5}$", "", host)
 
 
-def _as_networks(given: Given) -> tuple[str, ...]:
+def _as_networks(given: RawSetting) -> tuple[str, ...]:
     networks = []
     for text in as_texts(given):
         try:
@@ -191,7 +191,7 @@ def _as_networks(given: Given) -> tuple[str, ...]:
     return tuple(networks)
 
 
-def _as_secure_url(given: Given) -> str:
+def _as_secure_url(given: RawSetting) -> str:
     """HTTPS, or this machine: anyone who can alter the response can forge tokens."""
     text = as_text(given)
     parts = urlsplit(text)
@@ -203,19 +203,19 @@ def _as_secure_url(given: Given) -> str:
     return text
 
 
-def _as_audience(given: Given) -> tuple[str, ...]:
+def _as_audience(given: RawSetting) -> tuple[str, ...]:
     return tuple(as_texts(given))
 
 
-def _as_bytes(given: Given) -> int:
+def _as_bytes(given: RawSetting) -> int:
     return whole_number(given, 4096, 100_000_000)
 
 
-def _as_connections(given: Given) -> int:
+def _as_connections(given: RawSetting) -> int:
     return whole_number(given, 10, 100_000)
 
 
-def _as_file(given: Given) -> Path:
+def _as_file(given: RawSetting) -> Path:
     path = as_path(given)
     if not path.is_file():
         raise ConfigError(f"{given.label} must be a file, and there is no {path}.")

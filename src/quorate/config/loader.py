@@ -15,14 +15,14 @@ from quorate.config.homelab import read_homelab
 from quorate.config.local_connection import read_local_connection
 from quorate.config.names import GENERAL, HTTP
 from quorate.config.policy import read_policy, refuse_ambiguous_rules
-from quorate.config.raw import Found, Rank, Source, merged
+from quorate.config.raw import Rank, RawSettings, Source, merge
 from quorate.config.settings import HOMELAB, WAIT_SECONDS, Access, Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.sources import (
     environment,
-    found_in_arguments,
-    found_in_table,
-    found_in_variables,
-    found_opt_ins,
+    opt_ins_in,
+    settings_in_arguments,
+    settings_in_table,
+    settings_in_variables,
     toml_file,
 )
 from quorate.config.ssh import read_command_rules, with_ssh
@@ -67,13 +67,13 @@ def load(
     listed. Access level and toolsets must always be valid: they decide what is listed.
     """
     process = environment(os.environ if environ is None else environ)
-    by_variables = found_in_variables(process)
+    by_variables = settings_in_variables(process)
     table, toml = toml_file(file or _config_file(by_variables, process.variables), process.variables)
-    by_table = found_in_table(
+    by_table = settings_in_table(
         table, GENERAL, toml, also=("clusters", "policy", "rules", "http", "ssh", "inside", "homelab", "watch")
     )
-    flags = found_in_arguments(access=access, toolsets=toolsets, approval=approval, surface=surface)
-    general = merged(flags, by_variables, by_table)
+    flags = settings_in_arguments(access=access, toolsets=toolsets, approval=approval, surface=surface)
+    general = merge(flags, by_variables, by_table)
     local = read_local_connection(
         dotenv,
         by_variables,
@@ -91,7 +91,7 @@ def load(
         return os.environ if environ is None else environ
 
     try:
-        clusters = read_clusters(merged(by_variables, local.found), table.get("clusters", {}), toml, warnings)
+        clusters = read_clusters(merge(by_variables, local.found), table.get("clusters", {}), toml, warnings)
         clusters = with_ssh(clusters, by_variables, table, toml, live, warnings, follow_reported=not local.found)
     except ConfigError as error:
         if local.ignored:
@@ -108,7 +108,7 @@ def load(
         access=read(general, "access", as_access, Access.READ),
         toolsets=read(general, "toolsets", as_toolsets, None),
         surfaces=read(general, "surface", as_surfaces, ("native",)),
-        opt_ins=found_opt_ins(process.variables),
+        opt_ins=opt_ins_in(process.variables),
         gate_chosen=bool({"access", "approval"} & set(general)),
         look_inside=read(general, "look_inside", as_choice, False),
         command_rules=read_command_rules(table.get("inside", {}), toml),
@@ -130,7 +130,7 @@ def load(
     )
 
 
-def _cap_access(clusters: tuple[ClusterSettings, ...], general: Found) -> tuple[ClusterSettings, ...]:
+def _cap_access(clusters: tuple[ClusterSettings, ...], general: RawSettings) -> tuple[ClusterSettings, ...]:
     """An access level from a source above the TOML file limits every cluster in the file."""
     given = general["access"][0] if "access" in general else None
     if given is None or given.rank is Rank.TOML:
@@ -141,16 +141,16 @@ def _cap_access(clusters: tuple[ClusterSettings, ...], general: Found) -> tuple[
     )
 
 
-def _http(flags: Mapping[str, str | None], by_variables: Found, table: object, toml: Source) -> HttpSettings:
+def _http(flags: Mapping[str, str | None], by_variables: RawSettings, table: object, toml: Source) -> HttpSettings:
     from quorate.config.http import read_http  # stdio does not need it
 
     if not isinstance(table, dict):
         raise ConfigError(f"The setting http{toml.suffix} must be a table: write [http] above its settings.")
-    by_table = found_in_table(table, HTTP, replace(toml, suffix=" in [http]"))
-    return read_http(merged(found_in_arguments(**flags), by_variables, by_table))
+    by_table = settings_in_table(table, HTTP, replace(toml, suffix=" in [http]"))
+    return read_http(merge(settings_in_arguments(**flags), by_variables, by_table))
 
 
-def _watch(by_variables: Found, table: object, toml: Source, warnings: list[str]) -> WatchSettings | None:
+def _watch(by_variables: RawSettings, table: object, toml: Source, warnings: list[str]) -> WatchSettings | None:
     if not table and "watch" not in by_variables:
         return None
     from quorate.config.watch import read_watch  # most setups do not watch
@@ -158,7 +158,7 @@ def _watch(by_variables: Found, table: object, toml: Source, warnings: list[str]
     return read_watch(by_variables, table, toml, warnings)
 
 
-def _config_file(by_variables: Found, variables: Mapping[str, str]) -> Path | None:
+def _config_file(by_variables: RawSettings, variables: Mapping[str, str]) -> Path | None:
     if named := read(by_variables, "config", as_path, None):
         return named
     default = usual_config_file(variables)

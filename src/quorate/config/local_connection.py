@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quorate.config.dotenv import parse_dotenv, read_dotenv
 from quorate.config.names import CLUSTER, JSON_KEYS
-from quorate.config.raw import Found, Given, Rank, Source
+from quorate.config.raw import Rank, RawSetting, RawSettings, Source
 from quorate.config.settings import ConfigError
 from quorate.config.sources import from_api_token
 from quorate.config.values import as_flag
@@ -28,7 +28,7 @@ _MOST_NAMES = 20
 class LocalConnection:
     """The settings found in the file, and notes for the operator: names, never values."""
 
-    found: Found = field(default_factory=dict)
+    found: RawSettings = field(default_factory=dict)
     taken: str = ""
     ignored: str = ""
 
@@ -39,7 +39,7 @@ class LocalConnection:
 
 def read_local_connection(
     file: Path | None,
-    environment: Found,
+    environment: RawSettings,
     defined_in: Path | None,
     *,
     surfaces: Collection[str] = (),
@@ -65,7 +65,7 @@ def read_local_connection(
     variables = {name: text for name, text in variables.items() if text.strip()}
     ours = [name for name in variables if name.startswith(("PROXMOX_", "QUORATE_"))]
     if elsewhere is not None:
-        return LocalConnection(ignored=f"{chosen} is ignored ({_listed(ours)}): {elsewhere}." if ours else "")
+        return LocalConnection(ignored=f"{chosen} is ignored ({_join_names(ours)}): {elsewhere}." if ours else "")
     if unreadable:
         raise ConfigError(f"Line {unreadable[0]} of {chosen} is not understood: write NAME=value or NAME='value'.")
     return _read_variables(Source(Rank.DOTENV, variables, f" in {chosen.name}", chosen), ours)
@@ -92,10 +92,10 @@ def _read_json(file: Path, elsewhere: str | None) -> LocalConnection:
         raise ConfigError(f'{file} must contain an object: {{"host": …, "tokenId": …, "tokenSecret": …}}.')
     given = {key: value for key, value in content.items() if value not in (None, "")}
     if elsewhere is not None:
-        return LocalConnection(ignored=f"{file} is ignored ({_listed(given)}): {elsewhere}." if given else "")
+        return LocalConnection(ignored=f"{file} is ignored ({_join_names(given)}): {elsewhere}." if given else "")
     source = Source(Rank.DOTENV, {}, f" in {file.name}", file)
     found = {
-        setting: [Given(key, given[key], source)]
+        setting: [RawSetting(key, given[key], source)]
         for setting, key in JSON_KEYS.items()
         if key in given and (setting != "verify" or isinstance(given[key], bool))
     }
@@ -103,12 +103,14 @@ def _read_json(file: Path, elsewhere: str | None) -> LocalConnection:
     others = [key for key in given if key not in taken]
     return LocalConnection(
         found,
-        f"The connection is taken from {file}: {_listed(taken)}." if taken else "",
-        f"{file} may only describe a connection to the API, so this is ignored: {_listed(others)}." if others else "",
+        f"The connection is taken from {file}: {_join_names(taken)}." if taken else "",
+        f"{file} may only describe a connection to the API, so this is ignored: {_join_names(others)}."
+        if others
+        else "",
     )
 
 
-def _defined_elsewhere(environment: Found, defined_in: Path | None) -> str | None:
+def _defined_elsewhere(environment: RawSettings, defined_in: Path | None) -> str | None:
     if defined_in is not None:
         return f"{defined_in} defines the cluster"
     for setting, givens in environment.items():
@@ -118,9 +120,11 @@ def _defined_elsewhere(environment: Found, defined_in: Path | None) -> str | Non
 
 
 def _read_variables(source: Source, ours: list[str]) -> LocalConnection:
-    found: Found = {}
+    found: RawSettings = {}
     for setting, names in CONNECTION.items():
-        givens = [Given(name, source.variables[name], source) for name in names.variables if name in source.variables]
+        givens = [
+            RawSetting(name, source.variables[name], source) for name in names.variables if name in source.variables
+        ]
         givens += from_api_token(setting, source)
         if givens := [given for given in givens if setting != "verify" or as_flag(given) is not None]:
             found[setting] = givens
@@ -128,15 +132,15 @@ def _read_variables(source: Source, ours: list[str]) -> LocalConnection:
     ignored = [name for name in ours if name not in taken]
     return LocalConnection(
         found,
-        f"The connection is taken from {source.file}: {_listed(taken)}." if taken else "",
+        f"The connection is taken from {source.file}: {_join_names(taken)}." if taken else "",
         f"{source.file} may only describe a connection to the API, without naming files, so this is ignored: "
-        f"{_listed(ignored)}; set it in the environment or in the TOML file."
+        f"{_join_names(ignored)}; set it in the environment or in the TOML file."
         if ignored
         else "",
     )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     """Limited in number and length, because the names are untrusted."""
     short = [name[:64] for name in names]
     more = len(short) - _MOST_NAMES

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from quorate.config.names import POLICY, RULE, suggest_setting
-from quorate.config.raw import Found, Given, Source
+from quorate.config.raw import RawSetting, RawSettings, Source
 from quorate.config.rules import DAYS, LEVELS, Hours, Limits, Policy, Rule
 from quorate.config.settings import ConfigError
-from quorate.config.sources import found_in_table
+from quorate.config.sources import settings_in_table
 from quorate.config.values import as_count, as_text, as_texts, read
 
 HIGHEST_VMID = 999_999_999
@@ -55,10 +55,10 @@ def refuse_ambiguous_rules(rules: Sequence[Rule], clusters: Sequence[str]) -> No
                 )
 
 
-def _general(table: object, source: Source) -> Found:
+def _general(table: object, source: Source) -> RawSettings:
     if not isinstance(table, dict):
         raise ConfigError(f"The policy{source.suffix} must be a table.")
-    return found_in_table(table, POLICY, source)
+    return settings_in_table(table, POLICY, source)
 
 
 def _rule(
@@ -66,7 +66,7 @@ def _rule(
 ) -> Rule:
     named = row.get("name", f"rule {number}" if cluster is None else f"rule {number} of {cluster}")
     source = replace(toml, suffix=f' in the rule "{named}"')
-    found = found_in_table(row, RULE, source)
+    found = settings_in_table(row, RULE, source)
     if ("allow" in found) == ("deny" in found):
         raise ConfigError(f'The rule "{named}" needs either allow or deny: one of {", ".join(LEVELS)}.')
     if cluster is not None and "clusters" in found:
@@ -91,11 +91,11 @@ def _rule(
     )
 
 
-def _texts(found: Found, setting: str) -> tuple[str, ...]:
+def _texts(found: RawSettings, setting: str) -> tuple[str, ...]:
     return tuple(read(found, setting, as_texts, []))
 
 
-def _as_level(givens: Sequence[Given]) -> str:
+def _as_level(givens: Sequence[RawSetting]) -> str:
     word = as_text(givens[0]).lower()
     if word not in LEVELS:
         hint = suggest_setting(word, LEVELS)
@@ -103,7 +103,7 @@ def _as_level(givens: Sequence[Given]) -> str:
     return word
 
 
-def _as_vmids(given: Given) -> tuple[range, ...]:
+def _as_vmids(given: RawSetting) -> tuple[range, ...]:
     """Ids and spans of ids: `100`, `"200-299"`, or a list of both."""
     parts = given.value if isinstance(given.value, list) else [given.value]
     texts = [text.strip() for part in parts for text in str(part).split(",")]
@@ -114,7 +114,7 @@ def _as_vmids(given: Given) -> tuple[range, ...]:
     return tuple(spans)
 
 
-def as_zone(given: Given) -> datetime.tzinfo:
+def as_zone(given: RawSetting) -> datetime.tzinfo:
     import zoneinfo  # rarely needed
 
     try:

@@ -38,7 +38,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RawSetting:
     """One spelling of a setting with its value. The value may be a secret, so it is not in the repr."""
 
     spelling: str
@@ -62,21 +62,21 @@ class Given:
         return names[-1 if of_host else 0] + self.source.suffix
 
 
-Found = dict[str, list[Given]]
+RawSettings = dict[str, list[RawSetting]]
 
 
-def merged(*strongest_first: Found) -> Found:
+def merge(*strongest_first: RawSettings) -> RawSettings:
     """Take each setting from the first source that has it, in any spelling."""
-    together: Found = {}
+    together: RawSettings = {}
     for found in strongest_first:
         for setting, givens in found.items():
             together.setdefault(setting, givens)
     return together
 
 
-def highest_rank(givens: Iterable[Given]) -> int:
+def highest_rank(givens: Iterable[RawSetting]) -> int:
     return max((given.rank for given in givens), default=0)
 
 
-def strongest(givens: list[Given]) -> list[Given]:
+def strongest(givens: list[RawSetting]) -> list[RawSetting]:
     return [given for given in givens if given.rank == highest_rank(givens)]

@@ -67,7 +67,7 @@ class Rule:
     def __str__(self) -> str:
         """`deny destroy: tags prod; vmids 100-199; hours 22:00-06:00`"""
         conditions = [
-            f"{one.name} {_listed(getattr(self, one.name))}"
+            f"{one.name} {_join(getattr(self, one.name))}"
             for one in fields(self)
             if one.name not in ("name", "allows", "level", "because") and getattr(self, one.name)
         ]
@@ -100,7 +100,7 @@ class Policy:
 NO_POLICY = Policy()
 
 
-def _listed(values: tuple[object, ...]) -> str:
+def _join(values: tuple[object, ...]) -> str:
     return ", ".join(_span(one) if isinstance(one, range) else str(one) for one in values)
 
 

@@ -19,7 +19,7 @@ from quorate.config.names import (
     Names,
     suggest_setting,
 )
-from quorate.config.raw import Found, Given, Rank, Source
+from quorate.config.raw import Rank, RawSetting, RawSettings, Source
 from quorate.config.settings import ConfigError
 
 
@@ -39,50 +39,52 @@ def toml_file(file: Path | None, variables: Mapping[str, str]) -> tuple[dict[str
     return table, Source(Rank.TOML, variables, f" in {file}", file)
 
 
-def found_in_arguments(**flags: str | None) -> Found:
+def settings_in_arguments(**flags: str | None) -> RawSettings:
     source = Source(Rank.ARGUMENTS)
-    return {setting: [Given(f"--{setting.replace('_', '-')}", text, source)] for setting, text in flags.items() if text}
+    return {
+        setting: [RawSetting(f"--{setting.replace('_', '-')}", text, source)] for setting, text in flags.items() if text
+    }
 
 
-def found_in_variables(source: Source) -> Found:
-    found: Found = {}
+def settings_in_variables(source: Source) -> RawSettings:
+    found: RawSettings = {}
     variables = source.variables
     for setting, names in {**GENERAL, **HTTP, **CLUSTER, **SSH, **SSH_GUESTS, **HOMELAB, **WATCH}.items():
-        givens = [Given(name, variables[name], source) for name in names.variables if name in variables]
+        givens = [RawSetting(name, variables[name], source) for name in names.variables if name in variables]
         if setting in SECRETS:
             files = [f"{name}_FILE" for name in names.variables]
-            givens += [Given(name, {"file": variables[name]}, source) for name in files if name in variables]
+            givens += [RawSetting(name, {"file": variables[name]}, source) for name in files if name in variables]
         givens += from_api_token(setting, source)
         if givens:
             found[setting] = givens
     return found
 
 
-def from_api_token(setting: str, source: Source) -> list[Given]:
+def from_api_token(setting: str, source: Source) -> list[RawSetting]:
     """This setting's part of user@realm!name=secret."""
     if setting not in ("token", "token_secret") or API_TOKEN not in source.variables:
         return []
     token, equals, secret = source.variables[API_TOKEN].strip().removeprefix("PVEAPIToken=").partition("=")
     if not equals or "!" not in token or not secret:
         raise ConfigError(f"{API_TOKEN}{source.suffix} must look like user@realm!name=secret.")
-    return [Given(API_TOKEN, token if setting == "token" else secret, source)]
+    return [RawSetting(API_TOKEN, token if setting == "token" else secret, source)]
 
 
-def found_opt_ins(variables: Mapping[str, str]) -> frozenset[str]:
+def opt_ins_in(variables: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name for name in OPT_INS if variables.get(name, "").strip().lower() in ("1", "true", "yes", "on"))
 
 
-def found_in_table(
+def settings_in_table(
     table: Mapping[str, object], settings: Mapping[str, Names], source: Source, also: tuple[str, ...] = ()
-) -> Found:
+) -> RawSettings:
     known = [*(key for names in settings.values() for key in names.keys), *also]
     for key in table:
         if key not in known:
             hint = suggest_setting(key, known, f"Known settings are {', '.join(known)}.")
             raise ConfigError(f'Unknown setting "{key}"{source.suffix}.{hint}')
-    found: Found = {}
+    found: RawSettings = {}
     for setting, names in settings.items():
-        if givens := [Given(key, table[key], source) for key in names.keys if key in table]:
+        if givens := [RawSetting(key, table[key], source) for key in names.keys if key in table]:
             found[setting] = givens
     return found
 

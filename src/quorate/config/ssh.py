@@ -12,9 +12,9 @@ from quorate.command_rules import CommandRules
 from quorate.config.credentials import read_secret
 from quorate.config.folders import home, usual_pins
 from quorate.config.names import INSIDE, SSH, SSH_GUEST, SSH_GUESTS
-from quorate.config.raw import Found, Given, Source, merged
+from quorate.config.raw import RawSetting, RawSettings, Source, merge
 from quorate.config.settings import ClusterSettings, ConfigError
-from quorate.config.sources import found_in_table
+from quorate.config.sources import settings_in_table
 from quorate.config.values import as_path, as_port, as_text, as_texts, read, whole_number
 from quorate.problems import NotConfigured
 from quorate.secret import Secret
@@ -27,7 +27,7 @@ _USER = re.compile(r"[A-Za-z0-9_][\w.@\\-]*\$?", re.ASCII)
 
 def with_ssh(
     clusters: tuple[ClusterSettings, ...],
-    by_variables: Found,
+    by_variables: RawSettings,
     table: Mapping[str, object],
     toml: Source,
     live: Callable[[], Mapping[str, str]],
@@ -51,7 +51,7 @@ def with_ssh(
 def read_command_rules(table: object, toml: Source) -> CommandRules:
     if not isinstance(table, dict):
         raise ConfigError(f"The setting inside{toml.suffix} must be a table: write [inside] above its settings.")
-    found = found_in_table(table, INSIDE, replace(toml, suffix=" in [inside]"))
+    found = settings_in_table(table, INSIDE, replace(toml, suffix=" in [inside]"))
     return CommandRules(read(found, "inside_allow", _as_patterns, ()), read(found, "inside_deny", _as_patterns, ()))
 
 
@@ -62,11 +62,11 @@ class _Tables:
         what = source.suffix.removeprefix(" in ")
         if not isinstance(table, dict) or not isinstance(table.get("guests", {}), dict):
             raise ConfigError(f"{what} must be a table, and so must the guests in it.")
-        self.nodes = found_in_table(table, SSH, source, also=("guests",))
+        self.nodes = settings_in_table(table, SSH, source, also=("guests",))
         guests = table.get("guests", {})
         inner = what.removesuffix("]")
         all_of_them = {key: value for key, value in guests.items() if not key.isdecimal()}
-        self.guests = found_in_table(all_of_them, SSH_GUESTS, replace(source, suffix=f" in {inner}.guests]"))
+        self.guests = settings_in_table(all_of_them, SSH_GUESTS, replace(source, suffix=f" in {inner}.guests]"))
         self.single = {
             int(key): _single(value, replace(source, suffix=f" in {inner}.guests.{key}]"))
             for key, value in guests.items()
@@ -74,17 +74,17 @@ class _Tables:
         }
 
 
-def _single(table: object, source: Source) -> Found:
+def _single(table: object, source: Source) -> RawSettings:
     if not isinstance(table, dict):
         raise ConfigError(f"{source.suffix.removeprefix(' in ')} must be a table with host, user or key.")
-    return found_in_table(table, SSH_GUEST, source)
+    return settings_in_table(table, SSH_GUEST, source)
 
 
 def _settings(
-    by_variables: Found, whole: _Tables, own: _Tables, variables: Mapping[str, str], warnings: list[str]
+    by_variables: RawSettings, whole: _Tables, own: _Tables, variables: Mapping[str, str], warnings: list[str]
 ) -> SshSettings:
-    nodes = merged(own.nodes, {name: by_variables[name] for name in SSH if name in by_variables}, whole.nodes)
-    guests = merged(own.guests, {name: by_variables[name] for name in SSH_GUESTS if name in by_variables}, whole.guests)
+    nodes = merge(own.nodes, {name: by_variables[name] for name in SSH if name in by_variables}, whole.nodes)
+    guests = merge(own.guests, {name: by_variables[name] for name in SSH_GUESTS if name in by_variables}, whole.guests)
     return SshSettings(
         nodes=read_login(nodes, "ssh", warnings),
         node_hosts=read(nodes, "ssh_nodes", _as_hosts, {}),
@@ -99,12 +99,12 @@ def _settings(
     )
 
 
-def read_known_hosts(found: Found, setting: str, variables: Mapping[str, str]) -> tuple[Path, ...]:
+def read_known_hosts(found: RawSettings, setting: str, variables: Mapping[str, str]) -> tuple[Path, ...]:
     """The operator's additional files, then those that `ssh` itself uses."""
     return (*read(found, setting, _as_files, ()), home(variables) / ".ssh" / "known_hosts", _SYSTEM_KNOWN_HOSTS)
 
 
-def read_login(found: Found, prefix: str, warnings: list[str]) -> Login:
+def read_login(found: RawSettings, prefix: str, warnings: list[str]) -> Login:
     user = read(found, f"{prefix}_user", _as_user, None)
     key = read(found, f"{prefix}_key", _as_key, None)
     return Login(
@@ -117,7 +117,7 @@ def read_login(found: Found, prefix: str, warnings: list[str]) -> Login:
     )
 
 
-def _password(givens: list[Given], warnings: list[str]) -> Secret | None:
+def _password(givens: list[RawSetting], warnings: list[str]) -> Secret | None:
     if not givens:
         return None
     if not isinstance(givens[0].value, dict):
@@ -128,7 +128,7 @@ def _password(givens: list[Given], warnings: list[str]) -> Secret | None:
     return read_secret(givens, warnings)
 
 
-def _as_host(given: Given) -> str:
+def _as_host(given: RawSetting) -> str:
     """Kept as written; the port is split off when used."""
     return _checked_host(as_text(given), given.label)
 
@@ -143,26 +143,26 @@ def _checked_host(text: str, label: str) -> str:
     return text
 
 
-def _as_hosts(given: Given) -> dict[str, str]:
+def _as_hosts(given: RawSetting) -> dict[str, str]:
     if not isinstance(given.value, dict) or not all(isinstance(host, str) for host in given.value.values()):
         raise ConfigError(f'{given.label} must map nodes to addresses: {{ pve1 = "10.0.0.5" }}.')
     return {str(node): _checked_host(host.strip(), given.label) for node, host in given.value.items()}
 
 
-def _as_user(given: Given) -> str:
+def _as_user(given: RawSetting) -> str:
     text = as_text(given)
     if not _USER.fullmatch(text):
         raise ConfigError(f"{given.label} must be the name of a user.")
     return text
 
 
-def _as_key(given: Given) -> Path:
+def _as_key(given: RawSetting) -> Path:
     if "PRIVATE KEY" in as_text(given):
         raise ConfigError(f"{given.label} must be the path of a private key, not the key itself.")
     return as_path(given)
 
 
-def _as_files(given: Given) -> tuple[Path, ...]:
+def _as_files(given: RawSetting) -> tuple[Path, ...]:
     files = tuple(given.source.path(text) for text in as_texts(given))
     for file in files:
         if not file.is_file():
@@ -170,30 +170,30 @@ def _as_files(given: Given) -> tuple[Path, ...]:
     return files
 
 
-def as_networks(given: Given) -> tuple[Network, ...]:
+def as_networks(given: RawSetting) -> tuple[Network, ...]:
     try:
         return tuple(ipaddress.ip_network(one) for one in as_texts(given))
     except ValueError as error:
         raise ConfigError(f"{given.label} must be networks such as 10.0.0.0/24: {error}.") from None
 
 
-def as_bytes(given: Given) -> int:
+def as_bytes(given: RawSetting) -> int:
     return whole_number(given, 1024, 100_000_000)
 
 
-def _as_patterns(given: Given) -> tuple[str, ...]:
+def _as_patterns(given: RawSetting) -> tuple[str, ...]:
     """Only as a list, because a pattern may contain commas."""
     if not isinstance(given.value, list) or not all(isinstance(one, str) and one.strip() for one in given.value):
         raise ConfigError(f'{given.label} must be a list of patterns, such as ["systemctl status *"].')
     return tuple(given.value)
 
 
-def _as_jump(given: Given, user: str | None, key: Path | None, warnings: list[str]) -> SshTarget:
+def _as_jump(given: RawSetting, user: str | None, key: Path | None, warnings: list[str]) -> SshTarget:
     """`user@host:port`, several separated by commas (nearest first), or a table with its own login."""
     if isinstance(given.value, dict):
         source = replace(given.source, suffix=f" of {given.label}")
         table = {name: value for name, value in given.value.items() if name != "jump"}
-        login = read_login(found_in_table(table, SSH_GUEST, source), "guest_ssh", warnings)
+        login = read_login(settings_in_table(table, SSH_GUEST, source), "guest_ssh", warnings)
         if login.host is None:
             raise ConfigError(f"{given.label} must name the jump host.")
         return replace(login, user=login.user or user, key=login.key or (key if login.password is None else None)).at(

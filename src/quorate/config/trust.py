@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 
-from quorate.config.raw import Found, Given, highest_rank, strongest
+from quorate.config.raw import RawSetting, RawSettings, highest_rank, strongest
 from quorate.config.settings import ConfigError
-from quorate.config.values import agreed, as_flag, as_path, as_text
+from quorate.config.values import as_flag, as_path, as_text, require_agreement
 from quorate.pve.connection import Trust
 
 
-def read_trust(found: Found) -> Trust:
+def read_trust(found: RawSettings) -> Trust:
     verify = found.get("verify", [])
     ca_files = [*found.get("ca_file", []), *(given for given in verify if _is_path(given))]
     pins = strongest([*ca_files, *found.get("fingerprint", [])])
-    if verify and not agreed(verify, _verifies):
+    if verify and not require_agreement(verify, _verifies):
         if highest_rank(pins) < highest_rank(verify):
             return Trust(verify=False)
         if highest_rank(pins) == highest_rank(verify):
@@ -25,16 +25,16 @@ def read_trust(found: Found) -> Trust:
     ca_files = [pin for pin in pins if pin in ca_files]
     fingerprints = [pin for pin in pins if pin not in ca_files]
     return Trust(
-        ca_file=agreed(ca_files, _existing_file) if ca_files else None,
-        fingerprint=agreed(fingerprints, _fingerprint) if fingerprints else None,
+        ca_file=require_agreement(ca_files, _existing_file) if ca_files else None,
+        fingerprint=require_agreement(fingerprints, _fingerprint) if fingerprints else None,
     )
 
 
-def _is_path(verify: Given) -> bool:
+def _is_path(verify: RawSetting) -> bool:
     return verify.spelling != "PROXMOX_TLS_INSECURE" and as_flag(verify) is None
 
 
-def _verifies(given: Given) -> bool:
+def _verifies(given: RawSetting) -> bool:
     flag = as_flag(given)
     if given.spelling != "PROXMOX_TLS_INSECURE":
         return flag is not False
@@ -43,7 +43,7 @@ def _verifies(given: Given) -> bool:
     return not flag
 
 
-def _existing_file(given: Given) -> str:
+def _existing_file(given: RawSetting) -> str:
     path = as_path(given)
     if not path.is_file():
         names_a_file = given.spelling.lower().endswith("ca_file")
@@ -52,7 +52,7 @@ def _existing_file(given: Given) -> str:
     return str(path)
 
 
-def _fingerprint(given: Given) -> str:
+def _fingerprint(given: RawSetting) -> str:
     return as_fingerprint(as_text(given), given.label)
 
 

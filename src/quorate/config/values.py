@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from quorate.config.names import suggest_setting
-from quorate.config.raw import Found, Given
+from quorate.config.raw import RawSetting, RawSettings
 from quorate.config.settings import Access, Approval, ConfigError
 
 T = TypeVar("T")
 Default = TypeVar("Default")
 
 
-def read(found: Found, setting: str, reader: Callable[[Given], T], default: Default) -> T | Default:
-    return agreed(found[setting], reader) if setting in found else default
+def read(found: RawSettings, setting: str, reader: Callable[[RawSetting], T], default: Default) -> T | Default:
+    return require_agreement(found[setting], reader) if setting in found else default
 
 
-def agreed(givens: list[Given], reader: Callable[[Given], T]) -> T:
+def require_agreement(givens: list[RawSetting], reader: Callable[[RawSetting], T]) -> T:
     """The value of a setting; if it is given in several spellings, they must agree."""
     first, *others = givens
     value = reader(first)
@@ -30,17 +30,17 @@ def agreed(givens: list[Given], reader: Callable[[Given], T]) -> T:
     return value
 
 
-def contradiction(one: Given, other: Given, remedy: str = "keep only one of them") -> NoReturn:
+def contradiction(one: RawSetting, other: RawSetting, remedy: str = "keep only one of them") -> NoReturn:
     raise ConfigError(f"{one.label} and {other.label} contradict each other: {remedy}.")
 
 
-def as_text(given: Given) -> str:
+def as_text(given: RawSetting) -> str:
     if not isinstance(given.value, str) or not given.value.strip():
         raise ConfigError(f"{given.label} must be a non-empty string.")
     return given.value.strip()
 
 
-def as_texts(given: Given) -> list[str]:
+def as_texts(given: RawSetting) -> list[str]:
     """A list in TOML, or comma-separated words."""
     parts = given.value if isinstance(given.value, list) else as_text(given).split(",")
     if not all(isinstance(part, str) for part in parts):
@@ -51,11 +51,11 @@ def as_texts(given: Given) -> list[str]:
     return texts
 
 
-def as_path(given: Given) -> Path:
+def as_path(given: RawSetting) -> Path:
     return given.source.path(as_text(given))
 
 
-def as_flag(given: Given) -> bool | None:
+def as_flag(given: RawSetting) -> bool | None:
     """None if it is neither true nor false."""
     if isinstance(given.value, bool):
         return given.value
@@ -65,38 +65,38 @@ def as_flag(given: Given) -> bool | None:
     return False if word in ("false", "0", "no", "off") else None
 
 
-def as_choice(given: Given) -> bool:
+def as_choice(given: RawSetting) -> bool:
     flag = as_flag(given)
     if flag is None:
         raise ConfigError(f"{given.label} must be true or false.")
     return flag
 
 
-def as_port(given: Given) -> int:
+def as_port(given: RawSetting) -> int:
     return whole_number(given, 1, 65535)
 
 
-def as_connections(given: Given) -> int:
+def as_connections(given: RawSetting) -> int:
     return whole_number(given, 1, 1000)
 
 
-def as_answer_size(given: Given) -> int:
+def as_answer_size(given: RawSetting) -> int:
     return whole_number(given, 1_000_000, 1_000_000_000)
 
 
-def as_count(given: Given) -> int:
+def as_count(given: RawSetting) -> int:
     return whole_number(given, 0, 1_000_000)
 
 
-def as_time_limit(given: Given) -> float:
+def as_time_limit(given: RawSetting) -> float:
     return number(given, 1, 3600)
 
 
-def as_waiting_time(given: Given) -> float:
+def as_waiting_time(given: RawSetting) -> float:
     return number(given, 0, 3600)
 
 
-def as_access(given: Given) -> Access:
+def as_access(given: RawSetting) -> Access:
     word = as_text(given).lower()
     try:
         return Access(word)
@@ -105,7 +105,7 @@ def as_access(given: Given) -> Access:
         raise ConfigError(f"{given.label} must be read, operate or admin.{hint}") from None
 
 
-def as_approval(given: Given) -> Approval:
+def as_approval(given: RawSetting) -> Approval:
     word = as_text(given).lower()
     try:
         return Approval(word)
@@ -114,17 +114,17 @@ def as_approval(given: Given) -> Approval:
         raise ConfigError(f"{given.label} must be ask, token or none.{hint}") from None
 
 
-def as_state(given: Given) -> str:
+def as_state(given: RawSetting) -> str:
     """A path, or a database URL."""
     text = as_text(given)
     return text if "://" in text else str(as_path(given))
 
 
-def as_surfaces(given: Given) -> tuple[str, ...]:
+def as_surfaces(given: RawSetting) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.lower() for name in as_texts(given)))
 
 
-def as_toolsets(given: Given) -> tuple[str, ...]:
+def as_toolsets(given: RawSetting) -> tuple[str, ...]:
     return toolset_names(as_texts(given))
 
 
@@ -135,14 +135,14 @@ def toolset_names(texts: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*default, *(name.removeprefix("+") for name in names)]))
 
 
-def whole_number(given: Given, lowest: int, highest: int) -> int:
+def whole_number(given: RawSetting, lowest: int, highest: int) -> int:
     found = number(given, lowest, highest)
     if found != int(found):
         raise ConfigError(f"{given.label} must be a whole number from {lowest} to {highest}.")
     return int(found)
 
 
-def number(given: Given, lowest: float, highest: float) -> float:
+def number(given: RawSetting, lowest: float, highest: float) -> float:
     found = math.nan
     if isinstance(given.value, int | float | str) and not isinstance(given.value, bool):
         with contextlib.suppress(ValueError, OverflowError):

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from quorate.config.credentials import read_secret
 from quorate.config.names import CHANNEL, WATCH, suggest_setting
 from quorate.config.policy import as_zone, parse_hours
-from quorate.config.raw import Found, Given, Source
+from quorate.config.raw import RawSetting, RawSettings, Source
 from quorate.config.rules import Hours
 from quorate.config.settings import ConfigError
-from quorate.config.sources import found_in_table
+from quorate.config.sources import settings_in_table
 from quorate.config.values import as_choice, as_port, as_text, as_texts, number, read, whole_number
 from quorate.secret import Secret
 
@@ -104,12 +104,12 @@ class WatchSettings:
     channels: tuple[ChannelSettings, ...] = ()
 
 
-def read_watch(by_variables: Found, table: object, toml: Source, warnings: list[str]) -> WatchSettings | None:
+def read_watch(by_variables: RawSettings, table: object, toml: Source, warnings: list[str]) -> WatchSettings | None:
     """None unless there is a table `[watch]` or QUORATE_WATCH is set."""
     if not isinstance(table, dict):
         raise ConfigError(f"The setting watch{toml.suffix} must be a table: write [watch] above its settings.")
     source = replace(toml, suffix=" in [watch]")
-    found = by_variables | found_in_table(table, WATCH, source, also=("channels",))
+    found = by_variables | settings_in_table(table, WATCH, source, also=("channels",))
     if not read(found, "watch", as_choice, bool(table)):
         return None
     default = WatchSettings()
@@ -144,7 +144,7 @@ def _channel(
     if not _NAME.fullmatch(name):
         raise ConfigError(f'The channel "{name}" needs a name of letters, digits, - and _.')
     source = replace(toml, suffix=f" in [watch.channels.{name}]")
-    found = found_in_table(table, CHANNEL, source)
+    found = settings_in_table(table, CHANNEL, source)
     chosen = read(found, "channel_type", as_text, "").lower()
     if chosen not in TYPES:
         hint = suggest_setting(chosen, TYPES) if chosen else ""
@@ -168,7 +168,7 @@ def _channel(
 
 
 def _options(
-    type: str, found: Found, source: Source, warnings: list[str]
+    type: str, found: RawSettings, source: Source, warnings: list[str]
 ) -> tuple[dict[str, str], dict[str, Secret | str]]:
     needed, optional = TYPES[type]
     given = {setting.removeprefix("channel_"): givens for setting, givens in found.items()}
@@ -199,7 +199,7 @@ def _options(
 _SECRET = ("token", "password", "secret", "client_token")
 
 
-def _secret(givens: list[Given], warnings: list[str]) -> Secret | str:
+def _secret(givens: list[RawSetting], warnings: list[str]) -> Secret | str:
     """A reference to the vault or the keyring is resolved when it is used, because opening them takes time."""
     value = givens[0].value
     if isinstance(value, dict) and len(value) == 1:
@@ -209,7 +209,7 @@ def _secret(givens: list[Given], warnings: list[str]) -> Secret | str:
     return read_secret(givens, warnings)
 
 
-def _as_url(given: Given) -> str:
+def _as_url(given: RawSetting) -> str:
     text = as_text(given)
     parts = urlsplit(text)
     if not parts.hostname or parts.scheme not in ("https", "http") or parts.username:
@@ -217,14 +217,14 @@ def _as_url(given: Given) -> str:
     return text.rstrip("/")
 
 
-def _as_severity(given: Given) -> str:
+def _as_severity(given: RawSetting) -> str:
     word = as_text(given).lower()
     if word not in SEVERITIES:
         raise ConfigError(f"{given.label} must be one of {', '.join(SEVERITIES)}.{suggest_setting(word, SEVERITIES)}")
     return word
 
 
-def _as_digest(given: Given, zone: datetime.tzinfo | None) -> Digest:
+def _as_digest(given: RawSetting, zone: datetime.tzinfo | None) -> Digest:
     texts = as_texts(given)
     every = _EVERY.fullmatch(texts[0])
     if every and len(texts) == 1 and int(every["count"]):
@@ -235,5 +235,5 @@ def _as_digest(given: Given, zone: datetime.tzinfo | None) -> Digest:
     return Digest(at=tuple(int(one["hour"]) * 60 + int(one["minute"]) for one in times if one), zone=zone)
 
 
-def _texts(found: Found, setting: str) -> tuple[str, ...]:
+def _texts(found: RawSettings, setting: str) -> tuple[str, ...]:
     return tuple(read(found, setting, as_texts, []))

@@ -202,12 +202,12 @@ class Vault:
         return msgspec.structs.replace(unchecked, check=_sealed(self._key(unchecked), _CHECK, ""))
 
     def _key(self, book: Book) -> bytes:
-        from quorate.state.passphrase import stretched
+        from quorate.state.passphrase import derive_key
 
         assert self._passphrase is not None
         made_of = (book.salt, book.cost, book.block, book.lanes)
         if made_of not in self._keys:
-            self._keys = {made_of: stretched(self._passphrase.reveal(), *made_of)}
+            self._keys = {made_of: derive_key(self._passphrase.reveal(), *made_of)}
         return self._keys[made_of]
 
 

@@ -14,7 +14,7 @@ from quorate.pipeline.responses import call_line, redacted_params
 from quorate.pipeline.step import Step
 from quorate.problems import Problem, Refused
 from quorate.pve.clock import Clock
-from quorate.state.canonical import pruned
+from quorate.state.canonical import prune
 from quorate.state.journal import Change
 from quorate.state.outcomes import Outcome, StepState, overall
 
@@ -115,7 +115,7 @@ class Record:
         }
 
     def _recordable_arguments(self) -> Any:
-        return pruned(
+        return prune(
             {
                 name: f"({len(str(value))} characters)" if name in self.unrecorded else value
                 for name, value in self.arguments.items()

@@ -23,7 +23,7 @@ from quorate.pve.cluster import Cluster
 from quorate.pve.errors import conflict_advice
 from quorate.pve.tasks import TaskOutcome, Upid, gather_bounded, read_state
 from quorate.state.canonical import plain
-from quorate.state.journal import Journal, Unfinished
+from quorate.state.journal import Journal, UnfinishedChange
 from quorate.state.outcomes import Outcome, StepState, overall
 from quorate.state.trail import seconds_of
 
@@ -86,7 +86,7 @@ class Resolver:
                 await self._journal.give_back(one.id)
         return found
 
-    async def _resolve(self, unfinished: Unfinished) -> Resolution:
+    async def _resolve(self, unfinished: UnfinishedChange) -> Resolution:
         entry = unfinished.entry
         try:
             steps = await _Investigation(self._sites, self._journal, entry, self._look, self._clock).steps()

@@ -69,7 +69,7 @@ async def beyond(bounds: list[Bound], plan: Plan, backend: Backend, risk: Risk) 
     for step in plan.calls:
         where = step.where if isinstance(step, Action) and step.where else backend
         name = await _current_name(where, step.target)
-        wanted = as_bound(step, where.name, name)
+        wanted = bound_of(step, where.name, name)
         params = {key: values[0] for key, values in wanted.params.items() if key not in SECRET}
         text = step.line if isinstance(step, Action) else step.path
         if not any(one.permits(wanted.method, text, params, name, where.name) for one in bounds):
@@ -87,7 +87,7 @@ async def _current_name(where: Backend, target: Target | None) -> str:
         return target.name
 
 
-def as_bound(step: Call | Action, cluster: str, name: str) -> Bound:
+def bound_of(step: Call | Action, cluster: str, name: str) -> Bound:
     target = literal(name) if name else "*"
     if isinstance(step, Action):
         return Bound("RUN", literal(step.line), target=target, cluster=cluster)

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingRequirement:
     """What a run needs and this process does not have: an access level, or its cluster if `needed` is None."""
 
     needed: Access | None
@@ -77,28 +77,28 @@ class Runs:
 
     async def due(self) -> Sequence[Run]:
         """Runs that this process may continue now and that no other does."""
-        return [run for run in await self._unattended() if self._lacks(run) is None]
+        return [run for run in await self._find_unattended() if self._lacks(run) is None]
 
-    async def out_of_reach(self) -> Mapping[str, Lack]:
+    async def out_of_reach(self) -> Mapping[str, MissingRequirement]:
         """By id: runs that are due but lack something in this process, so that it leaves them alone."""
-        return {run.id: lack for run in await self._unattended() if (lack := self._lacks(run)) is not None}
+        return {run.id: lack for run in await self._find_unattended() if (lack := self._lacks(run)) is not None}
 
-    async def _unattended(self) -> Sequence[Run]:
+    async def _find_unattended(self) -> Sequence[Run]:
         now = self.store.clock.time()
         found = [run for run in await self.store.list(WORKABLE, limit=1000) if run.id not in self._driving]
         return [run for run in found if _is_due(run, now) and not await self._is_taken(run)]
 
-    def _lacks(self, run: Run) -> Lack | None:
+    def _lacks(self, run: Run) -> MissingRequirement | None:
         operation = find_operation(run.tool)
         sites = (one for one in self._pipeline.sites if run.is_of(one.name, one.backend.endpoints))
         site = next(sites, None)
         if site is None:
-            return Lack(None, run.cluster)
+            return MissingRequirement(None, run.cluster)
         if operation is None:
             return None
         gate = site.gate(self._pipeline.sites.general)
         needed = gate.access_for(operation.risk)
-        return None if gate.access.allows(needed) else Lack(needed, site.name if gate.own_level else "")
+        return None if gate.access.allows(needed) else MissingRequirement(needed, site.name if gate.own_level else "")
 
     async def _is_taken(self, run: Run) -> bool:
         return run.owner != self.store.owner and await self.store.is_worked_on(run)

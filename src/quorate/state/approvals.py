@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +16,7 @@ from typing import Any
 
 from quorate.problems import Conflict, NotFound, Refused
 from quorate.state.canonical import canonical
+from quorate.state.ids import new_id, normalize_id
 from quorate.state.store import Row, Store
 
 PENDING_SECONDS = 15 * 60.0
@@ -27,9 +27,6 @@ KEPT_SECONDS = 30 * 24 * 3600.0
 MOST_PENDING = 50
 """Open requests of one caller; more would hide the one that matters."""
 POLL_SECONDS = (0.25, 0.5, 1.0)
-
-_ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # none that look alike when read aloud or typed
-_ID_GROUP = 5
 
 
 class State(StrEnum):
@@ -203,7 +200,7 @@ class Approvals:
         return self._approval(rows[0]) if rows else None
 
     async def get(self, id: str) -> Approval | None:
-        rows = await self._store.fetch("SELECT * FROM quorate_approvals WHERE id = $1", _as_written(id))
+        rows = await self._store.fetch("SELECT * FROM quorate_approvals WHERE id = $1", normalize_id(id))
         return self._approval(rows[0]) if rows else None
 
     async def list(self, states: Collection[State] = (State.PENDING,), limit: int = 50) -> list[Approval]:
@@ -235,7 +232,7 @@ class Approvals:
 
     async def answer(self, id: str, approve: bool, by: str, reason: str | None = None) -> Approval:
         """Approve or deny a pending request. Raises NotFound, or Conflict if it is answered, used or expired."""
-        key, now = _as_written(id), self._clock.time()
+        key, now = normalize_id(id), self._clock.time()
         answered = await self._store.execute(
             """UPDATE quorate_approvals
                 SET state = $1, answered_by = $2, answered_at = $3, reason = $4, expires = $5
@@ -260,7 +257,7 @@ class Approvals:
 
     async def use(self, id: str, caller: str, digest: str, identity: str) -> Use:
         """Use an approval. Only one of all attempts gets Use.OK; the others get the reason."""
-        key, now = _as_written(id), self._clock.time()
+        key, now = normalize_id(id), self._clock.time()
         used = await self._store.execute(
             """UPDATE quorate_approvals SET state = 'used'
                 WHERE id = $1 AND caller = $2 AND digest = $3 AND identity = $4
@@ -297,7 +294,7 @@ class Approvals:
             polls += 1
 
     async def _insert(self, request: Request) -> Approval | None:
-        key, now = _new_id(), self._clock.time()
+        key, now = new_id(5, 5), self._clock.time()
         inserted = await self._store.execute(
             """INSERT INTO quorate_approvals
                 (id, created, expires, caller, cluster, tool, risk, digest, identity, summary, plan, remarks, word,
@@ -369,13 +366,3 @@ def _remark(stored: str | list[str]) -> Remark:
         return Remark(RemarkKind.OTHER, stored)
     kind, text = stored
     return Remark(RemarkKind(kind), text)
-
-
-def _new_id() -> str:
-    """50 random bits, such as k7m2q-9xqdh."""
-    groups = ("".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_GROUP)) for _ in range(2))
-    return "-".join(groups)
-
-
-def _as_written(id: str) -> str:
-    return id.strip().lower()

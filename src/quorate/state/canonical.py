@@ -32,17 +32,17 @@ def canonical(value: Any) -> bytes:
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":")).encode()
 
 
-def pruned(value: Any, depth: int = DEEPEST) -> Any:
+def prune(value: Any, depth: int = DEEPEST) -> Any:
     """The same structure without what is nested too deeply or too wide; texts are not cut."""
     if isinstance(value, Mapping):
         if depth == 0:
             return _summary("nested values", value)
-        kept = {name: pruned(one, depth - 1) for name, one in _first(value.items())}
+        kept = {name: prune(one, depth - 1) for name, one in _first(value.items())}
         return kept if len(value) <= MOST_ITEMS else {**kept, REST: _summary(f"{len(value) - MOST_ITEMS} more", value)}
     if isinstance(value, (list, tuple)):
         if depth == 0:
             return _summary("nested values", value)
-        kept_items = [pruned(one, depth - 1) for one in _first(value)]
+        kept_items = [prune(one, depth - 1) for one in _first(value)]
         return (
             kept_items
             if len(value) <= MOST_ITEMS
@@ -51,9 +51,9 @@ def pruned(value: Any, depth: int = DEEPEST) -> Any:
     return value
 
 
-def bounded(entry: Mapping[str, Any]) -> dict[str, Any]:
+def limit_size(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry that fits: long texts are cut, then the largest fields if necessary."""
-    cut: dict[str, Any] = _shortened(pruned(_plain_or_pruned(dict(entry)), DEEPEST + 2))
+    cut: dict[str, Any] = _cut_texts(prune(_to_plain(dict(entry)), DEEPEST + 2))
     if _size(cut) <= MOST_BYTES:
         return cut
     sizes = {name: _size(value) for name, value in cut.items()}
@@ -65,12 +65,12 @@ def bounded(entry: Mapping[str, Any]) -> dict[str, Any]:
     return cut
 
 
-def _plain_or_pruned(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """The value in JSON types; extreme nesting is only described."""
     try:
         return plain(value)
     except RecursionError:
-        return plain(pruned(value))
+        return plain(prune(value))
 
 
 def cut_text(text: str) -> str:
@@ -79,12 +79,12 @@ def cut_text(text: str) -> str:
     return f"{text[:KEPT_TEXT]}… ({len(text)} characters, sha256 {_digest(text.encode(errors='backslashreplace'))})"
 
 
-def _shortened(value: Any) -> Any:
+def _cut_texts(value: Any) -> Any:
     if isinstance(value, str):
         return cut_text(value)
     if isinstance(value, dict):
-        return {cut_text(name): _shortened(one) for name, one in value.items()}
-    return [_shortened(one) for one in value] if isinstance(value, list) else value
+        return {cut_text(name): _cut_texts(one) for name, one in value.items()}
+    return [_cut_texts(one) for one in value] if isinstance(value, list) else value
 
 
 def _first(items: Any) -> Any:

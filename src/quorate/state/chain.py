@@ -37,14 +37,14 @@ def first_link(before: hashlib._Hash | None = None) -> Link:
     return Link(0, (before or hashlib.sha256()).hexdigest())
 
 
-def linked(entry: Mapping[str, Any], after: Link) -> tuple[bytes, Link]:
+def link_entry(entry: Mapping[str, Any], after: Link) -> tuple[bytes, Link]:
     """The entry as the record that follows `after`, and its own link."""
     content = json.loads(_line({"seq": after.seq + 1, **_own_words(plain(dict(entry)))}))  # as it will be read again
     digest = _hash(content, after.hash)
     return _line({**content, "prev": after.hash, "hash": digest}), Link(after.seq + 1, digest)
 
 
-def parsed(line: bytes) -> dict[str, Any] | None:
+def parse_line(line: bytes) -> dict[str, Any] | None:
     """The record in a line, or None if there is none."""
     try:
         found = json.loads(line)
@@ -97,12 +97,12 @@ async def verify(lines: AsyncIterator[bytes], head: Link | None) -> Verification
     async for line in lines:
         if missing is not None:  # the rest shows only whether the missing record is elsewhere
             if missing.filled_by(line):
-                broken = missing.as_reordered()
+                broken = missing.reordering()
                 break
             continue
         found = walk.step(line)
         if isinstance(found, _Gap):
-            missing, broken = found, found.as_removed()
+            missing, broken = found, found.removal()
         elif found is not None:
             broken = found
             break
@@ -120,13 +120,13 @@ class _Gap:
     line: int
 
     def filled_by(self, line: bytes) -> bool:
-        entry = parsed(line)
+        entry = parse_line(line)
         return link_of(entry) is not None and entry is not None and entry["prev"] == self.after.hash
 
-    def as_removed(self) -> Break:
+    def removal(self) -> Break:
         return Break("removed", self.line, f"{_records(self.after.seq + 1, self.next_seq - 1)} removed")
 
-    def as_reordered(self) -> Break:
+    def reordering(self) -> Break:
         return Break("reordered", self.line, f"Record {self.after.seq + 1} comes after record {self.next_seq}")
 
 
@@ -149,7 +149,7 @@ class _Walk:
 
     def step(self, line: bytes) -> Break | _Gap | None:
         self._number += 1
-        entry = parsed(line)
+        entry = parse_line(line)
         link = link_of(entry)
         if entry is None or link is None:
             return self._without_link(line, entry)
@@ -157,7 +157,7 @@ class _Walk:
             return broken
         if line.removesuffix(b"\n") + b"\n" != _line(entry) or _hash(_content(entry), entry["prev"]) != link.hash:
             return self._break("changed", f"Record {link.seq} was changed after it was written")
-        if (problem := self._misplaced(entry, link)) is not None:
+        if (problem := self._check_order(entry, link)) is not None:
             return problem
         if self.head is not None and link.seq == self.head.seq and link.hash != self.head.hash:
             return self._break(
@@ -223,7 +223,7 @@ class _Walk:
         damaged = self._last is not None and link.seq == self._last.seq + 2
         return Break("changed" if damaged else "inserted", at, f"Line {at} is not a record")
 
-    def _misplaced(self, entry: Mapping[str, Any], link: Link) -> Break | _Gap | None:
+    def _check_order(self, entry: Mapping[str, Any], link: Link) -> Break | _Gap | None:
         expected = self._last or first_link(self._before)
         if link.seq > expected.seq + 1:
             return _Gap(expected, link.seq, self._number)

@@ -19,7 +19,7 @@ def is_continuation(entry: Mapping[str, Any]) -> bool:
     return CHANGE in entry and entry.get(PHASE) != INTENT
 
 
-def folded(intent: Mapping[str, Any], later: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def fold_change(intent: Mapping[str, Any], later: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """One entry: the intent, every answer under `answers`, and the last outcome."""
     whole: dict[str, Any] = {name: value for name, value in intent.items() if name != PHASE}
     whole |= {"outcome": Outcome.UNFINISHED.value, "final": False}
@@ -55,7 +55,7 @@ class Folding:
         if is_continuation(entry):
             self._later.setdefault(str(entry[CHANGE]), []).append(entry)
             return None
-        return folded(entry, reversed(self._later.pop(str(entry[CHANGE]), [])))
+        return fold_change(entry, reversed(self._later.pop(str(entry[CHANGE]), [])))
 
 
 def fold(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ that dies between the two loses none and makes none twice.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import msgspec
 
 from quorate.hints import FINDING_LIST, Advice, ToolHint, see
 from quorate.problems import BadArgument, Conflict, NotFound
+from quorate.state.ids import new_id, normalize_id
 from quorate.state.store import Row, Store
 
 SEVERITIES = ("critical", "warning", "unchecked", "info")
@@ -25,8 +25,6 @@ FLAP_SECONDS = 3600.0
 MOST_OPENINGS = 2
 """Of the same thing within that time; if it opens again, people hear of it only if it lasts as long."""
 LONGEST_NOTE = 500
-_ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
-_ID_LENGTH = 8
 _COLUMNS = (
     "id, cluster, kind, finding_key, source, severity, entry, state, opened, last_seen, seen, acknowledged_by, "
     "acknowledged_at, note, silenced_until, resolved, event, revision, notified"
@@ -101,7 +99,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class CycleChanges:
     """What one cycle changed."""
 
     opened: int = 0
@@ -124,7 +122,7 @@ class Findings:
         known: Iterable[Finding] | None = None,
         *,
         may_flap: bool = True,
-    ) -> Observed:
+    ) -> CycleChanges:
         """Bring the findings of a cluster up to date. `covers` says whether the facts of a source are known now.
 
         `known` are its open findings, if the caller has just read them. `may_flap`: what comes and goes, such as a
@@ -149,7 +147,7 @@ class Findings:
         for key, old in open_ones.items():
             if key not in current and covers(old.seen_as.source):
                 resolved += await self._resolve(old, now)
-        return Observed(opened, worse, resolved)
+        return CycleChanges(opened, worse, resolved)
 
     async def _open(self, cluster: str, observation: Observation, now: float, *, may_flap: bool) -> int:
         before = await self._read(
@@ -164,7 +162,7 @@ class Findings:
             f"INSERT INTO quorate_findings ({_COLUMNS}) "  # noqa: S608 - names of columns
             "VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8, $8, 1, $9, $10, $11, $12, NULL, 'opened', 1, 0) "
             "ON CONFLICT DO NOTHING",
-            _new_id(),
+            new_id(8),
             cluster,
             observation.kind,
             observation.key,
@@ -221,7 +219,7 @@ class Findings:
         """Those with news that no message was made of yet."""
         return await self._read("WHERE revision > notified ORDER BY last_seen, opened, id")
 
-    async def noted(self, finding: Finding) -> None:
+    async def mark_notified(self, finding: Finding) -> None:
         """Messages about this revision are in the outbox, or none is needed."""
         await self._store.execute(
             "UPDATE quorate_findings SET notified = $2 WHERE id = $1 AND notified < $2", finding.id, finding.revision
@@ -237,12 +235,12 @@ class Findings:
         changed = await self._store.execute(
             """UPDATE quorate_findings SET state = 'acknowledged', acknowledged_by = $2, acknowledged_at = $3, note = $4
                 WHERE id = $1 AND resolved IS NULL""",
-            _as_written(id),
+            normalize_id(id),
             by,
             self._clock.time(),
             " ".join(note.split())[:LONGEST_NOTE],
         )
-        return await self._changed(id, changed)
+        return await self._require_open(id, changed)
 
     async def silence(self, id: str, until: float, by: str, note: str = "") -> Finding:
         """No messages before then. If it is still open at that time, it is reported again."""
@@ -251,15 +249,15 @@ class Findings:
         changed = await self._store.execute(
             """UPDATE quorate_findings SET silenced_until = $2, acknowledged_by = $3, acknowledged_at = $4, note = $5
                 WHERE id = $1 AND resolved IS NULL""",
-            _as_written(id),
+            normalize_id(id),
             until,
             by,
             self._clock.time(),
             " ".join(note.split())[:LONGEST_NOTE],
         )
-        return await self._changed(id, changed)
+        return await self._require_open(id, changed)
 
-    async def _changed(self, id: str, changed: int) -> Finding:
+    async def _require_open(self, id: str, changed: int) -> Finding:
         found = await self.get(id)
         if not changed:
             raise Conflict(f"Finding {found.id} is already resolved", next_step="It needs no answer")
@@ -268,7 +266,7 @@ class Findings:
     # -- what people read ------------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> Finding:
-        found = await self._read("WHERE id = $1", _as_written(id))
+        found = await self._read("WHERE id = $1", normalize_id(id))
         if not found:
             raise NotFound(f"There is no finding {id!r}", next_step=see("See which exist", FINDING_LIST))
         return found[0]
@@ -328,11 +326,3 @@ def _finding(row: Row) -> Finding:
 
 def _encode(observation: Observation) -> str:
     return msgspec.json.encode(observation, enc_hook=str).decode()
-
-
-def _new_id() -> str:
-    return "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
-
-
-def _as_written(id: str) -> str:
-    return id.strip().lower()

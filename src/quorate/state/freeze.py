@@ -21,7 +21,7 @@ LONGEST_REASON = 500
 _CHANGES = "changes"
 
 
-class Frozen(msgspec.Struct, frozen=True):
+class FreezeState(msgspec.Struct, frozen=True):
     """Who froze all changes, when and why."""
 
     by: str
@@ -40,14 +40,14 @@ class Freeze:
     def __init__(self, store: Store) -> None:
         self._clock = store.clock
         self._store = store
-        self._records = Records(store, "freeze", Frozen)
+        self._records = Records(store, "freeze", FreezeState)
 
     @property
     def may_hold(self) -> bool:
         """Whether a store exists; reading the status does not create one."""
         return self._store.exists
 
-    async def state(self) -> Frozen | None:
+    async def state(self) -> FreezeState | None:
         """None if changes are allowed. Raises StateUnavailable if that cannot be read."""
         return await self._records.find(_CHANGES)
 
@@ -61,16 +61,16 @@ class Freeze:
                 facts={"rule": "freeze"},
             )
 
-    async def set(self, by: str, reason: str, trail: AuditTrail) -> tuple[Frozen, bool]:
+    async def set(self, by: str, reason: str, trail: AuditTrail) -> tuple[FreezeState, bool]:
         """Freeze, and return the freeze in force and whether it is new. It takes effect before it is recorded."""
-        wanted = Frozen(by, self._clock.time(), " ".join(reason.split())[:LONGEST_REASON])
+        wanted = FreezeState(by, self._clock.time(), " ".join(reason.split())[:LONGEST_REASON])
         new = await self._records.keep_new(_CHANGES, wanted)
         held = wanted if new else await self.state() or wanted
         if new:
             await trail.record(_entry("freeze", wanted.by, self._clock.time(), {"reason": wanted.reason}))
         return held, new
 
-    async def lift(self, by: str, trail: AuditTrail) -> Frozen | None:
+    async def lift(self, by: str, trail: AuditTrail) -> FreezeState | None:
         """Lift the freeze and return it. It stays in effect until that is recorded."""
         frozen = await self.state()
         if frozen is not None:

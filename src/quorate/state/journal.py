@@ -29,7 +29,7 @@ def new_change_id() -> str:
 
 
 @dataclass(slots=True)
-class Unfinished:
+class UnfinishedChange:
     """A change that was taken over, and its entry so far."""
 
     id: str
@@ -69,7 +69,7 @@ class Journal:
                 return entry
         return None
 
-    async def take_over(self) -> list[Unfinished]:
+    async def take_over(self) -> list[UnfinishedChange]:
         """Take over the changes whose owners are gone."""
         await self.settle_debts()
         if not self._store.exists:  # and looking for changes does not create it
@@ -93,7 +93,7 @@ class Journal:
         async for line in self.trail.newest_first():
             if (seconds_of(line.get("time")) or time) < time - SLACK:
                 break
-            found.update(str(one) for one in (line.get("task"), *_listed(line.get("tasks"))) if one)
+            found.update(str(one) for one in (line.get("task"), *_as_list(line.get("tasks"))) if one)
         return found
 
     async def unanswered_calls(self, since: float) -> set[tuple[str, str]]:
@@ -113,7 +113,7 @@ class Journal:
             entry = folding.fold_back(line)
             if entry is not None and entry.get(CHANGE) in living:
                 living.discard(entry[CHANGE])
-                found |= set(_unanswered(entry))
+                found |= set(_unanswered_calls(entry))
         return found
 
     async def give_back(self, change: str) -> None:
@@ -184,9 +184,9 @@ class Journal:
             else:
                 await self.give_back(change)
 
-    async def _entries_of(self, changes: Iterable[str]) -> list[Unfinished]:
+    async def _entries_of(self, changes: Iterable[str]) -> list[UnfinishedChange]:
         wanted = set(changes)
-        found: list[Unfinished] = []
+        found: list[UnfinishedChange] = []
         folding = Folding()
         async for line in self.trail.newest_first():
             if not wanted:
@@ -198,7 +198,7 @@ class Journal:
             if entry.get("final", False):
                 await self._forget(entry[CHANGE], final=True)
             else:
-                found.append(Unfinished(entry[CHANGE], entry))
+                found.append(UnfinishedChange(entry[CHANGE], entry))
         for change in wanted:  # its process died before the intent was written, so nothing was sent
             await self._forget(change, final=True)
         return found[::-1]
@@ -272,13 +272,13 @@ class Change:
             raise self.journal.trail.unwritable("so nothing more is sent", error) from None
 
 
-def _unanswered(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    answered = {str(one.get("step")) for one in _listed(entry.get("answers"))}
-    for number, step in enumerate(_listed(entry.get("wire")), 1):
+def _unanswered_calls(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    answered = {str(one.get("step")) for one in _as_list(entry.get("answers"))}
+    for number, step in enumerate(_as_list(entry.get("wire")), 1):
         if str(number) not in answered and isinstance(step, Mapping):
-            for call in (step, *_listed(step.get("calls"))):
+            for call in (step, *_as_list(step.get("calls"))):
                 yield str(call.get("method")), str(call.get("path"))
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []

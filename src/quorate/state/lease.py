@@ -10,7 +10,7 @@ from quorate.state.records import Records
 from quorate.state.store import Store
 
 
-class Held(msgspec.Struct, frozen=True):
+class Holder(msgspec.Struct, frozen=True):
     owner: str
     until: float
 
@@ -22,13 +22,13 @@ class Lease:
         self._store = store
         self._name = name
         self._seconds = seconds
-        self._records = Records(store, "lease", Held)
+        self._records = Records(store, "lease", Holder)
         self.owner = f"{secrets.randbits(62):016x}"
 
     async def take(self) -> bool:
         """Take or renew it; False if another process has it."""
         now = self._store.clock.time()
-        mine = Held(self.owner, now + self._seconds)
+        mine = Holder(self.owner, now + self._seconds)
         await self._store.hold(self.owner)
         if await self._records.keep_new(self._name, mine):
             return True

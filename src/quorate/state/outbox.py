@@ -157,10 +157,10 @@ class Outbox:
         unsure = any(one.error.startswith(UNSURE) for one in found)
         return Parcel(batch, found[0].channel, tuple(found), unsure, min(one.created for one in found))
 
-    async def sent(self, parcel: Parcel) -> None:
+    async def mark_sent(self, parcel: Parcel) -> None:
         await self._finish(parcel, SENT, "")
 
-    async def failed(self, parcel: Parcel, why: str, *, unsure: bool = False, for_good: bool = False) -> None:
+    async def mark_failed(self, parcel: Parcel, why: str, *, unsure: bool = False, for_good: bool = False) -> None:
         """It was not sent, or perhaps it was (`unsure`). It is tried again later, for a day."""
         now = self._clock.time()
         if for_good or now - parcel.since > GIVE_UP_SECONDS:

@@ -69,7 +69,7 @@ class Passphrase:
                 )
             changed = await self._store.execute(
                 "UPDATE quorate_operator SET passphrase = $1 WHERE name = $2 AND passphrase = $3",
-                await _hashed(new),
+                await _hash(new),
                 _OPERATOR,
                 known,
             )
@@ -78,7 +78,7 @@ class Passphrase:
                 """INSERT INTO quorate_operator (name, passphrase, tries, last_try) VALUES ($1, $2, 0, 0)
                     ON CONFLICT DO NOTHING""",
                 _OPERATOR,
-                await _hashed(new),
+                await _hash(new),
             )
         if not changed:
             raise Conflict("Someone else has set the passphrase at the same time", next_step="Try it, or ask them")
@@ -123,21 +123,21 @@ def ensure_long(text: str) -> None:
         )
 
 
-async def _hashed(text: str) -> str:
+async def _hash(text: str) -> str:
     """The record contains its parameters, so the cost can be raised later without a new passphrase."""
     salt = os.urandom(16)
-    digest = await asyncio.to_thread(stretched, text, salt, COST, BLOCK, LANES)
+    digest = await asyncio.to_thread(derive_key, text, salt, COST, BLOCK, LANES)
     encoded = (base64.b64encode(part).decode() for part in (salt, digest))
     return "$".join(("scrypt", str(COST), str(BLOCK), str(LANES), *encoded))
 
 
 def _matches(text: str, record: str) -> bool:
     _, cost, block, lanes, salt, digest = record.split("$")
-    found = stretched(text, base64.b64decode(salt), int(cost), int(block), int(lanes))
+    found = derive_key(text, base64.b64decode(salt), int(cost), int(block), int(lanes))
     return hmac.compare_digest(found, base64.b64decode(digest))
 
 
-def stretched(text: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
+def derive_key(text: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
     """32 bytes from a passphrase, at a cost that makes guessing slow."""
     typed = unicodedata.normalize("NFKC", text).encode(
         errors="surrogatepass"

@@ -20,12 +20,12 @@ import msgspec
 
 from quorate.hints import RUN_LIST, see
 from quorate.problems import Conflict, NotFound, Problem
+from quorate.state.ids import new_id, normalize_id
 from quorate.state.store import Store
 
 NOBODY = ""
 KEPT_SECONDS = 90 * 24 * 3600.0
 MOST_LINES = 1000
-_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 class RunState(StrEnum):
@@ -207,7 +207,7 @@ class RunStore:
                 last_id,
                 *names,
             )
-            found += [run for row in rows if shows(run := decoded(row["entry"]))]
+            found += [run for row in rows if shows(run := decode_run(row["entry"]))]
             if len(rows) < limit or len(found) >= limit:
                 return found[:limit]
             last, last_id = rows[-1]["created"], rows[-1]["id"]
@@ -225,8 +225,8 @@ class RunStore:
         return int(row["runs"]), int(row["versions"])
 
     async def find(self, id: str) -> Run | None:
-        rows = await self._store.fetch("SELECT * FROM quorate_runs WHERE id = $1", _as_written(id))
-        return decoded(rows[0]["entry"]) if rows else None
+        rows = await self._store.fetch("SELECT * FROM quorate_runs WHERE id = $1", normalize_id(id))
+        return decode_run(rows[0]["entry"]) if rows else None
 
     async def get(self, id: str) -> Run:
         found = await self.find(id) if self.exists else None
@@ -240,7 +240,7 @@ class RunStore:
     # -- changing --------------------------------------------------------------------------------------------------
 
     def new_id(self) -> str:
-        return "".join(secrets.choice(_LETTERS) for _ in range(6))
+        return new_id(6)
 
     async def add(self, run: Run) -> Run:
         await self._tidy()
@@ -254,7 +254,7 @@ class RunStore:
             run.state.value,
             run.owner,
             run.created,
-            encoded(run),
+            encode_run(run),
         )
         self.on_change()
         return run
@@ -267,10 +267,10 @@ class RunStore:
 
     async def _change(self, id: str, edit: Callable[[Run], None]) -> Run:
         while True:
-            rows = await self._store.fetch("SELECT * FROM quorate_runs WHERE id = $1", _as_written(id))
+            rows = await self._store.fetch("SELECT * FROM quorate_runs WHERE id = $1", normalize_id(id))
             if not rows:
                 raise no_run(id)
-            run = decoded(rows[0]["entry"])
+            run = decode_run(rows[0]["entry"])
             edit(run)
             run.changed = self.clock.time()
             changed = await self._store.execute(
@@ -278,7 +278,7 @@ class RunStore:
                     WHERE id = $4 AND version = $5""",
                 run.state.value,
                 run.owner,
-                encoded(run),
+                encode_run(run),
                 run.id,
                 rows[0]["version"],
             )
@@ -289,12 +289,12 @@ class RunStore:
         """The same as its worker. Raises NotOurs if another has taken it over, or might have."""
         await self._store.hold(self.owner)
 
-        def guarded(run: Run) -> None:
+        def edit_ours(run: Run) -> None:
             if run.owner != self.owner:
                 raise NotOurs(f"The run {run.id} is continued by another process")
             edit(run)
 
-        return await self._change(id, guarded)
+        return await self._change(id, edit_ours)
 
     async def claim(self, run: Run) -> Run | None:
         """Become its worker; None if another living process is."""
@@ -400,7 +400,7 @@ class RunStore:
 def no_run(id: str) -> NotFound:
     """The same for one that does not exist and one that the caller must not see."""
     advice = see("List the runs, or use `quorate runs`", RUN_LIST)
-    return NotFound(f"There is no run {_as_written(id)!r}", next_step=advice)
+    return NotFound(f"There is no run {normalize_id(id)!r}", next_step=advice)
 
 
 def _refuse_ended(run: Run) -> None:
@@ -411,18 +411,14 @@ def _refuse_ended(run: Run) -> None:
 _DECODER = msgspec.json.Decoder(Run)
 
 
-def decoded(entry: str) -> Run:
+def decode_run(entry: str) -> Run:
     return _DECODER.decode(entry)
 
 
-def encoded(run: Run) -> str:
+def encode_run(run: Run) -> str:
     """Texts of a type of their own, such as sizes, are plain texts here."""
     try:
         return msgspec.json.encode(run, enc_hook=str).decode()
     except UnicodeEncodeError:  # a lone surrogate, from a command line
         plain = json.dumps(msgspec.to_builtins(run, enc_hook=str), ensure_ascii=False)
         return plain.encode(errors="replace").decode()
-
-
-def _as_written(id: str) -> str:
-    return id.strip().lower()

@@ -75,18 +75,18 @@ class Store:
 
     async def execute(self, statement: str, *values: Any) -> int:
         """Run a statement that writes, and return the number of rows it changed."""
-        return await (await self._opened()).execute(statement, *map(_storable, values))
+        return await (await self._open_once()).execute(statement, *map(_storable, values))
 
     async def fetch(self, statement: str, *values: Any) -> list[Row]:
-        return await (await self._opened()).fetch(statement, *map(_storable, values))
+        return await (await self._open_once()).fetch(statement, *map(_storable, values))
 
     async def hold(self, name: str) -> None:
         """Hold the lock of this name until the process ends, however it ends."""
-        await (await self._opened()).hold(name)
+        await (await self._open_once()).hold(name)
 
     async def is_held(self, name: str) -> bool:
         """Whether a living process holds it."""
-        return await (await self._opened()).is_held(name)
+        return await (await self._open_once()).is_held(name)
 
     async def ready(self) -> None:
         """Raises StateUnavailable if the database does not answer."""
@@ -104,7 +104,7 @@ class Store:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _opened(self) -> Database:
+    async def _open_once(self) -> Database:
         if self._database is None:
             async with self._opening:
                 if self._database is None:

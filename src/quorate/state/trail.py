@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol
 
 from quorate.problems import Problem, ProblemCode
 from quorate.state import chain
-from quorate.state.canonical import bounded
+from quorate.state.canonical import limit_size
 from quorate.state.chain import Link, Verification
-from quorate.state.entries import CHANGE, OUTCOME, PHASE, Folding, folded, is_continuation
+from quorate.state.entries import CHANGE, OUTCOME, PHASE, Folding, fold_change, is_continuation
 from quorate.state.store import StateUnavailable, Store
 
 COLUMNS = (
@@ -188,12 +188,12 @@ class AuditTrail:
 
     async def append(self, entry: Mapping[str, Any]) -> None:
         """Write one record to disk. Raises OSError or StateUnavailable if that fails."""
-        await self._home.append(bounded(entry))
+        await self._home.append(limit_size(entry))
 
     async def newest_first(self) -> AsyncIterator[dict[str, Any]]:
         """Every readable record, newest first."""
         async for line in self._home.newest_first():
-            if (entry := chain.parsed(line)) is not None:
+            if (entry := chain.parse_line(line)) is not None:
                 yield entry
 
     async def entries(
@@ -234,7 +234,7 @@ class AuditTrail:
         wanted = {entry[CHANGE] async for entry in self._oldest_first() if CHANGE in entry and filters.accept(entry)}
         lines, _ = await self._home.whole()
         async for line in lines:
-            found = chain.parsed(line)
+            found = chain.parse_line(line)
             if found is not None and (found[CHANGE] in wanted if CHANGE in found else filters.accept(found)):
                 yield line.decode(errors="replace").rstrip("\n") + "\n"
 
@@ -246,7 +246,7 @@ class AuditTrail:
         """
         late = await self._written_about_later()
         going_on: dict[str, list[dict[str, Any]]] = {}
-        async for line in self._parsed():
+        async for line in self._read_entries():
             if CHANGE not in line:
                 yield line
                 continue
@@ -254,15 +254,15 @@ class AuditTrail:
             lines = going_on.setdefault(change, [])
             lines.append(line)
             if line.get(PHASE) == OUTCOME and late.get(change, line["seq"]) == line["seq"]:
-                yield folded(lines[0], going_on.pop(change)[1:])
+                yield fold_change(lines[0], going_on.pop(change)[1:])
         for lines in going_on.values():
-            yield folded(lines[0], lines[1:])
+            yield fold_change(lines[0], lines[1:])
 
     async def _written_about_later(self) -> dict[str, int]:
         """Changes with records after their first outcome, and the number of the last one."""
         open_changes: set[str] = set()
         late: dict[str, int] = {}
-        async for line in self._parsed():
+        async for line in self._read_entries():
             change = str(line.get(CHANGE, ""))
             if change and not is_continuation(line):
                 open_changes.add(change)
@@ -273,10 +273,10 @@ class AuditTrail:
                     late[change] = line["seq"]
         return late
 
-    async def _parsed(self) -> AsyncIterator[dict[str, Any]]:
+    async def _read_entries(self) -> AsyncIterator[dict[str, Any]]:
         lines, _ = await self._home.whole()
         async for line in lines:
-            if (entry := chain.parsed(line)) is not None:
+            if (entry := chain.parse_line(line)) is not None:
                 yield entry
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from quorate.state.chain import TORN, UNKNOWN, Link, first_link, link_of, linked, parsed
+from quorate.state.chain import TORN, UNKNOWN, Link, first_link, link_entry, link_of, parse_line
 from quorate.state.file_lock import lock_file
 from quorate.state.store import StateUnavailable, Store
 from quorate.state.trail import AuditHead
@@ -36,7 +36,7 @@ class TrailFile:
         await self._head.ensure_writable()
 
     async def append(self, entry: Mapping[str, Any]) -> None:
-        async with self._appending, self._locked() as handle:
+        async with self._appending, self._lock() as handle:
             head = await self._known_head()
             written = await asyncio.to_thread(_append, handle, entry, head)
             with suppress(StateUnavailable):  # the record is written; the next one updates the head
@@ -45,13 +45,13 @@ class TrailFile:
     async def whole(self) -> tuple[AsyncIterator[bytes], Link | None]:
         """All lines, oldest first, and the head that belongs to them."""
         if not self._file.exists():
-            return _batched(_nothing()), await self._head.read()
-        async with self._locked() as handle:
+            return _read_in_batches(_nothing()), await self._head.read()
+        async with self._lock() as handle:
             head, size = await self._head.read(), os.fstat(handle).st_size
-        return _batched(_lines(self._file, size)), head
+        return _read_in_batches(_lines(self._file, size)), head
 
     def newest_first(self) -> AsyncIterator[bytes]:
-        return _batched(self._backwards())
+        return _read_in_batches(self._backwards())
 
     async def _known_head(self) -> Link | None:
         try:
@@ -73,7 +73,7 @@ class TrailFile:
         return os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     @asynccontextmanager
-    async def _locked(self) -> AsyncIterator[int]:
+    async def _lock(self) -> AsyncIterator[int]:
         opening = asyncio.ensure_future(asyncio.to_thread(self._open_locked))
         try:
             handle = await asyncio.shield(opening)
@@ -118,7 +118,7 @@ def _append(handle: int, entry: Mapping[str, Any], head: Link | None) -> Link:
         entry = {**entry, UNKNOWN: after.seq - head.seq}
     elif not after.seq:
         after = first_link(_digest(handle, 0, size, unfinished))
-    line, link = linked(entry, after)
+    line, link = link_entry(entry, after)
     _write(handle, unfinished + line, size)
     return link
 
@@ -136,7 +136,7 @@ def _write(handle: int, data: bytes, size: int) -> None:
 def _last_link(handle: int, size: int) -> tuple[Link, int]:
     """The newest record of the chain and where its line ends."""
     for line, end in _lines_backwards(handle, size):
-        if link := link_of(parsed(line)):
+        if link := link_of(parse_line(line)):
             return link, end
     return Link(0, ""), 0
 
@@ -144,7 +144,7 @@ def _last_link(handle: int, size: int) -> tuple[Link, int]:
 def _holds(handle: int, size: int, head: Link) -> bool:
     """Whether the record that the store knows is in place: at the end, or before newer ones left by a crash."""
     for line, _ in _lines_backwards(handle, size):
-        link = link_of(parsed(line))
+        link = link_of(parse_line(line))
         if link is not None and link.seq <= head.seq:
             return link == head
     return False
@@ -185,7 +185,7 @@ def _nothing() -> Generator[bytes]:
     yield from ()
 
 
-async def _batched(lines: Generator[bytes]) -> AsyncIterator[bytes]:
+async def _read_in_batches(lines: Generator[bytes]) -> AsyncIterator[bytes]:
     """Read in a thread, in batches: a long trail neither blocks the server nor fills its memory."""
     try:
         while batch := await asyncio.to_thread(lambda: list(islice(lines, _BATCH_LINES))):

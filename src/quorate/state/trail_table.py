@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from quorate.state.chain import Link, first_link, linked
+from quorate.state.chain import Link, first_link, link_entry
 from quorate.state.store import Store
 from quorate.state.trail import AuditHead
 
@@ -61,7 +61,7 @@ class TrailTable:
         return head or first_link()
 
     async def _append_after(self, last: Link, entry: Mapping[str, Any]) -> bool:
-        line, link = linked(entry, last)
+        line, link = link_entry(entry, last)
         return bool(
             await self._store.execute(
                 """WITH moved AS (

@@ -13,7 +13,7 @@ from quorate.state.records import Records
 from quorate.state.store import Store
 
 
-class Watched(msgspec.Struct, frozen=True):
+class WatchStatus(msgspec.Struct, frozen=True):
     begun: float
     """Since then without a gap."""
     last: float
@@ -31,7 +31,7 @@ class Watched(msgspec.Struct, frozen=True):
 class Watchers:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._records = Records(store, "watched", Watched)
+        self._records = Records(store, "watched", WatchStatus)
 
     async def note(
         self, cluster: str, now: float, every: float, *, requests: int = 0, seconds: float = 0.0, unread: int = 0
@@ -39,9 +39,9 @@ class Watchers:
         """A cycle has ended."""
         before = await self._records.find(cluster)
         begun = before.begun if before is not None and before.is_current(now) else now
-        await self._records.keep(cluster, Watched(begun, now, every, requests, seconds, unread))
+        await self._records.keep(cluster, WatchStatus(begun, now, every, requests, seconds, unread))
 
-    async def all(self, clusters: Collection[str] | None = None) -> dict[str, Watched]:
+    async def all(self, clusters: Collection[str] | None = None) -> dict[str, WatchStatus]:
         """Of these clusters, or all."""
         found = await self._records.all()
         return {name: one for name, one in found.items() if clusters is None or name in clusters}

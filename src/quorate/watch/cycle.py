@@ -15,8 +15,8 @@ from quorate.operations.reports.node_health import DAY
 from quorate.problems import PermissionMissing, Problem
 from quorate.pve.cluster import Cluster
 from quorate.state.events import Events
+from quorate.state.findings import CycleChanges, Findings, Observation
 from quorate.state.findings import Finding as Known
-from quorate.state.findings import Findings, Observation, Observed
 from quorate.state.records import Records
 from quorate.state.store import Store
 from quorate.state.trail import AuditTrail
@@ -68,7 +68,7 @@ class ClusterWatch:
     def name(self) -> str:
         return self._cluster.name
 
-    async def run(self) -> Observed:
+    async def run(self) -> CycleChanges:
         try:
             now = await self._facts.read()
         except Problem as problem:
@@ -85,7 +85,7 @@ class ClusterWatch:
         await self._save(memory)
         return result
 
-    async def note_unreachable(self, why: str) -> Observed:
+    async def note_unreachable(self, why: str) -> CycleChanges:
         """Nothing else is known now, so nothing else is resolved."""
         what = f"The cluster {self.name} does not answer: {why}"
         finding = Finding("critical", "cluster", what, CLUSTER_STATUS, "cluster-unreachable")
@@ -120,7 +120,7 @@ class ClusterWatch:
         yield from settings.privileges(now, memory, accepted)
         yield from settings.drift(now, memory, accepted)
 
-    async def _observe(self, found: list[Observation], covers: Covers, known: list[Known]) -> Observed:
+    async def _observe(self, found: list[Observation], covers: Covers, known: list[Known]) -> CycleChanges:
         wanted = [one for one in found if not any(fnmatchcase(one.kind, each) for each in self._settings.ignore)]
         keys = {one.key for one in wanted}
         self._in_a_row = Counter({key: self._in_a_row[key] + 1 for key in keys})

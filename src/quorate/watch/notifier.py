@@ -53,7 +53,7 @@ class Notifier:
             if finding.event == "resolved":
                 await self._outbox.drop(finding.id)
         for finding in (*spoken, *quiet):
-            await self._findings.noted(finding)
+            await self._findings.mark_notified(finding)
 
     async def _concerns(self, channel: Channel, finding: Finding) -> bool:
         """By its routing. Those who heard of something also hear of its end, even if it was less severe by then."""
@@ -109,12 +109,12 @@ class Notifier:
         except (NotDelivered, Uncertain) as error:
             why = str(self._sanitize(str(error)))
             final = once or isinstance(error, PartlyDelivered)
-            await self._outbox.failed(parcel, why, unsure=isinstance(error, Uncertain), for_good=final)
+            await self._outbox.mark_failed(parcel, why, unsure=isinstance(error, Uncertain), for_good=final)
         except Problem as problem:  # a secret that cannot be found
             why = problem.what
-            await self._outbox.failed(parcel, why, for_good=once)
+            await self._outbox.mark_failed(parcel, why, for_good=once)
         else:
-            await self._outbox.sent(parcel)
+            await self._outbox.mark_sent(parcel)
             return ""
         _LOG.warning("A message on channel %s was not delivered: %s", channel.name, why)
         return why

@@ -147,11 +147,11 @@ class Reader:
 
 class _Seal:
     def __init__(self, archive: str, passphrase: Secret | None, salt: bytes) -> None:
-        from quorate.state.passphrase import BLOCK, COST, LANES, stretched
+        from quorate.state.passphrase import BLOCK, COST, LANES, derive_key
 
         self.salt = salt
         self._archive = archive
-        self._key = stretched(passphrase.reveal(), salt, COST, BLOCK, LANES) if passphrase else None
+        self._key = derive_key(passphrase.reveal(), salt, COST, BLOCK, LANES) if passphrase else None
 
     def closed(self, member: str, data: bytes) -> bytes:
         if self._key is None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from quorate.pve.cluster import Cluster
 from quorate.state.outcomes import Outcome
-from quorate.state.runs import Pending, Run, RunState, decoded, encoded
+from quorate.state.runs import Pending, Run, RunState, decode_run, encode_run
 
 FAILURES = "failures"
 """In a run's memory: what went wrong, by the key of the step."""
@@ -158,4 +158,4 @@ def remember_failure(run: Run, key: str, result: StepResult) -> None:
 
 def editable(run: Run) -> Run:
     """A copy by way of what the store would keep: a fifth of the time of a deep copy."""
-    return decoded(encoded(run))
+    return decode_run(encode_run(run))

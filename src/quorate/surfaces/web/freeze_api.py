@@ -14,7 +14,7 @@ from quorate.documents import Unreadable, read_json
 from quorate.operations.units import moment
 from quorate.pipeline.sanitization import clean
 from quorate.problems import BadArgument
-from quorate.state.freeze import LONGEST_REASON, Freeze, Frozen
+from quorate.state.freeze import LONGEST_REASON, Freeze, FreezeState
 from quorate.state.store import Store
 from quorate.state.trail import AuditTrail
 from quorate.surfaces.web.auth import Authenticator
@@ -70,7 +70,7 @@ class FreezeApi(OperatorApi):
         return reply(200, _as_dict(await self._freeze.state()))
 
 
-def _as_dict(frozen: Frozen | None) -> dict[str, Any]:
+def _as_dict(frozen: FreezeState | None) -> dict[str, Any]:
     if frozen is None:
         return {"frozen": False}
     facts: dict[str, Any] = clean(

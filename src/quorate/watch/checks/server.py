@@ -9,7 +9,7 @@ from quorate.hints import RUN_GET
 from quorate.operations.units import moment
 from quorate.state.approvals import Approval
 from quorate.state.findings import Next, Observation
-from quorate.state.freeze import Frozen
+from quorate.state.freeze import FreezeState
 from quorate.state.runs import Run, RunState
 
 CONSOLE = "/console"
@@ -48,7 +48,7 @@ def runs(stopped: Sequence[Run], now: float, settings: WatchSettings) -> Iterato
         )
 
 
-def freeze(frozen: Frozen | None, settings: WatchSettings) -> Iterator[Observation]:
+def freeze(frozen: FreezeState | None, settings: WatchSettings) -> Iterator[Observation]:
     if frozen is not None:
         yield Observation(
             kind="changes-frozen",
