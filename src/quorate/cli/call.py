@@ -191,11 +191,11 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
     if outcome.failed:
         return FAILED
     if outcome.facts.get("result") == "running":
-        return _unfinished(outcome.facts)
+        return _unfinished_status(outcome.facts)
     return FAILED if outcome.facts.get("exit_code") or outcome.facts.get("signal") else OK  # of a command in a guest
 
 
-def _unfinished(facts: Mapping[str, Any]) -> int:
+def _unfinished_status(facts: Mapping[str, Any]) -> int:
     """A task of the cluster continues; a command over this process's connection ends with it."""
     from quorate.operations.commands import DIES_WITH_US
 
@@ -224,7 +224,7 @@ def _save(pictures: Sequence[bytes], output: Path | None, tool: str) -> bool:
         )
         return False
     for number, picture in enumerate(pictures):
-        file = output.with_stem(f"{output.stem}-{number + 1}") if output and number else output or _unused(tool)
+        file = output.with_stem(f"{output.stem}-{number + 1}") if output and number else output or _unused_path(tool)
         try:
             file.write_bytes(picture)
         except OSError as error:
@@ -234,6 +234,6 @@ def _save(pictures: Sequence[bytes], output: Path | None, tool: str) -> bool:
     return True
 
 
-def _unused(tool: str) -> Path:
+def _unused_path(tool: str) -> Path:
     names = (Path(f"{tool}.png"), *(Path(f"{tool}-{number}.png") for number in range(2, 10_000)))
     return next(name for name in names if not name.exists())

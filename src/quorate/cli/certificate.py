@@ -76,7 +76,7 @@ def _certificate(options: argparse.Namespace) -> int:
     from quorate.certificates import certificate_pem, distinguished_name, key_pem
 
     folder = (options.folder or usual_config_file(os.environ).parent / "tls").expanduser().absolute()
-    names = [_checked(name) for name in options.names] or _present_names(folder) or _own_names()
+    names = [_parse_host(name) for name in options.names] or _present_names(folder) or _own_names()
     authority = _authority(folder, names, renew=options.new_ca)
     if strange := [name for name in names if not authority.covers(name)]:
         them = "it" if len(strange) == 1 else "them"
@@ -125,7 +125,7 @@ def _exactly(name: str) -> Any:
         return x509.DNSName(name)
 
 
-def _checked(name: str) -> str:
+def _parse_host(name: str) -> str:
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(name))
     if not _NAME.fullmatch(name.lower()) or len(name) > 253:

@@ -43,7 +43,7 @@ def reach_node(options: argparse.Namespace) -> tuple[str, Trust]:
         text = options.host or ask("Address of a Proxmox VE node", "--host")
         try:
             endpoint = _endpoint(text)
-            shown, why = asyncio.run(_inspect_certificate(endpoint, _pinned(options)))
+            shown, why = asyncio.run(_inspect_certificate(endpoint, _pinned_trust(options)))
         except (ConfigError, SetupStopped) as problem:
             if not left:
                 raise
@@ -61,7 +61,7 @@ def _endpoint(text: str) -> str:
     return read_endpoints({"address": [RawSetting("--host", text, Source(Rank.ARGUMENTS))]})[0]
 
 
-def _pinned(options: argparse.Namespace) -> Trust:
+def _pinned_trust(options: argparse.Namespace) -> Trust:
     from quorate.config.trust import as_fingerprint
     from quorate.pve.connection import Trust
 
@@ -87,7 +87,7 @@ async def _inspect_certificate(endpoint: str, trust: Trust) -> tuple[Certificate
 
 def _choose_trust(options: argparse.Namespace, endpoint: str, shown: Certificate, why: str | None) -> Trust:
     """By the system's CAs, or by the fingerprint that a person has confirmed."""
-    pinned = _pinned(options)
+    pinned = _pinned_trust(options)
     if why is None:
         if not pinned.fingerprint:
             print(f"\nThe certificate of {endpoint} is trusted by this system; no fingerprint is needed.")
@@ -106,7 +106,7 @@ def _choose_trust(options: argparse.Namespace, endpoint: str, shown: Certificate
     if not confirm("Do they match?"):
         raise SetupStopped("The certificate was not trusted.")
     options.fingerprint = shown.fingerprint
-    return _pinned(options)
+    return _pinned_trust(options)
 
 
 def _show_certificate(endpoint: str, shown: Certificate) -> None:

@@ -46,12 +46,12 @@ def least_privileges(level: str, major: int, toolsets: Sequence[str]) -> dict[st
     kept: dict[str, frozenset[str]] = {}
     for path in sorted(needed):
         privileges = frozenset(needed[path])
-        if _inherited(path, kept) != privileges:
+        if _inherited_privileges(path, kept) != privileges:
             kept[path] = privileges
     return kept
 
 
-def _inherited(path: str, kept: dict[str, frozenset[str]]) -> frozenset[str] | None:
+def _inherited_privileges(path: str, kept: dict[str, frozenset[str]]) -> frozenset[str] | None:
     while path != "/":
         path = path.rpartition("/")[0] or "/"
         if path in kept:

@@ -164,7 +164,7 @@ def with_store(options: argparse.Namespace, run: Callable[[Store], Awaitable[int
 def with_trail(options: argparse.Namespace, run: Callable[[Store, AuditTrail], Awaitable[int]]) -> int:
     """The same with the audit trail."""
 
-    async def recorded(settings: Settings, store: Store) -> int:
+    async def run_with_trail(settings: Settings, store: Store) -> int:
         from quorate.state.trail import open_trail
 
         trail = open_trail(store, settings.audit_file)
@@ -173,7 +173,7 @@ def with_trail(options: argparse.Namespace, run: Callable[[Store, AuditTrail], A
         finally:
             await trail.close()
 
-    return _with_state(options, recorded)
+    return _with_state(options, run_with_trail)
 
 
 def _with_state(options: argparse.Namespace, run: Callable[[Settings, Store], Awaitable[int]]) -> int:

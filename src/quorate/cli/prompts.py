@@ -80,7 +80,7 @@ def ask_secret(question: str, option: str) -> str:
     """Typed at the terminal, without echo."""
     if not is_interactive():
         raise ConfigError(f"{option} is missing: pass it, or run this at a terminal.")
-    return _hidden(f"{question}: ").strip()
+    return _ask_hidden(f"{question}: ").strip()
 
 
 # -- the operator ------------------------------------------------------------------------------------------------------
@@ -171,12 +171,12 @@ def read_hidden(prompt: str) -> str:
     # Under asyncio the first Ctrl-C only cancels the task, which cannot notice while it reads input.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return _hidden(prompt)
+        return _ask_hidden(prompt)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _hidden(prompt: str) -> str:
+def _ask_hidden(prompt: str) -> str:
     try:
         return getpass.getpass(prompt)
     except EOFError:

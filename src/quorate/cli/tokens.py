@@ -75,7 +75,7 @@ def _list(options: argparse.Namespace) -> int:
         elif not grants:
             print("There are no tokens; `quorate tokens create NAME` creates one.")
         for grant in grants if not options.json else ():
-            print(f"{grant.id}  {_state(grant, now):<8}{_describe(grant)}{_used(grant)}")
+            print(f"{grant.id}  {_state(grant, now):<8}{_describe(grant)}{_last_use(grant)}")
         return OK
 
     return with_store(options, run)
@@ -130,7 +130,7 @@ def _describe(grant: TokenGrant) -> str:
     return ", ".join(part for part in (f"{grant.name}: {what_for}", *limits, until) if part)
 
 
-def _used(grant: TokenGrant) -> str:
+def _last_use(grant: TokenGrant) -> str:
     from quorate.operations.units import moment
 
     return f"  (last used {moment(grant.last_used)})" if grant.last_used else "  (never used)"

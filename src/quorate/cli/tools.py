@@ -74,7 +74,7 @@ def _explain(names: list[str], surface: str, *, as_json: bool) -> None:
     if as_json:
         from quorate.surfaces import native
 
-        print(json.dumps(native.as_json([_listed(surface, name) for name in names]), ensure_ascii=False))
+        print(json.dumps(native.as_json([_describe_tool(surface, name) for name in names]), ensure_ascii=False))
     else:
         print("\n\n".join(_explain_one(surface, name) for name in names))
 
@@ -85,15 +85,15 @@ def _explain_one(surface: str, name: str) -> str:
     return explain_lean(name) if surface == LEAN else explain_of_system(surface, find_of_system(surface, name))
 
 
-def _listed(surface: str, name: str) -> ListedTool:
+def _describe_tool(surface: str, name: str) -> ListedTool:
     if surface == NATIVE:
         from quorate.surfaces.native import describe
 
         return describe(find_native(name))
     if surface == LEAN:
-        from quorate.surfaces.lean import listed as lean_listed
+        from quorate.surfaces.lean import describe_tool
 
-        return lean_listed(find_lean(name))
+        return describe_tool(find_lean(name))
     from quorate.surfaces.compat.surface import listed
 
     return listed(find_of_system(surface, name))

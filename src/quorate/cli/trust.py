@@ -41,7 +41,7 @@ def _trust(options: argparse.Namespace) -> int:
         return _list(pins)
     if not options.host:
         raise ConfigError("Name a host: quorate trust HOST[:PORT].")
-    host, port = _registered(options) or _address(options.host)
+    host, port = _registered_address(options) or _address(options.host)
     if options.remove:
         return _remove(pins, host, port)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -49,7 +49,7 @@ def _trust(options: argparse.Namespace) -> int:
     return _trust_key(pins, host, port)
 
 
-def _registered(options: argparse.Namespace) -> tuple[str, int] | None:
+def _registered_address(options: argparse.Namespace) -> tuple[str, int] | None:
     """The address of the registered host of that name, if any."""
     from quorate.cli.options import with_store
     from quorate.homelab.registry import Hosts

@@ -60,14 +60,14 @@ def _run(options: argparse.Namespace, work: Callable[[App, Watch], Awaitable[int
         assert app.watch is not None
         return await work(app, app.watch)
 
-    def watched(settings: Settings) -> Settings:
+    def enable_watch(settings: Settings) -> Settings:
         from quorate.config.watch import WatchSettings
 
         return settings if settings.watch is not None else replace(settings, watch=WatchSettings())
 
     for name in ("access", "approval"):
         setattr(options, name, None)
-    return with_app(options, run, adapt=watched, name=_name_command)
+    return with_app(options, run, adapt=enable_watch, name=_name_command)
 
 
 def _name_command(hint: Hint) -> str:

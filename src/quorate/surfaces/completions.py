@@ -39,7 +39,7 @@ class Completions:
         if argument == CLUSTER:
             return [site.name for site in self._pipeline.sites.open_to(exchange.caller)]
         if argument == "guest":
-            return _guests(await self._rows("guest_list", {**_narrowed(typed), **where}, exchange))
+            return _guests(await self._rows("guest_list", {**_name_filter(typed), **where}, exchange))
         if argument in _TASKS:
             return [row["task"] for row in await self._rows("task_list", {**where, "limit": MOST}, exchange)]
         if argument in _COLUMNS:
@@ -60,7 +60,7 @@ class Completions:
         return rows
 
 
-def _narrowed(typed: str) -> dict[str, Any]:
+def _name_filter(typed: str) -> dict[str, Any]:
     """Names are narrowed by the cluster; a vmid is looked for among all."""
     name = typed.rpartition("/")[2]
     return {} if name.isdecimal() or not name else {"name": name}

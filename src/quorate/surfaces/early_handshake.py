@@ -81,7 +81,7 @@ class _Early:
                 return
             if not line or not self._answer(line):
                 break
-        await self._loaded()
+        await self._start_loading()
 
     async def _next_line(self) -> str | None:
         """None if the import has to begin or has ended first."""
@@ -91,10 +91,10 @@ class _Early:
         if reading.done():
             return reading.result()
         reading.cancel()
-        self._loaded()
+        self._start_loading()
         return None
 
-    def _loaded(self) -> asyncio.Future[None]:
+    def _start_loading(self) -> asyncio.Future[None]:
         if self._loading is None:
             self._loading = asyncio.ensure_future(asyncio.to_thread(self._load))
         return self._loading
@@ -118,5 +118,5 @@ class _Early:
         message.id = f"{self._opening.mark}{len(self._opening.read)}"
         self._opening.read.append(msgspec.json.encode(message).decode() + "\n")
         if message.method == LAST_QUESTION:
-            self._loaded()
+            self._start_loading()
         return True

@@ -28,7 +28,7 @@ def asker(context: Context[Any, Any] | None) -> Ask | None:
     return ask
 
 
-def as_input_required(later: AnswerLater) -> InputRequiredResult:
+def input_required_result(later: AnswerLater) -> InputRequiredResult:
     question = later.question
     params = ElicitRequestFormParams(message=question.text, requested_schema=_form(question))
     return InputRequiredResult(input_requests={question.id: ElicitRequest(params=params)}, request_state=question.id)

@@ -95,7 +95,7 @@ class LeanSurface:
         return Finder(operations().values())
 
     def tools(self, caller: Caller) -> list[ListedTool]:
-        return [listed(tool) for tool in self.usable(caller)]
+        return [describe_tool(tool) for tool in self.usable(caller)]
 
     def usable(self, caller: Caller) -> list[Tool]:
         """Those by which the caller can do anything."""
@@ -120,7 +120,7 @@ class LeanSurface:
         tool = TOOLS.get(name)
         if tool is None:
             raise BadArgument(f"There is no tool {name!r}", next_step=f"Available: {', '.join(TOOLS)}")
-        given = _decoded(tool, arguments)
+        given = _decode_arguments(tool, arguments)
         if tool is FIND:
             return answer(Result(self._find(exchange.caller, given["words"], given["operation"])))
         return await self._run(tool, given["operation"], given["arguments"], exchange)
@@ -129,7 +129,7 @@ class LeanSurface:
 
     async def _run(self, tool: Tool, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
         operation = self._operation(name)
-        needed = self._needed(operation, arguments)
+        needed = self._runner_for(operation, arguments)
         if needed is not None and RUNNERS.index(needed) > RUNNERS.index(tool):
             raise BadArgument(
                 f"{tool.name} does not run this call of {name}", next_step=f"Make the same call with {needed.name}"
@@ -150,7 +150,7 @@ class LeanSurface:
 
         return name
 
-    def _needed(self, operation: Operation, arguments: dict[str, Any]) -> Tool | None:
+    def _runner_for(self, operation: Operation, arguments: dict[str, Any]) -> Tool | None:
         """None where the arguments are wrong: the pipeline finds that as well, and reports it without secrets."""
         try:
             risk = self._pipeline.risk_of(operation, arguments)
@@ -220,7 +220,7 @@ class LeanSurface:
         return any(gate.objection(operation, caller, risk) is None for gate in gates for risk in possible)
 
 
-def _decoded(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+def _decode_arguments(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     given = dict(arguments)
     if tool is FIND and "query" in given and "words" not in given:  # what most search tools call it
         given["words"] = given.pop("query")
@@ -244,7 +244,7 @@ def _call(tool: Tool, hint: ToolHint) -> str:
     return f"{tool.name} operation={hint.tool}{arguments}"
 
 
-def listed(tool: Tool) -> ListedTool:
+def describe_tool(tool: Tool) -> ListedTool:
     return ListedTool(
         name=tool.name,
         description=tool.about,

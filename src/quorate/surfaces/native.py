@@ -31,7 +31,7 @@ class NativeSurface:
 
     def tools(self, caller: Caller) -> list[Tool]:
         caller = caller.with_exposure(_EXPOSURE)
-        return [self.described(operation, caller) for operation in self._pipeline.visible(caller)]
+        return [self.describe_for(operation, caller) for operation in self._pipeline.visible(caller)]
 
     def knows(self, name: str) -> bool:
         return find_operation(name) is not None
@@ -62,7 +62,7 @@ class NativeSurface:
 
         return name
 
-    def described(self, operation: Operation, caller: Caller) -> Tool:
+    def describe_for(self, operation: Operation, caller: Caller) -> Tool:
         tool = describe(operation)
         tool.input_schema["properties"] |= self._pipeline_arguments(operation, caller)
         return tool
@@ -101,7 +101,7 @@ def describe(operation: Operation) -> Tool:
         description=operation.summary,
         input_schema={
             **schema,
-            "properties": {name: listed(name, part) for name, part in schema["properties"].items()},
+            "properties": {name: shorten_schema(name, part) for name, part in schema["properties"].items()},
         },
         annotations=hints(operation.risk, idempotent=operation.idempotent),
     )
@@ -111,15 +111,15 @@ _LISTED = {"dry_run": {"type": "boolean"}, "wait": {"type": "number"}, "safely":
 """Arguments of every change; the instructions explain them once."""
 
 
-def listed(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+def shorten_schema(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
     """One argument as a client pays for it with every conversation: without bounds that a refusal names, without
     defaults that go without saying, and with a number that may also be a text as a text."""
     if name in _LISTED:
         return dict(_LISTED[name])
     slim = {key: value for key, value in part.items() if key not in _BOUNDS and not _is_obvious(name, key, value)}
     if "items" in slim:
-        slim["items"] = listed("", slim["items"])
-    kinds = [listed("", one) for one in slim.pop("anyOf", ())]
+        slim["items"] = shorten_schema("", slim["items"])
+    kinds = [shorten_schema("", one) for one in slim.pop("anyOf", ())]
     if {"type": "string"} in kinds:
         kinds = [one for one in kinds if one != {"type": "integer"}]
     return slim | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {})

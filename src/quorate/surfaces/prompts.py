@@ -200,7 +200,7 @@ class Prompts:
         self._pipeline = pipeline
         self._naming = naming
 
-    def listed(self, caller: Caller) -> list[ListedPrompt]:
+    def list_prompts(self, caller: Caller) -> list[ListedPrompt]:
         offered = {operation.name for operation in self._pipeline.visible(caller)}
         return [self._describe(one) for one in PROMPTS.values() if one.operation in offered]
 

@@ -28,7 +28,7 @@ def text_and_structure(data: dict[str, Any] | Table, name: Naming = str) -> tupl
     return _text(rendered), _structure(rendered)
 
 
-def structured(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any]:
+def structure(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any]:
     """The answer for programs: raw values, and a table as columns and rows, which is half the size of objects."""
     return _structure(render_advice(data, name))
 
@@ -36,7 +36,7 @@ def structured(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, An
 def _structure(data: dict[str, Any] | Table) -> dict[str, Any]:
     if isinstance(data, Table):
         return {"columns": list(data.columns), "rows": raw(data.rows), **_table_facts(data)}
-    return _filled(raw(data))
+    return _drop_empty(raw(data))
 
 
 def objects(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any]:
@@ -44,10 +44,10 @@ def objects(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any]:
     data = render_advice(data, name)
     if isinstance(data, Table):
         return {
-            "items": _keyed(data.columns, raw(data.rows)),
+            "items": _to_objects(data.columns, raw(data.rows)),
             **{key: _unfold(one) for key, one in _table_facts(data).items()},
         }
-    unfolded: dict[str, Any] = _unfold(_filled(raw(data)))
+    unfolded: dict[str, Any] = _unfold(_drop_empty(raw(data)))
     return unfolded
 
 
@@ -68,18 +68,18 @@ def _table_facts(table: Table) -> dict[str, Any]:
     return {"total": table.total, **more, **note, **raw(table.facts)}
 
 
-def _filled(values: dict[str, Any]) -> dict[str, Any]:
+def _drop_empty(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in ("", None, [], {})}
 
 
-def _keyed(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
-    return [_filled(dict(zip(columns, row, strict=True))) for row in rows]
+def _to_objects(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    return [_drop_empty(dict(zip(columns, row, strict=True))) for row in rows]
 
 
 def _unfold(value: Any) -> Any:
     """With the tables inside an answer as lists of objects."""
     if isinstance(value, dict) and value.keys() == {"columns", "rows"}:
-        return _keyed(value["columns"], value["rows"])
+        return _to_objects(value["columns"], value["rows"])
     if isinstance(value, dict):
         return {key: _unfold(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -94,7 +94,7 @@ def text(data: dict[str, Any] | Table, name: Naming = str) -> str:
 
 def _text(data: dict[str, Any] | Table) -> str:
     if not isinstance(data, Table):
-        return "\n".join(_lines(_filled(data), ""))
+        return "\n".join(_lines(_drop_empty(data), ""))
     lines = ["\t".join(data.columns)] if data.rows else []
     lines += ["\t".join(_cell(value) for value in row) for row in data.rows]
     return "\n".join([*lines, _footer(data), *_lines(data.facts, "")])

@@ -80,7 +80,7 @@ class Resources:
         self._pipeline = pipeline
         self._naming = naming
 
-    def listed(self, caller: Caller) -> list[Resource]:
+    def list_resources(self, caller: Caller) -> list[Resource]:
         if not self._offers("cluster_status", caller):
             return []
         prefixes = [f"{quote(name, safe='')}/" for name in self._several(caller)] or [""]
@@ -117,12 +117,12 @@ class Resources:
             data = (await self._pipeline.run(operation, arguments, exchange)).data
             return rendering.render_advice(data, self._naming(exchange.caller))
 
-        where, part, name = self._parsed(uri, exchange.caller)
+        where, part, name = self._parse(uri, exchange.caller)
         if part == WHOLE:
             return rendering.text(await read("cluster_status", where))
         return await KINDS[part].read(read, name, where)
 
-    def _parsed(self, uri: str, caller: Caller) -> tuple[dict[str, str], str, str]:
+    def _parse(self, uri: str, caller: Caller) -> tuple[dict[str, str], str, str]:
         """The cluster, if one is named, the kind and the name."""
         parts = [unquote(part) for part in uri.removeprefix(SCHEME).rstrip("/").split("/")]
         where: dict[str, str] | None = {}

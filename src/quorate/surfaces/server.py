@@ -40,7 +40,7 @@ from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.sanitization import clean_text
 from quorate.problems import BadArgument, NotFound, Problem, Refused
 from quorate.surfaces import rendering
-from quorate.surfaces.elicitation import as_input_required, asker
+from quorate.surfaces.elicitation import asker, input_required_result
 from quorate.surfaces.surface import Surface
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Server(MCPServer[Any]):
             refuse_oversized(name, arguments)
             return await surface.call(name, arguments, Exchange(caller, report, asker(context)))
         except AnswerLater as later:
-            return as_input_required(later)
+            return input_required_result(later)
         except Problem as problem:
             # Cleaned here, too: a surface refuses some calls before the pipeline sees them.
             raise ToolError(clean_text(rendering.problem_text(problem, surface.naming(caller)))) from None
@@ -168,7 +168,7 @@ class Server(MCPServer[Any]):
         return Completions(self._pipeline)
 
     async def list_resources(self) -> list[Resource]:
-        return self._resources.listed(self._resource_caller(None))
+        return self._resources.list_resources(self._resource_caller(None))
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         return self._resources.templates(self._resource_caller(None))
@@ -190,7 +190,7 @@ class Server(MCPServer[Any]):
         return [ReadResourceContents(content=text, mime_type=TEXT)]
 
     async def list_prompts(self) -> list[Prompt]:
-        return self._prompts.listed(self._resource_caller(None))
+        return self._prompts.list_prompts(self._resource_caller(None))
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None

@@ -109,7 +109,7 @@ class AnswerStream:
         await self._write(JSONRPCError(jsonrpc="2.0", id=None, error=ErrorData(code=PARSE_ERROR, message=_UNREADABLE)))
 
     async def _write(self, message: JSONRPCMessage) -> None:
-        self._opening.writer.write(_encoded(message) + b"\n")
+        self._opening.writer.write(_encode(message) + b"\n")
         await self._opening.writer.drain()
 
     def _record(self, message: JSONRPCResponse | JSONRPCError) -> None:
@@ -130,7 +130,7 @@ class AnswerStream:
         await self.aclose()
 
 
-def _encoded(message: JSONRPCMessage) -> bytes:
+def _encode(message: JSONRPCMessage) -> bytes:
     if isinstance(message, JSONRPCResponse):  # its result is plain data, which msgspec encodes in a fifth of the time
         return msgspec.json.encode({"jsonrpc": message.jsonrpc, "id": message.id, "result": message.result})
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()

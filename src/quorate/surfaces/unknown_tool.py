@@ -12,10 +12,10 @@ from quorate.suggestions import MAX_TOOLS, suggest_tool
 def suggest_instead(name: str, among: Iterable[Operation]) -> str:
     """One of these tools that the name may mean; empty if none comes near."""
     tools = {one.name: one for one in among}
-    return suggest_tool(name, tools, "") or _related(name, tools.values())
+    return suggest_tool(name, tools, "") or _related_tools(name, tools.values())
 
 
-def _related(name: str, among: Iterable[Operation]) -> str:
+def _related_tools(name: str, among: Iterable[Operation]) -> str:
     """Tools for what the name says. None that destroys: a guess is taken for advice."""
     from quorate.surfaces.tool_search import Finder
 

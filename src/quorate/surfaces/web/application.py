@@ -172,11 +172,11 @@ class MetricsPage:
             for cluster in self._core.clusters
             if cluster.is_open and (limit is None or cluster.name in limit)
         }
-        pending, frozen, watch = await self._stored(limit)
+        pending, frozen, watch = await self._stored_metrics(limit)
         text = self._metrics.text(pve=asked, pending=pending, frozen=frozen, watch=watch)
         await Response(text, headers=NO_STORE, media_type=prometheus.CONTENT_TYPE)(scope, receive, send)
 
-    async def _stored(self, clusters: frozenset[str] | None) -> tuple[int | None, bool | None, list[Metric]]:
+    async def _stored_metrics(self, clusters: frozenset[str] | None) -> tuple[int | None, bool | None, list[Metric]]:
         """How many approvals are pending, whether changes are frozen, and what the watch has found."""
         try:
             watch = await self._watch.collect(clusters)

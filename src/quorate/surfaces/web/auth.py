@@ -39,12 +39,12 @@ class Authenticator:
     def protect(self, app: ASGIApp) -> ASGIApp:
         return _AuthenticatedApp(self, app)
 
-    def failed(self, scope: Scope, reason: str) -> None:
+    def count_failure(self, scope: Scope, reason: str) -> None:
         """Count a failed attempt from this address."""
         self._metrics.refused_credentials.labels(reason).inc()
         self._failures.take(address_key(scope.get("client")))
 
-    def blocked(self, scope: Scope) -> Response | None:
+    def refuse_blocked(self, scope: Scope) -> Response | None:
         """Refuse an address with too many failures, for a while."""
         wait = self._failures.wait(address_key(scope.get("client")))
         if not wait:
@@ -52,12 +52,12 @@ class Authenticator:
         self._metrics.rate_limited.labels("address").inc()
         return too_many(wait, "Too many failed attempts from this address")
 
-    async def refused(self, scope: Scope) -> Response | None:
+    async def authenticate(self, scope: Scope) -> Response | None:
         """The response that refuses the request; None if the caller is known or needs no token."""
         try:
             if not await self._credentials.needed():
                 return None
-            return self.blocked(scope) or await self._refuse_unknown(scope)
+            return self.refuse_blocked(scope) or await self._refuse_unknown(scope)
         except (StateUnavailable, IssuerUnreachable) as problem:
             log.error("authentication is unavailable: %s", problem)
             return refusal(503, "temporarily_unavailable", "Tokens cannot be checked now", Retry_After="5")
@@ -92,7 +92,7 @@ class Authenticator:
             verified = await self._credentials.verify(bearer)
         except InvalidCredentials as rejected:
             log.warning("refused credentials from %s: %s", address_key(scope.get("client")), rejected)
-            self.failed(scope, rejected.error)
+            self.count_failure(scope, rejected.error)
             return self._challenge(scope, rejected)
         if wait := self._requests.take(verified.subject or ""):
             self._metrics.rate_limited.labels("caller").inc()
@@ -122,7 +122,7 @@ class _AuthenticatedApp:
         self._inner = AuthContextMiddleware(app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = await self._authenticator.refused(scope)
+        refused = await self._authenticator.authenticate(scope)
         await (
             refused(scope, receive, send) if refused else self._authenticator.admit(self._inner, scope, receive, send)
         )

@@ -85,7 +85,7 @@ class Credentials:
             grant = await self._tokens.verify(text)
             if grant is None:
                 raise InvalidCredentials("The token is unknown, expired or revoked")
-            return _verified(grant)
+            return _verified_token(grant)
         if self._issuer is None:
             raise InvalidCredentials("This token was not issued by this server")
         return await self._issuer.verify(text)
@@ -100,7 +100,7 @@ class Credentials:
         return "", Scope()
 
 
-def _verified(grant: TokenGrant) -> VerifiedToken:
+def _verified_token(grant: TokenGrant) -> VerifiedToken:
     """The id is part of the subject, so that approvals do not pass to a later token of the same name."""
     scope = Scope(Access(grant.access), grant.toolsets, grant.clusters, grant.id)
     return VerifiedToken(client_id="quorate", scopes=[], subject=f"token {grant.name} ({grant.id})", granted=scope)

@@ -49,11 +49,11 @@ class Issuer:
             why = next((says for kind, says in _WHY.items() if isinstance(error, kind)), "The token is not valid")
             raise InvalidCredentials(why) from None
         try:
-            return self._verified(claims)
+            return self._verified_token(claims)
         except (TypeError, ValueError, OverflowError):
             raise InvalidCredentials("The token's claims cannot be used") from None
 
-    def _verified(self, claims: Mapping[str, Any]) -> VerifiedToken:
+    def _verified_token(self, claims: Mapping[str, Any]) -> VerifiedToken:
         subject = str(claims["sub"])
         if not subject.isprintable() or not 0 < len(subject) <= LONGEST_SUBJECT:
             raise InvalidCredentials("The token's subject cannot be used")

@@ -25,7 +25,7 @@ from quorate.config import ConfigError
 from quorate.config.http import HttpSettings
 from quorate.surfaces.web.graceful_shutdown import GracefulShutdown
 from quorate.surfaces.web.limits import ConcurrencyLimit, address_key
-from quorate.surfaces.web.origin_check import HEADER_BYTES, bracketed
+from quorate.surfaces.web.origin_check import HEADER_BYTES, bracket_ipv6
 from quorate.surfaces.web.replies import refusal
 
 HEADER_SECONDS = 20.0
@@ -108,7 +108,7 @@ class Listener(uvicorn.Server):
         await super().startup(sockets=sockets)
         for listening in sockets or ():
             host, port = listening.getsockname()[:2]
-            self.url = f"{'https' if self._settings.tls else 'http'}://{bracketed(host)}:{port}"
+            self.url = f"{'https' if self._settings.tls else 'http'}://{bracket_ipv6(host)}:{port}"
             if self._announce is not None:
                 self._announce(self.url)
         sys.stderr.writelines(f"quorate: {line}\n" for line in self._how_to_connect(self.url))

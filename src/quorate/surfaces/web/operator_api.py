@@ -75,13 +75,13 @@ class OperatorApi:
                 "invalid_origin",
                 "Answers are accepted from this server's own page or from programs, not from other pages",
             )
-        return self._authenticator.blocked(request.scope)
+        return self._authenticator.refuse_blocked(request.scope)
 
     async def prove(self, request: Request, passphrase: str) -> None:
         async with self._one_at_a_time:
             right = await self._passphrase.verify(passphrase)
         if not right:
-            self._authenticator.failed(request.scope, "passphrase")
+            self._authenticator.count_failure(request.scope, "passphrase")
             raise PassphraseWrong("That is not the operator's passphrase", next_step="Nothing was changed")
 
     def require_admin(self, what: str) -> frozenset[str] | None:

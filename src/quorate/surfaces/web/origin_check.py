@@ -70,16 +70,16 @@ class _HostCheck:
 
     def __init__(self, app: ASGIApp, settings: HttpSettings) -> None:
         self._app = app
-        own = [] if settings.host in ANY_ADDRESS else [bracketed(settings.host)]
+        own = [] if settings.host in ANY_ADDRESS else [bracket_ipv6(settings.host)]
         public = [settings.public_url.partition("://")[2]] if settings.public_url else []
         self._hosts = frozenset((*LOOPBACK_NAMES, *own, *public, *settings.allowed_hosts, *certified_hosts(settings)))
         self._origins = frozenset((*settings.allowed_origins, *([settings.public_url] if settings.public_url else [])))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._refused(scope)
+        refused = self._refusal(scope)
         await (refused or self._app)(scope, receive, send)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
             return refusal(431, "headers_too_large", f"The headers are larger than {HEADER_BYTES} bytes")
         headers = Headers(scope=scope)
@@ -110,7 +110,7 @@ def certified_hosts(settings: HttpSettings) -> tuple[str, ...]:
     if settings.tls_cert is None:
         return ()
     try:
-        return tuple(bracketed(name) for name in names_of(settings.tls_cert.read_bytes()))
+        return tuple(bracket_ipv6(name) for name in names_of(settings.tls_cert.read_bytes()))
     except (OSError, ValueError):  # reported when the certificate is loaded
         return ()
 
@@ -126,5 +126,5 @@ def without_port(host: str) -> str:
     return name if colon and port.isdecimal() else host
 
 
-def bracketed(host: str) -> str:
+def bracket_ipv6(host: str) -> str:
     return f"[{host}]" if ":" in host else host

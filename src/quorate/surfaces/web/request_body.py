@@ -19,7 +19,7 @@ async def read_request_body(scope: Scope, receive: Receive, most: int, seconds: 
     """A `receive` that replays the body, or the response that refuses the request."""
     headers = Headers(scope=scope)
     if (packed := headers.get("content-encoding", "identity").strip().lower()) != "identity":
-        return _refused(415, "unsupported_encoding", f"The body must be plain, not {packed[:40]!r}")
+        return _refusal(415, "unsupported_encoding", f"The body must be plain, not {packed[:40]!r}")
     if (length := headers.get("content-length", "")).isdecimal() and int(length[:20]) > most:
         return _too_large(most)
     body = bytearray()
@@ -35,7 +35,7 @@ async def read_request_body(scope: Scope, receive: Receive, most: int, seconds: 
                 if len(body) > most:
                     return _too_large(most)
     except TimeoutError:
-        return _refused(408, "request_timeout", f"The body did not arrive within {seconds:g} seconds")
+        return _refusal(408, "request_timeout", f"The body did not arrive within {seconds:g} seconds")
     return _replay(bytes(body), receive)
 
 
@@ -53,9 +53,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _too_large(most: int) -> Response:
-    return _refused(413, "body_too_large", f"The body is larger than {most} bytes")
+    return _refusal(413, "body_too_large", f"The body is larger than {most} bytes")
 
 
-def _refused(status: int, error: str, description: str) -> Response:
+def _refusal(status: int, error: str, description: str) -> Response:
     """The rest of the body is not awaited."""
     return refusal(status, error, description, Connection="close")

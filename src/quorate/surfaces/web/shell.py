@@ -98,7 +98,7 @@ class ShellPages:
             await refusal(403, "invalid_origin", "Terminals are opened by this server's own page")(
                 socket.scope, socket.receive, socket.send
             )
-        elif blocked := self.authenticator.blocked(socket.scope):
+        elif blocked := self.authenticator.refuse_blocked(socket.scope):
             await blocked(socket.scope, socket.receive, socket.send)
         else:
             await socket.accept()
@@ -109,7 +109,7 @@ class ShellPages:
     async def _speak(self, socket: WebSocket) -> str:
         """From the token to the end, and why it has ended, for the person."""
         try:
-            token = await self._invited(socket)
+            token = await self._receive_invitation(socket)
             await Freeze(self.store).require_none()
             await self._prove(socket)
             await Freeze(self.store).require_none()  # the person took their time
@@ -125,11 +125,11 @@ class ShellPages:
         except TimeoutError:
             return "You took too long. Ask for a new link."
 
-    async def _invited(self, socket: WebSocket) -> str:
+    async def _receive_invitation(self, socket: WebSocket) -> str:
         token = (await _receive_message(socket, TOKEN_SECONDS)).token
         invitation = self.shells.find(token)
         if invitation is None:
-            self.authenticator.failed(socket.scope, "terminal")
+            self.authenticator.count_failure(socket.scope, "terminal")
             raise Rejection("The link has already been used, or has expired. Ask for a new one.")
         await _send(socket, machine=clean(invitation.machine))
         return token
@@ -147,7 +147,7 @@ class ShellPages:
                 right = await passphrase.verify(message.passphrase)
             if right:
                 return
-            self.authenticator.failed(socket.scope, "passphrase")
+            self.authenticator.count_failure(socket.scope, "passphrase")
             await _send(socket, error="That is not the operator's passphrase.", passphrase=True)
         raise Rejection("That is not the operator's passphrase. The link can be opened again.")
 

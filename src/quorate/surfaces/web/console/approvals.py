@@ -42,12 +42,12 @@ class Card:
 
 
 def approval_routes(console: Console) -> list[tuple[Any, ...]]:
-    desk = console.desk
+    services = console.services
 
     async def show(request: Request, person: Person) -> Response:
         if not person.is_operator:
             return RedirectResponse(f"{PATH}/inventory", status_code=303, headers=HEADERS)
-        pending = [one for one in await desk.approvals.list() if person.reaches(one.cluster)]
+        pending = [one for one in await services.approvals.list() if person.reaches(one.cluster)]
         recent = await _recent(person)
         cards = [_card(one, recent) for one in pending]
         answered = [one for one in recent if one.state is not State.PENDING][:10]
@@ -77,18 +77,18 @@ def approval_routes(console: Console) -> list[tuple[Any, ...]]:
             )
         await console.prove(request, form.get("passphrase", ""))
         reason = " ".join(form.get("reason", "").split())[:LONGEST_REASON] or None
-        await desk.approvals.answer(row.id, approve, console.who(), reason)
+        await services.approvals.answer(row.id, approve, console.who(), reason)
         return RedirectResponse(f"{PATH}/approvals/{row.id}", status_code=303, headers=HEADERS)
 
     async def _find(request: Request, person: Person) -> Approval:
         person.require_operator("Approvals are")
-        row = await desk.approvals.get(request.path_params["id"])
+        row = await services.approvals.get(request.path_params["id"])
         if row is None or not person.reaches(row.cluster):
             raise NotFound("There is no such approval", next_step="It may have been deleted after 30 days")
         return row
 
     async def _recent(person: Person) -> list[Approval]:
-        rows = await desk.approvals.list(tuple(State), RECENT)
+        rows = await services.approvals.list(tuple(State), RECENT)
         return [one for one in rows if person.reaches(one.cluster)]
 
     return [

@@ -27,17 +27,17 @@ _EMPTY = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIG
 
 
 def chart_routes(console: Console) -> list[tuple[Any, ...]]:
-    desk = console.desk
+    services = console.services
 
     async def points(request: Request, person: Person, count: int) -> Mapping[str, Any]:
         kind = request.path_params["kind"]
         if kind not in KINDS:
             raise BadArgument("Charts show a guest, a node or a storage")
-        found = await desk.facts(
+        found = await services.facts(
             person,
             "metrics_get",
             **{kind: request.path_params["ref"]},
-            **desk.where(request.query_params),
+            **services.where(request.query_params),
             timeframe=request.query_params.get("timeframe", "hour"),
             points=count,
         )

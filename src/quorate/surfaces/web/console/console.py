@@ -44,7 +44,7 @@ from quorate.surfaces.web.console.findings import finding_routes
 from quorate.surfaces.web.console.freeze import freeze_routes
 from quorate.surfaces.web.console.inventory import inventory_routes
 from quorate.surfaces.web.console.login import LoginPages
-from quorate.surfaces.web.console.person import CLIENT, Desk, Person
+from quorate.surfaces.web.console.person import CLIENT, ConsoleServices, Person
 from quorate.surfaces.web.console.policy import policy_routes
 from quorate.surfaces.web.console.templates import HEADERS, PATH, asset, render
 from quorate.surfaces.web.console.timeline import timeline_routes
@@ -82,7 +82,9 @@ class Console(OperatorApi):
         credentials: Credentials,
     ) -> None:
         super().__init__(settings, store, authenticator, credentials)
-        self.desk = Desk(pipeline, Approvals(store), Freeze(store), trail, RunStore(store), Findings(store))
+        self.services = ConsoleServices(
+            pipeline, Approvals(store), Freeze(store), trail, RunStore(store), Findings(store)
+        )
         self.sessions = BrowserSessions(store)
         self.login = LoginPages(self, settings, credentials)
         self._settings = settings
@@ -181,7 +183,7 @@ class Console(OperatorApi):
                 status = next((status for kind, status in STATUS if isinstance(problem, kind)), 500)
                 return await self.show(request, person, "problem.html", status, problem=rendering.problem_text(problem))
             except Exception as error:  # noqa: BLE001 (a defect: details go to the log, not to the page)
-                log.error("%s failed: %s", request.url.path, self.desk.pipeline.trace_of(error, {}))
+                log.error("%s failed: %s", request.url.path, self.services.pipeline.trace_of(error, {}))
                 why = f"This page failed inside Quorate ({type(error).__name__}). The server's log has the details."
                 return await self.show(request, person, "problem.html", 500, problem=why)
 
@@ -191,7 +193,7 @@ class Console(OperatorApi):
         self, request: Request, person: Person, template: str, status: int = 200, **context: Any
     ) -> Response:
         """A page with what is on every page: who it is, what waits, whether changes are frozen."""
-        pending = await self.desk.approvals.list() if person.is_operator else []
+        pending = await self.services.approvals.list() if person.is_operator else []
         return render(
             template,
             status,
@@ -199,12 +201,12 @@ class Console(OperatorApi):
             pages=[(path, title) for path, title, for_operators in PAGES if person.is_operator or not for_operators],
             here=request.url.path.removeprefix(PATH),
             version=__version__,
-            now=self.desk.now,
-            frozen=await self.desk.freeze.state(),
+            now=self.services.now,
+            frozen=await self.services.freeze.state(),
             waiting_count=sum(person.reaches(one.cluster) for one in pending),
             csrf=person.session.csrf,
-            set_passphrase=self.desk.pipeline.approver.settings().command(SET_PASSPHRASE),
-            several=[site.name for site in self.desk.pipeline.sites.open_to(person.caller)],
+            set_passphrase=self.services.pipeline.approver.settings().command(SET_PASSPHRASE),
+            several=[site.name for site in self.services.pipeline.sites.open_to(person.caller)],
             **context,
         )
 

@@ -59,17 +59,17 @@ class Events:
 
     async def _states(self, person: Person) -> dict[str, str]:
         """A text for each part that differs when the part does."""
-        desk = self._console.desk
+        services = self._console.services
         found: dict[str, str] = {}
         with contextlib.suppress(Problem):
-            runs = await desk.runs.list(tuple(RunState), limit=MOST_RUNS)
+            runs = await services.runs.list(tuple(RunState), limit=MOST_RUNS)
             found["activity"] = " ".join(f"{run.id}@{run.changed}" for run in runs if person.reaches(run.cluster))
-            findings = await desk.findings.open()
+            findings = await services.findings.open()
             found["findings"] = " ".join(
                 f"{one.id}@{one.severity}@{one.acknowledged_at}@{one.silenced_until}" for one in findings
             )
-            found["freeze"] = str(await desk.freeze.state())
+            found["freeze"] = str(await services.freeze.state())
             if person.is_operator:
-                rows = await desk.approvals.list()
+                rows = await services.approvals.list()
                 found["approvals"] = " ".join(row.id for row in rows if person.reaches(row.cluster))
         return found

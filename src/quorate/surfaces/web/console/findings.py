@@ -21,17 +21,17 @@ MOST = 200
 
 
 def finding_routes(console: Console) -> list[tuple[Any, ...]]:
-    desk = console.desk
+    services = console.services
 
     async def show(request: Request, person: Person) -> Response:
-        watched = desk.offers(person, "finding_list")
+        watched = services.offers(person, "finding_list")
         findings: list[dict[str, Any]] = []
         about: Mapping[str, Any] = {}
         problem = ""
         if watched:
             try:
-                data = await desk.data(person, "finding_list", limit=MOST)
-                findings, about = desk.as_rows(data), data.facts if isinstance(data, Table) else {}
+                data = await services.data(person, "finding_list", limit=MOST)
+                findings, about = services.as_rows(data), data.facts if isinstance(data, Table) else {}
             except Problem as found:
                 problem = str(found)
         template = "part_findings.html" if request.url.path.endswith("/part/findings") else "findings.html"
@@ -40,15 +40,15 @@ def finding_routes(console: Console) -> list[tuple[Any, ...]]:
         )
 
     async def show_one(request: Request, person: Person) -> Response:
-        finding = await desk.facts(person, "finding_get", finding=request.path_params["id"])
+        finding = await services.facts(person, "finding_get", finding=request.path_params["id"])
         return await console.show(
-            request, person, "finding.html", finding=finding, answerable=desk.offers(person, "finding_acknowledge")
+            request, person, "finding.html", finding=finding, answerable=services.offers(person, "finding_acknowledge")
         )
 
     async def answer(request: Request, person: Person) -> Response:
         form = await console.form(request)
         finding = request.path_params["id"]
-        await desk.run(
+        await services.run(
             person,
             "finding_acknowledge",
             finding=finding,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def freeze_routes(console: Console) -> list[tuple[Any, ...]]:
-    desk = console.desk
+    services = console.services
 
     async def show(request: Request, person: Person) -> Response:
         return await console.show(request, person, "freeze.html")
@@ -29,9 +29,9 @@ def freeze_routes(console: Console) -> list[tuple[Any, ...]]:
         form = await console.form(request)
         await console.prove(request, form.get("passphrase", ""))
         if form.get("action") == "unfreeze":
-            await desk.freeze.lift(console.who(), desk.trail)
+            await services.freeze.lift(console.who(), services.trail)
         else:
-            await desk.freeze.set(console.who(), form.get("reason", "")[:LONGEST_REASON], desk.trail)
+            await services.freeze.set(console.who(), form.get("reason", "")[:LONGEST_REASON], services.trail)
         return RedirectResponse(f"{PATH}/freeze", status_code=303, headers=HEADERS)
 
     return [("/freeze", show), ("/part/freeze", part), ("/freeze", change, "POST")]

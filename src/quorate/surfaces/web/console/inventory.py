@@ -13,7 +13,7 @@ from quorate.pipeline.sanitization import clean
 from quorate.problems import NotFound, Problem
 from quorate.pve.lookup import Resource
 from quorate.state.trail import Filters
-from quorate.surfaces.web.console.person import Desk, Person
+from quorate.surfaces.web.console.person import ConsoleServices, Person
 from quorate.surfaces.web.console.templates import HEADERS, PATH, query
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ _ORDERS = {
 
 
 def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
-    desk = console.desk
+    services = console.services
 
     async def show(request: Request, person: Person) -> Response:
         given = {name: request.query_params.get(name, "").strip() for name in ("search", "status", "sort", "cluster")}
         start = _offset(request)
-        sites = [site.name for site in desk.pipeline.sites.open_to(person.caller)]
+        sites = [site.name for site in services.pipeline.sites.open_to(person.caller)]
         cluster = given["cluster"] if given["cluster"] in sites else (sites[0] if sites else "")
         rows: list[Resource] = []
         problem = ""
         try:
             if sites:
-                async with desk.pipeline.inventory(_argument(desk, cluster), person.caller) as inventory:
+                async with services.pipeline.inventory(_argument(services, cluster), person.caller) as inventory:
                     rows = await inventory.rows()
         except Problem as found:
             problem = str(found)
@@ -64,15 +64,15 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
 
     async def show_guest(request: Request, person: Person) -> Response:
         ref, cluster = request.path_params["ref"], request.query_params.get("cluster")
-        where = {"guest": ref, **desk.where(request.query_params)}
-        facts = await desk.facts(person, "guest_get", **where, detail=True)
-        snapshots, _ = await desk.rows_or_problem(person, "snapshot_list", **where)
-        backups, _ = await desk.rows_or_problem(person, "backup_list", **where)
-        tasks, _ = await desk.rows_or_problem(person, "task_list", **where, limit=HISTORY)
+        where = {"guest": ref, **services.where(request.query_params)}
+        facts = await services.facts(person, "guest_get", **where, detail=True)
+        snapshots, _ = await services.rows_or_problem(person, "snapshot_list", **where)
+        backups, _ = await services.rows_or_problem(person, "backup_list", **where)
+        tasks, _ = await services.rows_or_problem(person, "task_list", **where, limit=HISTORY)
         history = []
         if person.is_operator:
             filters = Filters(target=str(facts.get("vmid", ref)), cluster=cluster)
-            found = await desk.trail.entries(filters, HISTORY)
+            found = await services.trail.entries(filters, HISTORY)
             history = clean([one for one in found[::-1] if person.reaches(str(one.get("cluster", "")))])
         return await console.show(
             request,
@@ -87,11 +87,11 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
         )
 
     async def show_map(request: Request, person: Person) -> Response:
-        devices, problem = await desk.rows_or_problem(person, "network_map", limit=1000)
+        devices, problem = await services.rows_or_problem(person, "network_map", limit=1000)
         return await console.show(request, person, "map.html", devices=devices, problem=problem)
 
     async def draw_map(_: Request, person: Person) -> Response:
-        facts = await desk.facts(person, "network_map", format="svg")
+        facts = await services.facts(person, "network_map", format="svg")
         if "svg" not in facts:
             raise NotFound("There is no map")
         return Response(str(facts["svg"]), media_type="image/svg+xml", headers=HEADERS)
@@ -104,8 +104,8 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
     ]
 
 
-def _argument(desk: Desk, cluster: str) -> str | None:
-    return cluster if desk.pipeline.sites.several else None
+def _argument(services: ConsoleServices, cluster: str) -> str | None:
+    return cluster if services.pipeline.sites.several else None
 
 
 def _offset(request: Request) -> int:

@@ -76,12 +76,12 @@ class LoginPages:
     async def admit(self, request: Request, bearer: str, where: str) -> Response:
         """Start a session for this token, or say why not."""
         authenticator = self._console.authenticator
-        if authenticator.blocked(request.scope):
+        if authenticator.refuse_blocked(request.scope):
             return self._form(where, "Too many failed attempts from this address. Wait a minute.", 429)
         try:
             await self._credentials.verify(bearer)
         except InvalidCredentials as rejected:
-            authenticator.failed(request.scope, rejected.error)
+            authenticator.count_failure(request.scope, rejected.error)
             return self._form(where, f"{rejected}.", 403)
         return self._console.welcome(await self._console.sessions.create(bearer), request.scope, where)
 
@@ -100,7 +100,7 @@ class LoginPages:
         local = self._credentials.local
         bearer = local.take(request.path_params["ticket"]) if local else None
         if bearer is None:
-            self._console.authenticator.failed(request.scope, "link")
+            self._console.authenticator.count_failure(request.scope, "link")
             return self._form(PATH, "The link has already been used. Start `quorate console` again.", 403)
         try:
             return self._console.welcome(await self._console.sessions.create(bearer), request.scope, PATH)

@@ -47,7 +47,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ConsoleServices:
     """Where the pages get their facts: the same pipeline that serves the tools, and the store."""
 
     pipeline: Pipeline

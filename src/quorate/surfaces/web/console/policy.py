@@ -21,7 +21,7 @@ MOST_ARGUMENTS = 50
 
 
 def policy_routes(console: Console) -> list[tuple[Any, ...]]:
-    desk = console.desk
+    services = console.services
 
     async def show(request: Request, person: Person) -> Response:
         person.require_operator("The rules are")
@@ -30,7 +30,7 @@ def policy_routes(console: Console) -> list[tuple[Any, ...]]:
         explanation, problem = {}, ""
         if tool:
             try:
-                explanation = await _explanation(desk.pipeline, tool, text, person)
+                explanation = await _explanation(services.pipeline, tool, text, person)
             except Problem as found:
                 problem = str(found)
         return await console.show(
@@ -39,10 +39,10 @@ def policy_routes(console: Console) -> list[tuple[Any, ...]]:
             "policy.html",
             tool=tool,
             arguments=text,
-            tools=sorted(one.name for one in desk.pipeline.visible(person.caller)),
+            tools=sorted(one.name for one in services.pipeline.visible(person.caller)),
             explanation=explanation,
             problem=problem,
-            policies=_policies(desk.pipeline, person),
+            policies=_policies(services.pipeline, person),
         )
 
     return [("/policy", show)]

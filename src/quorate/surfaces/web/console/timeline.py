@@ -14,7 +14,7 @@ from quorate.problems import NotFound, Problem
 from quorate.state.chain import Verification
 from quorate.state.outcomes import Outcome
 from quorate.state.trail import Filters
-from quorate.surfaces.web.console.person import Desk, Person
+from quorate.surfaces.web.console.person import ConsoleServices, Person
 from quorate.surfaces.web.console.templates import PATH, query
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ _TEXTS = ("tool", "outcome", "caller", "cluster", "target")
 
 
 def timeline_routes(console: Console) -> list[tuple[Any, ...]]:
-    desk = console.desk
+    services = console.services
 
     async def show(request: Request, person: Person) -> Response:
         person.require_operator("The timeline is")
         given = {name: request.query_params.get(name, "").strip() for name in (*_TEXTS, "since", "until", "before")}
         problem, entries = "", []
         try:
-            filters = replace(_filters(given, desk.now), clusters=person.clusters)
-            entries = await desk.trail.entries(filters, PAGE + 1, before=_number(given["before"]))
+            filters = replace(_filters(given, services.now), clusters=person.clusters)
+            entries = await services.trail.entries(filters, PAGE + 1, before=_number(given["before"]))
         except Problem as found:
             problem = str(found)
         more = len(entries) > PAGE
@@ -48,22 +48,22 @@ def timeline_routes(console: Console) -> list[tuple[Any, ...]]:
             given=given,
             older=older,
             problem=problem,
-            verification=await verified(person) if request.query_params.get("verify") else None,
+            verification=await verify_trail(person) if request.query_params.get("verify") else None,
             outcomes=[one.value for one in Outcome],
         )
 
     async def show_entry(request: Request, person: Person) -> Response:
         person.require_operator("The timeline is")
         return await console.show(
-            request, person, "timeline_entry.html", entry=clean(await _entry(desk, request, person))
+            request, person, "timeline_entry.html", entry=clean(await _entry(services, request, person))
         )
 
     async def verify(request: Request, person: Person) -> Response:
         person.require_operator("The timeline is")
-        return await console.show(request, person, "part_verification.html", verification=await verified(person))
+        return await console.show(request, person, "part_verification.html", verification=await verify_trail(person))
 
-    async def verified(person: Person) -> Verification:
-        found = await desk.trail.verify()
+    async def verify_trail(person: Person) -> Verification:
+        found = await services.trail.verify()
         if person.clusters is not None:  # these lines name what happens in all clusters
             found = replace(found, unfinished=(), remarks=())
         return found
@@ -71,9 +71,9 @@ def timeline_routes(console: Console) -> list[tuple[Any, ...]]:
     return [("/timeline", show), ("/timeline/{seq}", show_entry), ("/part/verification", verify)]
 
 
-async def _entry(desk: Desk, request: Request, person: Person) -> dict[str, Any]:
+async def _entry(services: ConsoleServices, request: Request, person: Person) -> dict[str, Any]:
     seq = _number(request.path_params["seq"])
-    found = await desk.trail.entry(seq) if seq is not None else None
+    found = await services.trail.entry(seq) if seq is not None else None
     if found is None or not person.reaches(str(found.get("cluster", ""))):
         raise NotFound("The trail has no such entry")
     return found
