@@ -1,4 +1,4 @@
-"""A Proxmox VE cluster that lives in this process: the test bed, the demo and a tool of its own.
+"""A Proxmox VE cluster in this process, for tests, the demo and `quorate sim`.
 
 Start it with `quorate.sim.simulator.SimulatedCluster`; nothing heavy is imported here.
 """

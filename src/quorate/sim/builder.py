@@ -1,4 +1,4 @@
-"""Tools for building a world: storages, guests with their disks and addresses, believable and repeatable."""
+"""Building worlds: nodes, storages, and guests with disks and addresses, reproducible from a seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Builder:
         self._now = world.clock.now()
 
     def node(self, name: str, *, memory: int = 64, cpus: int = 16, up_days: float = 21.0) -> Node:
-        """One more node; memory in GiB."""
+        """Add a node; memory in GiB."""
         number = len(self.world.nodes) + 1
         node = Node(name, number, f"192.168.10.{10 + number % 240}", self._now - up_days * DAY)
         node.memory, node.cpus = memory * GIB, cpus
@@ -40,7 +40,7 @@ class Builder:
         nodes: Iterable[str] | None = None,
         **config: str | int,
     ) -> Storage:
-        """One storage with its space in GiB, on every node or on the given ones."""
+        """Add a storage with its space in GiB, on every node or on the given ones."""
         only = None if nodes is None else frozenset(nodes)
         storage = Storage(name, kind, tuple(content.split(",")), shared, only, config=config)
         where = [""] if shared else list(self.world.nodes)
@@ -66,7 +66,7 @@ class Builder:
         system: OperatingSystem | None = None,
         **options: Value,
     ) -> Guest:
-        """One guest with one disk (GiB), one network card and, if given, an address."""
+        """Add a guest with one disk (GiB), one network device and, if given, an address."""
         mac = self._mac(vmid)
         drive = self._disk(kind, vmid, node, storage, disk, base=template)
         base = _vm_config if kind == "qemu" else _container_config
@@ -85,7 +85,7 @@ class Builder:
         return guest
 
     def file(self, storage: str, node: str, name: str, content: str, fmt: str, size: int, **more: object) -> None:
-        """An ISO, a container template or a backup; size in bytes."""
+        """Add an ISO, a container template or a backup; size in bytes."""
         volume = Volume(f"{storage}:{name}", content, fmt, size, size, int(self._now - 30 * DAY))
         for field, value in more.items():
             setattr(volume, field, value)

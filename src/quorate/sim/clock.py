@@ -1,4 +1,4 @@
-"""The one clock of the simulator: real (optionally faster) time, or time that a test moves by hand."""
+"""The clock of the simulator: real (optionally faster) time, or time that a test advances."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SETTLE_TURNS, _IDLE_TURNS = 25, 3
 
 
 class Clock(Protocol):
-    """What everything in the simulator asks for the time and waits on."""
+    """The time source of the whole simulator."""
 
     def now(self) -> float:
         """Wall-clock seconds since the epoch."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for that long on this clock."""
+        """Wait on this clock."""
         ...
 
 
 class RealClock:
-    """Wall-clock time, from now or from `epoch` on; `speed` 10 lets ten simulated seconds pass in a real one."""
+    """Wall-clock time, from now or from `epoch` on; at `speed` 10, ten simulated seconds pass in a real one."""
 
     def __init__(self, speed: float = 1.0, epoch: float | None = None) -> None:
         if speed <= 0:
@@ -65,7 +65,7 @@ class ManualClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Move the time on, waking every sleeper that is due on the way."""
+        """Advance the time, waking every sleeper that is due."""
         target = self._now + seconds
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= target:

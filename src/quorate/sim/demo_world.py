@@ -14,7 +14,7 @@ from quorate.sim.nodes.status_daemon import spread
 from quorate.sim.world import HaResource, World
 
 _BACKUPS_MADE = ((2, 3604), (1, 3605))
-"""Days ago and seconds after midnight (UTC). Carol makes them by hand, without a job; her tasks are in the history."""
+"""Days ago and seconds after midnight (UTC). Carol makes these backups manually; her tasks are in the history."""
 _MOVED = (15, 7201)
 _NAS_CONTENT = "images,iso,vztmpl,backup"
 _NAS: dict[str, Any] = {"server": "192.168.10.5", "export": "/volume1/proxmox", "path": "/mnt/pve/nas"}
@@ -156,7 +156,7 @@ def _add_files(builder: Builder) -> None:
 
 
 def _past(world: World, days: int, seconds: int) -> float:
-    """Seconds after midnight (UTC), days ago: what was made at night is that old on any day."""
+    """A time of day (UTC, seconds after midnight) some days ago."""
     return world.clock.now() // DAY * DAY - days * DAY + seconds
 
 
@@ -214,7 +214,7 @@ def _add_access(world: World) -> None:
 
 
 def _add_history(world: World) -> None:
-    """Some tasks of the last days, among them one with warnings and one that failed."""
+    """Tasks of the last days, including one with warnings and one that failed."""
     now, add = world.clock.now(), world.tasks.add_finished
     add("pve3", "vzdump", "109", "carol@pve", started=_past(world, *_MOVED), lasted=540.0)
     for made in _BACKUPS_MADE:

@@ -1,4 +1,4 @@
-"""Things that go wrong on purpose, by option or from a test.
+"""Fault injection, by option or from a test.
 
 An option is one text, `KIND[:ARGUMENT…][:METHOD:PATH][;count=N][;p=PROBABILITY]`; docs/simulator.md lists them all.
 """
@@ -46,14 +46,14 @@ class Faults:
         world.tasks.failure_of = self._task_failure
 
     def add(self, text: str) -> Fault:
-        """Bring in a fault by its option text."""
+        """Inject a fault from its option text."""
         fault = parse_fault(text)
         self._apply_to_world(fault)
         self._active.append(fault)
         return fault
 
     def remove(self, fault: Fault) -> None:
-        """Take a fault back, also one of the world."""
+        """Remove a fault, also one of the world."""
         if fault in self._active:
             self._active.remove(fault)
         match fault.kind:
@@ -67,7 +67,7 @@ class Faults:
                 pass
 
     def clear(self) -> None:
-        """Everything works again."""
+        """Remove all faults."""
         for fault in list(self._active):
             self.remove(fault)
 
@@ -76,7 +76,7 @@ class Faults:
         return not self._active
 
     def for_request(self, kind: str, method: str, path: str) -> Iterator[Fault]:
-        """The faults of a kind that hit this request; each hit counts."""
+        """The faults of a kind that match this request; each match counts."""
         for fault in list(self._active):
             if fault.kind == kind and fault.matches(method, path) and self._strikes(fault):
                 yield fault
@@ -135,7 +135,7 @@ class Faults:
 
 
 def parse_fault(text: str) -> Fault:
-    """A fault from its option text; ValueError says what is wrong with it."""
+    """Parse a fault; ValueError describes the mistake."""
     spec, *options = text.split(";")
     suffix = _REQUEST_SUFFIX.search(spec)
     method, path = (suffix[1], suffix[2]) if suffix else ("*", "*")
@@ -182,7 +182,7 @@ def _plain(row: Any) -> Any:
 
 
 def with_null(data: Any, field: str) -> Any:
-    """The same list with null in this field of its first row that has it."""
+    """The list with null in this field of the first row that has it."""
     rows = [_plain(row) for row in data] if isinstance(data, list) else []
     hit = next((number for number, row in enumerate(rows) if isinstance(row, dict) and field in row), None)
     if hit is None:

@@ -1,4 +1,4 @@
-"""The simulated cluster as people use it: start it, talk to its URL, end it."""
+"""The simulated cluster as a server: start it, use its URL, stop it."""
 
 from __future__ import annotations
 
@@ -159,11 +159,11 @@ class SimulatedCluster:
         await self._end()
 
     async def start_endpoint(self, index: int) -> None:
-        """Let an endpoint that was stopped answer again, at the same address."""
+        """Restart a stopped endpoint at the same address."""
         await self._listeners[index].start()
 
     async def stop_endpoint(self, index: int) -> None:
-        """Close one endpoint, as if its node were gone for the client."""
+        """Stop one endpoint, as if its node were unreachable."""
         await self._listeners[index].stop()
 
     async def _start(self) -> None:
@@ -173,7 +173,7 @@ class SimulatedCluster:
         for node in self.world.nodes.values():
             node.fingerprint = identity.fingerprint
         self.world.part(Certificates).load(self._directory)
-        all_routes()  # import the endpoints and work out the rows now, so that the first request is not slower
+        all_routes()  # import the endpoints and build the rows now, so that the first request is not slower
         rows_of(self.world).guests(self.world.guests.values())
         server = self.server = ApiServer(
             self.world, self._facts, self.faults, auth_delay=self._auth_delay, requests=self.requests
@@ -206,7 +206,7 @@ class SimulatedCluster:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line can say about a cluster that runs on its own."""
+    """Command-line options of `quorate sim`."""
 
     listen: str = "127.0.0.1:0"
     nodes: int | None = None
@@ -220,7 +220,7 @@ class RunOptions:
 
 
 async def run(options: RunOptions) -> None:
-    """Run a cluster until SIGINT or SIGTERM, after one line of JSON that says how to reach it."""
+    """Print one line of JSON with the connection details, then run a cluster until SIGINT or SIGTERM."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -238,7 +238,7 @@ async def run(options: RunOptions) -> None:
 
 
 def _secret(seed: int) -> str:
-    """A token secret in PVE's form; fixed by the seed, for this cluster guards nothing."""
+    """A token secret in PVE's format, derived from the seed: it protects nothing real."""
     return str(uuid.UUID(int=random.Random(f"token {seed}").getrandbits(128), version=4))  # noqa: S311
 
 

@@ -18,7 +18,7 @@ _Part = TypeVar("_Part")
 
 @dataclass(slots=True)
 class Node:
-    """One host of the cluster."""
+    """A node of the cluster."""
 
     name: str
     number: int
@@ -34,27 +34,27 @@ class Node:
     cpu_vendor: str = "AuthenticAMD"
     cpu_mhz: str = "3793.000"
     kernel: str = "6.17.2-1-pve"
-    new_kernel: str = "6.17.4-1-pve"  # comes with the updates; empty if they have none
-    installed_kernel: str = ""  # what the next boot starts, if that is another one
+    new_kernel: str = "6.17.4-1-pve"  # part of the updates; empty if there is none
+    installed_kernel: str = ""  # started at the next boot, if different
     fingerprint: str = ""
     online: bool = True
-    clock_offset: float = 0.0  # seconds by which its clock is ahead
+    clock_offset: float = 0.0  # seconds that its clock is ahead
     bridges: tuple[str, ...] = ("vmbr0",)
     last_pid: int = field(default=2000)
-    outages: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was off
+    outages: list[tuple[float, float]] = field(default_factory=list)  # offline periods, from and to
 
     def was_off(self, at: float) -> bool:
         return any(start <= at < end for start, end in self.outages)
 
     def next_pid(self) -> int:
-        """A process number for something that starts on this node."""
+        """A PID for a new process on this node."""
         self.last_pid += 13
         return self.last_pid
 
 
 @dataclass(slots=True)
 class HaResource:
-    """A guest under the care of the HA manager."""
+    """A guest managed by HA."""
 
     sid: str
     state: str = "started"
@@ -64,12 +64,12 @@ class HaResource:
     failback: bool = True
     group: str | None = None
     given: dict[str, str | int] = field(default_factory=dict)  # the options that were set, as the file has them
-    crm_state: str | None = "started"  # what the manager is at; None until it has seen the resource
+    crm_state: str | None = "started"  # the manager's state; None until it has seen the resource
     shown_state: str = "started"
 
 
 class PerNode(Generic[_Part]):
-    """A part of the world that every node has one of, made when it is first asked for."""
+    """A per-node part of the world, created on first use."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -98,15 +98,15 @@ class World:
         self.guests: dict[int, Guest] = {}
         self.storages: dict[str, Storage] = {}
         self.ha: dict[str, HaResource] = {}
-        self.clustered = False  # one node is in no cluster until it has created one
+        self.clustered = False  # a single node is standalone until it creates a cluster
         self.quorate_override: bool | None = None
-        self.has_qdevice = False  # a machine outside of the cluster that has a vote
+        self.has_qdevice = False  # an external machine with a vote
         self.tasks = Tasks(clock, booted_at=self.started_at - 40 * 86400)
         self.on_guest_removed: list[Callable[[int], None]] = []
         self._parts: dict[type[Any], Any] = {}
 
     def part(self, kind: type[_Part]) -> _Part:
-        """What one domain keeps for itself, such as the services of the nodes; `kind(world)` makes it on first use."""
+        """The state of one domain, such as the services of the nodes; `kind(world)` creates it on first use."""
         found: _Part | None = self._parts.get(kind)
         if found is None:
             found = self._parts[kind] = kind(self)  # type: ignore[call-arg]
@@ -114,7 +114,7 @@ class World:
 
     @property
     def quorate(self) -> bool:
-        """Whether there are more than half of the votes, unless a fault says otherwise."""
+        """Whether more than half of the votes are present, unless a fault overrides it."""
         if self.quorate_override is not None:
             return self.quorate_override
         votes = sum(node.online for node in self.nodes.values()) + self.has_qdevice
@@ -122,7 +122,7 @@ class World:
 
     @property
     def standalone(self) -> bool:
-        """Whether this is one node that is in no cluster."""
+        """Whether this is a standalone node."""
         return len(self.nodes) == 1 and not self.clustered
 
     @property
@@ -136,40 +136,40 @@ class World:
         return own >= numbers
 
     def first_online(self) -> Node:
-        """The node that answers when the one asked for its own view is down."""
+        """The node that answers for one that is down."""
         nodes = list(self.nodes.values())
         return next((node for node in nodes if node.online), nodes[0])
 
     def node(self, name: str) -> Node:
-        """The node, or what PVE finds out about a name that nobody has."""
+        """The node, or PVE's refusal of an unknown name."""
         missing = f"hostname lookup '{name}' failed - failed to get address info for: {name}: Name or service not known"
         return existing(self.nodes.get(name), missing)
 
     def find_guest(self, node: str, kind: Kind, vmid: int) -> Guest | None:
-        """The guest, if it is of this kind and lives on this node."""
+        """The guest, if it is of this kind and on this node."""
         guest = self.guests.get(vmid)
         if guest is None or guest.kind != kind or guest.node != node:
             return None
         return guest
 
     def guest(self, node: str, kind: Kind, vmid: int) -> Guest:
-        """The guest, or PVE's complaint about the missing configuration file."""
+        """The guest, or PVE's refusal that names the missing configuration file."""
         return existing(self.find_guest(node, kind, vmid), missing_config(node, kind, vmid))
 
     def storage(self, storage_id: str) -> Storage:
-        """The storage of that name, switched on or not."""
+        """The storage, enabled or not."""
         return existing(self.storages.get(storage_id), f"storage '{storage_id}' does not exist")
 
     def guests_on(self, node: str, kind: Kind | None = None) -> list[Guest]:
         return [guest for guest in self.guests.values() if guest.node == node and (kind is None or guest.kind == kind)]
 
     def add_guest(self, guest: Guest) -> None:
-        """A guest that was just created: known by its id at once, in full after the next report of its node."""
+        """Add a new guest: its id shows at once, the rest after its node's next report."""
         guest.created_at = self.clock.now()
         self.guests[guest.vmid] = guest
 
     def remove_guest(self, guest: Guest) -> None:
-        """Forget a guest; pools and ACLs that name it are the caller's business."""
+        """Remove a guest; the caller cleans up pools and ACLs."""
         del self.guests[guest.vmid]
         for forget in self.on_guest_removed:
             forget(guest.vmid)
@@ -181,7 +181,7 @@ class World:
         return vmid
 
     def guest_cpus(self, guest: Guest) -> int:
-        """How many CPUs it may use; a container without a limit may use all of its node."""
+        """The number of CPUs; a container without a limit has all of its node's."""
         return guest.cores or self.nodes[guest.node].cpus
 
     def managed_by_ha(self, guest: Guest) -> HaResource | None:
@@ -190,5 +190,5 @@ class World:
 
 
 def missing_config(node: str, kind: Kind, vmid: int) -> str:
-    """How PVE says that there is no such guest on this node."""
+    """PVE's text for a guest that is not on this node."""
     return f"Configuration file '{config_path(node, kind, vmid)}' does not exist"

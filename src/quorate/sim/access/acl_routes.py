@@ -12,7 +12,7 @@ from quorate.sim.http.routing import Call, route
 
 _SUBJECTS = ("users", "groups", "tokens")
 
-# The paths that roles can be given on; names in them need not exist.
+# The paths that roles can be granted on; names in them need not exist.
 _ACL_PATH = re.compile(
     r"""/
     |/access(?:/groups(?:/[^/]+)?|/realm(?:/[^/]+)?)?
@@ -77,7 +77,7 @@ def _refuse_role(call: Call, path: str, role: str) -> None:
 
 
 def _existing_subjects(call: Call) -> list[str]:
-    """Users, tokens and groups in the spelling that `grant` knows."""
+    """Users, tokens and groups, spelled as `grant` expects."""
     access = call.world.access
     found: list[str] = []
     for group in split_list(call.params.get("groups")):

@@ -1,4 +1,4 @@
-"""Users, tokens, groups, roles, pools and ACLs, and what follows from them for a path.
+"""Users, tokens, groups, roles, pools and ACLs, and the effective permissions on a path.
 
 The rules are PVE's: from `/` down to the path, at every level the first of token, user and groups that has an
 entry replaces all that was inherited; NoAccess at the deciding level wins; membership in a pool adds roles.
@@ -61,7 +61,7 @@ class User:
 
 @dataclass(slots=True)
 class Realm:
-    """Where users come from."""
+    """An authentication realm."""
 
     name: str
     type: str
@@ -71,7 +71,7 @@ class Realm:
 
 @dataclass(slots=True)
 class Pool:
-    """A named set of guests and storages that roles can be given on."""
+    """A named set of guests and storages that roles can be granted on."""
 
     id: str
     comment: str | None = None
@@ -91,7 +91,7 @@ class AclEntry:
 
 
 class Access:
-    """The access configuration. Call `changed()` after any change of what it holds."""
+    """The access configuration. Call `invalidate_cache()` after changing it."""
 
     def __init__(self, builtin_roles: Mapping[str, frozenset[str]]) -> None:
         self.builtin_roles = dict(builtin_roles)
@@ -115,11 +115,11 @@ class Access:
         self._pool_of = {vmid: pool.id for pool in self.pools.values() for vmid in pool.vms}
 
     def pool_of(self, vmid: int) -> str | None:
-        """The pool a guest is in, if any."""
+        """The guest's pool, if any."""
         return self._pool_of.get(vmid)
 
     def grant(self, path: str, role: str, subject: str, *, propagate: bool = True) -> None:
-        """Give a role; the subject's form says what it is: `u@realm`, `u@realm!token` or `@group`."""
+        """Grant a role; the subject's form determines its kind: `u@realm`, `u@realm!token` or `@group`."""
         kind: SubjectKind = "group" if subject.startswith("@") else "token" if "!" in subject else "user"
         entry = AclEntry(path, kind, subject.removeprefix("@"), role, propagate)
         self.revoke(path, role, kind, entry.subject)
@@ -127,7 +127,7 @@ class Access:
         self.invalidate_cache()
 
     def revoke(self, path: str, role: str, kind: SubjectKind, subject: str) -> None:
-        """Take a role back; nothing happens if it was never given."""
+        """Revoke a role, if it was granted."""
         kept = [
             entry
             for entry in self._acl.get(path, [])
@@ -140,7 +140,7 @@ class Access:
         self.invalidate_cache()
 
     def forget(self, unwanted: Callable[[AclEntry], bool]) -> None:
-        """Drop every entry that names something that is gone."""
+        """Drop every entry of a removed subject or path."""
         for path, entries in list(self._acl.items()):
             kept = [entry for entry in entries if not unwanted(entry)]
             if kept:
@@ -165,7 +165,7 @@ class Access:
         return None if user is None else user.tokens.get(name)
 
     def privileges(self, authid: str, path: str | None) -> Privileges:
-        """What a user or token may do on a path; a path that cannot exist allows nobody anything."""
+        """The privileges of a user or token on a path; an invalid path grants nothing."""
         if authid == ROOT:
             return dict.fromkeys(self.builtin_roles["Administrator"], True)
         if path is None:
@@ -181,7 +181,7 @@ class Access:
         return any(privilege in held for privilege in privileges)
 
     def allowed_everywhere(self, authid: str, path: str, privilege: str) -> bool:
-        """Whether nothing below the path can take the privilege away, so that no single check is needed."""
+        """Whether no ACL entry below the path can revoke the privilege, which makes single checks unnecessary."""
         if not self.privileges(authid, path).get(privilege):
             return False
         below = path.rstrip("/") + "/"
@@ -189,7 +189,7 @@ class Access:
         return not pools_refuse and not any(acl_path.startswith(below) for acl_path in self._acl)
 
     def effective_permissions(self, authid: str) -> dict[str, dict[str, int]]:
-        """Every path worth naming, with what the user or token may do there."""
+        """Every path of interest, with the user's or token's privileges there."""
         paths = dict.fromkeys((*_DEFAULT_PATHS, *sorted(self._acl)))
         for pool in self.pools.values():
             paths.update(dict.fromkeys(f"/vms/{vmid}" for vmid in sorted(pool.vms)))
@@ -242,7 +242,7 @@ class Access:
         return found
 
     def _roles(self, authid: str, path: str) -> dict[str, bool]:
-        """The roles that the ACLs alone give on a path."""
+        """The roles that the ACLs alone grant on a path."""
         groups = self.users[authid].groups if authid in self.users else set()
         roles: dict[str, bool] = {}
         for level in _levels(path):
@@ -280,7 +280,7 @@ def as_numbers(privileges: Privileges) -> dict[str, int]:
 
 
 def normalize_path(path: str) -> str | None:
-    """An ACL path in its one spelling, None if it contains what no path can contain."""
+    """An ACL path in canonical form, None if it is invalid."""
     if not path:
         return None
     cleaned = "/" + "/".join(part for part in path.split("/") if part)

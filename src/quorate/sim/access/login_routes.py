@@ -1,4 +1,4 @@
-"""Logging in: tickets and their CSRF tokens, second factors, console tickets."""
+"""Login: tickets and their CSRF tokens, second factors, console tickets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Factor:
         return shown | ({} if self.enable else {"enable": 0})
 
     def accepts(self, answer: str, now: float) -> bool:
-        """Whether an answer such as `totp:123456` fits; a recovery key works once."""
+        """Whether a response such as `totp:123456` is valid; a recovery key works once."""
         kind, _, value = answer.partition(":")
         if not self.enable or kind != self.type:
             return False
@@ -69,7 +69,7 @@ class SecondFactors:
 
 
 def _is_code(secret: bytes, value: str, now: float) -> bool:
-    """Whether this is the code of this half minute, the last or the next one."""
+    """Whether this is the code of the current 30-second window, the previous or the next one."""
     return any(_code(secret, int(now) // _CODE_SECONDS + step) == value for step in (-1, 0, 1))
 
 
@@ -99,7 +99,7 @@ def factors_of_user(call: Call) -> list[dict[str, Any]]:
 def add_factor(call: Call) -> dict[str, Any]:
     kind, params, own = call.params["type"], call.params, _of_user(call)
     _confirm_password(call)
-    existing_user(call).keys = "x"  # also if it fails from here on
+    existing_user(call).keys = "x"  # even if a later check fails
     if kind in _NOT_CONFIGURED:
         raise failure(_NOT_CONFIGURED[kind])
     now = call.world.clock.now()
@@ -159,7 +159,7 @@ def _one(call: Call) -> Factor:
 
 
 def _confirm_password(call: Call) -> None:
-    """Everybody but root enters their own password again."""
+    """Everyone but root confirms their own password."""
     if call.is_root:
         return
     if call.values["userid"] == ROOT:
@@ -177,7 +177,7 @@ def types_of_user(call: Call) -> dict[str, Any]:
 
 @route("POST /access/vncticket", needs_quorum=False)
 def check_console_ticket(call: Call) -> None:
-    """Whether a console may be opened with this ticket; why not is for the log alone."""
+    """Whether a console may be opened with this ticket; only the log says why not."""
     params = call.params
     try:
         call.world.part(Consoles).check(params["vncticket"], params["path"], params.get("port", 0))
@@ -186,7 +186,7 @@ def check_console_ticket(call: Call) -> None:
     _require_privileges(call, params["authid"])
 
 
-# Which privileges the web page asks for, in which part of the tree.
+# The privileges that the web interface asks about, by part of the ACL tree.
 _CAPABILITIES = {
     "access": re.compile(r"(User|Group)\.|Permissions\.Modify"),
     "dc": re.compile(r"Sys\.Audit|Sys\.Modify|SDN\."),
@@ -213,9 +213,7 @@ def log_in(call: Call) -> dict[str, Any]:
     except Unauthorized as error:
         raise Refusal(401, f"{error}\n") from error
     answer: dict[str, Any] = {"username": userid}
-    if call.params.get("path") and call.params.get(
-        "privs"
-    ):  # only whether this user has these privileges, without a ticket
+    if call.params.get("path") and call.params.get("privs"):  # only checks these privileges, returns no ticket
         _require_privileges(call, userid)
     else:
         answer["ticket"] = call.authentication.new_ticket(userid, _challenge(needed) if needed else "")
@@ -237,14 +235,14 @@ def _authentication_failure() -> Refusal:
 
 
 def _challenge(needed: list[Factor]) -> str:
-    """What the second step of a login may be answered with."""
+    """The second factors that a login challenge accepts."""
     kinds = {factor.type for factor in needed}
     content = {"totp": "totp" in kinds, "recovery": "available" if "recovery" in kinds else None}
     return "!tfa!" + quote(json.dumps({key: value for key, value in content.items() if value}), safe="")
 
 
 def _answer_challenge(call: Call, userid: str, needed: list[Factor]) -> None:
-    """The second step: the ticket of the first, and a code or a recovery key for a password."""
+    """The second step: the challenge ticket, with a code or a recovery key as the password."""
     call.authentication.check_challenge(call.params["tfa-challenge"], userid)
     if not any(factor.accepts(call.params["password"], call.world.clock.now()) for factor in needed):
         raise Unauthorized("authentication failure")

@@ -59,13 +59,13 @@ def _with_members(call: Call, pool: Pool) -> dict[str, Any]:
 
 
 def _guest_rows(world: World, guests: list[Guest]) -> list[dict[str, Any]]:
-    """The guests with the numbers of /cluster/resources, but without what is looked up for that list alone."""
+    """The guests as in /cluster/resources, without the fields that only that list has."""
     rows = (msgspec.json.decode(row, type=dict[str, Any]) for row in rows_of(world).guests(guests))
     return [{key: value for key, value in row.items() if key not in _ONLY_IN_RESOURCES} for row in rows]
 
 
 def _seen_from(call: Call, storage: Storage) -> Node:
-    """A member storage is shown once: from the node that was asked, or from the first that has it."""
+    """A member storage is shown once: from the node that answers, or from the first that has it."""
     if storage.nodes is None or call.local_node.name in storage.nodes:
         return call.local_node
     return next(node for name, node in sorted(call.world.nodes.items()) if name in storage.nodes)
@@ -90,7 +90,7 @@ def update_pool(call: Call) -> None:
         pool = _existing(call, call.params["poolid"])
         vms = [int(vmid) for vmid in split_list(call.params.get("vms"))]
         storages = split_list(call.params.get("storage"))
-        # Look at everything before anything is changed: PVE writes the file once, at the end.
+        # Check everything before changing anything: PVE writes the file once, at the end.
         for vmid in vms:
             _check_guest(call, pool, vmid)
         for storage in storages:

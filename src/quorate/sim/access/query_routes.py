@@ -66,7 +66,7 @@ def _user_row(call: Call, user: User, *, full: bool) -> dict[str, Any]:
 
 
 def _details(user: User) -> dict[str, Any]:
-    """PVE loses the empty fields at the end of a line of `user.cfg`; an empty address before others is there."""
+    """PVE drops empty fields at the end of a line of `user.cfg`; an empty address before other fields stays."""
     row: dict[str, Any] = {"enable": int(user.enable), "expire": user.expire}
     row |= {name: value for name in TEXTS if (value := getattr(user, name))}
     return row | ({"email": user.email or ""} if user.email or user.comment or user.keys else {})

@@ -1,4 +1,4 @@
-"""Realms: reading, changing and syncing them. No directory server stands behind the simulated ones."""
+"""Realms: reading, changing and syncing them. The simulated ones have no directory server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _TYPES = {
 _FILE = SectionFile(_TYPES)
 _BUILTIN = ("pam", "pve")
 _SYNC_DEFAULTS = {"enable-new": "1", "remove-vanished": "none", "scope": None}
-# Shown nowhere: PVE keeps it in a file of its own, or uses it once.
+# Never shown: PVE keeps it in a separate file, or uses it once.
 _NOT_KEPT = ("password", "check-connection")
 
 
@@ -93,7 +93,7 @@ def update_realm(call: Call) -> None:
 def delete_realm(call: Call) -> None:
     with changing("delete auth server failed"):
         realm = _existing(call, "authentication domain")
-    if realm.name not in _BUILTIN:  # those two come back with the next look at the file
+    if realm.name not in _BUILTIN:  # PVE adds these two again when it next reads the file
         del call.world.access.realms[realm.name]
 
 
@@ -131,7 +131,7 @@ def openid_url(call: Call) -> None:
 
 @route("POST /access/openid/login")
 def openid_login(_call: Call) -> None:
-    """Nobody was ever sent to a provider, so no state can be right."""
+    """No login was ever redirected to a provider, so no state is valid."""
     raise Refusal(401, "authentication failure\n")
 
 

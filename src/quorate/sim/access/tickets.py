@@ -1,4 +1,4 @@
-"""Who is calling: API tokens, tickets with their CSRF tokens, and passwords."""
+"""Authentication of callers: API tokens, tickets with their CSRF tokens, and passwords."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _CSRF = re.compile(r"(?P<time>[0-9A-F]{8}):(?P<signature>\S+)")
 
 
 class Unauthorized(Exception):
-    """The request is not who it says it is: HTTP 401 with this reason."""
+    """The credentials are not valid: HTTP 401 with this reason."""
 
 
 class Authentication:
-    """Checks credentials against the access configuration, and hands out tickets."""
+    """Checks credentials against the access configuration and issues tickets."""
 
     def __init__(self, access: Access, clock: Clock, *, detailed_reasons: bool) -> None:
         self._access = access
@@ -38,7 +38,7 @@ class Authentication:
         self._key = secrets.token_bytes(32)
 
     def identify(self, headers: Mapping[str, str]) -> tuple[str, bool]:
-        """The caller, and whether by ticket (which then needs a CSRF token for changes)."""
+        """The caller, and whether a ticket was used (changes then need a CSRF token)."""
         ticket = _ticket_of(headers)
         if ticket is not None:
             return self.check_ticket(ticket), True
@@ -46,7 +46,7 @@ class Authentication:
         return self._check_token(token), False
 
     def check_csrf(self, userid: str, token: str | None) -> None:
-        """Refuse a change that does not carry the token of its user's ticket."""
+        """Refuse a change without the CSRF token of its user's ticket."""
         match = _CSRF.fullmatch(token or "")
         if match is None or not self._fresh(match["time"]):
             raise Unauthorized("Permission denied - invalid csrf token")
@@ -63,7 +63,7 @@ class Authentication:
         return match["user"]
 
     def log_in(self, userid: str, password: str) -> None:
-        """Refuse unless the password, or a ticket in its place, is the user's."""
+        """Refuse unless the password, or a ticket sent as one, is the user's."""
         user = self._access.users.get(userid)
         if user is None or not user.usable(self._clock.now()):
             raise Unauthorized("authentication failure")
@@ -78,7 +78,7 @@ class Authentication:
             raise Unauthorized("authentication failure")
 
     def check_challenge(self, ticket: str, userid: str) -> None:
-        """Refuse unless this is the half ticket that the first step of this user's login gave."""
+        """Refuse unless this is the challenge ticket from the first step of this user's login."""
         match = _TICKET.fullmatch(ticket)
         if match is None or not self._fresh(match["time"]) or not match["user"].startswith("!tfa!"):
             raise Unauthorized("authentication failure")
@@ -87,7 +87,7 @@ class Authentication:
             raise Unauthorized("authentication failure")
 
     def new_ticket(self, userid: str, challenge: str = "") -> str:
-        """A ticket, or with a challenge the half of one that only proves the password."""
+        """A ticket; with a challenge, one that only proves the password."""
         stamp = self._stamp()
         signed = f"{userid}:{challenge}" if challenge else userid
         return f"PVE:{challenge or userid}:{stamp}::{self._ticket_signature(signed, stamp)}"
@@ -140,7 +140,7 @@ class Authentication:
 
 
 def has_token(headers: Mapping[str, str]) -> str | None:
-    """The text of the API token header, if the request carries one."""
+    """The value of the API token header, if present."""
     match = _TOKEN_HEADER.match(headers.get("Authorization", ""))
     return None if match is None else match[1].strip()
 

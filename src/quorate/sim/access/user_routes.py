@@ -48,7 +48,7 @@ def update_user(call: Call) -> None:
 
 @route("DELETE /access/users/{userid}")
 def delete_user(call: Call) -> None:
-    """PVE does not mind if there is no such user, and its own administrator comes back at once, without its tokens."""
+    """PVE accepts an unknown user; root@pam is created again at once, without its tokens."""
     access, userid = call.world.access, call.values["userid"]
     removed = access.users.pop(userid, None)
     if userid == ROOT and removed is not None:
@@ -68,7 +68,7 @@ def change_password(call: Call) -> None:
 
 
 def confirm(call: Call, key: str, missing: str) -> None:
-    """Everyone but root has to show the own password again."""
+    """Everyone but root confirms their own password."""
     given = existing(call.params.get(key), bad_parameters({key: missing}))
     try:
         call.authentication.log_in(call.authid, given)
@@ -96,7 +96,7 @@ def _existing_groups(access: Access, text: str | None) -> set[str]:
 
 
 def _set_texts(call: Call, user: User) -> None:
-    """The words about a user; an empty one is dropped."""
+    """The text fields of a user; an empty one is dropped."""
     for name in TEXTS:
         if name in call.params:
             setattr(user, name, call.params[name] or None)
@@ -200,6 +200,6 @@ def _set(call: Call, token: Token) -> None:
 
 
 def _echo_parameters(call: Call) -> dict[str, Any]:
-    """PVE repeats what it was given as text, also where it is a number everywhere else."""
+    """PVE returns these parameters as text, even numbers."""
     shown = {name: str(int(call.params[name])) for name in ("privsep", "expire") if name in call.params}
     return shown | ({"comment": call.params["comment"]} if call.params.get("comment") else {})

@@ -117,7 +117,7 @@ class _Plugins(Sections):
         return call.world.part(Datacenter).acme_plugins
 
     def all(self, call: Call) -> dict[str, Section]:
-        """The one that comes with PVE is there even if the file does not name it."""
+        """The built-in one exists even if the file does not name it."""
         return {"standalone": {"type": "standalone"}} | self.file(call).sections
 
     def select_sections(self, call: Call) -> dict[str, Section]:

@@ -1,4 +1,4 @@
-"""Calendar events: when a schedule such as `sat 02:30` or `*/15` comes next.
+"""Calendar events: the next time of a schedule such as `sat 02:30` or `*/15`.
 
     [weekdays] [[year-]month-day] [hour:]minute[:second]
 
@@ -28,7 +28,7 @@ class Unparsable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CalendarEvent:
-    """The times that a schedule names."""
+    """The times of a schedule."""
 
     weekdays: frozenset[int]
     years: frozenset[int] | None
@@ -39,7 +39,7 @@ class CalendarEvent:
     seconds: frozenset[int]
 
     def next_after(self, now: float) -> int | None:
-        """The first such time after `now`, None if none comes within some years."""
+        """The first such time after `now`, None if there is none within a few years."""
         start = datetime.fromtimestamp(int(now), UTC) + timedelta(seconds=1)
         years = [year for year in self.years or () if year >= start.year]
         begin = max(start, datetime(min(years), 1, 1, tzinfo=UTC)) if years else start
@@ -70,7 +70,7 @@ class CalendarEvent:
 
 
 def parse_calendar_event(text: str) -> CalendarEvent:
-    """The event that a text describes."""
+    """Parse a calendar event."""
     parts = _NAMED.get(text.strip().lower(), text.strip().lower()).split()
     if not parts:
         raise Unparsable(text)
@@ -91,7 +91,7 @@ def parse_calendar_event(text: str) -> CalendarEvent:
 
 
 def calendar_errors(text: object) -> dict[str, str]:
-    """PVE's complaint about a schedule that it cannot parse."""
+    """PVE's error for a schedule that it cannot parse."""
     try:
         parse_calendar_event("daily" if text is None else str(text))
     except Unparsable:

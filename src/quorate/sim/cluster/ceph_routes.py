@@ -1,4 +1,4 @@
-"""Ceph of the whole cluster: not installed, unless a test gives it a health."""
+"""Ceph status of the cluster: not installed, unless a test sets its health."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Ceph:
     def __init__(self, world: World) -> None:
         self._world = world
         self.health: str | None = None
-        """None as long as Ceph is not installed. While a node is away, and for a while after, it is not OK anyway."""
+        """None: Ceph is not installed. While a node is offline, and briefly after, it is not OK."""
         self.checks: dict[str, str] = {}
-        """What is wrong, by the name of the check."""
+        """Failed checks by name."""
 
     def status(self) -> dict[str, Any]:
         if self.health is None:
@@ -36,7 +36,7 @@ class Ceph:
         return {"health": {"status": health, "checks": checks, "mutes": []}}
 
     def _recovery(self) -> dict[str, str]:
-        """What a node that is or was away has left behind."""
+        """The degraded data that an offline node leaves behind."""
         now = self._world.clock.now()
         ends = [end for node in self._world.nodes.values() for _, end in node.outages]
         if any(end > now for end in ends):

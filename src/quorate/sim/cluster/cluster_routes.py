@@ -1,4 +1,4 @@
-"""The cluster as a whole: resources, status, the next free id."""
+"""Cluster-wide queries: resources, status, the next free id."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _storage_rows(call: Call) -> list[dict[str, Any]]:
 
 
 def _network_rows(call: Call) -> list[dict[str, Any]]:
-    """The zone of the plain bridges and those of SDN; PVE 9 calls them networks, older ones sdn."""
+    """The zone of the plain bridges and those of SDN; their type is network since PVE 9, sdn before."""
     zones = ["localnetwork", *sorted(call.world.part(StatusDaemon).zones)]
     seen = [zone for zone in zones if call.allowed(f"/sdn/zones/{zone}", "SDN.Audit")]
     return [_zone_row(call, node, zone) for node in call.world.nodes.values() for zone in seen]
@@ -108,7 +108,7 @@ def next_id(call: Call) -> str:
 
 
 def _free_vmid(call: Call) -> int:
-    """The lowest free number of the range that the datacenter options set."""
+    """The lowest free vmid in the range of the datacenter options."""
     lower, upper = call.world.part(Datacenter).vmid_range()
     for vmid in range(lower, upper):
         if vmid not in call.world.guests:

@@ -16,25 +16,25 @@ MODIFIED = "detected modified configuration - file changed by other user? Try ag
 
 
 def encode_value(value: Any) -> Any:
-    """A parameter as the file keeps it and the API shows it: booleans are numbers there."""
+    """A parameter as the file stores it and the API shows it: booleans become numbers."""
     return int(value) if isinstance(value, bool) else value
 
 
 def digest_of(entries: Iterable[Mapping[str, Any]]) -> str:
-    """The fingerprint of a list of settings; of nothing it is the one of an empty file."""
+    """The digest of a list of settings; for none, that of an empty file."""
     lines = [f"{key}:{entry[key]}\n" for entry in entries for key in sorted(entry)]
     return hashlib.sha1("".join(lines).encode(), usedforsecurity=False).hexdigest()
 
 
 def check_digest(current: str, given: str | None) -> None:
-    """Refuse a change that was meant for another state of the file."""
+    """Refuse a change if the file was modified since the caller read it."""
     if given and given != current:
         raise failure(MODIFIED)
 
 
 @contextmanager
 def changing(what: str) -> Iterator[None]:
-    """The lock around a change: whatever is refused inside comes out as one text, with status 500 and a prefix."""
+    """The lock around a change: every refusal inside becomes one text, with status 500 and a prefix."""
     try:
         yield
     except Refusal as refusal:
@@ -47,25 +47,25 @@ def changing(what: str) -> Iterator[None]:
 Section = dict[str, Any]
 
 UNDEFINED_TYPE = "cannot lookup undefined type! at /usr/share/perl5/PVE/SectionConfig.pm line 365."
-"""How PVE's code trips over a section that is not there."""
+"""The Perl error for a missing section."""
 
 
 @dataclass(frozen=True, slots=True)
 class SectionType:
-    """The options of one type of section: those it needs, those it may have, those that never change."""
+    """The options of one section type: required, optional and fixed."""
 
     required: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     fixed: frozenset[str] = frozenset()
 
     def check_new(self, options: Mapping[str, Any]) -> None:
-        """Refuse what does not belong into a section, and what is missing in it."""
+        """Refuse unexpected and missing options."""
         self._refuse_foreign(options, "unexpected property")
         for name in sorted(self.required - options.keys()):
             raise failure(f"missing value for required option '{name}'")
 
     def check_change(self, options: Mapping[str, Any], delete: Iterable[str]) -> None:
-        """Refuse to set or delete what never changes or is needed."""
+        """Refuse to change fixed options and to delete required ones."""
         self._refuse_foreign(options, "unexpected property")
         for name in sorted(self.fixed & options.keys()):
             raise failure(f"can't change value of fixed parameter '{name}'")
@@ -84,13 +84,13 @@ class SectionType:
 
 
 def section_type(required: str = "", optional: str = "", fixed: str = "") -> SectionType:
-    """A type from names separated by blanks."""
+    """A section type from space-separated option names."""
     return SectionType(frozenset(required.split()), frozenset(optional.split()), frozenset(fixed.split()))
 
 
 @dataclass(slots=True)
 class SectionFile:
-    """One file: its sections by id, in the order they were made."""
+    """One file: its sections by id, in order of creation."""
 
     types: Mapping[str, SectionType]
     sections: dict[str, Section] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class SectionFile:
         return digest_of({"id": name, **section} for name, section in self.sections.items())
 
     def new_section(self, kind: str, options: Mapping[str, Any]) -> Section:
-        """A section of these options, or PVE's complaint about what is missing or does not belong there."""
+        """A section with these options, or PVE's refusal of missing and unexpected ones."""
         self.types[kind].check_new(options)
         return {"type": kind, **{name: encode_value(value) for name, value in options.items()}}
 

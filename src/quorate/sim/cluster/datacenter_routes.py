@@ -32,7 +32,7 @@ class _Mappings(Sections):
     def list(self, call: Call) -> list[Section]:
         rows, node = super().list(call), call.params.get("check-node")
         if node is not None:
-            call.world.node(node)  # the one that answers
+            call.world.node(node)  # the answering node
         return rows if node is None else [{**row, "checks": _checks(call, str(self.kind), row, node)} for row in rows]
 
     def read(self, call: Call) -> Section:
@@ -44,7 +44,7 @@ class _Mappings(Sections):
         return section
 
     def check(self, call: Call, _name: str, section: Section, before: Section | None) -> None:
-        """The map has to be sent with every change. A directory is there, and in one place on every node."""
+        """The map is required in every change. A directory must exist, with one path per node."""
         if before is not None and "map" not in call.params:
             raise failure("missing value for required option 'map'")
         if self.kind != "dir":
@@ -114,7 +114,7 @@ class _MetricServers(Sections):
         ]
 
     def read(self, call: Call) -> Section:
-        return options_of(super().read(call), "id", "digest", "token")  # the secret is kept in a file of its own
+        return options_of(super().read(call), "id", "digest", "token")  # the secret is stored in a separate file
 
 
 _MetricServers()
@@ -122,7 +122,7 @@ _MetricServers()
 
 @route("GET /cluster/jobs/schedule-analyze")
 def analyze_schedule(call: Call) -> list[dict[str, Any]]:
-    """The next times at which a schedule would run."""
+    """The next run times of a schedule."""
     event = parse_calendar_event(call.params["schedule"])
     moment = float(call.params.get("starttime", call.world.clock.now()))
     rows: list[dict[str, Any]] = []
@@ -137,7 +137,7 @@ def analyze_schedule(call: Call) -> list[dict[str, Any]]:
 
 
 class _RealmSyncJobs(Sections):
-    """Errors inside PVE's lock of this file keep no prefix, but lose their form."""
+    """Errors under PVE's lock of this file get no prefix, but are flattened."""
 
     path, kind, named_in_path = "/cluster/jobs/realm-sync", "realm-sync", True
     locks_early = True

@@ -30,7 +30,7 @@ class FirewallFile:
 
 
 class Firewalls:
-    """All firewall files of a cluster; a file that nobody has written is as good as an empty one."""
+    """All firewall files of a cluster; a missing file counts as empty."""
 
     def __init__(self, world: World) -> None:
         self.cluster = FirewallFile()
@@ -49,17 +49,17 @@ class Firewalls:
         return self._vnets.setdefault(name, FirewallFile())
 
     def copy_guest(self, source: int, target: int) -> None:
-        """A clone starts with the rules of its original."""
+        """A clone starts with the rules of its source."""
         if source in self._guests:
             self._guests[target] = copy.deepcopy(self._guests[source])
 
     def forget_guest(self, vmid: int) -> None:
-        """The file goes away with the guest."""
+        """Delete the guest's file."""
         self._guests.pop(vmid, None)
 
 
 def with_digest(entries: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """The entries as the API lists them: each carries the fingerprint of the whole list."""
+    """The entries as the API lists them: each has the digest of the whole list."""
     listed = [dict(entry) for entry in entries]
     digest = digest_of(listed)
     return [{**entry, "digest": digest} for entry in listed]
@@ -75,7 +75,7 @@ VNET = "/cluster/sdn/vnets/{vnet}/firewall"
 
 @dataclass(frozen=True, slots=True)
 class FirewallScope:
-    """One firewall file, and how PVE calls its scope."""
+    """One firewall file and PVE's name for its scope."""
 
     kind: str
     file: FirewallFile
@@ -84,12 +84,12 @@ class FirewallScope:
 
     @property
     def own(self) -> FirewallFile | None:
-        """The file whose aliases and IP sets count in addition to those of the cluster."""
+        """The file whose aliases and IP sets apply in addition to the cluster's."""
         return self.file if self.kind in ("vm", "ct") else None
 
 
 def scope_of(call: Call, *, changes: bool = False) -> FirewallScope:
-    """The scope that the path names. For vnets the permission is checked here, as PVE does."""
+    """The scope in the path. For vnets the permission is checked here, as in PVE."""
     template = call.endpoint.template
     firewalls = call.world.part(Firewalls)
     cluster = firewalls.cluster

@@ -38,7 +38,7 @@ def change_options(call: Call) -> None:
         current.pop(name, None)
     current.update({name: encode_value(call.params[name]) for name in known & call.params.keys()})
     if call.endpoint.template.startswith(scope.CLUSTER) and current.get("enable", 0) > 1:
-        current["enable"] = int(call.world.clock.now())  # PVE keeps when it was switched on
+        current["enable"] = int(call.world.clock.now())  # PVE stores the time it was enabled
 
 
 def _digest(current: dict[str, Any]) -> str:
@@ -52,7 +52,7 @@ def macros(_call: Call) -> list[dict[str, str]]:
 
 @route(*(f"GET {scope}/refs" for scope in (scope.CLUSTER, scope.QEMU, scope.LXC)))
 def references(call: Call) -> list[dict[str, str]]:
-    """What the source or destination of a rule can name."""
+    """The aliases and IP sets that a rule can refer to."""
     scope = scope_of(call)
     rows = _references(call.world.part(Firewalls).cluster, "dc")
     if scope.own is not None:
@@ -75,7 +75,7 @@ def _references(file: FirewallFile, scope: str) -> list[dict[str, str]]:
 
 @route(*(f"GET {scope}/log" for scope in (scope.NODE, scope.QEMU, scope.LXC)))
 def log(_call: Call) -> Payload:
-    """No packet was ever logged, so there is no file to read."""
+    """No packet was ever logged, so there is no log file."""
     return Payload([{"n": 1, "t": "unable to open file - No such file or directory"}], total=1)
 
 
@@ -99,7 +99,7 @@ def one_rule(call: Call) -> Entry:
     if pos >= len(scope.rules):
         raise failure(f"no rule at position {pos}")
     rule = with_digest(scope.rules)[pos]
-    return {**rule, **about_rule(rule, scope.own, scope.cluster), "pos": call.values["pos"]}  # as it came in the path
+    return {**rule, **about_rule(rule, scope.own, scope.cluster), "pos": call.values["pos"]}  # as in the path
 
 
 @route(*(f"POST {path}" for path in _LISTS))
@@ -149,7 +149,7 @@ def _existing(call: Call, line: int) -> tuple[FirewallScope, int]:
 
 
 def _move(rules: list[Any], pos: int, moveto: int) -> None:
-    """`moveto` counts in the list as it was: the rule comes before the one that is there now."""
+    """`moveto` refers to the list before the move: the rule goes before the one at that position."""
     rule = rules[pos]
     before = [each for index, each in enumerate(rules[:moveto]) if index != pos]
     after = [each for index, each in enumerate(rules[moveto:], moveto) if index != pos]
@@ -215,7 +215,7 @@ def _alias(call: Call, name: str) -> Entry:
 
 
 def _normalize_cidr(cidr: str) -> str:
-    """A network of one address is written as that address."""
+    """A network of one address is written as an address."""
     return cidr.removesuffix("/128") if ":" in cidr else cidr.removesuffix("/32")
 
 
@@ -235,7 +235,7 @@ def create_ipset(call: Call) -> None:
 
 
 def _create_or_rename(call: Call, word: str, key: str, sets: dict[str, list[Entry]], comments: dict[str, str]) -> None:
-    """One call for both: with `rename` an existing set gets the name, which may be its own to change the comment."""
+    """With `rename`, an existing set gets the name; its own name changes only the comment."""
     name, old = call.params[key], call.params.get("rename")
     if old is None:
         if name in sets:
@@ -316,7 +316,7 @@ def _entries(call: Call, scope: FirewallScope) -> list[Entry]:
 
 
 def _describe_entries(call: Call) -> list[Entry]:
-    """The entries of an IP set, with a word where an alias is gone."""
+    """The entries of an IP set, with an error where an alias is missing."""
     scope = scope_of(call)
     return [entry | _alias_error(scope, entry["cidr"]) for entry in _entries(call, scope)]
 
@@ -333,7 +333,7 @@ def _about_entry(call: Call) -> Entry:
 
 
 def _comment(call: Call) -> Entry:
-    """A comment as it is read back from the file."""
+    """A comment as PVE reads it from the file."""
     text = str(call.params.get("comment") or "").strip()
     return {"comment": text} if text else {}
 

@@ -57,7 +57,7 @@ MACROS = {
     "Whois": "Whois (nicname, RFC 3912) traffic",
 }  # fmt: skip
 
-# What the rules of a macro set: protocol and ports. Those of the others depend on the family of the addresses.
+# Protocol and ports that a macro sets. Those of the other macros depend on the address family.
 _SETTINGS = {
     name: [dict(zip(("proto", "dport"), rule.split("/"), strict=False)) for rule in rules.split("+")]
     for name, rules in re.findall(r"(\S+)=(\S+)", (
@@ -73,7 +73,7 @@ _SETTINGS = {
     ))
 }  # fmt: skip
 PREFERRED_NAMES = {name.lower(): name for name in MACROS}
-"""A macro may be written in any case; the rule keeps the usual one."""
+"""Macro names are case-insensitive; the rule stores the canonical spelling."""
 
 
 _RULE_NAMES: Final = "type action macro iface source dest proto dport sport icmp-type log enable comment"
@@ -95,7 +95,7 @@ _ICMP: Final = frozenset({"icmp", "icmpv6", "ipv6-icmp"})
 
 
 def check_rule(rule: dict[str, Any], rule_env: str, own: FirewallFile | None, cluster: FirewallFile) -> None:
-    """Refuse a rule that makes no sense in this rule_env; writes a macro in its usual spelling."""
+    """Refuse a rule that is invalid in this rule_env; normalizes the macro's spelling."""
     _check_type(rule, rule_env)
     _check_interface(rule, rule_env)
     if "macro" in rule:
@@ -115,7 +115,7 @@ def check_rule(rule: dict[str, Any], rule_env: str, own: FirewallFile | None, cl
 
 
 def copy_rule(rule: dict[str, Any], params: Mapping[str, Any]) -> None:
-    """Take over what was given, in the form that the file keeps; an empty text removes a setting."""
+    """Copy the parameters in the file's form; an empty text removes a setting."""
     for key in (key for key in RULE_KEYS if key in params):
         value = params[key]
         rule[key] = min(value, 1) if key == "enable" else value.strip() if key == "comment" else value
@@ -166,7 +166,7 @@ def _check_ports(rule: dict[str, Any]) -> None:
 
 
 def _check_reference(name: str, value: str | None, own: FirewallFile | None, cluster: FirewallFile) -> None:
-    """An IP set or alias that a rule names has to be there, in the guest's own file or in the cluster's."""
+    """An IP set or alias in a rule must exist, in the guest's own file or in the cluster's."""
     if value is None:
         return
     files = [file for file in (own, cluster) if file is not None]
@@ -182,7 +182,7 @@ def _check_reference(name: str, value: str | None, own: FirewallFile | None, clu
 
 
 def about_rule(rule: Mapping[str, Any], own: FirewallFile | None, cluster: FirewallFile) -> dict[str, Any]:
-    """What lists show about a rule: the family of its addresses, and what it names that no longer exists."""
+    """The derived fields of a rule in lists: its address family, and references that no longer exist."""
     facts: dict[str, Any] = {}
     families = _families(rule, own, cluster)
     if families:
@@ -207,7 +207,7 @@ def _families(rule: Mapping[str, Any], own: FirewallFile | None, cluster: Firewa
 
 
 def _address_of(text: str, own: FirewallFile | None, cluster: FirewallFile) -> str:
-    """An address as it is, an alias as what it stands for."""
+    """An address unchanged, an alias resolved."""
     name = _without_scope(text).lower()
     for file in (own, cluster):
         if file is not None and name in file.aliases:

@@ -30,7 +30,7 @@ _SETTLED = {"started": ("started", "started"), "stopped": ("stopped", "stopped")
 
 @dataclass(slots=True)
 class Move:
-    """A request to take a resource to another node."""
+    """A request to move a resource to another node."""
 
     mode: str  # migrate or relocate
     target: str
@@ -46,20 +46,18 @@ class PendingTask:
 
 
 class HaManager:
-    """The part of a world that looks after the HA resources."""
+    """Manages the HA resources of a world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.rules = HaRules(nodes_have_affinity=world.version_at_least(9, 2))
         self.resource_mode: str | None = None  # set while HA is disarmed
-        self.active = any(
-            each.crm_state is not None for each in world.ha.values()
-        )  # whether the manager has taken up its work
+        self.active = any(each.crm_state is not None for each in world.ha.values())  # whether the manager is active
         self._moves: dict[str, Move] = {}
         self._pending: dict[str, PendingTask] = {}
         self._failures: dict[str, int] = {}
-        self._given_up: set[tuple[str, str]] = set()  # moves of its own will that failed once
-        self._hard_stops: set[str] = set()  # to be switched off instead of shut down
+        self._given_up: set[tuple[str, str]] = set()  # automatic moves that failed once
+        self._hard_stops: set[str] = set()  # to be stopped instead of shut down
         self._offline_since: dict[str, float] = {}
         self._awake = False
         world.on_guest_removed.append(self._forget_guest)
@@ -88,7 +86,7 @@ class HaManager:
         self.wake()
 
     def request_move(self, sid: str, mode: str, target: str) -> list[dict[str, str]]:
-        """Queue a move, with those that have to come along; what keeps the resource away from there is returned."""
+        """Queue a move with the resources that must follow; returns what blocks it."""
         dependent, blocking = self.motion_of(sid)
         if blocking.get(target):
             return blocking[target]
@@ -98,7 +96,7 @@ class HaManager:
         return []
 
     def motion_of(self, sid: str) -> tuple[list[str], dict[str, list[dict[str, str]]]]:
-        """Who moves along with a resource, and what keeps it away from which node."""
+        """The resources that move along, and what blocks which node."""
         resource = self._world.ha[sid]
         together, apart = self.rules.partners(sid)
         dependent = [each for each in together if self._is_managed(each)]
@@ -118,7 +116,7 @@ class HaManager:
         return guest if guest is not None and guest.sid == sid else None
 
     def forget(self, sid: str) -> None:
-        """A resource that is no longer the manager's business."""
+        """Stop managing a resource."""
         for kept in (self._moves, self._pending, self._failures):
             kept.pop(sid, None)
         guest = self.guest_of(sid)
@@ -166,13 +164,13 @@ class HaManager:
         if resource.crm_state == "error" and resource.state != "disabled":
             return
         if guest.lock is not None or self._world.tasks.active(target=str(guest.vmid)):
-            return  # another task is working on it
+            return  # another task holds it
         if self._move(resource, guest) or self._power(resource, guest):
             return
         self._settle(resource, *_SETTLED[_requested_state(resource)])
 
     def _task_done(self, resource: HaResource) -> bool:
-        """Whether the last task of this resource has ended; what its failure means is noted."""
+        """Whether the last task of this resource has ended; records a failure."""
         pending = self._pending.get(resource.sid)
         if pending is None:
             return True
@@ -210,7 +208,7 @@ class HaManager:
         return True
 
     def _failback(self, resource: HaResource, guest: Guest) -> Move | None:
-        """Back to a better node, where a rule names one and the resource wants it."""
+        """Move back to a preferred node, if the resource has failback enabled."""
         if not resource.failback or _requested_state(resource) != "started" or self._fits(resource, guest.node):
             return None
         for node in self._online_nodes():
@@ -219,7 +217,7 @@ class HaManager:
         return None
 
     def _fits(self, resource: HaResource, node: str) -> bool:
-        """Whether the node is among the best that the rules leave for the resource."""
+        """Whether the node is among the best that the rules allow for the resource."""
         wanted = self.rules.node_priorities(resource.sid, resource.group)
         if wanted is None:
             return True
@@ -254,7 +252,7 @@ class HaManager:
         self._pending[resource.sid] = PendingTask(task, upid, target)
 
     def _recover(self, resource: HaResource, guest: Guest) -> None:
-        """A guest of a dead node: fenced after a while, then taken to a living one."""
+        """Fence the guest of a dead node after a while, then recover it on a live one."""
         self._pending.pop(resource.sid, None)
         since = self._offline_since.get(guest.node, self._world.clock.now())
         if self._world.clock.now() - since < FENCE_SECONDS:
@@ -296,7 +294,7 @@ def _requested_state(resource: HaResource) -> str:
 
 
 def pass_on(address: GuestAddress, state: str, *, stop_now: bool = False) -> Work:
-    """The task that notifies the manager; it ends long before the guest has changed."""
+    """The task that notifies the manager; it ends long before the guest changes."""
 
     async def work(context: TaskContext) -> None:
         guest = address.load()

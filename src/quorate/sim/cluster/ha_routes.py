@@ -103,7 +103,7 @@ def delete_resource(call: Call) -> None:
 
 @route("POST /cluster/ha/resources/{sid}/migrate", "POST /cluster/ha/resources/{sid}/relocate")
 def move(call: Call) -> dict[str, Any] | None:
-    """The request is only queued; PVE 9 names the resources that move along or block the move."""
+    """Queue the move; PVE 9 lists the resources that move along or block it."""
     sid, node = _sid(call), call.params["node"]
     resource = call.world.ha.get(sid)
     if resource is None or resource.state == "ignored":
@@ -137,7 +137,7 @@ def _refuse_group(call: Call) -> None:
 
 
 def _sid(call: Call) -> str:
-    """The resource's full name; a bare number means the guest that has it."""
+    """The resource's sid; a bare number is a vmid."""
     sid = str(call.params["sid"])
     if ":" in sid:
         return sid
@@ -157,7 +157,7 @@ def _read_options(call: Call) -> dict[str, Any]:
 
 
 def _set_options(resource: HaResource, options: dict[str, Any]) -> None:
-    """Take over what was given, and PVE's defaults for the rest."""
+    """Set the given options, with PVE's defaults for the rest."""
     resource.given = dict(options)
     state = options.get("state", "started")
     resource.state = "started" if state == "enabled" else state
@@ -169,7 +169,7 @@ def _set_options(resource: HaResource, options: dict[str, Any]) -> None:
 
 
 def _options_of(resource: HaResource) -> dict[str, Any]:
-    """What its section has; the state may have been changed by a power action since."""
+    """The options of its section; a power action may have changed the state since."""
     shown = dict(resource.given)
     if resource.comment is not None:
         shown["comment"] = resource.comment

@@ -50,7 +50,7 @@ class _Rules(Sections):
             raise failure(f"cannot use non-existent node(s) {', '.join(missing)}.")
 
     def keep(self, call: Call, name: str, section: Section) -> None:
-        """The rule, unless it conflicts with the others."""
+        """Store the rule, unless it conflicts with others."""
         rules = _rules(call)
         before = dict(rules.rules.sections)
         section["resources"] = ",".join(resources_of(section))
@@ -67,12 +67,12 @@ class _Rules(Sections):
 
 
 def _node_count(call: Call) -> int:
-    """How many nodes resources can be kept apart on: a node that is in no cluster counts as none."""
+    """The number of nodes for anti-affinity; a standalone node counts as none."""
     return 0 if call.world.standalone else len(call.world.nodes)
 
 
 class _Groups(Sections):
-    """Those of PVE 8; since PVE 9 everything about them is refused."""
+    """HA groups of PVE 8; PVE 9 refuses every call."""
 
     path, key, kind = "/cluster/ha/groups", "group", "group"
     failing, locks_early = "{verb} ha group failed", True

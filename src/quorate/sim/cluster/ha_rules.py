@@ -35,7 +35,7 @@ class HaRules:
         self.groups = SectionFile(GROUP_TYPES)
 
     def active(self, kind: str) -> dict[str, Rule]:
-        """The rules of a type that are switched on."""
+        """The enabled rules of a type."""
         return {
             name: rule for name, rule in self.rules.sections.items() if rule["type"] == kind and not rule.get("disable")
         }
@@ -44,7 +44,7 @@ class HaRules:
         return [rule for rule in self.active(kind).values() if sid in resources_of(rule)]
 
     def node_priorities(self, sid: str, group: str | None) -> tuple[dict[str, int], bool] | None:
-        """The nodes that a resource should be on with their priorities, and whether others are forbidden."""
+        """The preferred nodes of a resource with their priorities, and whether others are forbidden."""
         if group is not None and group in self.groups.sections:
             section = self.groups.sections[group]
             return parse_nodes(section["nodes"]), bool(section.get("restricted"))
@@ -53,7 +53,7 @@ class HaRules:
         return None
 
     def partners(self, sid: str) -> tuple[list[str], list[str]]:
-        """The resources that have to be where this one is, and those that must not."""
+        """The resources that must share this one's node, and those that must not."""
         together: set[str] = set()
         apart: set[str] = set()
         for rule in self.of_resource(sid, "resource-affinity"):
@@ -61,7 +61,7 @@ class HaRules:
         return sorted(together - {sid}), sorted(apart - {sid})
 
     def drop_resource(self, sid: str) -> None:
-        """Take a resource out of all rules; a rule with nobody left goes as well."""
+        """Remove a resource from all rules, and rules that become empty."""
         for name, rule in list(self.rules.sections.items()):
             left = [each for each in resources_of(rule) if each != sid]
             if left:
@@ -84,12 +84,12 @@ def parse_nodes(text: Any) -> dict[str, int]:
 
 
 def written_nodes(text: Any) -> str:
-    """The same list as PVE writes it: by name, without a priority of zero."""
+    """The list as PVE writes it: sorted by name, without zero priorities."""
     return ",".join(f"{name}:{value}" if value else name for name, value in sorted(parse_nodes(text).items()))
 
 
 def errors_of(rules: HaRules, node_count: int) -> dict[str, list[str]]:
-    """Rules that cannot be kept, with the reasons."""
+    """Infeasible rules, with the reasons."""
     found: dict[str, list[str]] = {}
     affinity_rules = rules.active("node-affinity")
     for name, rule in affinity_rules.items():

@@ -18,7 +18,7 @@ Entity = dict[str, Any]
 
 MATCHER: Final = "matcher"
 ENDPOINTS: Final = ("gotify", "sendmail", "smtp", "webhook")
-# Kept next to the configuration and never shown again.
+# Stored separately and never shown again.
 _SECRETS: Final = {"gotify": ("token",), "smtp": ("password",)}
 _BUILTIN: Final[dict[str, Entity]] = {
     "mail-to-root": {
@@ -60,7 +60,7 @@ class _AnyOptions(SectionType):
 
 
 class Notifications(SectionFile):
-    """All entities by name; a name is used once over all kinds."""
+    """All entities by name; names are unique across kinds."""
 
     def __init__(self, _world: World) -> None:
         super().__init__(dict.fromkeys((*ENDPOINTS, MATCHER), _AnyOptions()), copy.deepcopy(_BUILTIN))
@@ -123,7 +123,7 @@ class _Entities(Sections):
         super().update(call)
 
     def delete(self, call: Call) -> None:
-        """Delete an entity that nothing needs; one of PVE's own goes back to its first state."""
+        """Delete an unused entity; a built-in one is reset."""
         self._require(call)
         super().delete(call)
         name = self.name(call)
@@ -155,7 +155,7 @@ for _kind in (*ENDPOINTS, MATCHER):
 
 
 def _check_conditions(matcher: Entity) -> None:
-    """Conditions are read before they are stored; what cannot be read is PVE's own failure, not a bad parameter."""
+    """Conditions are parsed before they are stored; a parse error is a failure, not a bad parameter."""
     for condition in matcher.get("match-field", ()):
         if not _FIELD_CONDITION.fullmatch(condition):
             raise failure(f"could not apply filter: invalid match-field statement: {condition} {_WHERE}")
@@ -176,7 +176,7 @@ def targets(call: Call) -> list[Entity]:
 
 @route(f"POST {_BASE}/targets/{{name}}/test", needs_quorum=False)
 def test_target(call: Call) -> None:
-    """A test message would go out here."""
+    """A test message would be sent here."""
     call.world.part(Notifications).endpoint(call.values["name"])
 
 

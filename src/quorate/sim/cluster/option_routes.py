@@ -1,4 +1,4 @@
-"""Options of the datacenter, and the files of the cluster's other settings."""
+"""Datacenter options, and other cluster-wide settings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _CPU_TYPES: Final = {
 
 
 class Datacenter:
-    """The files below /etc/pve that these settings live in."""
+    """The files below /etc/pve with these settings."""
 
     def __init__(self, _world: World) -> None:
         self.options: dict[str, Any] = {}
@@ -69,7 +69,7 @@ class Datacenter:
         self.acme_accounts: dict[str, dict[str, Any]] = {}
 
     def vmid_range(self) -> tuple[int, int]:
-        """Where numbers for new guests are looked for; the upper end is not part of it."""
+        """The vmid range for new guests; the upper end is exclusive."""
         configured = shown_option("next-id", self.options["next-id"]) if "next-id" in self.options else {}
         lower, upper = int(configured.get("lower", _LOWEST_VMID)), int(configured.get("upper", _UPPER_END))
         return lower, upper
@@ -110,7 +110,7 @@ def options(call: Call) -> dict[str, Any]:
 
 
 def _allowed_tags(call: Call) -> list[str]:
-    """The tags this user may set: with PVE's default that is any, so those in use and the registered ones."""
+    """The tags this user may set. By default any is allowed: those in use and the registered ones are listed."""
     configured = call.world.part(Datacenter).options
     registered = set(shown_option("registered-tags", configured.get("registered-tags", "")))
     access = shown_option("user-tag-access", configured.get("user-tag-access", "user-allow=free"))
@@ -135,13 +135,13 @@ def change_options(call: Call) -> None:
     for name in split_list(call.params.get("delete")):
         configured.pop(name, None)
     configured.update({name: encode_value(value) for name, value in call.params.items() if name != "delete"})
-    if configured.get("description"):  # it is a comment of the file, whose lines all end
+    if configured.get("description"):  # a comment in the file, so every line ends with a newline
         configured["description"] = f"{str(configured['description']).rstrip()}\n"
 
 
 @route("GET /cluster/log")
 def log(call: Call) -> list[dict[str, Any]]:
-    """What happened, newest first; without Sys.Syslog only what oneself has done."""
+    """The cluster log, newest first; without Sys.Syslog only the caller's own entries."""
     world = call.world
     entries = [(world.started_at, "root", "cluster", _INFO, "starting cluster log", call.local_node.name)]
     for node in world.nodes:
@@ -173,7 +173,7 @@ def log(call: Call) -> list[dict[str, Any]]:
 
 @route("GET /cluster/config/qdevice")
 def qdevice(call: Call) -> dict[str, Any]:
-    """What PVE takes from the daemon's own status."""
+    """Values from corosync's own status."""
     if not call.world.has_qdevice:
         return {}
     return {
@@ -210,7 +210,7 @@ def join_information(call: Call) -> dict[str, Any]:
 
 @route("POST /cluster/config")
 def create_cluster(call: Call) -> str:
-    """The first node of a cluster; that others join it cannot happen here."""
+    """Create a cluster with this node; no others can join in the simulator."""
     if not call.world.standalone:
         raise failure("cluster config '/etc/pve/corosync.conf' already exists")
 
@@ -225,7 +225,7 @@ def create_cluster(call: Call) -> str:
 
 @route("POST /cluster/config/join")
 def join_cluster(call: Call) -> str:
-    """No other cluster is there to be reached."""
+    """There is no other cluster to reach."""
     if not call.world.standalone:
         raise failure("detected the following error(s):\n* cluster config '/etc/pve/corosync.conf' already exists")
 

@@ -1,4 +1,4 @@
-"""Replication jobs: which there are, and their runs."""
+"""Replication jobs and their runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_RUNS_AT_ONCE = 50
 
 @dataclass(slots=True)
 class ReplicationJob:
-    """One job; `options` holds what was given beyond guest and target."""
+    """One job; `options` holds everything but guest and target."""
 
     id: str
     guest: int
@@ -74,7 +74,7 @@ class ReplicationJob:
 
 
 class Replication:
-    """The part of a world that keeps the jobs."""
+    """The replication jobs of a world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -83,7 +83,7 @@ class Replication:
 
     @property
     def jobs(self) -> dict[str, ReplicationJob]:
-        """All jobs, with everything done that was due by now."""
+        """All jobs, after running those that are due."""
         now = self._world.clock.now()
         for job in list(self._jobs.values()):
             self._catch_up(job, now)
@@ -97,11 +97,11 @@ class Replication:
         self._jobs[job.id] = job
 
     def run_soon(self, job: ReplicationJob) -> None:
-        """The next look of the runner, not the schedule, decides when."""
+        """Run the job at the runner's next cycle, not by its schedule."""
         job.next_sync = float(int(self._world.clock.now() // _RUNNER_PERIOD + 1) * _RUNNER_PERIOD)
 
     def schedule_now(self, job: ReplicationJob) -> None:
-        """The last try is forgotten, which makes the job due; its last outcome stays."""
+        """Forget the last try, which makes the job due; keep its last outcome."""
         if job.pid is not None:
             lock = f"/var/lock/pve-manager/pve-migrate-{job.guest}"
             raise failure(f"can't lock file '{lock}' - got timeout")
@@ -115,7 +115,7 @@ class Replication:
         self._jobs.pop(job_id, None)
 
     def switch_job_target(self, guest: Guest, source: str) -> None:
-        """A guest that went to where it is replicated to is replicated back from there."""
+        """After a migration to the replication target, replicate back to the source."""
         for job in self.of_guest(guest.vmid):
             if job.target == guest.node:
                 job.target = source
@@ -190,7 +190,7 @@ def _log(job: ReplicationJob, at: float, lines: list[str]) -> list[str]:
 
 
 def replicatable_volumes(world: World, guest: Guest) -> list[str]:
-    """The disks that would be replicated; a local disk that cannot be is an error."""
+    """The disks to replicate; a local disk that does not support it is an error."""
     found = []
     for drive in disks(guest.config):
         storage = world.storages.get(drive.storage)
@@ -203,7 +203,7 @@ def replicatable_volumes(world: World, guest: Guest) -> list[str]:
 
 
 def next_run(schedule: str, after: float) -> float:
-    """The next time of a schedule; one that names no time to come waits for ever."""
+    """The next time of a schedule; a schedule without one never runs."""
     upcoming = parse_calendar_event(schedule).next_after(after)
     return math.inf if upcoming is None else float(upcoming)
 
@@ -232,7 +232,7 @@ def create_job(call: Call) -> None:
     vmid = int(job_id.partition("-")[0])
     _require_change(call, vmid)
     guest = existing(call.world.guests.get(vmid), f"Guest '{vmid}' does not exists.")
-    if target not in call.world.nodes or call.world.standalone:  # outside of a cluster PVE knows no members
+    if target not in call.world.nodes or call.world.standalone:  # a standalone node has no members
         raise failure(f"Target '{target}' does not exists.")
     if not replicatable_volumes(call.world, guest):
         raise failure("No replicatable volumes found")
@@ -263,7 +263,7 @@ def change_job(call: Call) -> None:
 
 @route("DELETE /cluster/replication/{id}")
 def delete_job(call: Call) -> None:
-    """The job is only marked; the runner cleans up and removes it at its next look."""
+    """Mark the job; the runner cleans up and removes it in its next cycle."""
     replication = _replication(call)
     found = replication.jobs.get(call.params["id"])
     _require_change(call, int(call.params["id"].partition("-")[0]))
@@ -333,7 +333,7 @@ def _require_audit(call: Call, job: ReplicationJob) -> None:
 
 
 def _require_change(call: Call, vmid: int) -> None:
-    """PVE 9 asks for a right on the guest; before, the declared right on storages was enough."""
+    """PVE 9 requires a privilege on the guest; before, the declared one on storages was enough."""
     if call.world.version_at_least(9, 0):
         call.require(f"/vms/{vmid}", "VM.Replicate")
 

@@ -1,4 +1,4 @@
-"""Rows of /cluster/resources, made cheap: what a guest's row is made of is cached until it would differ.
+"""Rows of /cluster/resources, cached per guest until one of their sources changes.
 
 A row has two sources, as in PVE. What the cluster file system holds shows at once: that a guest exists and where, its
 pool, tags, lock and HA state; that a storage exists and what it may hold. Name, status, sizes and numbers are those of
@@ -24,7 +24,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class _CachedRow:
-    """What was worked out for one guest, and from what."""
+    """The row of one guest, and the key of its sources."""
 
     key: tuple[Any, ...] = ()
     fixed: bytes = b""  # an encoded object without its closing brace
@@ -33,7 +33,7 @@ class _CachedRow:
 
 
 class ResourceRows:
-    """The rows of one world. What a row is made of is cached as long as it holds."""
+    """The cached rows of one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -43,11 +43,11 @@ class ResourceRows:
         self._loads: tuple[float, dict[int, dict[str, Any]]] = (-1.0, {})
 
     def guests(self, guests: Iterable[Guest]) -> list[msgspec.Raw]:
-        """These guests, encoded; one that its node has not reported yet has nothing but its identity."""
+        """These guests, encoded; one that its node has not reported yet has only its identity."""
         return [self._refresh(guest).row for guest in guests]
 
     def node(self, node: Node, *, numbers: bool) -> dict[str, Any]:
-        """One node; the numbers are for those who may audit it."""
+        """One node; callers who may audit it also see the numbers."""
         row: dict[str, Any] = {
             "id": f"node/{node.name}",
             "type": "node",
@@ -92,7 +92,7 @@ class ResourceRows:
         return cached
 
     def _load(self, report: GuestReport) -> dict[str, Any]:
-        """The moving numbers of a guest at the latest report."""
+        """The load of a guest at the latest report."""
         if self._loads[0] != self._daemon.reported_at:
             self._loads = (self._daemon.reported_at, {})
         found = self._loads[1].get(report.vmid)
@@ -103,7 +103,7 @@ class ResourceRows:
         return found
 
     def _node_numbers(self) -> dict[str, dict[str, Any]]:
-        """The numbers of all nodes at the latest report, from one walk over the guests."""
+        """The load of all nodes at the latest report, summed over the guests."""
         world, sampled = self._world, self._daemon.reported_at
         if self._nodes[0] != sampled:
             cpu, memory = dict.fromkeys(world.nodes, 0.0), dict.fromkeys(world.nodes, 0)
@@ -123,7 +123,7 @@ class ResourceRows:
 def _fixed_part(
     world: World, guest: Guest, report: GuestReport | None, *, pool: str | None, hastate: str | None
 ) -> dict[str, Any]:
-    """All of a row that time alone does not change."""
+    """The part of a row without load."""
     row: dict[str, Any] = {
         "id": f"{guest.kind}/{guest.vmid}",
         "type": guest.kind,
@@ -151,5 +151,5 @@ def _sizes(world: World, report: GuestReport) -> dict[str, Any]:
 
 
 def rows_of(world: World) -> ResourceRows:
-    """The rows of a world, the same object for all who ask."""
+    """The shared rows of a world."""
     return world.part(ResourceRows)

@@ -66,16 +66,16 @@ class Sdn:
         self.fabrics = SectionFile(_FABRIC_TYPES)
         self.fabric_nodes: dict[str, SectionFile] = {}
         self.addresses: dict[str, dict[str, dict[str, Any]]] = {}
-        """Of every vnet, those that were entered by hand: whose they are."""
+        """Manually entered addresses by vnet."""
         self._running: dict[Kind, dict[str, Section]] = {kind: {} for kind in self.files}
         self._lock: str | None = None
 
     def require_object(self, kind: Kind, name: str) -> Section:
-        """An object as configured, or PVE's complaint."""
+        """A configured object, or PVE's refusal."""
         return existing(self.files[kind].sections.get(name), f"sdn '{name}' does not exist")
 
     def running(self, kind: Kind) -> dict[str, Section]:
-        """The objects that were applied last."""
+        """The objects as last applied."""
         return self._running[kind]
 
     def pending(self, kind: Kind) -> dict[str, Section]:
@@ -87,7 +87,7 @@ class Sdn:
         return any(self.files[kind].sections != self._running[kind] for kind in self.files)
 
     def apply(self) -> None:
-        """What is configured runs from now on."""
+        """Make the configuration the running one."""
         self._running = {kind: copy.deepcopy(file.sections) for kind, file in self.files.items()}
 
     def roll_back(self) -> None:
@@ -96,7 +96,7 @@ class Sdn:
             file.sections = copy.deepcopy(self._running[kind])
 
     def lock(self, *, allow_pending: bool) -> str:
-        """Only who knows the returned token may change the configuration."""
+        """Lock the configuration for holders of the returned token."""
         self.check_lock(None)
         if self.has_pending() and not allow_pending:
             raise failure("configuration contains pending changes")
@@ -111,7 +111,7 @@ class Sdn:
         self._lock = None
 
     def check_zone(self, options: Section) -> None:
-        """What a zone names has to be there."""
+        """Refuse a zone that refers to missing objects."""
         if options["type"] == "vxlan" and bool(options.get("peers")) == bool(options.get("fabric")):
             raise bad_parameters(dict.fromkeys(("fabric", "peers"), "must have exactly one of peers / fabric defined"))
         for name in ("dns", "reversedns"):
@@ -133,7 +133,7 @@ class Sdn:
                 raise failure(f"zone {zone} is used by vnet {name} at {where}")
 
     def check_vnet(self, name: str, vnet: Section) -> None:
-        """The rules of its zone's type about the tag of a vnet."""
+        """Check a vnet against the tag rules of its zone's type."""
         zone = existing(self.files["zones"].sections.get(vnet["zone"]), UNDEFINED_TYPE)
         tag = vnet.get("tag")
         if zone["type"] == "simple":
@@ -153,7 +153,7 @@ class Sdn:
         return {name: subnet for name, subnet in self.files["subnets"].sections.items() if subnet["vnet"] == vnet}
 
     def check_subnet(self, name: str, subnet: Section) -> None:
-        """Gateway and DHCP ranges are inside, and the vnet takes subnets at all."""
+        """Refuse a gateway or DHCP range outside the subnet, and a vnet that cannot have subnets."""
         if self.require_object("vnets", subnet["vnet"]).get("vlanaware"):
             raise bad_parameters({"vnet": "you can't add a subnet on a vlanaware vnet"})
         network = network_of(name)
@@ -171,7 +171,7 @@ def network_of(subnet: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def dhcp_ranges(subnet: Section) -> list[dict[str, str]]:
-    """The ranges, which are written as property strings."""
+    """The DHCP ranges, parsed from property strings."""
     found = []
     for text in subnet.get("dhcp-range", []):
         pairs = (part.partition("=") for part in text.split(","))

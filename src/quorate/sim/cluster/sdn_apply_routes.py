@@ -1,4 +1,4 @@
-"""Applying the SDN configuration, and what it needs in addition to zones: IPAM and DNS servers."""
+"""Applying the SDN configuration; IPAM and DNS servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RELOAD_SECONDS = 2.0
 
 @route("PUT /cluster/sdn")
 def apply(call: Call) -> str:
-    """What is configured runs at once; then every node reloads its network, in a task of its own."""
+    """Apply the configuration; then every node reloads its network in its own task."""
     sdn, world = sdn_of(call.world), call.world
     sdn.check_lock(call.params.get("lock-token"))
     sdn.apply()
@@ -39,7 +39,7 @@ def apply(call: Call) -> str:
 
 
 def _reload(world: World, node: str) -> Work:
-    """What applying the network of one node does, its own pending changes included."""
+    """Reload the network of one node, including its own pending changes."""
 
     async def work(context: TaskContext) -> None:
         await context.sleep(_RELOAD_SECONDS / 2)
@@ -130,7 +130,7 @@ _ADDRESSES = "/cluster/sdn/vnets/{vnet}/ips"
 
 
 class _Plain(SdnSections):
-    """IPAMs and DNS servers: changes to them count at once."""
+    """IPAMs and DNS servers: changes take effect at once."""
 
     def __init__(self, word: str, path: str) -> None:
         self.word, self.path = word, path
@@ -140,7 +140,7 @@ class _Plain(SdnSections):
         return sdn_of(call.world).ipams if self.word == "ipam" else sdn_of(call.world).dns
 
     def all(self, call: Call) -> dict[str, Section]:
-        """In addition to the configured ones there is always PVE's own address manager."""
+        """The configured ones, and PVE's built-in IPAM."""
         builtin: dict[str, Section] = {"pve": {"type": "pve"}} if self.word == "ipam" else {}
         return dict(sorted((builtin | self.file(call).sections).items()))
 
@@ -156,7 +156,7 @@ _Plain("dns", "/cluster/sdn/dns")
 
 @route("GET /cluster/sdn/ipams/{ipam}/status")
 def addresses(call: Call) -> list[dict[str, Any]]:
-    """What PVE's own address manager knows: the gateways of the subnets, and what was entered by hand."""
+    """The addresses in PVE's IPAM: gateways of subnets, and manual entries."""
     if call.values["ipam"] != "pve":
         raise bad_parameters({"ipam": "only the PVE IPAM plugin supports this"})
     sdn = sdn_of(call.world)
@@ -180,7 +180,7 @@ def _is_in(ip: str, subnet: str) -> bool:
 
 @route(f"POST {_ADDRESSES}", f"PUT {_ADDRESSES}", f"DELETE {_ADDRESSES}")
 def change_address(call: Call) -> None:
-    """Enter an address by hand, give it to another card, or take it away."""
+    """Add an address, move it to another MAC address, or remove it."""
     vnet, zone, ip = call.values["vnet"], call.params["zone"], call.params["ip"]
     sdn = sdn_of(call.world)
     sdn.require_object("vnets", vnet)

@@ -111,7 +111,7 @@ def fabric_routes(call: Call) -> list[dict[str, Any]]:
 
 @route("GET /nodes/{node}/sdn/zones/{zone}/ip-vrf", "GET /nodes/{node}/sdn/vnets/{vnet}/mac-vrf")
 def no_learned_routes(call: Call) -> list[Any]:
-    """Routes come from BGP neighbors, which nobody simulates."""
+    """Routes come from BGP neighbors, which are not simulated."""
     sdn = sdn_of(call.world)
     if "vnet" in call.values:
         sdn.require_object("vnets", call.values["vnet"])

@@ -89,14 +89,14 @@ class _Controllers(_Objects):
 
 
 def require_vnet(call: Call, *privileges: str) -> None:
-    """The zone of a vnet is part of the path of its permissions, so the vnet has to be there."""
+    """The zone of a vnet is part of its permission path, so the vnet must exist."""
     vnet = call.values["vnet"]
     zone = sdn_of(call.world).require_object("vnets", vnet)["zone"]
     call.require(f"/sdn/zones/{zone}/{vnet}", *privileges, any_of=True)
 
 
 class _InZone(_Objects):
-    """What a vnet's permissions protect."""
+    """Objects under a vnet's permission path."""
 
     def update(self, call: Call) -> None:
         require_vnet(call, "SDN.Allocate")
@@ -164,7 +164,7 @@ class _Subnets(_InZone):
         return section.get("vnet") == call.values["vnet"]
 
     def row(self, call: Call, name: str, subnet: Section) -> Section:
-        """A subnet with what its id says, in full."""
+        """A subnet with the fields that its id implies."""
         zone, network, mask = name.split("-")
         return {
             "subnet": name,
@@ -187,7 +187,7 @@ for _kind in (_Zones, _Controllers, _Vnets, _Subnets):
 
 
 def _check_network(text: str) -> None:
-    """The named format of the parameter: a network, or an id with one in it."""
+    """The format of the parameter: a network, or an id that contains one."""
     network = text
     if "/" not in text:
         parts = text.split("-")

@@ -1,4 +1,4 @@
-"""The endpoints of a section file: list, read, create, change and delete, alike for all files but for their words."""
+"""The endpoints of a section file: list, read, create, update and delete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorate.sim.http.routing import Call, route
 
 
 class Sections:
-    """The endpoints below a path. A subclass says where the file is and what is special about its sections."""
+    """The endpoints below a path. A subclass names the file and what is special about its sections."""
 
     path = ""
     key = "id"  # the parameter with the name of a section
@@ -20,12 +20,12 @@ class Sections:
     kind_key = "type"
     named_in_path = False  # whether a new section's name is part of the path
     no_options: tuple[str, ...] = ("digest", "delete")
-    acl = ""  # where one of the readers' privileges lets see a section of the list
+    acl = ""  # the path on which one of the readers' privileges makes a section visible
     readers: tuple[str, ...] = ()
-    failing = ""  # how PVE begins what it refuses under the file's lock, with {verb}
-    locks_early = False  # whether new options are looked at under the lock as well
-    taken = ""  # with {name} and what else is in the path
-    missing: Mapping[str, str] = {}  # by verb; without a text nobody minds
+    failing = ""  # prefix of refusals under the file's lock, with {verb}
+    locks_early = False  # whether new options are also checked under the lock
+    taken = ""  # with {name} and other values of the path
+    missing: Mapping[str, str] = {}  # by verb; without a text, a missing section is not an error
 
     def __init__(self) -> None:
         one = f"{self.path}/{{{self.key}}}"
@@ -84,11 +84,11 @@ class Sections:
         return str(call.params[self.key])
 
     def all(self, call: Call) -> Mapping[str, Section]:
-        """The sections that can be changed; some files have one that is always there."""
+        """The sections that can be changed; some files have a built-in one."""
         return self.file(call).sections
 
     def select_sections(self, call: Call) -> Mapping[str, Section]:
-        """The sections as they are listed."""
+        """The sections to list."""
         return self.all(call)
 
     def visible(self, call: Call, name: str, _section: Section) -> bool:
@@ -101,7 +101,7 @@ class Sections:
         return options_of(call.params, self.key, *self.no_options)
 
     def new_section(self, call: Call) -> Section:
-        """A new section of what the caller gives."""
+        """A new section from the parameters."""
         return self.file(call).new_section(
             self.kind or call.params[self.kind_key], options_of(self.options(call), self.kind_key)
         )
@@ -116,20 +116,20 @@ class Sections:
         return failure(self.missing.get(verb, "").format(**{**call.values, "name": name}))
 
     def check(self, call: Call, name: str, section: Section, before: Section | None) -> None:
-        """Refuse a section that does not fit; `before` is what it was."""
+        """Refuse an invalid section; `before` is its previous state."""
 
     def check_unused(self, call: Call, name: str) -> None:
-        """Refuse to delete what something else needs."""
+        """Refuse to delete a section in use."""
 
     def keep(self, call: Call, name: str, section: Section) -> None:
         self.file(call).sections[name] = section
 
 
 def texts(**by_verb: str) -> Mapping[str, str]:
-    """What PVE says about a missing section."""
+    """PVE's text for a missing section."""
     return by_verb
 
 
 def always(text: str) -> Mapping[str, str]:
-    """The same for all verbs."""
+    """The same text for all verbs."""
     return texts(read=text, update=text, delete=text)
