@@ -2,10 +2,12 @@
 
 import base64
 import json
+import stat
 
 import pytest
 
 from quorate.config import Access
+from quorate.sim.guest_os.files import Entry
 from tests.rigs.mcp_session import rig, second_server, text_of
 from tests.rigs.simulated_guests import (
     CONTAINER,
@@ -98,7 +100,7 @@ async def test_files_that_the_kernel_makes_up_are_read_though_they_have_no_size(
 @BOTH
 async def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path, guest):
     async with rig(tmp_path, ssh=True) as quorate:
-        await machine(quorate, guest).execute(["mkfifo", "/tmp/pipe"])
+        files(quorate, guest).put("/tmp/pipe", Entry(b"", special=stat.S_IFIFO))
 
         async def refusal(path):
             return await quorate.refusal("guest_file_read", guest=guest, path=path)
@@ -247,7 +249,7 @@ async def test_if_writing_fails_midway_the_old_file_is_as_it_was(tmp_path, guest
 @BOTH
 async def test_what_cannot_be_written_is_refused_with_the_reason(tmp_path, guest):
     async with rig(tmp_path, ssh=True) as quorate:
-        await machine(quorate, guest).execute(["mkfifo", "/tmp/pipe"])
+        files(quorate, guest).put("/tmp/pipe", Entry(b"", special=stat.S_IFIFO))
 
         async def refusal(**arguments):
             return await quorate.refusal(

@@ -145,8 +145,6 @@ def find_program(machine: Machine, name: str) -> Program | None:
             known = _commands.get(path.rpartition("/")[2])
             if known is not None:
                 return _as_program(known)
-        else:
-            return _as_script(content.decode("utf-8", "replace"))
     return None
 
 
@@ -158,14 +156,5 @@ def _as_program(function: Command) -> Program:
             return (await result if inspect.isawaitable(result) else result) or 0
         except FileError as error:
             return io.fail(f"{argv[0].rpartition('/')[2]}: {error.path}: {error.text}")
-
-    return program
-
-
-def _as_script(text: str) -> Program:
-    async def program(io: Io, argv: list[str]) -> int:
-        from quorate.sim.guest_os.shell import Shell
-
-        return await Shell(io, [argv[0], *argv[1:]]).run(text)
 
     return program

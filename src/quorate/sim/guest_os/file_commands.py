@@ -1,4 +1,4 @@
-"""Programs that work on files: ls, stat, mkdir, rm, cp, mv, touch, chmod, find, test and friends."""
+"""Programs for files: ls, stat, mkdir, rm, cp, mv, touch, chmod, test and others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 import stat
 from datetime import UTC, datetime
 
-from quorate.sim.guest_os.execution import Command, Io, command, split_options
-from quorate.sim.guest_os.files import Entry, FileError, copy_of
+from quorate.sim.guest_os.execution import Io, command, split_options
+from quorate.sim.guest_os.files import Entry, FileError
 
 
 @command("pwd")
@@ -158,30 +158,13 @@ def chmod(io: Io, args: list[str]) -> int:
         if entry is None:
             io.complain(f"chmod: cannot access '{path}': No such file or directory")
             continue
-        mode = _new_mode(entry.mode, modes[0])
-        if mode is None:
+        if not re.fullmatch(r"[0-7]{3,4}", modes[0]):
             return io.fail(f"chmod: invalid mode: '{modes[0]}'")
-        entry.mode = mode
+        entry.mode = int(modes[0], 8)
     return io.code
 
 
-def _new_mode(mode: int, text: str) -> int | None:
-    if re.fullmatch(r"[0-7]{3,4}", text):
-        return int(text, 8)
-    for clause in text.split(","):
-        match = re.fullmatch(r"([ugoa]*)([+=-])([rwxX]*)", clause)
-        if match is None:
-            return None
-        bits = sum({"r": 4, "w": 2, "x": 1, "X": 1}[letter] for letter in set(match[3]))
-        for who in match[1].replace("a", "ugo") or "ugo":
-            shift = {"u": 6, "g": 3, "o": 0}[who]
-            if match[2] == "=":
-                mode &= ~(7 << shift)
-            mode = mode & ~(bits << shift) if match[2] == "-" else mode | bits << shift
-    return mode
-
-
-@command("chown", "chgrp")
+@command("chown")
 def chown(io: Io, args: list[str]) -> int:
     others = split_options(args)[1]
     if len(others) < 2:
@@ -229,7 +212,7 @@ def _transfer(io: Io, name: str, paths: list[str], *, recursive: bool, keep: boo
             verb = "copy a directory" if keep else "move"
             return io.fail(f"{name}: cannot {verb}, '{path}', into itself, '{paths[-1]}'")
         try:
-            files.put(final, copy_of(entry, io.machine.now()) if keep else entry)
+            files.put(final, entry.copy() if keep else entry)
         except FileError as error:
             return io.fail(f"{name}: cannot create regular file '{paths[-1]}': {error.text}")
         if not keep:
@@ -255,24 +238,17 @@ def dirname(io: Io, args: list[str]) -> int:
 @command("readlink")
 def readlink(io: Io, args: list[str]) -> int:
     options, paths = split_options(args)
-    if "f" in options:
-        return realpath(io, args)
     for path in paths:
+        if "f" in options:
+            real = _real(io, io.path(path), 0)
+            if real is None:
+                return 1
+            io.say(real)
+            continue
         entry = io.machine.files.find(io.path(path), follow=False)
         if entry is None or entry.link is None:
             return 1
         io.out.extend((entry.link + ("" if "n" in options else "\n")).encode("utf-8", "surrogateescape"))
-    return 0
-
-
-@command("realpath")
-def realpath(io: Io, args: list[str]) -> int:
-    """Where paths lead with all links followed; only the last part need not be there."""
-    for path in split_options(args)[1]:
-        real = _real(io, io.path(path), 0)
-        if real is None:
-            return 1
-        io.say(real)
     return 0
 
 
@@ -311,27 +287,11 @@ def mktemp(io: Io, args: list[str]) -> int:
     return 0
 
 
-@command("mkfifo")
-def mkfifo(io: Io, args: list[str]) -> int:
-    for path in split_options(args)[1]:
-        if io.machine.files.find(io.path(path), follow=False) is not None:
-            return io.fail(f"mkfifo: cannot create fifo '{path}': File exists")
-        io.machine.files.put(io.path(path), Entry(b"", special=stat.S_IFIFO, mtime=io.machine.now()))
-    return 0
-
-
-def _checksum(algorithm: str) -> Command:
-    def program(io: Io, args: list[str]) -> int:
-        for path in split_options(args)[1] or ["-"]:
-            data = io.stdin if path == "-" else io.machine.files.read(io.path(path))
-            io.say(f"{hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()}  {path}")
-        return 0
-
-    return program
-
-
-for _algorithm in ("md5", "sha1", "sha256", "sha512"):
-    command(f"{_algorithm}sum")(_checksum(_algorithm))
+@command("sha256sum")
+def sha256sum(io: Io, args: list[str]) -> None:
+    for path in split_options(args)[1] or ["-"]:
+        data = io.stdin if path == "-" else io.machine.files.read(io.path(path))
+        io.say(f"{hashlib.sha256(data).hexdigest()}  {path}")
 
 
 @command("test")
@@ -350,11 +310,6 @@ def _decide(io: Io, args: list[str]) -> int:
     if args[:1] == ["!"]:
         inner = _decide(io, args[1:])
         return inner if inner > 1 else 1 - inner
-    for joiner in ("-o", "-a"):
-        if joiner in args and len(args) > 3:
-            at = args.index(joiner)
-            sides = (_decide(io, args[:at]), _decide(io, args[at + 1 :]))
-            return int(all(sides)) if joiner == "-o" else int(any(sides))
     if len(args) < 2:
         return int(not (args and args[0]))
     if len(args) == 2:
@@ -371,8 +326,6 @@ def _unary(io: Io, operator: str, value: str) -> bool:
     match operator:
         case "-f":
             return stat.S_ISREG(entry.kind)
-        case "-p":
-            return stat.S_ISFIFO(entry.kind)
         case "-d":
             return entry.is_directory
         case "-h" | "-L":
@@ -399,21 +352,3 @@ def _compare(io: Io, left: str, operator: str, right: str) -> int:
     if operator not in fits:
         return io.fail(f"test: {operator}: unexpected operator", 2)
     return int(not fits[operator])
-
-
-@command("ln")
-def ln(io: Io, args: list[str]) -> int:
-    options, paths = split_options(args)
-    if len(paths) != 2:
-        return io.fail("ln: missing file operand")
-    target = io.path(paths[1])
-    if io.machine.files.find(target, follow=False) is not None and "f" not in options:
-        return io.fail(f"ln: failed to create symbolic link '{paths[1]}': File exists")
-    if "s" in options:
-        io.machine.files.put(target, Entry(link=paths[0], mode=0o777, mtime=io.machine.now()))
-        return 0
-    entry = io.machine.files.get(io.path(paths[0]))
-    if entry.is_directory:
-        return io.fail(f"ln: {paths[0]}: hard link not allowed for directory")
-    io.machine.files.put(target, entry)
-    return 0

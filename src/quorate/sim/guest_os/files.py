@@ -196,10 +196,3 @@ class FileSystem:
         if not parent.is_directory:
             raise FileError(path, NOT_DIRECTORY)
         return parent
-
-
-def copy_of(entry: Entry, mtime: float) -> Entry:
-    """The same again, all the way down."""
-    copied = Entry(entry.content, entry.link, entry.mode, entry.owner, mtime, group=entry.group, special=entry.special)
-    copied.children = {name: copy_of(child, mtime) for name, child in entry.children.items()}
-    return copied

@@ -1,4 +1,4 @@
-"""The program find: where to look, how deep, what fits, and what to do with it."""
+"""The program find: by name, type and depth, with -print and -exec."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ _DEEPEST = 99
 
 @dataclass(slots=True)
 class _Criteria:
-    least: int = 0
-    most: int = _DEEPEST
+    min_depth: int = 0
+    max_depth: int = _DEEPEST
     name: str = "*"
     type: int | None = None
-    zero: bool = False
-    prints: bool = False
-    run: list[str] = field(default_factory=list)
-    together: bool = False
+    argv: list[str] = field(default_factory=list)
+    """The command of -exec, if any."""
 
     def fits(self, path: str, entry: Entry, depth: int) -> bool:
         fits_name = fnmatch.fnmatchcase(posixpath.basename(path), self.name)
-        return fits_name and self.type in (None, entry.kind) and self.least <= depth <= self.most
+        return fits_name and self.type in (None, entry.kind) and self.min_depth <= depth <= self.max_depth
 
 
 class _BadExpression(Exception):
@@ -63,14 +61,13 @@ def _expression(words: list[str]) -> _Criteria:
     while rest:
         word = rest.pop(0)
         if word == "-exec":
-            criteria.run, rest, criteria.together = _command_in(rest)
-        elif word in ("-print", "-print0"):
-            criteria.prints, criteria.zero = True, word == "-print0"
+            if rest[-2:] != ["{}", "+"]:
+                raise _BadExpression("missing argument to `-exec'")
+            criteria.argv, rest = rest[:-2], []
         elif word in ("-name", "-type", "-maxdepth", "-mindepth") and rest:
             _test(criteria, word, rest.pop(0))
         else:
             raise _BadExpression(f"unknown predicate `{word}'")
-    criteria.prints = criteria.prints or not criteria.run
     return criteria
 
 
@@ -82,33 +79,21 @@ def _test(criteria: _Criteria, word: str, value: str) -> None:
     elif not value.isdecimal():
         raise _BadExpression(f"Expected a positive decimal integer argument to {word}, but got `{value}'")
     elif word == "-maxdepth":
-        criteria.most = int(value)
+        criteria.max_depth = int(value)
     else:
-        criteria.least = int(value)
-
-
-def _command_in(rest: list[str]) -> tuple[list[str], list[str], bool]:
-    for end in (";", "+"):
-        if end in rest and (end == ";" or rest[rest.index(end) - 1] == "{}"):
-            at = rest.index(end)
-            return rest[:at], rest[at + 1 :], end == "+"
-    raise _BadExpression("missing argument to `-exec'")
+        criteria.min_depth = int(value)
 
 
 async def _act(io: Io, criteria: _Criteria, found: list[str]) -> int:
-    if criteria.prints:
+    if not criteria.argv:
         for name in found:
-            io.out.extend((name + ("\0" if criteria.zero else "\n")).encode("utf-8", "surrogateescape"))
-    if not criteria.run or not found:
+            io.say(name)
+    if not criteria.argv or not found:
         return 0
-    program = io.machine.program(criteria.run[0])
+    program = io.machine.program(criteria.argv[0])
     if program is None:
-        return io.fail(f"find: '{criteria.run[0]}': No such file or directory")
-    code = 0
-    for some in [found] if criteria.together else [[name] for name in found]:
-        argv = [part for word in criteria.run for part in (some if word == "{}" else [word])]
-        code = await program(io, argv) or code
-    return int(code != 0)
+        return io.fail(f"find: '{criteria.argv[0]}': No such file or directory")
+    return int(await program(io, [*criteria.argv, *found]) != 0)
 
 
 def _walk(path: str, entry: Entry, depth: int) -> Iterator[tuple[str, Entry, int]]:

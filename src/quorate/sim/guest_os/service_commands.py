@@ -20,11 +20,6 @@ async def systemctl(io: Io, args: list[str]) -> int:
         return _list_units(io, bare="no-legend" in options)
     if action == "list-unit-files":
         return _list_unit_files(io, bare="no-legend" in options)
-    if action == "daemon-reload":
-        return 0
-    if action == "is-system-running":
-        io.say("running")
-        return 0
     if not names:
         return io.fail("Too few arguments.")
     code = 0
@@ -59,7 +54,7 @@ def _list_unit_files(io: Io, *, bare: bool) -> int:
 
 async def _unit_action(io: Io, action: str, name: str, options: dict[str, str]) -> int:
     unit = io.machine.services.get(name)
-    if action in ("is-active", "is-enabled", "is-failed"):
+    if action in ("is-active", "is-enabled"):
         return _unit_question(io, action, unit, quiet=bool({"q", "quiet"} & options.keys()))
     if action == "show":
         return _show(io, name, unit, options.get("p") or options.get("property"))
@@ -161,9 +156,6 @@ def _unit_question(io: Io, action: str, unit: Unit | None, *, quiet: bool) -> in
     if action == "is-enabled":
         answer = "not-found" if unit is None else "enabled" if unit.enabled else "disabled"
         code = 4 if unit is None else int(not unit.enabled)
-    elif action == "is-failed":
-        answer = "inactive" if unit is None else _state(unit)[0]
-        code = int(answer != "failed")
     else:
         answer = "inactive" if unit is None else _state(unit)[0]
         code = 0 if answer == "active" else 4 if unit is None else 3
@@ -239,13 +231,9 @@ _STOPPED = 3
 async def rc_service(io: Io, args: list[str]) -> int:
     options, words = split_options(args)
     units = io.machine.services
-    if "l" in options or "list" in options:
-        for name in sorted(units):
-            io.say(name)
-        return 0
     name = words[0] if words else ""
     unit = units.get(name)
-    if "e" in options or "exists" in options:
+    if "e" in options:
         return int(unit is None)
     if unit is None:
         return io.fail(f" * rc-service: service `{name}' does not exist")

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from quorate.sim.guest_os.machine import Process
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # A guest that loops for ever without waiting would keep the whole cluster waiting.
 _MOST_ROUNDS = 1_000_000
 
@@ -60,7 +59,6 @@ class Shell:
         self._variables = Variables(arguments, pid=io.pid)
         self._words = Words(self._variables, self._substitute)
         self._functions: dict[str, Simple] = {}
-        self._stops_on_error = False
         self._jobs: dict[int, Process] = {}
 
     @property
@@ -97,8 +95,6 @@ class Shell:
             await self._pipeline(step.commands, io)
             if step.negated:
                 self._code = int(self._code == 0)
-            elif self._stops_on_error and self._code != 0 and step.condition == ";":
-                raise _Exit(self._code)
 
     def _start_in_background(self, step: Step, io: Io) -> None:
         shell = self._copy(io)
@@ -116,7 +112,6 @@ class Shell:
         other._variables = self._variables.copy()
         other._words = Words(other._variables, other._substitute)
         other._functions = dict(self._functions)
-        other._stops_on_error = self._stops_on_error
         return other
 
     async def _pipeline(self, commands: list[Simple], io: Io) -> None:
@@ -165,14 +160,14 @@ class Shell:
         if redirection.operator == "<":
             io.stdin = io.machine.files.read(path)
             return
-        append = redirection.operator.endswith(">>")
+        append = redirection.operator == ">>"
         if not append or io.machine.files.find(path) is None:
             io.machine.files.write(path, b"")
         data = bytearray()
         pending.append((path, append, data))
-        if redirection.operator.startswith(("&", "2")):
+        if redirection.operator == "2>":
             io.err = data
-        if not redirection.operator.startswith("2"):
+        else:
             io.out = data
 
     async def _command(self, each: Simple, io: Io) -> None:
@@ -232,7 +227,7 @@ class Shell:
         code = 0
         for _ in range(_MOST_ROUNDS):
             await self._steps(what.condition, io)
-            if (self._code == 0) == what.until:
+            if self._code != 0:
                 break
             if not await self._round(what.body, io):
                 break
@@ -355,31 +350,15 @@ class Shell:
             raise _Exit(127)
         raise _Exit(await program(io.copy(), args))
 
-    async def _eval(self, io: Io, args: list[str]) -> int:
-        await self._steps(parse(" ".join(args)), io)
-        return self._code
-
     async def _export(self, io: Io, args: list[str]) -> int:
         for each in args:
             name, separator, value = each.partition("=")
-            if not _NAME.fullmatch(name):
-                io.complain(f"{self._name}: 1: export: {name}: bad variable name")
-                raise _Exit(2)
             self._variables.export(name, value if separator else None, io)
-        return 0
-
-    async def _unset(self, io: Io, args: list[str]) -> int:
-        for name in args:
-            self._variables.unset(name, io)
         return 0
 
     async def _set(self, _io: Io, args: list[str]) -> int:
         if "--" in args:
             self._variables.arguments[1:] = args[args.index("--") + 1 :]
-            args = args[: args.index("--")]
-        for option in args:
-            if option.startswith("-") and "e" in option:
-                self._stops_on_error = True
         return 0
 
     async def _shift(self, _io: Io, args: list[str]) -> int:
@@ -417,11 +396,7 @@ class Shell:
 
     async def _locate(self, io: Io, args: list[str]) -> int:
         """`command -v`: where a program is."""
-        names = [each for each in args if not each.startswith("-")]
-        if "-v" not in args:
-            await self._call(names, io, {})
-            return self._code
-        for name in names:
+        for name in args[1:]:
             if name in _BUILTINS or name in self._functions:
                 io.say(name)
             elif io.machine.program(name) is not None:
@@ -439,9 +414,7 @@ _BUILTINS: dict[str, _Builtin] = {
     "break": Shell._break,  # noqa: SLF001
     "continue": Shell._continue,  # noqa: SLF001
     "exec": Shell._exec,  # noqa: SLF001
-    "eval": Shell._eval,  # noqa: SLF001
     "export": Shell._export,  # noqa: SLF001
-    "unset": Shell._unset,  # noqa: SLF001
     "set": Shell._set,  # noqa: SLF001
     "shift": Shell._shift,  # noqa: SLF001
     "read": Shell._read,  # noqa: SLF001
@@ -461,7 +434,7 @@ def _keeps_redirections(command: Simple) -> bool:
 
 @command("sh", "bash", "dash")
 async def shell(io: Io, args: list[str]) -> int:
-    """`sh -c TEXT [NAME ARGS…]`, `sh FILE`, or a script from the input."""
+    """`sh -c TEXT [NAME ARGS…]` or `sh FILE`."""
     io = io.copy()  # a shell may redirect itself
     options = [each for each in args if re.fullmatch(r"-[a-z]+", each)]
     options = options if args[: len(options)] == options else options[:1] if args[:1] == options[:1] else []
@@ -470,10 +443,6 @@ async def shell(io: Io, args: list[str]) -> int:
         if not rest:
             return io.fail("sh: 0: -c requires an argument", 2)
         return await Shell(io, rest[1:] or ["sh"]).run(rest[0])
-    if rest:
-        path = io.path(rest[0])
-        if io.machine.files.find(path) is None:
-            return io.fail(f"sh: 0: cannot open {rest[0]}: No such file", 2)
-        return await Shell(io, rest).run(io.machine.files.read(path).decode("utf-8", "replace"))
-    text, io.stdin = io.stdin.decode("utf-8", "replace"), b""
-    return await Shell(io, ["sh"]).run(text)
+    if not rest or io.machine.files.find(io.path(rest[0])) is None:
+        return io.fail(f"sh: 0: cannot open {rest[0] if rest else ''}: No such file", 2)
+    return await Shell(io, rest).run(io.machine.files.read(io.path(rest[0])).decode("utf-8", "replace"))

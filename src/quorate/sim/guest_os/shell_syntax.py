@@ -10,10 +10,10 @@ from typing import Literal
 Operator = Literal[";", "&&", "||"]
 
 _OPERATORS = (
-    "&&", "||", "&>>", "&>", ">>", "2>>", "2>&1", "2>", ">&2", "1>&2", ">", "<", "|", ";;", ";", "&", "(", ")", "\n",
+    "&&", "||", ">>", "2>&1", "2>", ">&2", ">", "<", "|", ";;", ";", "&", "(", ")", "\n",
 )  # fmt: skip
-_REDIRECTIONS = frozenset({">", ">>", "<", "2>", "2>>", "&>", "&>>"})
-_DUPLICATIONS = {"2>&1": ("err", "out"), ">&2": ("out", "err"), "1>&2": ("out", "err")}
+_REDIRECTIONS = frozenset({">", ">>", "<", "2>"})
+_DUPLICATIONS = {"2>&1": ("err", "out"), ">&2": ("out", "err")}
 _RESERVED = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "}"})
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -50,7 +50,6 @@ class If:
 class While:
     condition: list[Step]
     body: list[Step]
-    until: bool
 
 
 @dataclass(slots=True)
@@ -141,7 +140,7 @@ class _Lexer:
             elif char == "\\":
                 word.append(Part("text", self._text[self._at + 1 : self._at + 2].replace("\n", ""), quoted=True))
                 self._at += 2
-            elif char in "$`":
+            elif char == "$":
                 word.append(self._expansion(quoted=False))
             else:
                 word.append(Part("text", char, quoted=False))
@@ -169,15 +168,13 @@ class _Lexer:
             if char == "\\" and self._text[self._at + 1 : self._at + 2] in tuple('"\\$`'):
                 parts.append(Part("text", self._text[self._at + 1], quoted=True))
                 self._at += 2
-            elif char in "$`":
+            elif char == "$":
                 parts.append(self._expansion(quoted=True))
             else:
                 parts.append(Part("text", char, quoted=True))
                 self._at += 1
 
     def _expansion(self, *, quoted: bool) -> Part:
-        if self._text[self._at] == "`":
-            return Part("commands", self._until("`"), quoted)
         rest = self._text[self._at + 1 :]
         if rest.startswith("(("):
             return Part("arithmetic", self._read_parentheses()[1:-1], quoted)
@@ -190,7 +187,7 @@ class _Lexer:
         if name is not None:
             self._at += 1 + len(name[0])
             return Part("variable", name[0], quoted)
-        if rest[:1] and rest[0] in "?$!#0123456789@*":
+        if rest[:1] and rest[0] in "?$!#0123456789@":
             self._at += 2
             return Part("variable", rest[0], quoted)
         self._at += 1
@@ -278,7 +275,7 @@ class _Parser:
             command.group = self.steps(")" if piece == "(" else "}")
             self._at += 1
             command.own_shell = piece == "("
-        elif isinstance(piece, list) and name in ("if", "while", "until", "for", "case"):
+        elif isinstance(piece, list) and name in ("if", "while", "for", "case"):
             self._at += 1
             command.compound = self._compound(name)
         elif isinstance(piece, list) and self._pieces[self._at + 1 : self._at + 3] == ["(", ")"]:
@@ -320,7 +317,7 @@ class _Parser:
         if name == "case":
             return self._case()
         condition = self.steps("do")
-        return While(condition, self._body(), until=name == "until")
+        return While(condition, self._body())
 
     def _body(self) -> list[Step]:
         self._take("do")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from quorate.sim.guest_os.execution import Io
 from quorate.sim.guest_os.shell_syntax import Part, SyntaxProblem, Word
 
-_OPERATION = re.compile(r"(\w+|[@*#?$!])(:?[-=+]|##?|%%?)(.*)", re.DOTALL)
+_OPERATION = re.compile(r"(\w+|[@#?$!])(:?[-+]|##?|%%?)(.*)", re.DOTALL)
 _GLOB = re.compile(r"[*?\[]")
 _SUM = re.compile(r"[\w\s+*/%()<>=!&|-]*", re.ASCII)
 _BLANKS = " \t\n"
@@ -35,7 +35,7 @@ class Variables:
                 return str(self.code)
             case "#":
                 return str(len(self.arguments) - 1)
-            case "@" | "*":
+            case "@":
                 return " ".join(self.arguments[1:])
             case "$":
                 return str(self.pid)
@@ -56,10 +56,6 @@ class Variables:
     def export(self, name: str, value: str | None, io: Io) -> None:
         io.env[name] = self.get(name, io) if value is None else value
         self.own.pop(name, None)
-
-    def unset(self, name: str, io: Io) -> None:
-        self.own.pop(name, None)
-        io.env.pop(name, None)
 
     def separators(self, io: Io) -> str:
         return self.own["IFS"] if "IFS" in self.own else io.env.get("IFS", _BLANKS)
@@ -127,7 +123,7 @@ class Words:
                 return self._sum(part.value, io)
         match = _OPERATION.fullmatch(part.value)
         if match is None:
-            if re.fullmatch(r"\w+|[@*#?$!]", part.value) is None:
+            if re.fullmatch(r"\w+|[@#?$!]", part.value) is None:
                 raise SyntaxProblem("Bad substitution")
             return self._variables.get(part.value, io)
         name, operator, rest = match.groups()
@@ -136,8 +132,6 @@ class Words:
             return _without(known, _pattern(rest), operator)
         if "+" in operator:
             return rest if known else ""
-        if not known and "=" in operator:
-            self._variables.set(name, rest, io)
         return known or rest
 
     def _sum(self, text: str, io: Io) -> str:

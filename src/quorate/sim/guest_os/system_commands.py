@@ -1,8 +1,7 @@
-"""Programs that report about the system and change it: uname, df, ps, ip, kill, sleep and friends."""
+"""Programs for the system: uname, df, ps, ip, kill, su, apt and others."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from datetime import UTC, datetime
 
@@ -32,15 +31,8 @@ def uname(io: Io, args: list[str]) -> None:
 
 @command("hostname")
 def hostname(io: Io, args: list[str]) -> None:
-    options, names = split_options(args)
-    if names:
-        io.machine.files.write("/etc/hostname", f"{names[0]}\n".encode())
-    elif "I" in options:
-        io.say(" ".join(address.ip for address in io.machine.guest.addresses))
-    elif "f" in options:
-        io.say(f"{io.machine.hostname}.home.lan")
-    else:
-        io.say(io.machine.hostname)
+    addresses = " ".join(address.ip for address in io.machine.guest.addresses)
+    io.say(addresses if args == ["-I"] else io.machine.hostname)
 
 
 @command("whoami")
@@ -83,36 +75,14 @@ async def sleep(io: Io, args: list[str]) -> int:
     return 0
 
 
-@command("timeout")
-async def timeout(io: Io, args: list[str]) -> int:
-    """Run a command, but no longer than the given number of seconds."""
-    program = io.machine.program(args[1]) if len(args) > 1 and re.fullmatch(r"\d+(\.\d+)?s?", args[0]) else None
-    if program is None:
-        said = f"failed to run command '{args[1]}': No such file or directory" if len(args) > 1 else "missing operand"
-        io.complain(f"timeout: {said}")
-        return 127 if len(args) > 1 else 125
-    work = asyncio.ensure_future(program(io, args[1:]))
-    alarm = asyncio.ensure_future(io.machine.world.clock.sleep(float(args[0].rstrip("s"))))
-    try:
-        await asyncio.wait({work, alarm}, return_when=asyncio.FIRST_COMPLETED)
-        return work.result() if work.done() else 124
-    finally:
-        work.cancel()
-        alarm.cancel()
-
-
 @command("uptime")
-def uptime(io: Io, args: list[str]) -> int:
+def uptime(io: Io, _args: list[str]) -> None:
     seconds = int(io.machine.uptime())
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
-    if "-p" in args:
-        io.say(f"up {days} days, {hours} hours, {minutes} minutes")
-        return 0
     now = datetime.fromtimestamp(io.machine.now(), UTC).strftime("%H:%M:%S")
     load = io.machine.load()
     averages = ", ".join(f"{load * factor:.2f}" for factor in (1.0, 0.95, 0.9))
     io.say(f" {now} up {days} days, {hours:>2}:{minutes:02},  0 users,  load average: {averages}")
-    return 0
 
 
 @command("df")
@@ -202,11 +172,6 @@ async def setsid(io: Io, args: list[str]) -> int:
     return await _become(io, "setsid", args)
 
 
-@command("nohup")
-async def nohup(io: Io, args: list[str]) -> int:
-    return await _become(io, "nohup", args)
-
-
 @command("su")
 async def su(io: Io, args: list[str]) -> int:
     """`su [-s SHELL] -c TEXT [--] USER [ARGS…]`, as root asks for it."""
@@ -240,8 +205,6 @@ def ip(io: Io, args: list[str]) -> int:
     options, words = split_options(args)
     what = words[0] if words else ""
     if "address".startswith(what) and what:
-        if "o" in options or "oneline" in options:
-            return _ip_addresses_by_line(io)
         return _ip_addresses(io, words, brief="br" in "".join(options) or "brief" in options or "b" in options)
     if "route".startswith(what) and what:
         first = io.machine.primary_address()
@@ -250,21 +213,8 @@ def ip(io: Io, args: list[str]) -> int:
             name = io.machine.guest.addresses[0].interface
             io.say(f"default via {gateway} dev {name} proto static")
         return 0
-    if "link".startswith(what) and what:
-        return _ip_addresses(io, words, brief=False)
     io.complain(f'Object "{what}" is unknown, try "ip help".' if what else "Usage: ip [ OPTIONS ] OBJECT { COMMAND }")
     return 1 if what else 255
-
-
-def _ip_addresses_by_line(io: Io) -> int:
-    rows = [("lo", "127.0.0.1/8", "host"), ("lo", "::1/128", "host")]
-    rows += [(each.interface, f"{each.ip}/{each.prefix}", "global") for each in io.machine.guest.addresses]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name, _, _ in rows), start=1)}
-    for name, address, scope in rows:
-        family = "inet6" if ":" in address else "inet"
-        where = f"{numbers[name]}: {name}    {family} {address} scope {scope} {name}"
-        io.say(f"{where}\\       valid_lft forever preferred_lft forever")
-    return 0
 
 
 def _ip_addresses(io: Io, words: list[str], *, brief: bool) -> int:
@@ -331,15 +281,4 @@ def _upgrade(io: Io, updates: list[str], *, refresh: bool) -> int:
     return 0
 
 
-command("who", "w", "users")(lambda _io, _args: 0)
-
-
-@command("passwd", "chpasswd")
-def passwd(io: Io, _args: list[str]) -> int:
-    """Reads `user:password` lines, as chpasswd does."""
-    for line in io.stdin.decode("utf-8", "replace").splitlines():
-        name, _, password = line.partition(":")
-        if name not in io.machine.users:
-            return io.fail(f"chpasswd: (user {name}) pam_chauthtok() failed")
-        io.machine.passwords[name] = password
-    return 0
+command("who")(lambda _io, _args: 0)
