@@ -15,7 +15,7 @@ _ONE_BYTE = 0xFF
 
 
 class AgentConnection:
-    """The line to one agent that has just answered a ping."""
+    """A connection to an agent that has just answered a ping."""
 
     def __init__(self, guest: Guest, agent: Agent) -> None:
         self._guest = guest
@@ -23,7 +23,7 @@ class AgentConnection:
 
     @classmethod
     async def open(cls, world: World, guest: Guest) -> Self:
-        """Refuses as PVE does, in PVE's order, if there is no agent to talk to."""
+        """Refuses as PVE does, in PVE's order, if no agent answers."""
         if not guest.agent_configured():
             raise failure("No QEMU guest agent configured")
         if not guest.running:
@@ -36,21 +36,21 @@ class AgentConnection:
         return cls(guest, agent)
 
     async def plain(self, name: str) -> Any:
-        """A command without arguments; PVE passes its answer on unchanged, an error too."""
+        """Send a command without arguments; PVE returns the answer unchanged, even an error."""
         try:
             return await self.ask(name)
         except AgentError as error:
             return {"error": {"class": error.kind, "desc": str(error)}}
 
     async def ask_or_refuse(self, name: str, /, **arguments: Any) -> Any:
-        """A command whose error becomes a refusal."""
+        """Send a command; an error becomes a refusal."""
         try:
             return await self.ask(name, **arguments)
         except AgentError as error:
             raise _to_refusal(error) from error
 
     async def ask(self, name: str, /, **named: Any) -> Any:
-        """The answer to `guest-<name>`. An underscore in an argument's name stands for the agent's hyphen."""
+        """The answer to `guest-<name>`. Underscores in argument names become hyphens."""
         command = f"guest-{name}"
         arguments = {key.replace("_", "-"): value for key, value in named.items()}
         try:
@@ -60,19 +60,19 @@ class AgentConnection:
 
 
 def to_base64(text: str) -> str:
-    """How PVE packs a text for the agent: one byte for a character. It knows no answer to characters beyond that."""
+    """Encode a text as PVE does for the agent: one byte per character. Wider characters make PVE fail."""
     if _wide(text):
         raise failure("Wide character in subroutine entry at /usr/share/perl5/PVE/API2/Qemu/Agent.pm line 478.")
     return base64.b64encode(text.encode("latin-1")).decode()
 
 
 def from_bytes(data: bytes) -> str:
-    """How PVE shows bytes from inside a guest: one character for a byte, whatever encoding the guest had in mind."""
+    """Decode bytes from a guest as PVE does: one character per byte, regardless of their encoding."""
     return data.decode("latin-1")
 
 
 def render_execution(result: dict[str, Any]) -> dict[str, Any]:
-    """The agent's word about a command as PVE passes it on: outputs as text, truths as numbers."""
+    """An exec-status result as PVE returns it: outputs as text, booleans as numbers."""
     shown: dict[str, Any] = {}
     for name, value in result.items():
         if name in ("out-data", "err-data"):
@@ -87,7 +87,7 @@ def _wide(text: str) -> bool:
 
 
 def _to_refusal(error: AgentError) -> Refusal | ProxyFailure:
-    """The agent's typographic quotes break PVE's status line, and the connection with it."""
+    """Typographic quotes in the agent's error break PVE's status line and the connection."""
     if _wide(str(error)):
         return ProxyFailure(596, "Broken pipe")
     return failure(f"Agent error: {error}")
@@ -160,7 +160,7 @@ _WRITE = (
 
 
 async def connect(call: Call) -> AgentConnection:
-    """The line to the agent of the VM of the path, if it answers."""
+    """Connect to the agent of the VM in the path."""
     return await AgentConnection.open(call.world, call.guest())
 
 
@@ -179,7 +179,7 @@ for _name in _WRITE:
 
 @route(f"POST {_BASE}", needs_quorum=False)
 async def any_command(call: Call) -> dict[str, Any]:
-    """The old way: the command as a parameter."""
+    """The older endpoint: the command as a parameter."""
     return {"result": await (await connect(call)).plain(call.params["command"])}
 
 

@@ -19,14 +19,14 @@ from quorate.sim.nodes.tasks import Task, TaskContext, TaskError, Work
 from quorate.sim.storage.volumes import usable_storage
 from quorate.sim.world import World
 
-LAST = 2**31  # where guests without a start order come
+LAST = 2**31  # the order of guests without a start order
 
 StartOne = Callable[[TaskContext, Guest], str | None]
-"""Begins the work on one guest and returns its UPID; None if there is nothing to do."""
+"""Starts the task of one guest and returns its UPID; None if there is nothing to do."""
 
 
 def in_start_order(guests: Iterable[Guest], *, backwards: bool = False) -> list[list[Guest]]:
-    """The guests in groups that go together, templates left out; backwards also within a group."""
+    """The guests grouped by start order, without templates; `backwards` also reverses each group."""
 
     def order(guest: Guest) -> int:
         given = guest.startup("order")
@@ -46,7 +46,7 @@ async def work_through(
     *,
     workers: int,
 ) -> list[int]:
-    """Start the tasks of all guests, never more than `workers` at once; the numbers of those that failed."""
+    """Run the tasks of all guests, at most `workers` at once; returns the vmids that failed."""
     failed: list[int] = []
     for group in groups:
         running: dict[str, Guest] = {}
@@ -64,7 +64,7 @@ async def work_through(
 
 
 def _collect(context: TaskContext, world: World, running: dict[str, Guest], failed_text: str) -> list[int]:
-    """Forget the tasks that have ended, with a warning for each that went wrong."""
+    """Drop the tasks that have ended, with a warning for each failure."""
     failed = []
     for upid, guest in list(running.items()):
         task = world.tasks.find(upid)
@@ -88,7 +88,7 @@ _DEFAULT_TIMEOUT = 180
 
 @route("POST /nodes/{node}/startall")
 def start_all(call: Call) -> str:
-    """Those that start with the node; with `force` also the others."""
+    """Start the guests with onboot; with `force` also the others."""
     _require_on_guests(call, "VM.PowerMgmt", root_first=True)
     chosen = [
         guest
@@ -126,7 +126,7 @@ def migrate_all(call: Call) -> str:
 
 
 def _on_node(call: Call, guests: list[Guest], start_one: StartOne, word: str, *, backwards: bool = False) -> Work:
-    """The nodes' own actions report what went wrong but still end successfully."""
+    """A node's bulk actions log failures but still end with OK."""
 
     async def work(context: TaskContext) -> None:
         groups = in_start_order(guests, backwards=backwards)
@@ -167,7 +167,7 @@ def migrate_guests(call: Call) -> str:
 def _in_cluster(
     call: Call, kind: str, word: str, failed: str, start_one: StartOne, *, backwards: bool = False, suffix: str = ""
 ) -> str:
-    """A task on the node that was asked; it fails if any guest does."""
+    """A task on the answering node; it fails if any guest does."""
     chosen = _chosen_vmids(call)
 
     async def work(context: TaskContext) -> None:
@@ -184,7 +184,7 @@ def _in_cluster(
 
 
 class _Actions:
-    """What is done to single guests, each in a task of its own; a guest under HA is left to the HA manager."""
+    """Actions on single guests, each in its own task; guests under HA are left to the HA manager."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -250,7 +250,7 @@ class _Actions:
         return self._begin(guest, "qmigrate" if guest.kind == "qemu" else "vzmigrate", migration.run(wanted))
 
     def _skip(self, context: TaskContext, guest: Guest, why: str) -> str | None:
-        """Only the actions of the cluster report guests that there is nothing to do for."""
+        """Only cluster-wide actions report guests without work."""
         if self._in_cluster:
             context.warn(f"Skipping {guest.word} {guest.vmid}, {why}.")
         return None
@@ -291,7 +291,7 @@ def _workers(call: Call) -> int:
 
 
 def _require_on_guests(call: Call, privilege: str, *, root_first: bool = False) -> None:
-    """The right on everything, or on each of the named guests."""
+    """Require the privilege on /vms, or on each of the given guests."""
     if root_first and call.allowed("/", privilege):
         return
     wanted = _chosen_vmids(call)

@@ -1,4 +1,4 @@
-"""The work of the clone and template tasks: copies of disks, base images, and disks that build on them."""
+"""The work of clone and template tasks: full copies, base images and linked clones."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _NOT_COPIED = frozenset({"parent", "lock", "template", "snaptime", "snapstate", 
 
 @dataclass(slots=True)
 class ClonePlan:
-    """What a clone will be, after all that can be refused at once has been checked."""
+    """A clone after all synchronous checks have passed."""
 
     world: World
     source: Guest
     newid: int
     config: dict[str, Value]
     drives: list[Drive]
-    full: set[str]  # the keys of the drives that are copied in full
+    full: set[str]  # keys of the drives to copy in full
     snapname: str | None = None
     storage: str | None = None
     format: str | None = None
     target: str | None = None
     pool: str | None = None
-    made: list[Volume] = field(default_factory=list)  # the volumes made so far
+    made: list[Volume] = field(default_factory=list)  # volumes created so far
 
     @property
     def source_node(self) -> str:
@@ -44,7 +44,7 @@ class ClonePlan:
 
 
 def new_config(world: World, source: Guest, config: Mapping[str, Value]) -> dict[str, Value]:
-    """The configuration of the clone before it has disks: another identity, nothing of the source's past."""
+    """The configuration of the clone without disks: a new identity, no history of the source."""
     copied = {key: value for key, value in config.items() if key not in _NOT_COPIED and not is_unused_key(key)}
     identities = world.part(Identities)
     for key, value in copied.items():
@@ -63,7 +63,7 @@ def _with_new_uuid(smbios: str, uuid: str) -> str:
 
 
 def clone_vm(plan: ClonePlan) -> Work:
-    """The VM exists with the lock `clone` from the moment the task begins."""
+    """The VM exists with the lock `clone` as soon as the task starts."""
 
     async def work(context: TaskContext) -> None:
         if plan.newid in plan.world.guests:
@@ -109,7 +109,7 @@ def _enter(plan: ClonePlan, lock: str) -> Guest:
 
 @contextmanager
 def _undo_on_failure(plan: ClonePlan, clone: Guest) -> Iterator[None]:
-    """Nothing of a clone stays behind if it fails or is interrupted."""
+    """Remove everything of a clone that fails or is interrupted."""
     try:
         with volumes.free_on_failure(plan.world, plan.source_node, plan.made, "clone failed: "):
             yield
@@ -125,7 +125,7 @@ async def _make_disks(context: TaskContext, plan: ClonePlan, clone: Guest) -> No
         else:
             volume = await _link(context, plan, drive)
         stored = drive.with_volume(volume.volid, volumes.size_text(volume.size))
-        if drive.is_cloudinit and "size=" not in stored:  # a drive gets its size when it is copied
+        if drive.is_cloudinit and "size=" not in stored:  # a drive gets its size when copied
             stored = f"{stored},size={volumes.size_text(volume.size)}"
         clone.config[drive.key] = stored
         clone.touch()
@@ -185,12 +185,12 @@ def _finish(plan: ClonePlan, clone: Guest) -> None:
 
 
 def convert(world: World, guest: Guest, only: str | None = None) -> Work:
-    """The guest becomes a template, and all its disks base images, or with `only` just that one."""
+    """Convert the guest to a template and its disks to base images; with `only`, just that disk."""
 
     async def work(context: TaskContext) -> None:
         async with context.config_lock(guest):
             if guest.kind == "qemu":
-                _mark(guest)  # a container gets the mark when all is done
+                _mark(guest)  # a container is marked at the end
             for drive in list(disks(guest.config)):
                 if only in (None, drive.key) and not is_base(drive.volid):
                     await context.sleep(1.0)
@@ -207,7 +207,7 @@ def _mark(guest: Guest) -> None:
 
 
 def make_base(world: World, guest: Guest, drive: Drive) -> None:
-    """Rename one disk to a base image and let the configuration follow."""
+    """Rename one disk to a base image and update the configuration."""
     storage = volumes.usable_storage(world, guest.node, drive.storage)
     if not has_feature(storage, drive.volid, format_of(drive.volid), "template"):
         if guest.kind == "qemu":

@@ -1,4 +1,4 @@
-"""Cloning guests. What PVE can see at once it refuses at once; a target that lives elsewhere fails in the task."""
+"""Cloning guests. PVE refuses most errors at once; a non-shared target on another node fails in the task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clone_virtual_machine(call: Call) -> str:
     plan = _plan(call, guest, config, target)
     for drive in sorted(all_drives(config), key=lambda drive: drive.key):
         if drive.is_cdrom and not drive.is_cloudinit:
-            continue  # the clone has the same CD in its drive
+            continue  # the clone keeps the CD-ROM
         copied = full or drive.is_cloudinit or drive.key == "tpmstate0"
         if drive.key == "tpmstate0" and guest.running and full and plan.snapname is None:
             raise failure("cannot clone TPM state while VM is running")
@@ -69,7 +69,7 @@ def clone_lxc_container(call: Call) -> str:
 
 
 def _check_destination(call: Call) -> str | None:
-    """Pool, node and storage of the clone; the node only if it is another one."""
+    """Check pool, node and storage of the clone; the node only if it differs."""
     pool = call.params.get("pool")
     if pool is not None and pool not in call.world.access.pools:
         raise forbidden(f"pool '{pool}' does not exist")
@@ -98,7 +98,7 @@ def _config_to_clone(call: Call, guest: Guest) -> dict[str, Value]:
 
 
 def _full(call: Call, guest: Guest) -> bool:
-    """Whether the disks are copied: that is the default, except for templates."""
+    """Whether to make a full clone: the default, except for templates."""
     full = bool(call.params.get("full", not guest.template))
     if not full:
         for name in ("storage", "format"):
@@ -118,7 +118,7 @@ def _plan(call: Call, guest: Guest, config: dict[str, Value], target: str | None
 
 
 def _drop_drives(plan: ClonePlan) -> None:
-    """A drive appears in the clone when its own volume is there."""
+    """Remove the drives; each is added when its volume exists."""
     for drive in plan.drives:
         plan.config.pop(drive.key, None)
 

@@ -1,4 +1,4 @@
-"""What cloud-init would find on a VM's drive: the files, and whether they are as old as the last start."""
+"""The contents of a VM's cloud-init drive, and pending changes to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUBNETS = {("inet", "dhcp"): "dhcp4", ("inet6", "dhcp"): "dhcp6", ("inet6", "au
 
 
 def settings(config: dict[str, Value]) -> dict[str, Value]:
-    """The options that end up on the drive."""
+    """The options that the drive contains."""
     return {key: value for key, value in config.items() if _is_on_drive(key)}
 
 
@@ -30,13 +30,13 @@ def _is_on_drive(key: str) -> bool:
 
 
 def rows(guest: Guest) -> list[dict[str, Any]]:
-    """Every setting as the drive has it, with the value that a new drive would have if it differs."""
+    """Every setting on the drive, with the pending value if it differs."""
     now = settings(guest.effective_config())
     written = now if not guest.running or guest.cloudinit is None else guest.cloudinit
     found = []
     for key in sorted(written.keys() | now.keys()):
         if key not in CLOUDINIT_OPTIONS and now.get(key) == written.get(key):
-            continue  # names and nics are listed only if the drive does not know them yet
+            continue  # names and nics are listed only if they are not on the drive yet
         if not now.get(key) and not written.get(key):
             continue
         row: dict[str, Any] = {"key": key}
@@ -55,7 +55,7 @@ def _mask(key: str, value: Value) -> Value:
 
 
 def dump(world: World, guest: Guest, kind: str, dns: dict[str, str]) -> str:
-    """One of the generated files; `dns` is what the node itself uses."""
+    """One of the generated files; `dns` holds the node's own settings."""
     config = guest.effective_config()
     user = _user_data(str(config.get("name", f"VM{guest.vmid}")), config)
     if kind == "user":
@@ -104,14 +104,14 @@ class _Nic:
     addresses: dict[str, str]
 
     def families(self) -> Iterator[tuple[str, str, str | None]]:
-        """The family as an interfaces file names it, the setting and the gateway."""
+        """The family as in an interfaces file, the setting and the gateway."""
         for family, name, gateway in (("inet", "ip", "gw"), ("inet6", "ip6", "gw6")):
             if name in self.addresses:
                 yield family, self.addresses[name], self.addresses.get(gateway)
 
 
 def _nics(world: World, config: dict[str, Value]) -> list[_Nic]:
-    """The nics that have addresses to be set; PVE sorts them as text."""
+    """The network devices with an ipconfig; PVE sorts them as text."""
     found = []
     for key in sorted(key for key in config if drives.is_net(key)):
         setting = f"ipconfig{key[3:]}"
@@ -122,7 +122,7 @@ def _nics(world: World, config: dict[str, Value]) -> list[_Nic]:
 
 
 def _nocloud_network(nics: list[_Nic], servers: list[str], domains: list[str]) -> str:
-    """The network settings in cloud-init's first format."""
+    """The network settings in cloud-init's version 1 format."""
     lines = ["version: 1", "config:"]
     for nic in nics:
         lines += ["    - type: physical", f"      name: {nic.name}", f"      mac_address: '{nic.mac}'"]

@@ -1,4 +1,4 @@
-"""What can be read of a guest: configuration, cloud-init data, features, addresses and load."""
+"""Reading a guest: configuration, cloud-init data, features, addresses and load."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _all_have(world: World, config: dict[str, Value], feature: Feature, *, of_sn
 
 
 def _nodes_of(world: World, guest: Guest) -> list[str]:
-    """The nodes that can reach all disks: just its own as soon as one of them is local."""
+    """The nodes that can reach all disks: only its own if any disk is local."""
     nodes = list(world.nodes)
     for drive in disks(guest.config):
         storage = world.storages.get(drive.storage)
@@ -175,13 +175,13 @@ def _container_interface(name: str, mac: str, addresses: list[tuple[str, int]]) 
 
 
 def _node(call: Call) -> Node:
-    """The node whose file is read; PVE keeps those of all nodes everywhere, so it may be down."""
+    """The node of an RRD file; every node has all files, so it may be down."""
     name = call.local_node.name if call.node == "localhost" else call.node
     return existing(call.world.nodes.get(name), rrd.missing_file(f"{_prefix(call, 'node')}/{name}"))
 
 
 def _guest(call: Call) -> Guest:
-    """The guest, once the status daemon has written its first numbers."""
+    """The guest, once pvestatd has written its first data."""
     guest = call.world.guests.get(call.vmid)
     if guest is None or call.vmid not in call.world.part(StatusDaemon).guests:
         raise failure(rrd.missing_file(f"{_prefix(call, 'vm')}/{call.vmid}"))
@@ -214,7 +214,7 @@ def guest_picture(call: Call) -> dict[str, str]:
 
 
 def picture(call: Call, path: str, known: Container[str]) -> dict[str, str]:
-    """Where PVE would leave the drawing."""
+    """The path of the rendered graph in PVE."""
     file = f"/var/lib/rrdcached/db/{path}"
     sources = split_list(call.params["ds"])
     for source in sources:

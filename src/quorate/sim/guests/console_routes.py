@@ -1,4 +1,4 @@
-"""Screens and keys of guests: tickets for consoles, key presses, the QEMU monitor."""
+"""Console tickets, key presses and the QEMU monitor."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _guest(call: Call) -> Guest:
 @route(f"POST {GUEST}/vncproxy", needs_quorum=False)
 def vnc(call: Call) -> dict[str, Any]:
     guest = _guest(call)
-    # With a serial display, and for containers, it is a terminal that comes as a picture; only real screens are served.
+    # With a serial display, and for containers, VNC shows a terminal; only real screens are served here.
     has_screen = guest.kind == "qemu" and not str(guest.config.get("vga", "")).removeprefix("type=").startswith(
         "serial"
     )
@@ -68,7 +68,7 @@ def vnc(call: Call) -> dict[str, Any]:
 
 @route(f"POST {GUEST}/termproxy", needs_quorum=False)
 def terminal(call: Call) -> dict[str, Any]:
-    """Whether there is such a port shows only inside the terminal."""
+    """A missing serial port shows only inside the terminal."""
     _guest(call)
     return open_console(call, "vncproxy", str(call.vmid), _path(call))
 
@@ -106,7 +106,7 @@ def press_key(call: Call) -> None:
 
 @route(f"POST {QEMU}/monitor", needs_quorum=False)
 def monitor(call: Call) -> str:
-    """QEMU's own command line; looking is open to auditors, anything else is not."""
+    """Run a QEMU monitor command; auditors may only use read-only ones."""
     command = call.params["command"].strip()
     _check_command(call, command)
     guest = call.guest()
@@ -176,7 +176,7 @@ def dbus_vmstate(call: Call) -> None:
 
 @route(f"POST {GUEST}/mtunnel")
 def migration_tunnel(call: Call) -> None:
-    """The receiving end of a migration between clusters: it needs a free number, and is not served here."""
+    """The receiving end of a migration between clusters: needs a free vmid; not implemented here."""
     guest = call.world.guests.get(call.vmid)
     if guest is not None:
         text = f"{guest.word} {guest.vmid} already exists on node '{guest.node}'\n"

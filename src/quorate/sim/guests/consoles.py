@@ -24,20 +24,20 @@ from quorate.sim.world import Node, World
 
 WIDTH, HEIGHT = 640, 400
 GLYPH = 8, 16
-BLOCK, STEP = 16, 24  # a block for each letter of the guest's name, in the letter's own color
+BLOCK, STEP = 16, 24  # one colored block per letter of the guest's name
 
 _VERSION = b"RFB 003.008\n"
-_PIECE = 9973  # a prime: what belongs together hardly ever comes in one message
+_PIECE = 9973  # a prime, so that messages rarely align with protocol units
 
 Color = tuple[int, int, int]
 
 
 class Gone(Exception):
-    """The viewer has left, or said what no viewer says."""
+    """The viewer has disconnected or violated the protocol."""
 
 
 class Stream:
-    """The bytes of a WebSocket without its messages."""
+    """A byte stream over WebSocket messages."""
 
     def __init__(self, socket: web.WebSocketResponse) -> None:
         self._socket = socket
@@ -51,7 +51,7 @@ class Stream:
         return taken
 
     async def receive(self) -> bytes:
-        """The next message, whatever it holds."""
+        """The next message."""
         message = await self._socket.receive()
         if message.type is not WSMsgType.BINARY:
             raise Gone
@@ -76,7 +76,7 @@ async def speak(stream: Stream, password: str, guest: Guest, size: tuple[int, in
         raise Gone
     if not await _log_in(stream, password):
         return
-    await stream.read(1)  # whether others may stay; they may
+    await stream.read(1)  # shared flag, ignored
     name = f"QEMU ({guest.name})".encode()
     await stream.write(struct.pack(">HH", *size) + _format(16, 8, 0) + struct.pack(">I", len(name)) + name)
     shifts = (16, 8, 0)
@@ -115,7 +115,7 @@ async def _log_in(stream: Stream, password: str) -> bool:
 
 
 def _proof(challenge: bytes, password: str) -> bytes:
-    """DES, where the password's bits are read from the wrong end."""
+    """VNC authentication: DES with the bits of each key byte reversed."""
     key = bytearray(8)
     for index, byte in enumerate(password.encode()[:8]):
         key[index] = sum(1 << (7 - bit) for bit in range(8) if byte >> bit & 1)
@@ -124,7 +124,7 @@ def _proof(challenge: bytes, password: str) -> bytes:
 
 
 def new_password(seed: str) -> str:
-    """Eight characters from '!' on, as PVE makes them."""
+    """Eight characters from '!' on, as PVE generates them."""
     return "".join(chr((byte & 0x3F) + ord("!")) for byte in hashlib.sha256(seed.encode()).digest()[:8])
 
 
@@ -162,7 +162,7 @@ def _blocks(name: str, width: int, shifts: tuple[int, ...]) -> Iterator[bytes]:
 
 
 def screen_text(guest: Guest) -> list[str]:
-    """What the guest shows before anyone logs in."""
+    """The guest's login screen."""
     system = guest.system
     if system.id == "mswindows":
         return [f"{system.name} {system.version}", "", "Press Ctrl+Alt+Delete to unlock."]
@@ -211,7 +211,7 @@ class _Ticket:
 
 @dataclass(slots=True)
 class Line:
-    """An open port, behind which a guest's screen can be seen with the password."""
+    """An open VNC port for a guest's screen."""
 
     guest: Guest
     password: str
@@ -234,21 +234,21 @@ class Line:
 
 
 class Consoles:
-    """Valid tickets, and the ports that wait for a client."""
+    """Valid tickets and open console ports."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._tickets: dict[str, _Ticket] = {}
         self._next = 0
         self.lines: dict[tuple[str, int], Line] = {}
-        """By the node whose port it is, which is not always that of the guest."""
+        """By the node of the port, which is not always the guest's."""
         self.speak: Speak = speak
-        """What a client reads when it connects."""
+        """The greeting for a client."""
 
     async def join(self, request: web.BaseRequest, node: str, port: int) -> web.StreamResponse:
-        """Connect a WebSocket with a port of the node that it came to."""
+        """Connect a WebSocket to a port of the answering node."""
         line = self.lines.pop((node, port), None)
-        if line is None:  # PVE finds nobody at the port after it has accepted, and can only hang up
+        if line is None:  # PVE accepts first and can then only close the connection
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=500)
@@ -268,7 +268,7 @@ class Consoles:
         return socket
 
     def port(self) -> int:
-        """A free port of the range that PVE uses for consoles."""
+        """A free port in PVE's console range."""
         port = _FIRST_PORT + self._next % _PORTS
         self._next += 1
         return port
@@ -281,7 +281,7 @@ class Consoles:
         return ticket
 
     def check(self, ticket: str, path: str, port: int) -> None:
-        """Refuse a ticket that was not issued for this console, or is too old."""
+        """Refuse a ticket for another console, or an expired one."""
         known = self._tickets.get(ticket)
         if known is None or (known.path, known.port) != (path, port) or known.until < self._world.clock.now():
             raise Refusal(401, "permission denied - invalid PVEVNC ticket\n")
@@ -301,10 +301,10 @@ def node_of(call: Call) -> Node:
 def open_console(
     call: Call, kind: str, target: str, path: str, *, screen_of: Guest | None = None, generate_password: bool = False
 ) -> dict[str, Any]:
-    """Begin to wait for a client: what every console answers."""
+    """Open a console port and return the answer that all consoles share."""
     consoles = call.world.part(Consoles)
     port = consoles.port()
-    # Most of these calls are not forwarded: port and task are on the node that was asked.
+    # Most of these calls are not proxied: port and task are on the answering node.
     node = call.local_node.name if call.endpoint.proxyto is None else call.node
     ticket = consoles.issue(path, port)
     password = new_password(ticket) if generate_password else ticket
@@ -333,7 +333,7 @@ def open_console(
 
 
 def spice_file(call: Call, title: str, port: int) -> dict[str, Any]:
-    """What a SPICE viewer takes as its connection file."""
+    """The connection file for a SPICE viewer."""
     proxy = call.params.get("proxy") or call.local_node.ip
     secret = hashlib.sha256(f"{title} {call.world.clock.now()}".encode()).hexdigest()
     return {

@@ -1,4 +1,4 @@
-"""Making a container from a template: the checks at once, disks and files inside the task."""
+"""Creating a container from a template: checks at once, disks and files in the task."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from quorate.sim.storage.storages import FILE_BASED, Volume
 _DEFAULT_ROOT_GIB = 4
 _SECONDS = 0.6
 _SECONDS_TO_UNPACK = 2.0
-# A template is compressed; on disk it is about this much larger.
+# Size of an unpacked template relative to its archive.
 _UNPACKED = 3
 
 
 def create_container(call: Call) -> str:
-    """Check what can be checked before, then start the task that makes the container."""
+    """Run the synchronous checks, then start the task that creates the container."""
     vmid: int = call.params["vmid"]
     refuse_taken(call.world, vmid)
     settings = _checked_settings(call, vmid)
@@ -69,7 +69,7 @@ def _checked_settings(call: Call, vmid: int) -> dict[str, Value]:
 
 
 def _complete_root(call: Call, settings: dict[str, Value]) -> None:
-    """Without a root file system one of the usual size is made on the given storage, `local` if none is."""
+    """Add a root file system of default size on the given storage (`local` by default)."""
     mounts = [key for key in settings if drives.is_drive("lxc", key)]
     for key in mounts:
         if re.fullmatch(r"\d+(\.\d+)?", str(settings[key])):
@@ -123,7 +123,7 @@ _TAR = (
 
 
 async def _unpack(call: Call, context: TaskContext, made: list[Volume]) -> None:
-    """The files of the template go onto the root file system."""
+    """Unpack the template onto the root file system."""
     volid = call.params["ostemplate"]
     template = volumes.find(call.world, call.node, volid)
     if template is None:

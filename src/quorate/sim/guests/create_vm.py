@@ -1,4 +1,4 @@
-"""Making a virtual machine: the checks at once, the disks and the final configuration inside the task."""
+"""Creating a VM: checks at once, disks and final configuration in the task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BUSES = (("ide", 4), ("scsi", 31), ("virtio", 16), ("sata", 6))
 
 
 def create_vm(call: Call) -> str:
-    """Check what can be checked before, then start the task that makes the VM."""
+    """Run the synchronous checks, then start the task that creates the VM."""
     vmid: int = call.params["vmid"]
     settings = checked_settings(call, vmid)
     refuse_taken(call.world, vmid, f"unable to create VM {vmid} - ")
@@ -37,7 +37,7 @@ def create_vm(call: Call) -> str:
 
 
 def checked_settings(call: Call, vmid: int) -> dict[str, Value]:
-    """The options of the new VM, after every check that PVE makes before the task."""
+    """The options of the new VM, after PVE's synchronous checks."""
     params = call.params
     options.check_cpu_model(call.world, params.get("cpu"))
     options.check_encoded_ssh_keys(params.get("sshkeys"))
@@ -101,7 +101,7 @@ def _refuse_second_cloudinit(world: World, config: Mapping[str, Value], key: str
 
 
 def _add_defaults(world: World, vmid: int, config: dict[str, Value]) -> dict[str, Value]:
-    """What PVE adds to every new VM."""
+    """Add PVE's defaults for new VMs."""
     config = {key: value for key, value in config.items() if value != "" or key not in ("tags", "description")}
     if not config.get("boot"):
         config["boot"] = boot_order(default_boot_devices(world, config))
@@ -127,7 +127,7 @@ def check_machine(value: str) -> None:
 
 
 def check_display(world: World, value: str) -> None:
-    """The clipboard of VNC needs a display to go with."""
+    """Refuse a VNC clipboard without a suitable display."""
     display = drives.parse(world, "qemu", "vga", value) if value else {}
     kind = display.get("type", "std")
     if display.get("clipboard") == "vnc" and not kind.startswith(("std", "cirrus", "vmware", "virtio", "qxl")):
@@ -139,7 +139,7 @@ def is_windows(config: Mapping[str, Value]) -> bool:
 
 
 def pinned_machine(world: World, config: Mapping[str, Value]) -> dict[str, Value]:
-    """Windows keeps the machine version it was installed on; nothing to change if one is chosen."""
+    """Pin the machine version for Windows, unless one is set."""
     machine = drives.parse(world, "qemu", "machine", str(config.get("machine", "pc")))
     if machine.get("type", "pc") not in ("pc", "q35"):
         return {}
@@ -163,5 +163,5 @@ def default_boot_devices(world: World, config: Mapping[str, Value]) -> list[str]
 
 
 def boot_order(devices: list[str]) -> str:
-    """The `boot` option; PVE writes a blank where nothing can boot."""
+    """The `boot` option; PVE writes a space if nothing can boot."""
     return f"order={';'.join(devices)}" if devices else " "

@@ -1,4 +1,4 @@
-"""Growing the disks of guests and moving them to other storages or other guests."""
+"""Resizing disks and moving them to other storages or guests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from quorate.sim.storage.volume_names import base_name, is_base
 from quorate.sim.world import World
 
 _SECONDS = 0.4
-# Words for a disk that goes to another guest.
+# Log texts for a disk that is reassigned to another guest.
 _HANDOVER: Mapping[Kind, Mapping[str, str]] = {
     "qemu": {
         "parameter": "target-disk", "missing": "could not find VM", "target missing": "could not find target VM",
@@ -113,7 +113,7 @@ async def resize_container_disk(call: Call) -> str:
 
 
 def _refuse_base_image(world: World, context: TaskContext, volume: Volume, size: int) -> None:
-    """The image of a template is immutable on a file system, so that no tool can write to it."""
+    """A base image on a file system is immutable, so tools cannot write to it."""
     storage = world.storages[volumes.split_volid(volume.volid)[0]]
     if not is_base(volume.volid) or storage.type not in FILE_BASED or volume.format == "subvol":
         return
@@ -134,7 +134,7 @@ def _grow(call: Call, context: TaskContext, guest: Guest, key: str, volume: Volu
     volumes.resize(call.world, guest.node, volume.volid, size)
     context.log(*_resize_log(call.world, guest, volume, before))
     drive = _drive(call.world, guest, key)
-    drive["size"] = volumes.size_text(size)  # as it was asked for; the file may have been rounded up
+    drive["size"] = volumes.size_text(size)  # the requested size; the file may have been rounded up
     guest.config[key] = drives.render(call.world, guest.kind, key, drive)
     guest.touch()
 
@@ -153,7 +153,7 @@ def _resize_log(world: World, guest: Guest, volume: Volume, before: int) -> list
 
 
 def _drive(world: World, guest: Guest, key: str) -> Properties:
-    if key not in guest.config and guest.kind == "lxc":  # PVE reads what is not there, and misses the keys in it
+    if key not in guest.config and guest.kind == "lxc":  # PVE reads an undefined drive and reports missing keys
         raise Refusal(500, "format error\n", {"mp": MISSING, "volume": MISSING})
     if key not in guest.config:
         raise TaskError(f"disk '{key}' does not exist")
@@ -229,7 +229,7 @@ def _require_content(call: Call, storage_id: str, content: str) -> None:
 
 
 class _Move:
-    """The copying of one disk to another storage, inside its task."""
+    """Moves one disk to another storage, in its task."""
 
     def __init__(self, call: Call, guest: Guest, key: str, storage_id: str) -> None:
         self._call = call
@@ -239,7 +239,7 @@ class _Move:
 
     async def run(self, context: TaskContext) -> None:
         guest, world = self._guest, self._call.world
-        if guest.kind == "lxc":  # PVE looks at the storage of a VM's disk before
+        if guest.kind == "lxc":  # for VMs, PVE has already checked the storage
             _require_content(self._call, self._storage_id, "rootdir")
         async with context.config_lock(guest):
             self._call.guest().check_lock()
@@ -296,7 +296,7 @@ class _Move:
         try:
             guest_volumes.destroy(world, guest, source.volid)
             context.log(*removal_log(world, source))
-        except TaskError as error:  # linked clones build on it; the move itself is done
+        except TaskError as error:  # linked clones depend on it; the move itself is done
             context.log(str(error))
             guest_volumes.keep_as_unused(world, guest, source.volid)
 
@@ -310,7 +310,7 @@ def removal_log(world: World, volume: Volume) -> list[str]:
 
 
 def _reassign(call: Call, kind: Kind, key: str, target_vmid: int) -> str:
-    """Hand a disk over to another guest of the same node."""
+    """Reassign a disk to another guest on the same node."""
     if "storage" in call.params and kind == "lxc":
         raise failure("either set storage or target-vmid, but not both")
     if "storage" in call.params:
@@ -414,7 +414,7 @@ def _render_drive(world: World, target: Guest, key: str, drive: Mapping[str, str
 
 
 def _new_name(world: World, target: Guest, volume: Volume) -> str:
-    """The volume's name with the other guest's number, under a disk number that is free there."""
+    """The volume's name with the other guest's vmid and a free disk number."""
     taken = {each.volid for each in volumes.owned_by(world, target.node, target.vmid)}
     number = 0
     while True:

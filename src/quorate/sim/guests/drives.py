@@ -39,12 +39,12 @@ def mount_order(key: str) -> int:
 
 
 def volume_key(kind: Kind) -> str:
-    """How the property with the volume is called."""
+    """The name of the property with the volume."""
     return "file" if kind == "qemu" else "volume"
 
 
 def parse(world: World, kind: Kind, key: str, text: str) -> Properties:
-    """The properties of an option's value, which has passed the API's checks."""
+    """Parse the property string of an option that has passed the API's checks."""
     return _strings(world.version, kind, key)[0].parse(text)
 
 
@@ -77,7 +77,7 @@ def _strings(version: str, kind: Kind, key: str) -> tuple[PropertyString, Mappin
 
 
 def new_disk(volume: str, default_storage: str | None = None) -> tuple[str | None, int] | None:
-    """Storage and bytes if the volume is a request for a new one, such as `local-lvm:32`, which is in GiB."""
+    """Storage and bytes if the volume requests a new disk, such as `local-lvm:32` (GiB)."""
     match = _NEW_DISK.fullmatch(volume)
     if match is None:
         return None
@@ -90,7 +90,7 @@ def is_cdrom(drive: Mapping[str, str]) -> bool:
 
 
 def is_cloudinit(drive: Mapping[str, str]) -> bool:
-    """Whether a drive holds the settings for cloud-init, made or still to be made."""
+    """Whether a drive is a cloud-init drive, existing or requested."""
     _, _, name = drive.get("file", "").partition(":")
     return name == "cloudinit" or CLOUDINIT_VOLUME.fullmatch(name) is not None
 
@@ -104,7 +104,7 @@ def cloudinit_drive(world: World, config: Mapping[str, Value]) -> str | None:
 
 
 def complete_net(world: World, kind: Kind, vmid: int, key: str, text: str) -> str:
-    """A network card as PVE stores it: with a MAC address, and a container's with its type."""
+    """A network device as PVE stores it: with a MAC address, and for containers a type."""
     net = parse(world, kind, key, text)
     own = "macaddr" if kind == "qemu" else "hwaddr"
     net[own] = net[own].upper() if own in net else new_mac(world, vmid, key)
@@ -114,7 +114,7 @@ def complete_net(world: World, kind: Kind, vmid: int, key: str, text: str) -> st
 
 
 def new_mac(world: World, *salt: object) -> str:
-    """An address that no guest has, the same in every run with the same seed."""
+    """An unused MAC address, reproducible from the seed."""
     taken = {
         str(value).upper()
         for guest in world.guests.values()
@@ -132,7 +132,7 @@ def new_mac(world: World, *salt: object) -> str:
 
 
 def new_uuid(world: World, *salt: object) -> str:
-    """An identity for a guest, repeatable like everything else."""
+    """A UUID for a guest, reproducible from the seed."""
     digest = hashlib.sha256(f"uuid {world.seed} {world.clock.now()} {salt}".encode()).digest()
     return str(uuid.UUID(bytes=digest[:16], version=4))
 
@@ -170,7 +170,7 @@ class Drive:
 
     @property
     def is_shared(self) -> bool:
-        """Marked by hand as being on every node."""
+        """Marked as available on every node."""
         return "shared=1" in self.text.split(",")
 
     def with_volume(self, volid: str, size: str | None = None) -> str:
@@ -188,7 +188,7 @@ def drive_order(key: str) -> tuple[int, int, str]:
 
 
 def all_drives(config: Mapping[str, Value]) -> Iterator[Drive]:
-    """Every drive that has something in it, empty CD-ROM drives left out."""
+    """Every drive with a volume; empty CD-ROM drives are left out."""
     for key in sorted(config, key=drive_order):
         if _DRIVE_KEY.fullmatch(key):
             text = str(config[key])
@@ -203,7 +203,7 @@ def disks(config: Mapping[str, Value]) -> Iterator[Drive]:
 
 
 def unused_drives(config: Mapping[str, Value]) -> Iterator[Drive]:
-    """The volumes that belong to the guest without being attached."""
+    """The guest's detached volumes."""
     for key in sorted(config):
         if _UNUSED_KEY.fullmatch(key):
             yield Drive(key, str(config[key]), volume_of_drive(str(config[key])))
@@ -214,7 +214,7 @@ def is_unused_key(key: str) -> bool:
 
 
 def add_unused(config: dict[str, Value], volid: str) -> None:
-    """Remember a volume that is no longer attached, once."""
+    """List a detached volume as unused, once."""
     if any(drive.volid == volid for drive in unused_drives(config)):
         return
     number = next(number for number in range(256) if f"unused{number}" not in config)
@@ -225,14 +225,14 @@ _MAC = re.compile(r"(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}")
 
 
 class Identities:
-    """The part of a world that invents identities."""
+    """Generates identities in a world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._count = itertools.count()
 
     def mac(self) -> str:
-        """A MAC address that no guest has."""
+        """An unused MAC address."""
         return new_mac(self._world, next(self._count))
 
     def uuid(self) -> str:

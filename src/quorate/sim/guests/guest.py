@@ -1,4 +1,4 @@
-"""Guests: their configuration as PVE stores it, their state, and what follows from both."""
+"""Guests: their configuration as PVE stores it, and their state."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Snapshot:
     description: str = ""
     parent: str | None = None
     vmstate: bool = False
-    state: str | None = None  # `prepare` or `delete` while a task works on it
-    files: Entry | None = field(default=None, repr=False)  # what the disks held, if anybody had looked inside
+    state: str | None = None  # `prepare` or `delete` during a task
+    files: Entry | None = field(default=None, repr=False)  # the files, if the guest's inside was ever accessed
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Address:
 
 @dataclass(slots=True)
 class OperatingSystem:
-    """What runs inside: the answers of the QEMU guest agent, and how the guest behaves."""
+    """The operating system inside, as the guest agent reports it."""
 
     id: str = "debian"
     name: str = "Debian GNU/Linux"
@@ -70,11 +70,11 @@ class Machine(Protocol):
     def stop(self) -> None: ...
 
     async def show(self, password: str, viewer: Viewer) -> None:
-        """Serve its screen by VNC to one viewer until it leaves."""
+        """Serve its screen by VNC to one viewer until it disconnects."""
 
 
 class Viewer(Protocol):
-    """The bytes of a connection with someone who looks at a screen."""
+    """The byte stream of a VNC viewer."""
 
     async def receive(self) -> bytes: ...
 
@@ -96,24 +96,26 @@ class Guest(Lockable):
     paused: bool = False
     started_at: float = 0.0
     pid: int = 0
-    created_at: float = 0.0  # 0 for one that was there when the simulator started
+    created_at: float = 0.0  # 0 if it existed when the simulator started
     addresses: list[Address] = field(default_factory=list)
     system: OperatingSystem = field(default_factory=OperatingSystem)
     lock_file_held: bool = False
-    cloudinit: dict[str, Value] | None = None  # what the cloud-init drive was written with, if it is not as now
-    machine: Machine | None = None  # what really runs it, where something does
-    revision: int = 0  # moves with every change that a cached row would miss
+    cloudinit: dict[str, Value] | None = (
+        None  # the settings on the cloud-init drive, if they differ from the current ones
+    )
+    machine: Machine | None = None  # the real process behind it, if any
+    revision: int = 0  # incremented to invalidate cached rows
 
     @property
     def name(self) -> str:
-        """What PVE shows as the name, also where none was given."""
+        """The name that PVE shows, even if none is configured."""
         if self.kind == "qemu":
             return str(self.config.get("name", f"VM {self.vmid}"))
         return str(self.config.get("hostname", f"CT{self.vmid}"))
 
     @property
     def word(self) -> str:
-        """How PVE's sentences call it."""
+        """VM or CT, as in PVE's messages."""
         return "VM" if self.kind == "qemu" else "CT"
 
     @property
@@ -152,7 +154,7 @@ class Guest(Lockable):
 
     @property
     def cores(self) -> int | None:
-        """The number of CPUs, None for a container that may use all of its node."""
+        """The number of CPUs, None for a container without a limit."""
         if self.kind == "lxc":
             cores = self.config.get("cores")
             return None if cores is None else int(cores)
@@ -179,7 +181,7 @@ class Guest(Lockable):
         return 0 if key is None else size_of_drive(str(self.config[key]))
 
     def boot_disk(self) -> str | None:
-        """The first disk of the boot order, or the first disk there is."""
+        """The first disk of the boot order, or the first disk."""
         order = str(self.config.get("boot", "")).partition("order=")[2].split(";")
         candidates = [key for key in order if _BOOT_DISK_KEY.fullmatch(key)] if order != [""] else sorted(self.config)
         for key in candidates:
@@ -197,7 +199,7 @@ class Guest(Lockable):
                     yield key, volume
 
     def agent_configured(self) -> bool:
-        """Whether the agent option is there at all; PVE's first check does not look at its value."""
+        """Whether the agent option exists; PVE's first check ignores its value."""
         return "agent" in self.config
 
     def agent_enabled(self) -> bool:
@@ -205,7 +207,7 @@ class Guest(Lockable):
         return first in ("1", "on", "yes", "true")
 
     def agent_answers(self, now: float) -> bool:
-        """Whether the agent inside is up; it needs a moment after the start."""
+        """Whether the agent is up; it needs a moment after the start."""
         return (
             self.running
             and not self.paused
@@ -215,11 +217,11 @@ class Guest(Lockable):
         )
 
     def touch(self) -> None:
-        """Say that something visible has changed."""
+        """Invalidate cached rows."""
         self.revision += 1
 
     def start_running(self, now: float, pid: int) -> None:
-        """It runs from now on, with its pending changes applied."""
+        """Mark it as running and apply pending changes."""
         self.apply_pending()
         if self.machine is not None:
             self.machine.start(self)
@@ -246,7 +248,7 @@ class Guest(Lockable):
         self.touch()
 
     def _keep_disk(self, volid: str) -> None:
-        """A disk of its own that has left the configuration stays listed as unused."""
+        """Keep a removed disk of the guest as unused."""
         if re.search(rf":(?:.*/)?(?:vm|base|subvol|basevol)-{self.vmid}-(?:disk-|cloudinit)", volid) is None:
             return
         if all(volume_of_drive(str(value)) != volid for value in self.config.values()):
@@ -254,24 +256,24 @@ class Guest(Lockable):
             self.config[f"unused{number}"] = volid
 
     def forget_past(self) -> None:
-        """Without snapshots and pending changes."""
+        """Drop snapshots and pending changes."""
         self.snapshots.clear()
         self.pending.clear()
         self.pending_delete.clear()
 
     def effective_config(self) -> dict[str, Value]:
-        """The configuration with the pending changes in it, as it will be after a restart."""
+        """The configuration with pending changes, as after a restart."""
         merged = {key: value for key, value in self.config.items() if key not in self.pending_delete}
         merged.update(self.pending)
         return merged
 
     def digest(self) -> str:
-        """The fingerprint of the configuration file, for optimistic locking."""
+        """The digest of the configuration file, for optimistic locking."""
         return config_digest(self.config, self.pending, self.snapshots)
 
     @contextmanager
     def hold_lock(self, lock: str) -> Iterator[None]:
-        """Carry a lock in the configuration while a task works on the guest."""
+        """Hold a lock in the configuration during a task."""
         self.check_lock()
         self.config["lock"] = lock
         self.touch()
@@ -282,7 +284,7 @@ class Guest(Lockable):
             self.touch()
 
     def check_lock(self, *tolerated: str) -> None:
-        """Refuse, inside a task, to work on a guest that something else has locked."""
+        """Fail the task if the guest is locked."""
         if self.lock is not None and self.lock not in tolerated:
             raise TaskError(f"{self.word} is locked ({self.lock})")
 
@@ -293,7 +295,7 @@ def is_net(key: str) -> bool:
 
 
 def config_path(node: str, kind: str, vmid: int) -> str:
-    """Where PVE keeps the configuration, as its error texts name it."""
+    """The configuration path in PVE's error texts."""
     return f"nodes/{node}/{'qemu-server' if kind == 'qemu' else 'lxc'}/{vmid}.conf"
 
 
@@ -313,7 +315,7 @@ def size_of_drive(drive: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `8G` or `209716K`; 0 if it is none."""
+    """Bytes of a size such as `8G` or `209716K`; 0 if it is invalid."""
     match = _SIZE.fullmatch(text)
     return 0 if match is None else int(float(match[1]) * _SIZE_UNITS[match[2]])
 

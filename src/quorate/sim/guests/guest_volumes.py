@@ -1,4 +1,4 @@
-"""The disks of guests: made from what a drive string asks for, detached, kept as unused, and removed."""
+"""The disks of guests: creating them from drive strings, detaching and removing them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MAX_UNUSED = 256
 
 
 def silent(*_lines: str) -> None:
-    """A log that nobody reads."""
+    """Discard log lines."""
 
 
 class DiskMaker:
-    """Makes the volumes for one guest."""
+    """Creates the volumes of one guest."""
 
     def __init__(
         self, world: World, node: str, vmid: int, kind: Kind, log: Log = silent, *, template: bool = False
@@ -45,7 +45,7 @@ class DiskMaker:
         return volumes.free_on_failure(self._world, self._node, self.made, complaint)
 
     def drive(self, key: str, text: str, default_storage: str | None = None) -> str:
-        """One drive of a VM as it is stored, after its volume was made or found."""
+        """A VM's drive as stored, after creating or finding its volume."""
         drive = drives.parse(self._world, "qemu", key, text)
         volume = drive["file"]
         if volume in ("none", "cdrom"):
@@ -60,7 +60,7 @@ class DiskMaker:
         return self._existing_drive(key, drive)
 
     def _cloudinit(self, key: str, drive: Properties, default_storage: str | None) -> str:
-        """The drive for cloud-init; one that was left over is rewritten."""
+        """The cloud-init drive; a leftover one is rewritten."""
         storage_id = drive["file"].rpartition(":")[0] or default_storage
         if not storage_id:
             raise TaskError("no storage ID specified (and no default storage)")
@@ -121,7 +121,7 @@ class DiskMaker:
         return drives.render(self._world, "qemu", key, drive)
 
     def mount_point(self, key: str, text: str) -> str:
-        """One mount point of a container as it is stored, with its file system made."""
+        """A container's mount point as stored, after creating its file system."""
         mount = drives.parse(self._world, "lxc", key, text)
         new_disk = drives.new_disk(mount["volume"])
         if new_disk is not None and new_disk[0] is not None:
@@ -130,7 +130,7 @@ class DiskMaker:
             return drives.render(self._world, "lxc", key, mount)
         else:
             found = volumes.find(self._world, self._node, mount["volume"])
-            if found is None:  # PVE looks for its size and does without
+            if found is None:  # PVE tolerates an unknown size
                 return drives.render(self._world, "lxc", key, mount)
             volume = found
         mount |= {"volume": volume.volid, "size": volumes.size_text(volume.size)}
@@ -176,7 +176,7 @@ def volumes_in(config: Mapping[str, Value], kind: Kind) -> Iterator[tuple[str, s
 
 
 def all_volumes(guest: Guest) -> list[str]:
-    """Every volume that the guest refers to, also from pending changes and snapshots, each once."""
+    """Every volume that the guest refers to, including pending changes and snapshots, each once."""
     configs = [guest.config, guest.pending, *(snapshot.config for snapshot in guest.snapshots.values())]
     return list(dict.fromkeys(volid for config in configs for _, volid in volumes_in(config, guest.kind)))
 
@@ -189,7 +189,7 @@ def in_snapshot(guest: Guest, volid: str) -> bool:
 
 
 def owns(world: World, guest: Guest, volid: str) -> bool:
-    """Whether the volume carries the guest's number; an ISO or another guest's disk does not."""
+    """Whether the guest owns the volume, by the vmid in its name."""
     try:
         content, owner = volumes.content_of(world, volid)
     except TaskError:
@@ -198,7 +198,7 @@ def owns(world: World, guest: Guest, volid: str) -> bool:
 
 
 def keep_as_unused(world: World, guest: Guest, volid: str) -> str | None:
-    """List a detached volume as unused, so that it is not forgotten; None if it is not the guest's."""
+    """List a detached volume as unused; None if the guest does not own it."""
     if not owns(world, guest, volid):
         return None
     for key, listed in volumes_in(guest.config, guest.kind):
@@ -214,7 +214,7 @@ def keep_as_unused(world: World, guest: Guest, volid: str) -> str | None:
 
 
 def destroy(world: World, guest: Guest, volid: str) -> None:
-    """Remove a volume of the guest from its storage for good."""
+    """Delete a volume of the guest from its storage."""
     if not owns(world, guest, volid):
         return
     if in_snapshot(guest, volid):
@@ -223,7 +223,7 @@ def destroy(world: World, guest: Guest, volid: str) -> None:
 
 
 def detach(world: World, guest: Guest, key: str, value: str, *, force: bool = False) -> None:
-    """What happens to the volume of a drive that leaves the configuration."""
+    """Detach a drive's volume: keep it as unused, or delete it."""
     volid = volume_of_drive(value)
     if ":" not in volid:
         return

@@ -1,4 +1,4 @@
-"""Guests are created, become templates and are removed."""
+"""Creating guests, converting them to templates, deleting them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def convert(call: Call) -> str | None:
         what = "if VM is running" if call.kind == "qemu" else "if the CT is running"
         raise failure(f"you can't convert a {guest.word} to template {what}")
     upid = call.start_guest_task("template", clone.convert(call.world, guest, disk))
-    return upid if call.kind == "qemu" else None  # of a container's task PVE does not say which it is
+    return upid if call.kind == "qemu" else None  # PVE returns no UPID for a container
 
 
 _SECONDS = 0.5
@@ -81,7 +81,7 @@ def delete(call: Call) -> str:
 
 
 def _check(call: Call, guest: Guest) -> None:
-    """What keeps a guest from being removed, apart from its running."""
+    """Refuse to delete a guest for reasons other than that it is running."""
     check_protection(guest.config, f"can't remove {guest.word} {guest.vmid}")
     if call.params.get("purge"):
         return
@@ -108,7 +108,7 @@ async def _destroy(call: Call, context: TaskContext, guest: Guest) -> None:
 
 
 def _refuse_used_base(world: World, guest: Guest) -> None:
-    """A template stays as long as linked clones build on its disks."""
+    """Refuse to delete a template with linked clones."""
     for volid in guest_volumes.all_volumes(guest):
         if guest_volumes.owns(world, guest, volid):
             storage = world.storages.get(volumes.split_volid(volid)[0])
@@ -136,7 +136,7 @@ def _remove_volume(world: World, context: TaskContext, guest: Guest, volid: str)
 
 
 def _forget_access(world: World, vmid: int) -> None:
-    """Its membership in a pool and the roles given on it."""
+    """Remove its pool membership and its ACL entries."""
     leave_pool(world.access, vmid)
     for entry in [entry for entry in world.access.acl() if entry.path == f"/vms/{vmid}"]:
         world.access.revoke(entry.path, entry.role, entry.kind, entry.subject)

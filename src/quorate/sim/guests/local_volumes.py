@@ -1,4 +1,4 @@
-"""The volumes of a guest that only its own node has, and where they go when it moves."""
+"""The local volumes of a guest, and their migration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quorate.sim.world import World
 
 @dataclass(frozen=True, slots=True)
 class StorageMap:
-    """Storage of the source -> storage of the target; without a word, each maps to itself."""
+    """Source storage -> target storage; unmapped ones map to themselves."""
 
     entries: dict[str, str] = field(default_factory=dict)
     default: str | None = None
@@ -29,12 +29,12 @@ class StorageMap:
         return self.entries.get(storage_id) or self.default or storage_id
 
     def targets(self) -> list[str]:
-        """Every storage that is named as a target."""
+        """Every target storage."""
         return [*self.entries.values(), *([self.default] if self.default else [])]
 
 
 def parse_storage_map(name: str, text: str | None) -> StorageMap:
-    """`a:b,c:d` maps one by one, `x` all of them, `1` each to itself."""
+    """Parse a storage map: `a:b,c:d` maps one by one, `x` maps all, `1` maps each to itself."""
     if text is None:
         return StorageMap()
     entries: dict[str, str] = {}
@@ -77,7 +77,7 @@ class LocalVolume:
 
     @property
     def described(self) -> str:
-        """How the migration log calls it."""
+        """Its description in the migration log."""
         if self.is_cloudinit or self.key == "tpmstate0":
             return f"generated disk '{self.volid}' (in current VM config)"
         if self.attached:
@@ -89,7 +89,7 @@ class LocalVolume:
         return f"local disk '{self.volid}' (referenced by snapshot(s))"
 
     def as_dict(self) -> dict[str, object]:
-        """The volume in the list of local disks that block a migration."""
+        """Its row in the migration preconditions."""
         row: dict[str, object] = {
             "volid": self.volid, "cdrom": int(self.is_cdrom), "is_attached": int(self.attached),
             "is_cloudinit": int(self.is_cloudinit), "is_tpmstate": int(self.key == "tpmstate0"),
@@ -105,7 +105,7 @@ class LocalVolume:
 
 
 def local_volumes(world: World, guest: Guest) -> Iterator[LocalVolume]:
-    """Everything on storages that are not shared: attached, unused, in snapshots, saved memory."""
+    """Every volume on non-shared storages: attached, unused, in snapshots, saved memory."""
     found: dict[str, LocalVolume] = {}
     for drive in all_drives(guest.config):
         _note(world, found, drive).attached = True
@@ -122,7 +122,7 @@ def local_volumes(world: World, guest: Guest) -> Iterator[LocalVolume]:
 
 
 def _note(world: World, found: dict[str, LocalVolume], drive: Drive) -> LocalVolume:
-    """The entry of a drive's volume, which is only listed if it is not shared."""
+    """Record a drive's volume, if it is not shared."""
     volume = found.get(drive.volid, LocalVolume(drive.volid))
     storage = world.storages.get(drive.storage)
     if not ((storage is not None and storage.shared) or drive.is_shared):
@@ -144,7 +144,7 @@ def _note_state(world: World, found: dict[str, LocalVolume], config: Mapping[str
 
 
 def obstacle(world: World, guest: Guest, local: LocalVolume, *, with_local_disks: bool) -> str | None:
-    """Why this volume cannot go, in the words of the migration log; None if it can."""
+    """Why this volume cannot be migrated, as in the migration log; None if it can."""
     if local.volid.startswith("/"):
         return "local file/device"
     if local.is_cdrom and not local.is_cloudinit:
@@ -203,7 +203,7 @@ def _transferable(source: str, target: str, fmt: str) -> bool:
 
 
 def switch_volumes(guest: Guest, moved: Mapping[str, str]) -> None:
-    """Let the configuration, the pending changes and all snapshots refer to the new volumes."""
+    """Update configuration, pending changes and snapshots to the new volumes."""
     for config in (guest.config, guest.pending, *(snapshot.config for snapshot in guest.snapshots.values())):
         for drive in (*all_drives(config), *unused_drives(config)):
             if drive.volid in moved:

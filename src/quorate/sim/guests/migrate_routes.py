@@ -1,4 +1,4 @@
-"""Migration of guests: what blocks it, the run itself, and migration to other clusters."""
+"""Migration of guests: preconditions, the task, and remote migration."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _unavailable_storages(call: Call, guest: Guest) -> dict[str, dict[str, Any]]
 
 
 def _add_blocking_resources(call: Call, guest: Guest, blocked: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the HA rules say about moving this guest: who keeps it away from where, and who comes along."""
+    """Add the HA resources that block a move of this guest or move along."""
     if not call.world.version_at_least(9, 0) or call.world.managed_by_ha(guest) is None:
         return {}
     dependent, blocking = call.world.part(HaManager).motion_of(guest.sid)
@@ -178,7 +178,7 @@ def migrate_elsewhere(call: Call) -> str:
         raise bad_parameters({"vmid": f"cannot migrate HA-managed {guest.word} to remote cluster"})
     pairs = (part.partition("=") for part in str(params["target-endpoint"]).split(","))
     endpoint = {key: value for key, _, value in pairs}
-    if guest.kind == "qemu" and "fingerprint" in endpoint:  # otherwise PVE first asks for the other's certificate
+    if guest.kind == "qemu" and "fingerprint" in endpoint:  # otherwise PVE first fetches the remote certificate
         if call.world.part(Replication).of_guest(guest.vmid):
             raise failure("cannot remote-migrate replicated VM")
         if guest.running and not params.get("online"):

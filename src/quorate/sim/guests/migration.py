@@ -39,7 +39,7 @@ _MAPPED = re.compile(r"(?:^|,)mapping=([^,]+)")
 
 @dataclass(slots=True)
 class Migration:
-    """One migration as it was asked for."""
+    """One requested migration."""
 
     address: GuestAddress
     target: str
@@ -100,7 +100,7 @@ async def _migrate(context: TaskContext, log: _Log, migration: Migration, guest:
         await _move(context, log, migration, guest)
         log.info("start container on target node")
         await context.sleep(power.SECONDS["lxc"]["start"])
-    finally:  # it keeps running, on either node
+    finally:  # it keeps running on one of the nodes
         guest.start_running(context.clock.now(), migration.world.nodes[guest.node].next_pid())
 
 
@@ -151,7 +151,7 @@ def _check_devices(migration: Migration, guest: Guest) -> None:
 
 
 def mapped_devices(world: World, guest: Guest) -> dict[str, dict[str, Any]]:
-    """Options that name hardware by a mapping, which another node may have, too."""
+    """Options with mapped devices, which other nodes may have too."""
     found: dict[str, dict[str, Any]] = {}
     for key, value in sorted(guest.config.items()):
         mapping = _MAPPED.search(str(value)) if key.startswith(tuple(_MAPPED_KINDS)) else None
@@ -163,7 +163,7 @@ def mapped_devices(world: World, guest: Guest) -> dict[str, dict[str, Any]]:
 
 
 def missing_mappings(world: World, guest: Guest, node: str) -> list[str]:
-    """The mapped devices that the node has nothing for."""
+    """The mapped devices that the node lacks."""
     return [
         key
         for key, device in mapped_devices(world, guest).items()
@@ -192,7 +192,7 @@ def local_devices(world: World, guest: Guest) -> list[str]:
 
 
 def _scan(log: _Log, migration: Migration, guest: Guest) -> list[LocalVolume]:
-    """The local volumes that go with the guest; all obstacles are reported at once."""
+    """The local volumes to migrate; all obstacles are reported at once."""
     found, troubles = [], []
     for volume in local_volumes(migration.world, guest):
         trouble = obstacle(migration.world, guest, volume, with_local_disks=migration.with_local_disks)

@@ -1,4 +1,4 @@
-"""What a guest is born with: its place in the cluster, its operating system and its addresses."""
+"""New guests: their vmid, pool, operating system and addresses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SYSTEMS = {
 
 
 def require_new_guest(call: Call, vmid: int, pool: str | None) -> None:
-    """The right to make this guest, on itself or on the pool it goes into."""
+    """Require the privilege to create this guest, on itself or on its pool."""
     if pool is not None and pool not in call.world.access.pools:
         raise forbidden(f"pool '{pool}' does not exist")
     if call.is_root or call.allowed(f"/vms/{vmid}", "VM.Allocate"):
@@ -37,21 +37,21 @@ def require_new_guest(call: Call, vmid: int, pool: str | None) -> None:
 
 
 def refuse_taken(world: World, vmid: int, complaint: str = "") -> None:
-    """A number can be used once in the whole cluster."""
+    """Refuse a vmid that is in use in the cluster."""
     taken = world.guests.get(vmid)
     if taken is not None:
         raise failure(f"{complaint}{taken.word} {vmid} already exists on node '{taken.node}'")
 
 
 def reserve(world: World, node: str, kind: Kind, vmid: int) -> Guest:
-    """Take the number: an empty guest that is locked until its task has made it."""
+    """Reserve the vmid with an empty guest, locked until its task has created it."""
     guest = Guest(vmid, kind, node, {"lock": "create"})
     world.add_guest(guest)
     return guest
 
 
 def abandon(world: World, guest: Guest) -> None:
-    """Forget a guest that could not be made."""
+    """Drop a guest that could not be created."""
     if world.guests.get(guest.vmid) is guest:
         world.remove_guest(guest)
         leave_pool(world.access, guest.vmid)
@@ -71,7 +71,7 @@ def leave_pool(access: Access, vmid: int) -> None:
 
 
 def create_in_task(call: Call, worker: str, guest: Guest, make: Callable[[TaskContext], Awaitable[None]]) -> str:
-    """Start the task in which `make` fills the reserved guest; if that fails, the guest is forgotten."""
+    """Start the task in which `make` fills the reserved guest; if it fails, the guest is dropped."""
 
     async def work(context: TaskContext) -> None:
         try:
@@ -86,7 +86,7 @@ def create_in_task(call: Call, worker: str, guest: Guest, make: Callable[[TaskCo
 
 
 def after_creation(call: Call, context: TaskContext, guest: Guest) -> None:
-    """HA and the first start, if the call asked for them."""
+    """Add the guest to HA and start it, if requested."""
     started = bool(call.params.get("start"))
     if call.params.get("ha-managed"):
         context.log("Add as HA resource")
@@ -104,7 +104,7 @@ def after_creation(call: Call, context: TaskContext, guest: Guest) -> None:
 
 
 def system_of_vm(world: World, config: Mapping[str, Value], *, imported: bool) -> OperatingSystem:
-    """A VM runs what its disk was imported with or what its CD-ROM boots; an empty disk boots nothing."""
+    """The system on the imported disk or the CD-ROM; an empty disk boots nothing."""
     inserted = any(
         drives.is_drive("qemu", key) and ":iso/" in drives.parse(world, "qemu", key, str(value))["file"]
         for key, value in config.items()
@@ -115,7 +115,7 @@ def system_of_vm(world: World, config: Mapping[str, Value], *, imported: bool) -
 
 
 def os_type_of_template(name: str) -> str:
-    """The distribution that a container template's file name begins with."""
+    """The distribution in a container template's file name."""
     first = name.rpartition("/")[2].partition("-")[0].lower()
     return first if first in _SYSTEMS else "unmanaged"
 
@@ -126,7 +126,7 @@ def system_of_container(ostype: str) -> OperatingSystem:
 
 
 def addresses_of(world: World, guest: Guest) -> list[Address]:
-    """The addresses that the guest's settings give it; a DHCP server hands out repeatable ones."""
+    """The guest's configured addresses; DHCP leases are reproducible."""
     found = []
     known = {address.mac: address for address in guest.addresses}
     for key, value in guest.config.items():
@@ -136,7 +136,7 @@ def addresses_of(world: World, guest: Guest) -> list[Address]:
         number = int(key[3:])
         setting = net if guest.kind == "lxc" else _ip_config(world, guest, number)
         mac = net.get("hwaddr" if guest.kind == "lxc" else "macaddr", "")
-        if mac in known and setting.get("ip") in (None, "dhcp"):  # the lease is kept
+        if mac in known and setting.get("ip") in (None, "dhcp"):  # keep the lease
             found.append(known[mac])
             continue
         ip, _, prefix = _address(world, guest, key, setting.get("ip")).partition("/")

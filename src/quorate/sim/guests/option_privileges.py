@@ -1,4 +1,4 @@
-"""Who may set which option of a guest: the checks that PVE makes inside its methods."""
+"""Privileges to set the options of a guest: the checks inside PVE's methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quorate.sim.nodes.tasks import TaskError
 from quorate.sim.storage import volumes
 from quorate.sim.storage.storages import FILE_BASED
 
-# Options of a VM that one privilege is enough for.
+# Options of a VM that need a single privilege.
 _PRIVILEGES = {
     privilege: frozenset(split_list(names))
     for privilege, names in {
@@ -36,7 +36,7 @@ _NO_PATHS = "Only root can pass arbitrary filesystem paths. at /usr/share/perl5/
 
 
 class GuestPrivileges:
-    """The privileges of one caller on one guest, which may still have to be made inside a pool."""
+    """The privileges of one caller on one guest, which may be about to be created in a pool."""
 
     def __init__(self, call: Call, vmid: int, pool: str | None = None) -> None:
         self.call = call
@@ -54,7 +54,7 @@ class GuestPrivileges:
     # -- virtual machines
 
     def check_vm_options(self, keys: Iterable[str]) -> None:
-        """Options whose name alone decides; drives and devices are checked with their values."""
+        """Check the options by name; drives and devices are checked with their values."""
         if self.call.is_root:
             return
         for key in sorted(keys):
@@ -79,7 +79,7 @@ class GuestPrivileges:
             raise failure(f"only root can set '{key}' config")
 
     def check_vm_devices(self, settings: Mapping[str, Value]) -> None:
-        """Serial ports, USB and PCI devices: those of the host are for root alone."""
+        """Check serial ports, USB and PCI devices: only root may use the host's."""
         if self.call.is_root:
             return
         for key, value in settings.items():
@@ -106,7 +106,7 @@ class GuestPrivileges:
         self.require("VM.Config.HWType")
 
     def check_drive(self, key: str, value: str) -> None:
-        """The right to change one drive of a VM."""
+        """Check the privilege to change one drive of a VM."""
         drive = drives.parse(self.call.world, "qemu", key, value)
         if drives.is_cloudinit(drive):
             self.require("VM.Config.Cloudinit", "VM.Config.CDROM")
@@ -157,7 +157,7 @@ class GuestPrivileges:
         new_disk = drives.new_disk(volume)
         if new_disk is not None and new_disk[0] is not None:
             self.call.require(f"/storage/{new_disk[0]}", "Datastore.AllocateSpace")
-        else:  # only root may give a size alone
+        else:  # only root may pass a bare size
             check_volume_access(self.call, self.vmid, volume)
 
     def _check_features(self, value: str, before: str, *, unprivileged: bool) -> None:
@@ -170,7 +170,7 @@ class GuestPrivileges:
     # -- both
 
     def check_bridges(self, kind: Kind, settings: Mapping[str, Value]) -> None:
-        """Every bridge, with its VLANs, needs SDN.Use; plain bridges belong to the zone `localnetwork`."""
+        """Require SDN.Use on every bridge and its VLANs; plain bridges are in the zone `localnetwork`."""
         for key, value in settings.items():
             if drives.is_net(key) and not self.call.is_root:
                 net = drives.parse(self.call.world, kind, key, str(value))
@@ -186,7 +186,7 @@ class GuestPrivileges:
             self.call.require(path, "SDN.Use")
 
     def check_tags(self, before: Value | None, after: Value) -> None:
-        """Tags that come or go: an option like others, but some are for administrators of the datacenter."""
+        """Check added and removed tags; registered ones need privileges on the datacenter."""
         old, new = set(split_list(str(before or ""))), set(split_list(str(after)))
         changed = old ^ new
         if not (old | new) or self.call.is_root or self.call.allowed("/", "Sys.Modify"):
@@ -210,7 +210,7 @@ class GuestPrivileges:
 
 
 def check_drive_parameters(call: Call, settings: Mapping[str, Value]) -> None:
-    """Refuse drives that no caller may have."""
+    """Refuse drives with invalid parameters."""
     for key in sorted(settings):
         if not drives.is_drive("qemu", key):
             continue
@@ -230,7 +230,7 @@ def check_drive_parameters(call: Call, settings: Mapping[str, Value]) -> None:
 
 
 def _is_contradictory(key: str, drive: Mapping[str, str]) -> bool:
-    """A limit for all and for one direction, a burst without a limit, or a CD-ROM with options of a disk."""
+    """Whether limits conflict, a burst lacks its limit, or a CD-ROM has options of a disk."""
     if any(kind in drive and f"{kind}_{way}" in drive for kind in ("mbps", "iops") for way in ("rd", "wr")):
         return True
     if any(f"mbps{way}_max" in drive and f"mbps{way}" not in drive for way in ("", "_rd", "_wr")):
@@ -249,7 +249,7 @@ def _check_import_of_special_disk(key: str, drive: Mapping[str, str]) -> None:
 def check_storage_access(
     call: Call, vmid: int, settings: Mapping[str, Value], default_storage: str | None = None
 ) -> None:
-    """The privileges on the storages that the drives of a VM name, and that they hold images at all."""
+    """Check the privileges on the storages of a VM's drives, and that these can hold images."""
     for key in sorted(settings):
         if drives.is_drive("qemu", key):
             drive = drives.parse(call.world, "qemu", key, str(settings[key]))
@@ -301,7 +301,7 @@ def _check_import_source(call: Call, vmid: int, key: str, source: str) -> None:
 
 
 def _check_extraction(call: Call, key: str, source: str) -> None:
-    """A disk inside an archive is first taken out of it, onto a storage that can hold it as a file."""
+    """A disk in an archive is first extracted to a file-based storage."""
     given = call.params.get("import-working-storage")
     storage_id = given or volumes.split_volid(source)[0]
     storage = call.world.storage(storage_id)

@@ -1,4 +1,4 @@
-"""Options of guests: which there are, how PVE stores them, CPU models and machine types."""
+"""Options of guests: their stored form, CPU models and machine types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quorate.sim.http.parameters import split_list
 from quorate.sim.http.refusals import bad_parameters, failure
 from quorate.sim.world import World
 
-# Parameters of the endpoints that are no options of the configuration.
+# Parameters of the endpoints that are not configuration options.
 _ABOUT_THE_CALL = frozenset(
     split_list(
         "node vmid digest delete revert force skiplock background_delay import-working-storage archive storage"
@@ -29,7 +29,7 @@ _ABOUT_THE_CALL = frozenset(
         " ignore-unpack-errors"
     )
 )
-_HIGHEST_CPU_WEIGHT = 10000  # of cgroup v2; the first version went further
+_HIGHEST_CPU_WEIGHT = 10000  # of cgroup v2; v1 allows more
 _NUMBER_AT_END = re.compile(r"\d+$")
 _ENCRYPTED = re.compile(r"\$(?:[156]|2[ay])(\$.+){2}")
 _KEY_TYPES = split_list(
@@ -42,7 +42,7 @@ CLOUDINIT_OPTIONS = frozenset(
 
 
 def option_exists(world: World, kind: Kind, key: str) -> bool:
-    """Whether the configuration knows such an option."""
+    """Whether there is such an option."""
     return key in _options(world.version, kind) or _NUMBER_AT_END.sub("[n]", key) in _options(world.version, kind)
 
 
@@ -59,7 +59,7 @@ def settings_of(params: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def encode_option(value: Any) -> Value:
-    """Whole numbers stay numbers, yes and no become 1 and 0, all else is text."""
+    """Integers stay numbers, booleans become 1 and 0, everything else is text."""
     return int(value) if isinstance(value, bool | int) else text_of(value)
 
 
@@ -68,7 +68,7 @@ def is_cloudinit_option(key: str) -> bool:
 
 
 def complete(world: World, kind: Kind, vmid: int, key: str, value: Value) -> Value:
-    """The value as it is stored, for options whose text PVE rewrites; drives are completed when they are made."""
+    """The stored value of options that PVE rewrites; drives are completed when created."""
     if drives.is_net(key):
         return drives.complete_net(world, kind, vmid, key, str(value))
     if key == "tags":
@@ -85,7 +85,7 @@ def complete(world: World, kind: Kind, vmid: int, key: str, value: Value) -> Val
 
 
 def unique_tags(world: World, text: str) -> str:
-    """Each tag once: in small letters and in order, unless the datacenter's style says otherwise."""
+    """Each tag once: lowercase and sorted, unless the datacenter's tag style differs."""
     options = world.part(Datacenter).options
     style = shown_option("tag-style", options["tag-style"]) if "tag-style" in options else {}
     tags = [tag if style.get("case-sensitive") else tag.lower() for tag in split_list(text)]
@@ -93,13 +93,13 @@ def unique_tags(world: World, text: str) -> str:
 
 
 def normalize_description(kind: Kind, text: str) -> str:
-    """Notes as they come back: a container's always end with a newline, a VM's never."""
+    """Notes as PVE returns them: a container's end with a newline, a VM's do not."""
     stripped = text.rstrip()
     return f"{stripped}\n" if kind == "lxc" and stripped else stripped
 
 
 def hash_password(password: str) -> str:
-    """A password as a hash, unless it already is one."""
+    """Hash a password, unless it already is a hash."""
     if _ENCRYPTED.match(password):
         return password
     digest = hashlib.sha256(password.encode()).digest()
@@ -107,7 +107,7 @@ def hash_password(password: str) -> str:
 
 
 def check_cpu_model(world: World, cpu: object) -> None:
-    """Refuse CPU models of one's own that nobody has made."""
+    """Refuse custom CPU models that do not exist."""
     model = str(cpu or "").split(",")[0].removeprefix("cputype=")
     name = model.removeprefix("custom-")
     if name != model and name not in world.part(Datacenter).cpu_models.sections:
@@ -116,7 +116,7 @@ def check_cpu_model(world: World, cpu: object) -> None:
 
 
 def check_encoded_ssh_keys(sshkeys: object) -> None:
-    """Refuse cloud-init keys that are not valid; the parameter is percent-encoded a second time."""
+    """Refuse invalid SSH keys for cloud-init; the parameter is percent-encoded twice."""
     if sshkeys is not None:
         check_ssh_keys(unquote(str(sshkeys)))
 
@@ -145,7 +145,7 @@ def _holds_type(encoded: str, expected: str) -> bool:
     return decoded[4 : 4 + length].decode("ascii", "replace") == expected
 
 
-# Flags that can be switched for a VM, and what they are good for.
+# CPU flags that can be set for a VM, with descriptions.
 _FLAGS = {
     "nested-virt": "Nested virtualization: svm on AMD, vmx on Intel. Migration needs the same flag on both sides.",
     "md-clear": "Lets the guest know whether MDS is mitigated.",
@@ -164,7 +164,7 @@ _FLAGS = {
 
 _NEWEST_MACHINE = (10, 1)
 _OLDEST_MACHINE = {"i440fx": (1, 4), "q35": (2, 4)}
-# Versions that PVE added between those of QEMU, each on top of the one it is listed with.
+# PVE's own revisions on top of QEMU's machine versions.
 _OWN_VERSIONS = {
     "9.2": {"9.2+pve1": "Disables High Precision Event Timer for Windows guests."},
     "4.1": {
@@ -188,7 +188,7 @@ def cpu_flags() -> list[dict[str, str]]:
 
 
 def machine_types() -> list[dict[str, str]]:
-    """From the newest to the oldest, both chipsets."""
+    """Both chipsets, newest first."""
     rows = []
     for major in range(_NEWEST_MACHINE[0], 0, -1):
         for minor in range(_LAST_MINOR[major], -1, -1):

@@ -1,4 +1,4 @@
-"""The work behind the power actions, inside their tasks. What is refused at once is up to the endpoints."""
+"""The work of the power tasks. The endpoints do the synchronous checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorate.sim.storage import volumes
 from quorate.sim.storage.storages import Storage, Volume
 from quorate.sim.world import World, missing_config
 
-# Believable, but short enough to watch.
+# Plausible, but short enough to watch.
 SECONDS = {"qemu": {"start": 1.5, "stop": 0.7, "shutdown": 3.0}, "lxc": {"start": 1.0, "stop": 0.5, "shutdown": 2.0}}
 AGENT_TIMEOUT = 3.0
 DEFAULT_SHUTDOWN_TIMEOUT = 60
@@ -29,7 +29,7 @@ Step = Callable[[TaskContext, Guest], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class GuestAddress:
-    """Where a task has to look for its guest; only there may it be missing."""
+    """The node and vmid where a task looks for its guest."""
 
     world: World
     node: str
@@ -42,14 +42,14 @@ class GuestAddress:
         return cls(call.world, call.node, call.kind, call.vmid)
 
     def load(self) -> Guest:
-        """The guest as a task that reads its configuration finds it."""
+        """The guest, or the error of a task that reads its configuration."""
         guest = self.world.find_guest(self.node, self.kind, self.vmid)
         if guest is None:
             raise TaskError(missing_config(self.node, self.kind, self.vmid))
         return guest
 
     def running(self) -> Guest:
-        """The guest as a task that looks for its process finds it."""
+        """The guest, or the error of a task that looks for its process."""
         guest = self.world.find_guest(self.node, self.kind, self.vmid)
         if guest is None:
             raise TaskError(f"unable to find configuration file for VM {self.vmid} on node '{self.node}'")
@@ -57,7 +57,7 @@ class GuestAddress:
 
 
 def _holding(address: GuestAddress, step: Step, *tolerated: str, skiplock: bool = True, process: bool = False) -> Work:
-    """A step with the guest's lock file held; `process` looks for the guest by its process."""
+    """Run a step with the guest's lock file held; `process` finds the guest by its process."""
 
     async def work(context: TaskContext) -> None:
         guest = address.running() if process else address.load()
@@ -70,11 +70,11 @@ def _holding(address: GuestAddress, step: Step, *tolerated: str, skiplock: bool 
 
 
 def start(address: GuestAddress, *, skiplock: bool = False) -> Work:
-    """Start, or wake from disk, or resume after a pause during backup."""
+    """Start, resume from disk, or resume after a pause during backup."""
 
     async def step(context: TaskContext, guest: Guest) -> None:
         _check_startable(guest, skiplock=skiplock)
-        if guest.running:  # under backup: the process is there and waits
+        if guest.running:  # during a backup: the process exists, paused
             _resume_in_place(guest)
         else:
             await _boot(context, address.world, guest)
@@ -117,7 +117,7 @@ def _drop_saved_state(world: World, guest: Guest) -> None:
 
 
 def stop(address: GuestAddress, *, skiplock: bool = False) -> Work:
-    """Pull the plug; nothing to do for a VM that is off."""
+    """Stop at once; nothing to do for a stopped VM."""
 
     async def step(context: TaskContext, guest: Guest) -> None:
         if guest.running:
@@ -130,7 +130,7 @@ def stop(address: GuestAddress, *, skiplock: bool = False) -> Work:
 
 
 def shutdown(address: GuestAddress, *, timeout: int | None, force_stop: bool, skiplock: bool = False) -> Work:
-    """Ask the guest to shut itself down, and give up or kill it after the timeout."""
+    """Ask the guest to shut down, and give up or kill it after the timeout."""
 
     async def step(context: TaskContext, guest: Guest) -> None:
         if guest.running:
@@ -189,14 +189,14 @@ def reboot(address: GuestAddress, *, timeout: int | None) -> Work:
 
 async def _boot_again(context: TaskContext, world: World, guest: Guest) -> None:
     await context.sleep(SECONDS_TO_NOTICE_AN_END)
-    with contextlib.suppress(TaskError):  # what is missing to start it shows only in the node's journal
+    with contextlib.suppress(TaskError):  # a failed start shows only in the node's journal
         async with context.config_lock(guest):
             if not guest.running and world.guests.get(guest.vmid) is guest:
                 await _boot(context, world, guest)
 
 
 def reset(address: GuestAddress, *, skiplock: bool = False) -> Work:
-    """The reset button: the process stays the same."""
+    """Reset; the process stays the same."""
 
     async def step(context: TaskContext, guest: Guest) -> None:
         await context.sleep(0.2)
@@ -217,7 +217,7 @@ def pause(address: GuestAddress, *, skiplock: bool = False) -> Work:
 
 
 def resume(address: GuestAddress, *, skiplock: bool = False) -> Work:
-    """Resume after a pause, or wake from disk."""
+    """Resume after a pause or from disk."""
 
     async def step(context: TaskContext, guest: Guest) -> None:
         if guest.lock == "suspended":
@@ -235,7 +235,7 @@ def _resume_in_place(guest: Guest) -> None:
 
 
 def suspend_to_disk(address: GuestAddress, storage: Storage, *, skiplock: bool = False) -> Work:
-    """Write the memory to a volume and switch off; the lock `suspended` keeps others away until it wakes."""
+    """Write the memory to a volume and stop; the lock `suspended` stays until it resumes."""
 
     async def step(context: TaskContext, guest: Guest) -> None:
         name = f"suspend-{datetime.fromtimestamp(context.clock.now(), UTC):%Y-%m-%d}"
@@ -251,7 +251,7 @@ def suspend_to_disk(address: GuestAddress, storage: Storage, *, skiplock: bool =
 
 
 def state_volume(context: TaskContext, world: World, guest: Guest, name: str, storage_id: str) -> Volume:
-    """Room for the memory of a VM: PVE reserves twice as much, and something for the devices."""
+    """The size of a state volume: twice the memory, plus some for devices."""
     size, used = guest.memory * 2 + 500 * MIB, guest.memory // 2
     volume = volumes.allocate(
         world,
@@ -279,7 +279,7 @@ def checkpoint_container(address: GuestAddress) -> Work:
 
 
 def restore_container(address: GuestAddress) -> Work:
-    """Waking a container up does not check whether there is one."""
+    """Resuming a container does not check that it exists."""
 
     async def work(context: TaskContext) -> None:
         await context.sleep(0.3)

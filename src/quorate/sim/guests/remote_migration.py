@@ -21,7 +21,7 @@ _ABORTED = "migration aborted"
 
 
 def reachable(host: str, port: int, world: World, node: Node) -> None:
-    """The API of this node answers at this address."""
+    """Register the API address of this node."""
     _REACHABLE[host, port] = (world, node)
 
 
@@ -43,7 +43,7 @@ class RemoteMigration:
 
 
 def connect(endpoint: Mapping[str, str]) -> tuple[World, Node]:
-    """The other side, if address, certificate and token are right; otherwise PVE's refusal."""
+    """Connect to the target, or refuse as PVE does if address, certificate or token is wrong."""
     host, port = endpoint.get("host", ""), int(endpoint.get("port", "8006"))
     found = existing(_REACHABLE.get((host, port)), _refusal(host, port, "Connection timed out"))
     world, node = found
@@ -67,7 +67,7 @@ def _is_valid(world: World, text: str) -> bool:
 
 
 def mapping(text: str) -> dict[str, str]:
-    """`old:new,…`; "" stands for all others, and 1 for the same names."""
+    """Parse `old:new,…`; "" is the default for others, and 1 keeps the names."""
     found: dict[str, str] = {}
     for part in text.split(","):
         old, _, new = part.rpartition(":")
@@ -114,7 +114,7 @@ async def _migrate(context: TaskContext, migration: RemoteMigration) -> None:
 
 
 def _arrive(migration: RemoteMigration) -> tuple[dict[str, Value], list[Volume]]:
-    """The configuration with disks and cards as they are called on the other side."""
+    """The configuration with the disks and bridges of the target."""
     guest, target, node = migration.guest, migration.target, migration.node.name
     config: dict[str, Value] = {key: value for key, value in guest.config.items() if key not in ("parent", "lock")}
     made: list[Volume] = []

@@ -25,13 +25,13 @@ from quorate.sim.storage.storages import Volume
 from quorate.sim.storage.volume_names import format_of, has_feature
 from quorate.sim.world import World
 
-# What belongs to the guest as it is now and not to what a snapshot keeps of it.
+# Options that a snapshot does not contain.
 _NOT_KEPT = frozenset({"parent", "lock", "description", "vmstate", "snaptime", "snapstate"})
 _SECONDS_PER_DISK = 0.5
 
 
 def create_work(address: GuestAddress, name: str, description: str, *, vmstate: bool) -> Work:
-    """Take a snapshot; the memory is saved only of a VM that runs."""
+    """Take a snapshot; memory is saved only for running VMs."""
 
     async def work(context: TaskContext) -> None:
         guest = address.load()
@@ -69,7 +69,7 @@ def _check_can_snapshot(world: World, guest: Guest, name: str) -> None:
 
 
 def can_snapshot(world: World, guest: Guest) -> bool:
-    """Whether all disks are where snapshots can be taken of them."""
+    """Whether all disks support snapshots."""
     return all(
         drive.storage in world.storages
         and has_feature(world.storages[drive.storage], drive.volid, format_of(drive.volid), "snapshot")
@@ -79,7 +79,7 @@ def can_snapshot(world: World, guest: Guest) -> bool:
 
 @contextmanager
 def _prepare_snapshot(world: World, guest: Guest, name: str, description: str) -> Iterator[Snapshot]:
-    """The new snapshot in the configuration; it vanishes again unless its state is cleared at the end."""
+    """Add the new snapshot to the configuration; remove it again unless its state is cleared at the end."""
     parent = guest.config.get("parent")
     snapshot = Snapshot(
         name,
@@ -114,7 +114,7 @@ async def _save_memory(context: TaskContext, guest: Guest, volume: Volume) -> No
 
 
 def state_storage(world: World, guest: Guest) -> str:
-    """Where the memory goes: the configured place, else next to a shared disk, else next to the first one."""
+    """The storage for memory: the configured one, else that of a shared disk, else that of the first disk."""
     configured = guest.config.get("vmstatestorage")
     if configured:
         return str(configured)
@@ -130,7 +130,7 @@ def _free_state(world: World, guest: Guest, snapshot: Snapshot) -> None:
 
 
 def _free_left_cloudinit(world: World, guest: Guest, log: Log = silent) -> None:
-    """A cloud-init image that no configuration names any more is not kept as unused: it can be made again."""
+    """Delete a cloud-init image without references: it can be regenerated."""
     configs = (guest.config, guest.pending, *(snapshot.config for snapshot in guest.snapshots.values()))
     named = {drive.volid for config in configs for drive in all_drives(config)}
     for volume in volumes.owned_by(world, guest.node, guest.vmid):
@@ -140,7 +140,7 @@ def _free_left_cloudinit(world: World, guest: Guest, log: Log = silent) -> None:
 
 
 def delete_work(address: GuestAddress, name: str) -> Work:
-    """Remove a snapshot; those that came from it now come from its parent."""
+    """Remove a snapshot; its children get its parent."""
 
     async def work(context: TaskContext) -> None:
         guest = address.load()
@@ -161,7 +161,7 @@ def delete_work(address: GuestAddress, name: str) -> Work:
 
 
 def forget(guest: Guest, snapshot: Snapshot) -> None:
-    """Take a snapshot out of the tree, and keep the disks that only it knew as unused ones."""
+    """Remove a snapshot from the tree, and keep disks that only it refers to as unused."""
     del guest.snapshots[snapshot.name]
     for other in guest.snapshots.values():
         if other.parent == snapshot.name:
@@ -184,7 +184,7 @@ def _snapshot(guest: Guest, name: str) -> Snapshot:
 
 
 def roll_back_work(address: GuestAddress, name: str, start: Work | None, user: str) -> Work:
-    """Back to a snapshot: the guest is stopped, and runs again if its memory was saved or `start` is given."""
+    """Roll back: the guest is stopped, and runs again if memory was saved or `start` is set."""
 
     async def work(context: TaskContext) -> None:
         guest = address.load()
@@ -226,7 +226,7 @@ def _check_can_roll_back(world: World, guest: Guest, name: str) -> Snapshot:
 
 
 def _apply(world: World, guest: Guest, snapshot: Snapshot) -> None:
-    """The snapshot's configuration becomes the current one; disks that came later are left as unused ones."""
+    """Make the snapshot's configuration current; later disks become unused."""
     kept = {key: value for key, value in guest.config.items() if is_unused_key(key) or key in ("description", "lock")}
     in_snapshot = {drive.volid for drive in disks(snapshot.config)}
     for drive in disks(guest.config):
@@ -238,7 +238,7 @@ def _apply(world: World, guest: Guest, snapshot: Snapshot) -> None:
     guest.config.clear()
     guest.config.update(restored | kept)
     guest.config["parent"] = snapshot.name
-    if "vmgenid" in guest.config:  # shows the system inside that time has jumped
+    if "vmgenid" in guest.config:  # tells the guest's system that time has jumped
         guest.config["vmgenid"] = world.part(Identities).uuid()
     guest.pending.clear()
     guest.pending_delete.clear()
@@ -266,7 +266,7 @@ def take(call: Call) -> str:
     if reserved in _RESERVED[call.kind]:
         raise failure(f"unable to use snapshot name '{reserved}' (reserved name)")
     if call.kind == "qemu":
-        call.guest()  # a container that is not there is missed only inside the task
+        call.guest()  # a missing container fails only in the task
     description = normalize_description(call.kind, call.params.get("description", ""))
     vmstate = bool(call.params.get("vmstate"))
     work = create_work(GuestAddress.of(call), name, description, vmstate=vmstate)

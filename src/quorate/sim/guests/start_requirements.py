@@ -1,4 +1,4 @@
-"""What a guest needs on its node before it can start: bridges for its network cards, volumes for its drives."""
+"""Requirements for a start: bridges, volumes, and options that QEMU accepts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from quorate.sim.world import World
 Log = Callable[[str], None]
 
 _NUMA_NODES = 8
-_OLDEST_MACHINE = (2, 6)  # QEMU gives up on its oldest machines from time to time
-_PVE_REVISIONS = {(4, 1): 2, (9, 2): 1, (10, 0): 1}  # PVE's own changes to a machine of QEMU
-_HOT_MEMORY = 1024  # MiB that have to be there for more to be plugged in
+_OLDEST_MACHINE = (2, 6)  # QEMU drops its oldest machine types from time to time
+_PVE_REVISIONS = {(4, 1): 2, (9, 2): 1, (10, 0): 1}  # PVE's own revisions of a QEMU machine type
+_HOT_MEMORY = 1024  # minimum MiB for memory hotplug
 _SCRIPT = "/usr/libexec/qemu-server/pve-bridge"
 
 
@@ -53,7 +53,7 @@ def require_parts(world: World, guest: Guest, log: Log) -> None:
 
 
 def write_cloudinit(world: World, guest: Guest, log: Log) -> None:
-    """Write the cloud-init drive, if there is one; files that replace PVE's own have to be there."""
+    """Write the cloud-init drive, if there is one; custom snippets must exist."""
     config = guest.effective_config()
     if guest.kind == "lxc" or drives.cloudinit_drive(world, config) is None:
         return
@@ -68,7 +68,7 @@ def write_cloudinit(world: World, guest: Guest, log: Log) -> None:
 
 
 def _check_machine(guest: Guest, config: dict[str, Value]) -> None:
-    """A machine of a version that is yet to come."""
+    """Refuse a machine type of a future version."""
     machine = _machine(config)
     version = re.search(r"-(\d+)\.(\d+)", machine)
     have = tuple(int(part) for part in QEMU_VERSION.split(".")[:2])
@@ -101,7 +101,7 @@ def _memory(config: dict[str, Value]) -> int:
 
 
 def _check_memory(config: dict[str, Value]) -> None:
-    """Memory that can be plugged in needs NUMA and a first gigabyte."""
+    """Memory hotplug needs NUMA and at least one GiB."""
     if "memory" not in str(config.get("hotplug", "")).split(","):
         return
     if not config.get("numa"):
@@ -120,7 +120,7 @@ def _check_display(config: dict[str, Value]) -> None:
 
 
 def _check_numa(world: World, config: dict[str, Value]) -> None:
-    """Nodes that are described one by one have to make up the whole VM."""
+    """Explicit NUMA nodes must add up to the whole VM."""
     if not config.get("numa"):
         return
     total = 0
@@ -143,7 +143,7 @@ def _check_numa(world: World, config: dict[str, Value]) -> None:
 
 
 def _check_mapped_devices(world: World, guest: Guest, config: dict[str, Value]) -> None:
-    """What a mapping stands for has to be there on this node."""
+    """Mapped devices must exist on this node."""
     mappings = world.part(Datacenter).mappings
     for key in sorted(config):
         kind = "pci" if key.startswith("hostpci") else "usb" if re.fullmatch(r"usb\d+", key) else None
@@ -175,7 +175,7 @@ def _check_directory(world: World, guest: Guest, mapping: Mapping[str, Any] | No
 
 
 def _let_qemu_check(config: dict[str, Value], log: Log) -> None:
-    """What PVE does not look at and QEMU refuses."""
+    """Errors that PVE does not check and QEMU reports."""
     cores, sockets = int(config.get("cores", 1)), int(config.get("sockets", 1))
     vcpus, machine = int(config.get("vcpus", 0)), _machine(config)
     version = re.search(r"-(\d+)\.(\d+)", machine)
@@ -196,7 +196,7 @@ def _let_qemu_check(config: dict[str, Value], log: Log) -> None:
 
 
 def missing_bridge(world: World, guest: Guest, key: str, value: Value) -> str | None:
-    """The bridge of a network card, if the guest's node does not have it."""
+    """The bridge of a network device, if the node lacks it."""
     bridge = drives.parse(world, guest.kind, key, str(value)).get("bridge")
     known = bridge is None or bridge in world.nodes[guest.node].bridges or bridge in world.part(Sdn).running("vnets")
     return None if known else bridge
@@ -205,7 +205,7 @@ def missing_bridge(world: World, guest: Guest, key: str, value: Value) -> str | 
 def _fail_without_bridge(world: World, guest: Guest, key: str, bridge: str, log: Log) -> None:
     if guest.kind == "qemu" and world.version_at_least(9, 0):
         model = drives.parse(world, "qemu", key, str(guest.effective_config()[key]))["model"]
-        if model == "virtio":  # PVE asks the bridge for its MTU
+        if model == "virtio":  # PVE reads the bridge's MTU
             raise TaskError(f"bridge '{bridge}' does not exist")
     log(f"bridge '{bridge}' does not exist")
     if guest.kind == "lxc":

@@ -1,4 +1,4 @@
-"""The numbers that the API shows of guests and nodes: rows of lists, `status/current`, node status."""
+"""Status of guests and nodes: list rows, `status/current`, node status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quorate.sim.world import Node, World
 
 QEMU_VERSION = "10.1.2"
 SAVED_STATE = ("vmstate", "runningmachine", "runningcpu", "running-nets-host-mtu")
-"""Options that come and go with a saved memory."""
+"""Options that exist only with saved memory."""
 _RUNNING_CPU = "kvm64,enforce,+kvm_pv_eoi,+kvm_pv_unhalt,+lahf_lm,+sep"
 _SUPPORTED = (
     "backup-access-api backup-fleecing backup-max-workers pbs-dirty-bitmap pbs-dirty-bitmap-migration"
@@ -19,7 +19,7 @@ _SUPPORTED = (
 )
 _READ_SIZE = 16384
 _UNTOUCHED = {"diskread": 0, "diskwrite": 0}
-_HOST_MEMORY = 2 * 1024**3  # what PVE itself needs
+_HOST_MEMORY = 2 * 1024**3  # used by PVE itself
 _PRESSURE_KEYS = tuple(f"pressure{what}{level}" for what in ("cpu", "io", "memory") for level in ("full", "some"))
 
 
@@ -27,12 +27,12 @@ _Running = Guest | status_daemon.GuestReport  # as it is, or as it was when last
 
 
 def guest_seed(world: World, guest: _Running) -> int:
-    """What makes the numbers of one guest its own."""
+    """The seed of one guest's load."""
     return world.seed * 7919 + guest.vmid
 
 
 def load(world: World, guest: _Running, now: float) -> dict[str, Any]:
-    """The moving numbers of a guest; all of them are zero while it is stopped."""
+    """The load of a guest; all zero while it is stopped."""
     if not guest.running:
         return {"uptime": 0, "cpu": 0, "mem": 0, "netin": 0, "netout": 0, "diskread": 0, "diskwrite": 0}
     seed = guest_seed(world, guest)
@@ -51,14 +51,14 @@ def load(world: World, guest: _Running, now: float) -> dict[str, Any]:
 
 
 def disk_usage(world: World, guest: _Running) -> int:
-    """The `disk` of a guest: PVE knows it only for running containers."""
+    """The `disk` of a guest: known only for running containers."""
     if guest.kind == "qemu" or not guest.running:
         return 0
     return int(guest.disk_size * status_daemon.profile(guest_seed(world, guest)).disk)
 
 
 def host_memory(guest: _Running, used: int) -> int:
-    """What the host spends on a guest's memory: a VM costs more than it uses itself."""
+    """Host memory of a guest: a VM takes more than it uses itself."""
     return used + used // 16 if guest.kind == "qemu" else used
 
 
@@ -89,7 +89,7 @@ def list_row(world: World, guest: Guest, *, full: bool = False) -> dict[str, Any
 
 
 def current(world: World, guest: Guest) -> dict[str, Any]:
-    """`status/current`: the list row and what only the guest itself reports."""
+    """`status/current`: the list row and what the guest itself reports."""
     row = list_row(world, guest)
     row["ha"] = _ha(world, guest)
     if guest.kind == "lxc":
@@ -132,7 +132,7 @@ def _pressure(world: World, guest: Guest, now: float) -> dict[str, Any]:
 
 
 def _running_machine(guest: Guest) -> str:
-    """The machine that QEMU was started with: a chosen version, or the latest of the chipset."""
+    """The running machine type: the configured version, or the chipset's latest."""
     chosen = str(guest.config.get("machine", "pc")).split(",")[0].removeprefix("type=")
     if chosen in ("pc", "q35"):
         chosen = f"pc-{'q35' if chosen == 'q35' else 'i440fx'}-{QEMU_VERSION.rpartition('.')[0]}"
@@ -140,7 +140,7 @@ def _running_machine(guest: Guest) -> str:
 
 
 def running_hardware(guest: Guest) -> dict[str, Value]:
-    """The exact machine, processor and frame sizes, which saved memory needs to wake up on."""
+    """The exact hardware that saved memory needs to resume."""
     emulated = not guest.config.get("kvm", 1)
     found: dict[str, Value] = {"runningmachine": _running_machine(guest)}
     found["runningcpu"] = "qemu64" if emulated else _RUNNING_CPU
@@ -168,7 +168,7 @@ def _running_vm(world: World, guest: Guest) -> dict[str, Any]:
         for key, volid in guest.drives()
     }
     extra |= {key: value for key, value in (("nics", nics), ("blockstat", blocks)) if value}
-    if guest.system.agent_installed:  # the balloon driver reports what is free inside
+    if guest.system.agent_installed:  # the balloon driver reports free memory
         free = memory - moving["mem"]
         extra["freemem"] = free
         balloon |= {
@@ -188,7 +188,7 @@ def _nics(guest: Guest, moving: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attached_since_start(world: World, guest: Guest, volid: str) -> bool:
-    """Whether the VM has had time to use the volume; a disk that was plugged in later is untouched."""
+    """Whether the volume was attached at the start; a hotplugged disk is untouched."""
     storage = world.storages.get(volid.partition(":")[0])
     volume = None if storage is None or not storage.on_node(guest.node) else storage.volume(guest.node, volid)
     return volume is None or volume.ctime <= guest.started_at
@@ -203,7 +203,7 @@ def _block_statistics(moving: dict[str, Any]) -> dict[str, Any]:
         " zone_append_operations zone_append_total_time_ns"
         " rd_merged wr_merged unmap_bytes unmap_merged unmap_operations unmap_total_time_ns"
     )
-    used = {"idle_time_ns": 731_000_000} if read >= _READ_SIZE else {}  # QEMU has none before the first access
+    used = {"idle_time_ns": 731_000_000} if read >= _READ_SIZE else {}  # absent before the first access
     return {
         **dict.fromkeys(zero.split(), 0),
         **used,
@@ -215,7 +215,7 @@ def _block_statistics(moving: dict[str, Any]) -> dict[str, Any]:
 
 
 def node_load(world: World, node: Node, now: float) -> dict[str, Any]:
-    """What a node carries at this moment."""
+    """The current load of a node."""
     busy, memory = 0.0, 0
     for guest in world.guests_on(node.name):
         moving = load(world, guest, now)
@@ -225,7 +225,7 @@ def node_load(world: World, node: Node, now: float) -> dict[str, Any]:
 
 
 def node_numbers(node: Node, now: float, *, busy_cpus: float, memory: int) -> dict[str, Any]:
-    """The node's numbers: those of its guests, which share its CPUs, and its own little load."""
+    """The node's load: that of its guests plus a little of its own."""
     own = 0.01 + 0.02 * status_daemon.wave(node.number, now, 1800.0)
     return {
         "cpu": min(0.97, own + 0.5 * busy_cpus / node.cpus),
@@ -281,5 +281,5 @@ def node_status(world: World, node: Node) -> dict[str, Any]:
 
 
 def repoid(version: str) -> str:
-    """The short commit that PVE shows next to its version."""
+    """The short commit hash next to PVE's version."""
     return hashlib.sha256(version.encode()).hexdigest()[:16]

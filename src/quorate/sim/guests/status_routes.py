@@ -73,7 +73,7 @@ def reboot(call: Call) -> str:
     if guest is not None and guest.paused:
         raise failure("VM is paused - cannot shutdown")
     if guest is None or not guest.running:
-        raise failure(f"VM {call.vmid} not running")  # PVE says VM for containers, too
+        raise failure(f"VM {call.vmid} not running")  # PVE says VM for containers as well
     work = power.reboot(GuestAddress.of(call), timeout=call.params.get("timeout"))
     return call.start_guest_task("reboot", work)
 
@@ -131,14 +131,14 @@ def _require_running_vm(call: Call) -> None:
 
 
 def _require_running_container(call: Call) -> None:
-    """Only containers are refused at once; a VM that is off is the task's business."""
+    """Only containers are refused at once; for a stopped VM the task fails."""
     guest = call.find_guest()
     if call.kind == "lxc" and (guest is None or not guest.running):
         raise failure(f"CT {call.vmid} not running")
 
 
 async def _overrule_shutdown(call: Call, kind: str) -> list[str]:
-    """End shutdown tasks that hold the guest, if the caller asks for it; the line that the log has of them."""
+    """Abort running shutdown tasks of the guest, if requested; returns the log lines about them."""
     if not call.params.get("overrule-shutdown"):
         return []
     ended = [str(task.upid) for task in call.world.tasks.active(kind=kind, target=str(call.vmid))]
@@ -156,7 +156,7 @@ def _after_note(lines: list[str], work: Work) -> Work:
 
 
 def _ha_task(call: Call, state: str, *, stop_now: bool = False) -> str | None:
-    """The task that passes the request on to the HA manager, for a guest under HA."""
+    """The task that passes the request to the HA manager."""
     guest = call.find_guest()
     if guest is None or call.world.managed_by_ha(guest) is None:
         return None

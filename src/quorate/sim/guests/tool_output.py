@@ -1,4 +1,4 @@
-"""What the tools behind a task print into its log: mkfs, resize2fs, rsync, qemu-img and the block jobs of QEMU."""
+"""Tool output in task logs: mkfs, resize2fs, rsync, qemu-img and QEMU's block jobs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Log = Callable[..., None]
 _KIB = 1024
 _BYTES_PER_SECOND = 2 * GIB
 _LONGEST = 30.0
-_SOON_COPIED = 100 * MIB  # less data than this is copied before a second progress line is due
-_FILE_SIZE, _LINKS = 24_000, 282  # of a system in a container, on average
+_SOON_COPIED = 100 * MIB  # less than this is copied before a second progress line
+_FILE_SIZE, _LINKS = 24_000, 282  # average file size in a container
 _INODE = 256
-_EMPTY = 64 * 1024  # what a file system without files takes
+_EMPTY = 64 * 1024  # used by an empty file system
 _LINE_WIDTH = 72
 
 
@@ -32,7 +32,7 @@ def amount(size: int, digits: int = 1) -> str:
 
 
 def copy_efi_image(volume: Volume) -> Iterator[str]:
-    """The empty variable store of OVMF is copied into a new EFI disk at once."""
+    """Copy OVMF's empty variable store into a new EFI disk."""
     total = amount(volume.size)
     yield f"transferred 0.0 B of {total} (0.00%)"
     for _ in range(2):
@@ -40,7 +40,7 @@ def copy_efi_image(volume: Volume) -> Iterator[str]:
 
 
 async def copy_image(context: TaskContext, volume: Volume) -> None:
-    """Take the time of qemu-img convert, with its progress lines."""
+    """Take as long as qemu-img convert, with its progress lines."""
     steps = 10 if volume.used > _SOON_COPIED else 1
     for step in range(steps + 1):
         done = volume.size * step // steps
@@ -50,7 +50,7 @@ async def copy_image(context: TaskContext, volume: Volume) -> None:
 
 
 async def mirror_image(context: TaskContext, key: str, volume: Volume) -> None:
-    """Copy the disk of a running VM, until source and copy are the same."""
+    """Mirror the disk of a running VM until it is in sync."""
     context.log(f"drive mirror is starting for drive-{key}")
     steps = 4 if volume.used > _SOON_COPIED else 1
     seconds = _seconds(volume) / steps
@@ -65,7 +65,7 @@ async def mirror_image(context: TaskContext, key: str, volume: Volume) -> None:
 
 
 def cancel_mirror(log: Log, guest: Guest, key: str, now: float) -> None:
-    """End the mirror of a clone: the source keeps its disk."""
+    """End the mirror of a clone; the source keeps its disk."""
     frozen = guest.agent_answers(now)
     if not guest.agent_enabled():
         log("skipping guest-agent 'guest-fsfreeze-freeze', disabled in VM options")
@@ -91,7 +91,7 @@ def _block_size(size: int) -> int:
 
 
 def _inodes(size: int) -> int:
-    """How many inodes mkfs makes: one for every 4 or 16 KiB, in full blocks and equal groups."""
+    """The number of inodes that mkfs creates: one per 4 or 16 KiB, in full blocks and equal groups."""
     block = _block_size(size)
     blocks = size // block
     groups = -(-blocks // (block * 8))
@@ -102,7 +102,7 @@ def _inodes(size: int) -> int:
 
 
 def make_file_system(world: World, volume: Volume) -> Iterator[str]:
-    """What mkfs prints for a container's new file system."""
+    """The output of mkfs for a container's new file system."""
     block = _block_size(volume.size)
     blocks, group = volume.size // block, block * 8
     powers = sorted(base**power for base in (3, 5, 7) for power in range(1, 16))
@@ -123,7 +123,7 @@ def make_file_system(world: World, volume: Volume) -> Iterator[str]:
 
 
 def grow_file_system(world: World, volume: Volume, before: int, *, mounted: bool) -> Iterator[str]:
-    """What the file system tools print while a container's file system grows to the size of its volume."""
+    """The output of e2fsck and resize2fs when a container's file system grows."""
     storage = world.storages[volumes.split_volid(volume.volid)[0]]
     path = volumes.path_of(storage, volume.name)
     block = _block_size(before)
@@ -162,7 +162,7 @@ def _descriptors(size: int, block: int) -> int:
 
 
 def _files(used: int) -> tuple[int, int, int]:
-    """How many files of all kinds, plain files and directories so much data comes in."""
+    """The numbers of all files, regular files and directories for this much data."""
     if not used:
         return 2, 0, 2
     plain = max(14, used // _FILE_SIZE)
@@ -171,7 +171,7 @@ def _files(used: int) -> tuple[int, int, int]:
 
 
 def rsync_statistics(used: int) -> Iterator[str]:
-    """The summary of rsync after it has copied a container's files."""
+    """The summary of rsync after copying a container's files."""
     used = used if used > _EMPTY else 0
     count, plain, folders = _files(used)
     kinds = f"(reg: {plain:,}, dir: {folders:,}, link: {_LINKS})" if used else f"(dir: {folders})"

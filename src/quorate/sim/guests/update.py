@@ -1,4 +1,4 @@
-"""Changes of a guest's configuration: at once, while it runs, or pending until the next start."""
+"""Configuration changes: at once, by hotplug, or pending until the next start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quorate.sim.world import World
 
 _DEFAULT_FEATURES = frozenset({"network", "disk", "usb"})
 
-# Options that nothing inside a running VM depends on.
+# Options without effect on a running VM.
 _VM_ALWAYS = frozenset(
     split_list(
         "description hookscript lock migrate_downtime migrate_speed name onboot protection shares startup tags"
@@ -31,7 +31,7 @@ _CONTAINER_ALWAYS = frozenset(
         " template"
     )
 )
-# What of a network card can change, and what of a disk cannot, without taking it out.
+# Properties of a network device that can change without unplugging it, and of a disk that cannot.
 _LIVE_NET = frozenset({"bridge", "tag", "trunks", "firewall", "rate", "link_down"})
 _FIXED_DISK = frozenset(split_list("aio discard iothread queues product cache ssd vendor ro"))
 _COLD_DISKS = ("efidisk", "tpmstate")
@@ -40,12 +40,12 @@ _PCI_DEVICES = ("net", "virtio")
 
 
 def is_passive(kind: str, key: str) -> bool:
-    """Whether a running guest never sees the option."""
+    """Whether the option does not affect a running guest."""
     return kind == "qemu" and (key in _VM_ALWAYS or is_cloudinit_option(key))
 
 
 def sets_live(world: World, guest: Guest, key: str, new: Value) -> bool:
-    """Whether a running guest takes this value at once, or at least PVE tries to give it."""
+    """Whether PVE tries to apply this value to a running guest."""
     if guest.kind == "lxc":
         return _container_sets_live(guest, key)
     features = _features(guest)
@@ -55,7 +55,7 @@ def sets_live(world: World, guest: Guest, key: str, new: Value) -> bool:
     if drives.is_drive("qemu", key):
         return _drive_live(world, key, old, str(new), plugging="disk" in features)
     match key:
-        case "balloon":  # the size of the balloon may change, its being there may not
+        case "balloon":  # the balloon's size may change, its presence may not
             return bool(guest.config.get("balloon", 1)) == bool(new)
         case "hotplug":
             return not any(name in f"{new} {old}" for name in ("cpu", "memory"))
@@ -66,7 +66,7 @@ def sets_live(world: World, guest: Guest, key: str, new: Value) -> bool:
 
 
 def deletes_live(guest: Guest, key: str) -> bool:
-    """Whether a running guest does without the option at once, or at least PVE tries to take it."""
+    """Whether PVE tries to remove this option from a running guest."""
     if guest.kind == "lxc":
         return (key in _CONTAINER_ALWAYS and key != "memory") or drives.is_net(key) or key.startswith("unused")
     features = _features(guest)
@@ -84,7 +84,7 @@ def deletes_live(guest: Guest, key: str) -> bool:
 
 
 def hotplug_problem(world: World, guest: Guest, key: str, new: Value | None) -> str | None:
-    """Why a running guest cannot take a value that PVE tries to give it; no value is for taking the device out."""
+    """Why hotplug of this value fails; without a value, why unplugging fails."""
     old = guest.config.get(key)
     if guest.kind == "qemu" and old is not None and (drives.is_net(key) or drives.is_drive("qemu", key)):
         if new is not None and drives.is_drive("qemu", key) and _media(old) != _media(new):
@@ -94,7 +94,7 @@ def hotplug_problem(world: World, guest: Guest, key: str, new: Value | None) -> 
                 return f"can't unplug bootdisk '{key}'"
             if key.startswith(_COLD_BUSES):
                 return f"can't unplug device '{key}'"
-            if key.startswith(_PCI_DEVICES) and not guest.system.id:  # nothing inside lets go of it
+            if key.startswith(_PCI_DEVICES) and not guest.system.id:  # the guest does not release it
                 return f"error on hot-unplugging device '{key}'"
     bridge = start_requirements.missing_bridge(world, guest, key, new) if drives.is_net(key) and new else None
     return None if bridge is None else f"bridge '{bridge}' does not exist"
@@ -112,7 +112,7 @@ def _plugs(guest: Guest, key: str, features: frozenset[str]) -> bool:
 
 
 def _usb_can_be_plugged(guest: Guest) -> bool:
-    """Only systems that are known to cope with it get a controller for it."""
+    """Only supported guest systems have a USB controller for hotplug."""
     ostype = str(guest.config.get("ostype", "other"))
     return ostype == "l26" or (ostype.startswith("win") and ostype != "win7")
 
@@ -136,7 +136,7 @@ def _agent_stays(world: World, old: str, new: str) -> bool:
 
 
 def _needs_unplugging(world: World, guest: Guest, key: str, new: str) -> bool:
-    """Whether a device has to leave a running VM, or come new into it, for this value."""
+    """Whether this value needs the device unplugged or plugged in again."""
     old = guest.config.get(key)
     if old is None:
         return True
@@ -172,19 +172,19 @@ _INTEGER_BITS = 63
 
 
 class Change:
-    """One change of one guest's configuration, step by step."""
+    """One change of a guest's configuration."""
 
     def __init__(self, world: World, guest: Guest, log: Log = guest_volumes.silent) -> None:
         self._world = world
         self._guest = guest
         self._log = log
         self._modified: set[str] = set()
-        self._boot_order = boot_devices(guest)  # not what waits for the next start
+        self._boot_order = boot_devices(guest)  # without pending changes
         self._imported = False
         self._on_drive = cloudinit.settings(guest.config)
 
     def delete(self, key: str, *, force: bool) -> None:
-        """Note that an option goes away; unused disks and tags go at once."""
+        """Mark an option for deletion; unused disks and tags are deleted at once."""
         guest = self._guest
         value = guest.config.get(key, guest.pending.get(key))
         if value is None:
@@ -206,14 +206,14 @@ class Change:
         guest.touch()
 
     def set(self, key: str, value: Value) -> None:
-        """Note a new value; the volume of a drive is made at once."""
+        """Set a new value; the volume of a drive is created at once."""
         guest = self._guest
         if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
-            return  # it is written in a form that cannot be read back as a number, and so it is lost
+            return  # PVE writes it in a form that it cannot read back, so it is lost
         self._modified.add(key)
         if key in guest.pending and guest.pending[key] == value:
             return
-        if drives.is_drive(guest.kind, key) and key != "rootfs":  # PVE takes a root file system as it is named
+        if drives.is_drive(guest.kind, key) and key != "rootfs":  # PVE takes a root file system as specified
             value = self._drive(key, str(value))
         elif key == "boot" and guest.kind == "qemu":
             value = self._boot(str(value))
@@ -222,7 +222,7 @@ class Change:
         guest.touch()
 
     def revert(self, key: str) -> None:
-        """Drop a pending change, and keep the disk that was made for it."""
+        """Drop a pending change, and keep the disk that was created for it."""
         guest = self._guest
         waiting = guest.pending.pop(key, None)
         if waiting is not None and drives.is_drive(guest.kind, key):
@@ -233,7 +233,7 @@ class Change:
         guest.touch()
 
     def settle(self) -> None:
-        """Apply what was noted, as far as the guest's state allows."""
+        """Apply the changes, as far as the guest's state allows."""
         guest = self._guest
         for key, value in list(guest.pending.items()):
             if guest.config.get(key) == value:
@@ -253,10 +253,10 @@ class Change:
         attached = drives.cloudinit_drive(self._world, guest.config) if guest.kind == "qemu" else None
         if attached in self._modified and not guest.running:
             start_requirements.write_cloudinit(self._world, guest, self._log)
-        self._update_guest_addresses()
+        self._update_guest_system()
 
     def _drop_reused(self) -> None:
-        """A volume that is a drive again, be it only pending, is no longer listed as unused."""
+        """Stop listing a volume as unused once it is a drive again, even a pending one."""
         guest = self._guest
         listed = [
             *guest_volumes.volumes_in(guest.config, guest.kind),
@@ -287,7 +287,7 @@ class Change:
         if attached is not None and drives.is_cloudinit(drive):
             raise TaskError(f"{key} - cloud-init drive is already attached at '{attached}'")
         stored = maker.drive(key, text)
-        if drives.is_cloudinit(drive):  # it may have been left over as unused
+        if drives.is_cloudinit(drive):  # it may be listed as unused
             for name, volid in list(guest_volumes.volumes_in(guest.config, "qemu")):
                 if UNUSED.fullmatch(name) and volid == volume_of_drive(stored):
                     del guest.config[name]
@@ -331,7 +331,7 @@ class Change:
         replaced = guest.config.get(key)
         if value == "" and (key == "description" or guest.kind == "lxc"):
             guest.config.pop(key, None)
-        else:  # a VM's file is read back with a blank where a value is empty
+        else:  # an empty value is read back as a space from a VM's file
             guest.config[key] = " " if value == "" else value
         self._drop_reused()
         other = volume_of_drive(str(replaced)) != volume_of_drive(str(value))
@@ -345,7 +345,7 @@ class Change:
         if value is not None and drives.is_drive(guest.kind, key):
             guest_volumes.detach(self._world, guest, key, str(value), force=force)
 
-    def _update_guest_addresses(self) -> None:
+    def _update_guest_system(self) -> None:
         """A disc in an empty VM gives it something to boot; network settings change its addresses.
 
         What cloud-init finds inside stays as it was, until the VM starts again or the drive is rewritten.
@@ -360,7 +360,7 @@ class Change:
 
 
 def check_digest(guest: Guest, digest: str | None) -> None:
-    """Refuse a change that was made for an older version of the configuration."""
+    """Refuse a change for an outdated version of the configuration."""
     if digest and digest != guest.digest():
         if guest.kind == "qemu":
             raise failure("checksum mismatch (file change by other user?)")

@@ -23,7 +23,7 @@ _REQUIRED = frozenset({"memory", "rootfs", "ostype"})
 
 @dataclass(slots=True)
 class Request:
-    """What a call wants to change."""
+    """The requested changes."""
 
     settings: dict[str, Value]
     delete: list[str]
@@ -34,7 +34,7 @@ class Request:
     log_line: str
 
     def check(self, guest: Guest) -> None:
-        """The state of the guest must allow it."""
+        """Refuse changes that the guest's state does not allow."""
         check_digest(guest, self.digest)
         waking = "vmstate" in self.delete and guest.lock == "suspended"
         if not self.skiplock and not waking:
@@ -57,7 +57,7 @@ async def update_vm(call: Call) -> None:
 
 @route(f"PUT {QEMU}/unlink")
 async def unlink(call: Call) -> None:
-    """Another way to delete drives."""
+    """Delete drives, by another endpoint."""
     call.params["delete"] = call.params.pop("idlist")
     await apply_to_vm(call, vm_request(call))
 
@@ -66,7 +66,7 @@ async def apply_to_vm(call: Call, request: Request) -> None:
     guest = call.guest()
     request.check(guest)
     async with config_lock(call.world.clock, guest):
-        request.check(call.guest())  # again: it may have changed or disappeared since then
+        request.check(call.guest())  # again: it may have changed or disappeared
         _change_vm(call, guest, request, silent)
 
 
@@ -89,7 +89,7 @@ async def update_vm_in_task(call: Call) -> str | None:
 
 
 def vm_request(call: Call) -> Request:
-    """The change a call asks for, after all checks that need no look at the VM."""
+    """The requested change, after all checks that do not depend on the VM."""
     world, vmid, params = call.world, call.vmid, call.params
     if params.get("skiplock"):
         call.root_only("skiplock")
@@ -153,7 +153,7 @@ def _checked_delete(call: Call, kind: Kind, settings: dict[str, Value], revert: 
 
 
 def _check_replication(call: Call, kind: Kind, settings: dict[str, Value]) -> None:
-    """A replicated guest takes only disks that can be replicated as well, or need not be."""
+    """Refuse disks of a replicated guest that can be neither replicated nor skipped."""
     if not call.world.part(Replication).of_guest(call.vmid):
         return
     for key, value in settings.items():
@@ -174,7 +174,7 @@ def _change_vm(call: Call, guest: Guest, request: Request, log: Log) -> None:
     privileges = GuestPrivileges(call, guest.vmid)
     change = Change(call.world, guest, log)
     delete = list(request.delete)
-    if "vmstate" in delete:  # the saved state goes, and with it what belongs to it
+    if "vmstate" in delete:  # the saved state goes, with everything that belongs to it
         delete += [key for key in ("lock", *SAVED_STATE[1:]) if key in guest.config]
     for key in request.revert:
         change.revert(key)
