@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from quorate.hints import HOST_IMPORT, HOST_REGISTER, Advice
 from quorate.homelab.homelab import Homelab
@@ -33,6 +33,21 @@ SHOWN = 5
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long many hosts may take, and how many are asked in parallel."""
+
+    seconds: float = SECONDS
+    """For all of them together."""
+    host_seconds: float = HOST_SECONDS
+    at_once: int = AT_ONCE
+
+    @classmethod
+    def shared(cls, seconds: float, at_once: int = AT_ONCE) -> Limits:
+        """Each host may use all of the time."""
+        return cls(seconds, seconds, at_once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +162,10 @@ async def _find(homelab: Homelab, ref: str, login: Login) -> Machine | Problem:
 
 
 async def ask_each(
-    machines: Sequence[Machine], ask: Callable[[Machine], Awaitable[T]], **limits: Any
+    machines: Sequence[Machine],
+    ask: Callable[[Machine], Awaitable[T]],
+    limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    report: Report | None = None,
 ) -> list[T | Problem]:
     """As `within_time`, but hosts where nothing answers are not logged in to."""
 
@@ -155,19 +173,16 @@ async def ask_each(
         await knock(one.target)
         return await ask(one)
 
-    return await within_time(machines, knock_first, **limits)
+    return await within_time(machines, knock_first, limits, report)
 
 
 async def within_time(
     items: Sequence[I],
     ask: Callable[[I], Awaitable[T]],
-    *,
-    seconds: float = SECONDS,
-    host_seconds: float = HOST_SECONDS,
-    at_once: int = AT_ONCE,
+    limits: Limits = Limits(),  # noqa: B008 - it is frozen
     report: Report | None = None,
 ) -> list[T | Problem]:
-    """The answer of each, or why there is none, in order. Nobody waits for a dead host longer than `seconds`."""
+    """The answer of each, or why there is none, in order. Nobody waits for a dead host longer than the limit."""
     answers: list[T | Problem] = [TimedOut(f"There was not enough time for {one}") for one in items]
     queue, done = iter(enumerate(items)), 0
 
@@ -175,14 +190,14 @@ async def within_time(
         nonlocal done
         for number, one in queue:
             answers[number] = TimedOut(f"{one} was not finished in time")
-            answers[number] = await _ask(one, ask, host_seconds)
+            answers[number] = await _ask(one, ask, limits.host_seconds)
             done += 1
             if report is not None:
                 await report(float(done), float(len(items)), str(one))
 
     with contextlib.suppress(TimeoutError):  # finished answers count
-        async with asyncio.timeout(seconds), asyncio.TaskGroup() as workers:
-            for _ in range(min(at_once, len(items))):
+        async with asyncio.timeout(limits.seconds), asyncio.TaskGroup() as workers:
+            for _ in range(min(limits.at_once, len(items))):
                 workers.create_task(work())
     return answers
 

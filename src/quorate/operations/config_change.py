@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.hints import GUEST_CONFIGURE, GUEST_GET, GUEST_POWER, Advice
@@ -35,39 +36,49 @@ async def read_config(guest: Guest, digest: str | None = None) -> Config:
     return config
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigEdit:
+    """Options of a guest to set, to delete, and pending changes to drop."""
+
+    set: Mapping[str, Any] = field(default_factory=dict)
+    delete: Sequence[str] = ()
+    revert: Sequence[str] = ()
+    force: bool = False
+    """Destroys the volumes of deleted disks."""
+
+    def is_done(self, config: Mapping[str, Any]) -> bool:
+        return all(is_set(name, value, config) for name, value in self.set.items()) and not any(
+            name in config for name in self.delete
+        )
+
+
 def write_config(
     guest: Guest,
     config: Config,
     summary: str,
+    edit: ConfigEdit,
     *,
-    set: Mapping[str, Any] | None = None,
-    delete: Iterable[str] = (),
-    revert: Iterable[str] = (),
     slow: bool = False,
-    force: bool = False,
     settled: Callable[[], Awaitable[bool]] | None = None,
 ) -> Call:
     """The call that changes options, bound to the configuration that was read.
 
-    `slow` is for what makes disks or plugs devices: a VM then does it in a task. A container has no such way.
-    `force` destroys the volumes of deleted disks.
+    `slow` is for edits that create disks or plug devices: a VM does them in a task. Containers have no such request.
     """
-    wanted, gone, dropped = dict(set or {}), list(delete), list(revert)
 
-    async def effect_is_there() -> bool:
-        now = await guest.get("config")
-        return all(is_set(name, value, now) for name, value in wanted.items()) and not any(name in now for name in gone)
+    async def is_done() -> bool:
+        return edit.is_done(await guest.get("config"))
 
     params = {
-        **wanted,
-        "delete": ",".join(gone) or None,
-        "revert": ",".join(dropped) or None,
+        **edit.set,
+        "delete": ",".join(edit.delete) or None,
+        "revert": ",".join(edit.revert) or None,
         "digest": config.get("digest"),
-        "force": 1 if force else None,
+        "force": 1 if edit.force else None,
     }
     method = "POST" if guest.is_vm and slow else "PUT"
-    sure = settled or (effect_is_there if wanted or gone else None)
-    return guest_call(guest, method, "config", summary, settled=sure, **params)
+    settled = settled or (is_done if edit.set or edit.delete else None)
+    return guest_call(guest, method, "config", summary, settled=settled, **params)
 
 
 def is_set(name: str, value: Any, config: Mapping[str, Any]) -> bool:

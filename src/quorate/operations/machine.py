@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from quorate.homelab.machines import Machine, is_node
 from quorate.homelab.services.installations import place_of
 from quorate.inside.transport_selection import select_transport
 from quorate.operations.commands import CommandTarget
 from quorate.operations.inside.parameters import needs_of, target_of
-from quorate.operations.plan import Action, Call, Target
+from quorate.operations.plan import Action, Call, Perform, Target
 from quorate.operations.registry import Risk
 from quorate.pve.cluster import Cluster
 
@@ -52,25 +52,24 @@ def machine_action(
     machine: Machine,
     summary: str,
     line: str,
-    perform: Any,
+    perform: Perform,
     *,
     writes: bool = False,
     opens: bool = False,
-    only_reads: bool = False,
     input: str = "",
 ) -> Action:
     """A step on a machine, judged by the rules of the cluster that it belongs to, if any."""
-    risk = None if only_reads else machine_risk(machine)
-    uncertain = machine.kind == "host" and risk is None and not only_reads
-    return Action(
-        summary,
-        line,
-        perform,
-        machine_target(machine),
-        machine_needs(machine, writes=writes),
-        machine.where,
+    risk = machine_risk(machine)
+    return replace(
+        machine_read(machine, summary, line, perform),
+        needs=machine_needs(machine, writes=writes),
         risk=risk,
-        on_a_node=partial(is_node, machine) if uncertain else None,
+        on_a_node=partial(is_node, machine) if machine.kind == "host" and risk is None else None,
         opens=opens,
         input=input,
     )
+
+
+def machine_read(machine: Machine, summary: str, line: str, perform: Perform) -> Action:
+    """A step that changes nothing on the machine, which may therefore be a node."""
+    return Action(summary, line, perform, machine_target(machine), machine_needs(machine), machine.where)

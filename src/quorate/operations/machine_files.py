@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import json
 import unicodedata
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from quorate.command_rules import CommandRules
@@ -65,24 +66,25 @@ async def list_folder(into: Transport, path: str) -> tuple[list[Entry], str]:
     return entries, cut
 
 
-def write_action(
-    rules: CommandRules,
-    machine: Machine,
-    path: str,
-    data: bytes,
-    *,
-    append: bool,
-    parents: bool,
-    mode: str | None,
-    owner: str | None,
-) -> Action:
-    """The step that writes a file: as a whole and at once, or by appending."""
-    into = machine.transport
-    given, path = path, guest_path(path, into.system)
-    if given.endswith(("/", "\\") if into.system == "windows" else "/"):
-        raise BadArgument(f"{given!r} names a folder", next_step="Give the path of the file")
-    mode = None if mode is None else names.require_mode(mode)
-    owner = None if owner is None else names.require_owner(owner)
+@dataclass(frozen=True, slots=True)
+class FileWrite:
+    """A file to write: as a whole and at once, or by appending."""
+
+    path: str
+    data: bytes
+    append: bool
+    parents: bool
+    mode: str | None
+    owner: str | None
+
+
+def write_action(rules: CommandRules, machine: Machine, write: FileWrite) -> Action:
+    into, data, append = machine.transport, write.data, write.append
+    path = guest_path(write.path, into.system)
+    if write.path.endswith(("/", "\\") if into.system == "windows" else "/"):
+        raise BadArgument(f"{write.path!r} names a folder", next_step="Give the path of the file")
+    mode = None if write.mode is None else names.require_mode(write.mode)
+    owner = None if write.owner is None else names.require_owner(write.owner)
     if objection := rules.write_objection(path):
         raise objection
 
@@ -91,9 +93,11 @@ def write_action(
             behind = await posix_files.real_path(into, path)
             if refused := rules.write_objection(behind):
                 raise refused
-        place = await files.write_atomically(into, path, data, parents=parents, append=append, owner=owner, mode=mode)
+        written = await files.write_atomically(
+            into, path, data, parents=write.parents, append=append, owner=owner, mode=mode
+        )
         return ActionResult(
-            {"path": path, "bytes": len(data), **_replaced_facts(place.old, place.target, path, append=append)}
+            {"path": path, "bytes": len(data), **_replaced_facts(written.old, written.target, path, append=append)}
         )
 
     verb = "Append" if append else "Write"

@@ -12,6 +12,7 @@ from quorate.hints import CLOUDINIT_SET, DISK_CHANGE, GUEST_CONFIGURE, GUEST_POW
 from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
+    ConfigEdit,
     first_free,
     is_set,
     number_of,
@@ -133,8 +134,8 @@ async def _plan(
     running = await guest.status() == "running"
     if touched:
         summary = f"Set {', '.join(touched)} of {guest}"
-        shown = _effect_check(guest, changed, removed)
-        calls.append(write_config(guest, config, summary, set=changed, delete=removed, slow=bool(made), settled=shown))
+        edit, settled = ConfigEdit(changed, removed), _effect_check(guest, changed, removed)
+        calls.append(write_config(guest, config, summary, edit, slow=bool(made), settled=settled))
     warnings: list[str] = []
     if regenerate or (regenerate is None and running and touched and not made):
         if await pve.may(f"/vms/{guest.vmid}", REGENERATE):

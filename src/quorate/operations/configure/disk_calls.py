@@ -47,15 +47,15 @@ def resize_call(
     return guest_call(guest, "PUT", "resize", summary, settled=grown, disk=key, size=text, digest=digest)
 
 
-def comes_to_be(pve: Cluster, guest: Guest, there: Callable[[Config], bool]) -> Callable[[], Awaitable[bool]]:
+def wait_for_config(pve: Cluster, guest: Guest, is_there: Callable[[Config], bool]) -> Callable[[], Awaitable[bool]]:
     """A container's mount point is created within the call itself, which may continue after its answer was lost."""
 
     async def look() -> bool:
         for _ in range(0 if guest.is_vm else MAKING_LOOKS):
-            if there(await guest.get("config")):
+            if is_there(await guest.get("config")):
                 return True
             await pve.clock.sleep(MAKING_INTERVAL)
-        return there(await guest.get("config"))
+        return is_there(await guest.get("config"))
 
     return look
 

@@ -10,15 +10,15 @@ from msgspec import Meta
 from quorate.hints import DISK_ADD, DISK_CHANGE, DISK_DESTROY, GUEST_CONFIGURE, GUEST_POWER, STORAGE_LIST, Advice
 from quorate.operations.api.risk import Reason
 from quorate.operations.argument_checks import refuse_misplaced
-from quorate.operations.config_change import read_config, refuse_protected, write_config
+from quorate.operations.config_change import ConfigEdit, read_config, refuse_protected, write_config
 from quorate.operations.configure.disk_calls import (
     Format,
     Settings,
-    comes_to_be,
     mount,
     resize_call,
     state_of,
     texts,
+    wait_for_config,
 )
 from quorate.operations.configure.disk_checks import (
     existing_disk,
@@ -116,8 +116,9 @@ async def _attach(
     target = free_slot(guest, config, slot)
     parts = {"volume": volume, **mount(guest, target, path), **texts(options)}
     summary = f"Attach {volume} to {guest} as {target}"
-    call = write_config(guest, config, summary, set={target: values.build(parts, "volume")}, slow=True,
-                        settled=comes_to_be(pve, guest, lambda now: target in now))  # fmt: skip
+    edit = ConfigEdit({target: values.build(parts, "volume")})
+    settled = wait_for_config(pve, guest, lambda now: target in now)
+    call = write_config(guest, config, summary, edit, slow=True, settled=settled)
     boots = not guest.is_vm or values.boot_disk(config, is_vm=True)
     return Plan(
         summary,
@@ -136,7 +137,7 @@ async def _detach(guest: Guest, disk: str | None, *, force: bool) -> Plan:
     guard_boot(guest, config, key, "detached", force=force)
     refuse_protected(guest, config, key)
     keeps = values.is_disk(key, str(config[key])) and ":" in volume
-    call = write_config(guest, config, f"Detach {key} ({volume}) from {guest}", delete=[key], slow=True)
+    call = write_config(guest, config, f"Detach {key} ({volume}) from {guest}", ConfigEdit(delete=[key]), slow=True)
     return Plan(
         f"Detach {key} from {guest}",
         (call,),

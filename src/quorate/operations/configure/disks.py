@@ -10,6 +10,7 @@ from msgspec import Meta
 from quorate.hints import DISK_CHANGE, GUEST_POWER, Advice
 from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
+    ConfigEdit,
     read_config,
     refuse_protected,
     write_config,
@@ -17,11 +18,11 @@ from quorate.operations.config_change import (
 from quorate.operations.configure.disk_calls import (
     Format,
     Settings,
-    comes_to_be,
     mount,
     resize_call,
     state_of,
     texts,
+    wait_for_config,
 )
 from quorate.operations.configure.disk_checks import (
     existing_disk,
@@ -86,13 +87,14 @@ async def disk_add(
         **texts(options),
     }
     summary = f"Add {slot} on {row.storage} to {found}" + (f" from {import_from}" if import_from else "")
+    working = {"import-working-storage": extraction} if extraction else {}
     add = write_config(
         found,
         config,
         summary,
-        set={slot: values.build(parts, "volume"), **({"import-working-storage": extraction} if extraction else {})},
+        ConfigEdit({slot: values.build(parts, "volume"), **working}),
         slow=True,
-        settled=comes_to_be(pve, found, lambda now: slot in now),
+        settled=wait_for_config(pve, found, lambda now: slot in now),
     )
     grow = [resize_call(found, slot, wanted)] if import_from and wanted > source else []
     return Plan(
@@ -137,7 +139,7 @@ async def disk_destroy(
     await refuse_in_snapshot(found, config, volume, f"{volume} cannot be destroyed")
     held = size_of(str(config[key]))
     summary = f"Destroy {volume}" + (f" ({shown(held)})" if held else "") + f", {key} of {found}, with all data on it"
-    call = write_config(found, config, summary, delete=[key], slow=True, force=attached)
+    call = write_config(found, config, summary, ConfigEdit(delete=[key], force=attached), slow=True)
     return Plan(summary, (call,), facts={"volume": volume}, after=_removal_report(found, key))
 
 

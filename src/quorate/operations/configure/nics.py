@@ -12,6 +12,7 @@ from quorate.hints import CLOUDINIT_SET, Advice
 from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
+    ConfigEdit,
     first_free,
     live_and_waiting,
     number_of,
@@ -87,7 +88,7 @@ async def nic_set(
         found,
         config,
         f"{summary}: {stored}",
-        set={key: stored},
+        ConfigEdit({key: stored}),
         slow=found.is_vm and await found.status() == "running",
         settled=_has(found, key, stored),
     )
@@ -116,7 +117,7 @@ async def nic_remove(pve: Cluster, guest: GuestRef, nic: Nic) -> Plan:
         raise NotFound(f"{found} has no {key}", next_step=f"It has {', '.join(cards) or 'no network card'}")
     warnings = [f"It is the last network card: {found} will be unreachable over the network"]
     running = found.is_vm and await found.status() == "running"
-    call = write_config(found, config, f"Remove {key} of {found}", delete=[key], slow=running)
+    call = write_config(found, config, f"Remove {key} of {found}", ConfigEdit(delete=[key]), slow=running)
     return Plan(
         f"Remove {key} of {found}",
         (call,),

@@ -22,6 +22,7 @@ from quorate.hints import (
 from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
+    ConfigEdit,
     checked_tags,
     is_set,
     live_and_waiting,
@@ -149,7 +150,7 @@ async def _plan(
     plugs = guest.is_vm and any(key.startswith(_PLUGGED) or _is_cd(key) for key in touched)
     slow = plugs and await guest.status() == "running"
     change = f"Change {', '.join(touched)} of {guest}"
-    call = write_config(guest, config, change, set=changed, delete=removed, revert=revert, slow=slow)
+    call = write_config(guest, config, change, ConfigEdit(changed, removed, revert), slow=slow)
     return Plan(
         summary,
         (call,),

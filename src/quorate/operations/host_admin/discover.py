@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.selection import select
+from quorate.homelab.selection import Limits, select
 from quorate.operations.hosts.parameters import HostRefs, Key, Password, Port, User, given_login
 from quorate.operations.hosts.several import describe_each
 from quorate.operations.machine import machine_label
@@ -57,7 +57,6 @@ async def host_discover(
         shown = facts.to_builtins() if detail else summary(facts)
         return {"host": machine_label(one), "way": one.transport.description, **shown}
 
-    longest = seconds + SPARE_SECONDS
-    return await describe_each(
-        homelab, host, describe, (*(chosen or ()), "not_known"), login=login, seconds=longest, host_seconds=longest
-    )
+    columns = (*(chosen or ()), "not_known")
+    limits = Limits.shared(seconds + SPARE_SECONDS)
+    return await describe_each(homelab, host, describe, columns, login=login, limits=limits)

@@ -10,7 +10,7 @@ from msgspec import Meta
 from quorate.hints import HOST_VERIFY, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, checked
-from quorate.homelab.selection import SECONDS, select_records, within_time
+from quorate.homelab.selection import SECONDS, Limits, select_records, within_time
 from quorate.homelab.verification import verification
 from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
 from quorate.operations.hosts.registry import SHOWN_AS, Labels, check_references, keeping
@@ -88,7 +88,7 @@ async def host_verify(homelab: Homelab, host: HostNames, report: Report) -> dict
     if not chosen.several:
         [only] = chosen.hosts
         return {"host": only.name, **await verification(homelab, only)}
-    found = await within_time(chosen.hosts, lambda one: verification(homelab, one), host_seconds=SECONDS, report=report)
+    found = await within_time(chosen.hosts, lambda one: verification(homelab, one), Limits.shared(SECONDS), report)
     named = zip(map(str, chosen.hosts), found, strict=True)
     answers = sorted(named, key=lambda pair: _works(pair[1]))
     table = join_answers(answers, chosen.failures)

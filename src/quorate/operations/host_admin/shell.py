@@ -59,12 +59,12 @@ def _invitation(homelab: Homelab, found: Machine, given: tuple[str, ...]) -> Pla
             next_step=Advice("Register it by the address of its SSH server", HOST_REGISTER),
         )
     opens = not homelab.command_rules.allows(given or LOGIN_SHELL)
-    place = found.transport.target
-    argv = given or (LOGIN_SHELL if place.enter else ())
+    target = found.transport.target
+    argv = given or (LOGIN_SHELL if target.enter else ())
     cluster = (found.where or homelab).name
 
     async def perform(_: StepContext) -> ActionResult:
-        link, terminal = homelab.shells.invite(str(found), cluster, place, argv)
+        link, terminal = homelab.shells.invite(str(found), cluster, target, argv)
         facts = {"link": link, "terminal": terminal, "valid_seconds": INVITED_SECONDS}
         return ActionResult(facts, next_step="Give the link to the person; it works once")
 

@@ -18,6 +18,7 @@ from quorate.operations.machine_files import (
     COLUMNS,
     READ_AT_ONCE,
     Encoding,
+    FileWrite,
     content_bytes,
     entry_row,
     list_folder,
@@ -77,13 +78,13 @@ async def host_file(
 
 async def _one(one: Machine, path: str, offset: int, limit: int) -> dict[str, Any] | Table:
     into = one.transport
-    place = {"host": machine_label(one), "way": into.description}
+    origin = {"host": machine_label(one), "way": into.description}
     path = guest_path(path, into.system)
     if (await files.stat_path(into, path)).type != "folder":
-        return place | await read_file(into, path, offset=offset, limit=limit)
+        return origin | await read_file(into, path, offset=offset, limit=limit)
     entries, cut = await list_folder(into, path)
     table = page(COLUMNS, [entry_row(entry) for entry in entries], limit=min(limit, 1000), offset=offset)
-    table.facts = {**place, "path": path, **({"note": cut} if cut else {})}
+    table.facts = {**origin, "path": path, **({"note": cut} if cut else {})}
     return table
 
 
@@ -107,12 +108,10 @@ async def host_file_write(
     sudo: Sudo = False,
 ) -> Plan:
     """Write a file on hosts: as a whole and at once, or append to it."""
-    data = content_bytes(content, encoding)
+    write = FileWrite(path, content_bytes(content, encoding), append, parents, mode, owner)
 
     async def prepare(one: Machine) -> Action:
-        return write_action(
-            homelab.command_rules, _as(one, sudo), path, data, append=append, parents=parents, mode=mode, owner=owner,
-        )  # fmt: skip
+        return write_action(homelab.command_rules, _as(one, sudo), write)
 
     verb = "Append to" if append else "Write"
     return await plan_each(homelab, host, f"{verb} {path} on", prepare, ("file",))

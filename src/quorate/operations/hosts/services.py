@@ -43,11 +43,11 @@ async def host_service(
     if chosen.several:
         return await _of_several(homelab, host, service, state or "failed")
     into = chosen.machines[0].transport
-    place = {"host": machine_label(chosen.machines[0]), "way": into.description}
+    origin = {"host": machine_label(chosen.machines[0]), "way": into.description}
     if service is not None:
-        return place | await describe_service(into, service, 5)
+        return origin | await describe_service(into, service, 5)
     table = page(COLUMNS, await list_services(into, state or "all"), limit=MOST, offset=0)
-    table.facts = place
+    table.facts = origin
     return table
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from quorate.hints import HOST_REGISTER, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Login, Machine, is_node
-from quorate.homelab.selection import AT_ONCE, HOST_SECONDS, SECONDS, Selection, ask_each, select
+from quorate.homelab.selection import SECONDS, Limits, Selection, ask_each, select
 from quorate.operations.machine import machine_label
 from quorate.operations.plan import Action, ActionResult, Call, Failure, Plan, StepContext
 from quorate.operations.registry import Risk, Table, page
@@ -20,6 +20,7 @@ from quorate.pve.tasks import Report
 WHY_NOT = "why_not"
 MOST_REASONS = 10
 MOST_ROWS = 1000
+PLANNING = Limits.shared(SECONDS)
 
 Rows = list[list[Any]]
 Facts = dict[str, Any]
@@ -36,7 +37,6 @@ async def answer_each(
     ask: Callable[[Machine], Awaitable[Rows | Table]],
     columns: Sequence[str],
     *,
-    seconds: float = SECONDS,
     report: Report | None = None,
 ) -> Table:
     """A table even for one host: the rows of each, after its name; hosts that did not answer come first."""
@@ -45,7 +45,7 @@ async def answer_each(
         answer = await ask(one)
         return answer if isinstance(answer, Table) else Table(tuple(columns), answer, len(answer))
 
-    return await _ask_all(await select(homelab, host), table, columns, seconds=seconds, report=report)
+    return await _ask_all(await select(homelab, host), table, columns, Limits(), report)
 
 
 async def describe_each(
@@ -55,24 +55,24 @@ async def describe_each(
     columns: Sequence[str] = (),
     *,
     login: Login = Login(),  # noqa: B008 - it is frozen
-    seconds: float = SECONDS,
-    host_seconds: float = HOST_SECONDS,
-    at_once: int = AT_ONCE,
+    limits: Limits = Limits(),  # noqa: B008
     report: Report | None = None,
 ) -> Answer | Table:
     """The answer of a single host as it is; of several, a table with a row for each, or with their rows."""
     chosen = await select(homelab, host, login)
     if not chosen.several:
         return await describe(chosen.machines[0])
-    return await _ask_all(
-        chosen, describe, columns, seconds=seconds, host_seconds=host_seconds, at_once=at_once, report=report
-    )
+    return await _ask_all(chosen, describe, columns, limits, report)
 
 
 async def _ask_all(
-    chosen: Selection, ask: Callable[[Machine], Awaitable[Answer]], columns: Sequence[str], **limits: Any
+    chosen: Selection,
+    ask: Callable[[Machine], Awaitable[Answer]],
+    columns: Sequence[str],
+    limits: Limits,
+    report: Report | None,
 ) -> Table:
-    answers = await ask_each(chosen.machines, ask, **limits)
+    answers = await ask_each(chosen.machines, ask, limits, report)
     return join_answers(zip(map(machine_label, chosen.machines), answers, strict=True), chosen.failures, columns)
 
 
@@ -147,8 +147,7 @@ async def plan_each(
     columns: tuple[str, ...],
     *,
     login: Login = Login(),  # noqa: B008 - it is frozen
-    seconds: float = SECONDS,
-    at_once: int = AT_ONCE,
+    limits: Limits = PLANNING,
 ) -> Plan:
     """The steps of each host, hosts in parallel. `summary` ends where the hosts are named: "Restart nginx on"."""
     chosen = await select(homelab, host, login)
@@ -164,7 +163,7 @@ async def plan_each(
         await is_node(one)  # whether it answers at all; what it says is remembered for the judgment of the plan
         return await prepare(one)
 
-    answers = await ask_each(chosen.machines, ready, seconds=seconds, host_seconds=seconds, at_once=at_once)
+    answers = await ask_each(chosen.machines, ready, limits)
     plans = [Plan(one.summary, (one,)) if isinstance(one, Action) else one for one in answers]
     return join_plans(summary, zip(map(machine_label, chosen.machines), plans, strict=True), chosen.failures, columns)
 

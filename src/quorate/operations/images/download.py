@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
@@ -59,31 +60,34 @@ async def image_download(
             "One of url and template is needed", next_step=see("See the templates by name", TEMPLATE_LIST)
         )
     if url is not None:
-        return await _from_url(pve, url, storage, node, content, filename, checksum, verify=verify_certificates)
+        image = _WebImage(url, content, filename, checksum, verify_certificates)
+        return await _from_url(pve, image, storage, node)
     others: dict[str, object] = {"content": content, "filename": filename, "checksum": checksum}
     others["verify_certificates"] = None if verify_certificates else False
     refuse_combination("template", others, "The appliance list provides it; leave it out, or give url")
     return await _from_appliances(pve, str(template), storage, node)
 
 
-async def _from_url(
-    pve: Cluster,
-    url: str,
-    storage: str | None,
-    node: str | None,
-    content: ImageContent | None,
-    filename: str | None,
-    checksum: str | None,
-    *,
-    verify: bool,
-) -> Plan:
+@dataclass(frozen=True, slots=True)
+class _WebImage:
+    """An image on the internet, as the caller describes it."""
+
+    url: str
+    content: ImageContent | None
+    filename: str | None
+    checksum: str | None
+    verify_certificates: bool
+
+
+async def _from_url(pve: Cluster, image: _WebImage, storage: str | None, node: str | None) -> Plan:
+    url = image.url
     if not re.match(r"https?://[^/\s]", url):
         raise BadArgument(f"{url!r} is not a web address", next_step="It begins with https:// or http://")
-    expected = parse_checksum(checksum) if checksum else None
-    found = await _metadata(pve, await pick_node(pve, node), url, verify)
-    given = stored_name(filename or found.get("filename") or unquote(urlsplit(url).path))
-    name, compression = (given, None) if filename else _strip_compression(given, content)
-    kind = content_for(name, content)
+    expected = parse_checksum(image.checksum) if image.checksum else None
+    found = await _metadata(pve, await pick_node(pve, node), url, image.verify_certificates)
+    given = stored_name(image.filename or found.get("filename") or unquote(urlsplit(url).path))
+    name, compression = (given, None) if image.filename else _strip_compression(given, image.content)
+    kind = content_for(name, image.content)
     length = int(found.get("size") or 0)
     destination = await pick_destination(pve, kind, storage=storage, node=node, room=length)
     existing = await find_existing(pve, destination, kind, name)
@@ -95,7 +99,7 @@ async def _from_url(
         "filename": name,
         **(expected.params if expected else {}),
         **({"compression": compression} if compression else {}),
-        **({} if verify else {"verify-certificates": 0}),
+        **({} if image.verify_certificates else {"verify-certificates": 0}),
     }
 
     async def arrived() -> bool:
@@ -104,13 +108,11 @@ async def _from_url(
     summary = (
         f"Download {destination.storage}:{kind}/{name}{f' ({size(length)})' if length else ''} on {destination.node}"
     )
-    path, owner = (
-        f"/nodes/{destination.node}/storage/{destination.storage}/download-url",
-        Target("storage", destination.storage),
-    )
+    path = f"/nodes/{destination.node}/storage/{destination.storage}/download-url"
+    target = Target("storage", destination.storage)
     return Plan(
         summary,
-        (Call(summary, "POST", path, params, owner, settled=arrived, task_id=name),),
+        (Call(summary, "POST", path, params, target, settled=arrived, task_id=name),),
         facts={"volume": f"{destination.storage}:{kind}/{name}", "type": found.get("mimetype", "")},
         warnings=_doubts(expected, existing is not None),
     )

@@ -7,6 +7,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,7 +82,8 @@ async def image_upload(
             existing, f"Choose another filename{elsewhere}, or overwrite=true to replace it (which needs access admin)"
         )
     digest = await asyncio.to_thread(_verify_checksum, source, checksum)
-    call = _upload_call(pve, destination, kind, name, source, digest, length, replaces=existing is not None)
+    image = _Image(source, name, kind, length, digest)
+    call = _upload_call(pve, destination, image, replaces=existing is not None)
     return Plan(
         call.summary,
         (call,),
@@ -96,6 +98,16 @@ async def image_upload(
             *(_only_there(destination, await other_nodes(pve, destination)) if node is None else ()),
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    source: Path | bytes
+    name: str
+    """On the storage."""
+    content: str
+    length: int
+    digest: Checksum
 
 
 def _only_there(destination: Resource, others: list[str]) -> tuple[str, ...]:
@@ -163,29 +175,19 @@ def _verify_checksum(source: Path | bytes, expected: str | None) -> Checksum:
     return found
 
 
-def _upload_call(
-    pve: Cluster,
-    destination: Resource,
-    content: str,
-    name: str,
-    source: Path | bytes,
-    digest: Checksum,
-    length: int,
-    *,
-    replaces: bool,
-) -> Call:
+def _upload_call(pve: Cluster, destination: Resource, image: _Image, *, replaces: bool) -> Call:
     async def arrived() -> bool:
-        volume = await find_existing(pve, destination, content, name)
-        return not replaces and volume is not None and volume.size == length
+        volume = await find_existing(pve, destination, image.content, image.name)
+        return not replaces and volume is not None and volume.size == image.length
 
     verb = "Replace" if replaces else "Upload"
     return Call(
-        f"{verb} {destination.storage}:{content}/{name} ({size(length)}) on {destination.node}",
+        f"{verb} {destination.storage}:{image.content}/{image.name} ({size(image.length)}) on {destination.node}",
         "POST",
         f"/nodes/{destination.node}/storage/{destination.storage}/upload",
-        {"content": content, **digest.params, "filename": name},
+        {"content": image.content, **image.digest.params, "filename": image.name},
         Target("storage", destination.storage, node=destination.node),
-        upload=source,
+        upload=image.source,
         settled=arrived,
         task_id="",
     )

@@ -17,7 +17,7 @@ from quorate.homelab.infra.archive import DeviceBackup, Piece, Reader
 from quorate.homelab.infra.device_backup import SECTIONS, Section
 from quorate.homelab.machines import Machine, find_machine, require_seen
 from quorate.operations.infra.devices import DeviceRef, bare, find_device
-from quorate.operations.machine import machine_action
+from quorate.operations.machine import machine_action, machine_read
 from quorate.operations.plan import Action, ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import moment
@@ -115,7 +115,7 @@ def backup_steps(
 
         summary = f"Read the configuration of {machine}"
         line = f"read {' '.join(scope)}{' and data' if data else ''} of {ref}"
-        return machine_action(machine, summary, line, perform, only_reads=True)
+        return machine_read(machine, summary, line, perform)
 
     async def write(_: StepContext) -> ActionResult:
         done = await (await reading.begun()).finish()
@@ -211,18 +211,18 @@ async def infra_rollback(
 
 
 def _sections(reader: Reader, scope: Collection[str] | None) -> list[str]:
-    there = reader.manifest.sections
-    if absent := [one for one in scope or () if one not in there]:
-        raise BadArgument(f"The backup has no {absent[0]}", next_step=f"It has {', '.join(there)}")
-    return list(scope or there)
+    present = reader.manifest.sections
+    if absent := [one for one in scope or () if one not in present]:
+        raise BadArgument(f"The backup has no {absent[0]}", next_step=f"It has {', '.join(present)}")
+    return list(scope or present)
 
 
 def _devices(reader: Reader, devices: list[str] | None) -> list[DeviceBackup]:
-    there = {bare(one.device): one for one in reader.manifest.devices}
-    wanted = [bare(one) for one in devices or there]
-    if absent := [one for one in wanted if one not in there]:
-        raise NotFound(f"{absent[0]} is not in the backup", next_step=f"It has {', '.join(there)}")
-    return [there[one] for one in wanted]
+    present = {bare(one.device): one for one in reader.manifest.devices}
+    wanted = [bare(one) for one in devices or present]
+    if absent := [one for one in wanted if one not in present]:
+        raise NotFound(f"{absent[0]} is not in the backup", next_step=f"It has {', '.join(present)}")
+    return [present[one] for one in wanted]
 
 
 def _in_order(then: DeviceBackup, now: device_backup.Look, sections: list[str]) -> list[tuple[str, Piece]]:

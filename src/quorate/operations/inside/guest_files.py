@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from quorate.operations.inside.parameters import Path, WayName
 from quorate.operations.machine import guest_machine, machine_label
-from quorate.operations.machine_files import READ_AT_ONCE, Encoding, content_bytes, read_file, write_action
+from quorate.operations.machine_files import READ_AT_ONCE, Encoding, FileWrite, content_bytes, read_file, write_action
 from quorate.operations.plan import Plan
 from quorate.operations.registry import GuestRef, Risk, operation
 from quorate.pve.cluster import Cluster
@@ -61,8 +61,6 @@ async def guest_file_write(
     """Write a file inside a guest: as a whole and at once, or append to it."""
     data = content_bytes(content, encoding)
     found = await guest_machine(pve, guest, way)
-    action = write_action(
-        pve.command_rules, found, path, data, append=append, parents=parents, mode=mode, owner=owner,
-    )  # fmt: skip
+    action = write_action(pve.command_rules, found, FileWrite(path, data, append, parents, mode, owner))
     facts = {"guest": machine_label(found), "way": found.transport.description, "path": path, "bytes": len(data)}
     return Plan(f"{action.summary} in {found.guest}", (action,), facts=facts)

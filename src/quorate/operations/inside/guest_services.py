@@ -42,11 +42,11 @@ async def guest_service(
 ) -> dict[str, Any] | Table:
     """The state of a service inside a guest, or a list of its services."""
     found = await guest_machine(pve, guest, way)
-    place = {"guest": machine_label(found), "way": found.transport.description}
+    origin = {"guest": machine_label(found), "way": found.transport.description}
     if service is not None:
-        return place | await describe_service(found.transport, service, log_lines)
+        return origin | await describe_service(found.transport, service, log_lines)
     table = page(COLUMNS, await list_services(found.transport, state), limit=limit, offset=offset)
-    table.facts = place
+    table.facts = origin
     return table
 
 

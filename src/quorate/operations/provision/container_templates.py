@@ -49,8 +49,8 @@ async def find_template(pve: Cluster, library: Library, node: str, wanted: str) 
     name = find_appliance(wanted, rows)
     if name is None:
         raise _nowhere(wanted, node, [*(file.name for file in files), *(str(row["template"]) for row in rows)])
-    if there := next((file for file in files if file.name == name), None):
-        return Template(name, there.volid)  # a download would replace it
+    if existing := next((file for file in files if file.name == name), None):
+        return Template(name, existing.volid)  # a download would replace it
     storage = await pick_storage(pve, node, "vztmpl", wanted=wanted.partition(":")[0] if ":" in wanted else None)
     return Template(name, f"{storage.storage}:vztmpl/{name}", missing=True)
 

@@ -62,7 +62,8 @@ async def run_remote_move(
     chosen = await _vmid_there(remote, found, vmid)
     where = await pick_node(remote, node or await _answering_node(remote))
     running = status.get("status") == "running"
-    move = await _prepare(pve, found, remote, where, chosen, storage, bridge, status)
+    destination = _Destination(remote, where, chosen)
+    move = await _prepare(found, destination, status, storage=storage, bridge=bridge)
     facts = {
         "order": number_lines(
             [
@@ -91,12 +92,12 @@ async def run_remote_move(
             "running": running,
             "delete_source": delete_source,
         },
-        lambda _: _bounds(found, to, where, chosen, move, delete_source=delete_source),
+        lambda _: _bounds(found, destination, move, delete_source=delete_source),
         Target(found.row.kind, str(found.vmid), found.row.name, found.row.node),
         facts=facts,
         warnings=(f"{found} is down while it moves",) if running and not found.is_vm else (),
         needs=_departure(found, move, delete_source=delete_source),
-        elsewhere=(_room_check(found, remote, where, chosen, move),),
+        elsewhere=(_room_check(found, destination, move),),
         risk=Risk.DESTROY,
     )
     return start_plan(pve, outline, at, window)
@@ -121,9 +122,10 @@ async def guest_remote_migrate(
     found = await pve.guest(guest)
     remote = await _other(pve, to, other_cluster)
     status = await found.get("status/current")
-    move = await _prepare(pve, found, remote, node, vmid, storage, bridge, status)
+    destination = _Destination(remote, node, vmid)
+    move = await _prepare(found, destination, status, storage=storage, bridge=bridge)
     endpoint = await _endpoint(remote, node)
-    arrival = _room_check(found, remote, node, vmid, move)
+    arrival = _room_check(found, destination, move)
     summary = f"Migrate {found} to {to}/{node} as {vmid}"
     call = guest_call(found, "POST", "remote_migrate", summary, **{**move, "target-endpoint": endpoint})
     return Plan(summary, (arrival, call), facts={"storages": move["target-storage"], "bridges": move["target-bridge"]})
@@ -133,12 +135,19 @@ def _mode(guest: Guest, *, running: bool) -> str:
     return ("live" if guest.is_vm else "restarted") if running else "stopped"
 
 
-def _arrival(guest: Guest, to: str, node: str, vmid: int) -> str:
-    return f"receive {guest} on {to}/{node} as {vmid}"
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    cluster: Cluster
+    node: str
+    vmid: int
+
+    def receive_line(self, guest: Guest) -> str:
+        return f"receive {guest} on {self.cluster.name}/{self.node} as {self.vmid}"
 
 
-def _room_check(guest: Guest, remote: Cluster, node: str, vmid: int, move: Mapping[str, Any]) -> Action:
+def _room_check(guest: Guest, destination: _Destination, move: Mapping[str, Any]) -> Action:
     """A step in the other cluster, so that its rules, limits and privileges there are checked as well."""
+    remote, node, vmid = destination.cluster, destination.node, destination.vmid
 
     async def receive(_: StepContext) -> ActionResult:
         await choose_vmid(remote, vmid)
@@ -147,7 +156,7 @@ def _room_check(guest: Guest, remote: Cluster, node: str, vmid: int, move: Mappi
 
     return Action(
         f"Check that {remote.name} has room",
-        _arrival(guest, remote.name, node, vmid),
+        destination.receive_line(guest),
         receive,
         needs=(_creation(guest, node, vmid, move),),
         where=remote,
@@ -207,20 +216,14 @@ async def _vmid_there(remote: Cluster, guest: Guest, wanted: int | None) -> int:
 
 
 async def _prepare(
-    pve: Cluster,
-    guest: Guest,
-    remote: Cluster,
-    node: str,
-    vmid: int,
-    storage: str | None,
-    bridge: str | None,
-    status: Mapping[str, Any],
+    guest: Guest, destination: _Destination, status: Mapping[str, Any], *, storage: str | None, bridge: str | None
 ) -> dict[str, Any]:
     """The parameters, after everything that PVE would refuse halfway."""
+    remote, node = destination.cluster, destination.node
     refuse_locked(guest, status)
     if (status.get("ha") or {}).get("managed"):
         raise Conflict(f"{guest} is managed by HA", next_step=Advice("Take it out of HA first", HA_REMOVE))
-    if await replication_jobs(pve, guest):
+    if await replication_jobs(guest.cluster, guest):
         raise Conflict(f"{guest} is replicated", next_step="Delete the replication first")
     config = await guest.get("config")
     running = status.get("status") == "running"
@@ -236,10 +239,10 @@ async def _prepare(
         return "" if name in known else f"{remote.name}/{node} has {', '.join(sorted(known)) or 'no bridge'}"
 
     bridges = await _mapping(sorted(bridges_here - {""}), bridge, "bridge", has_bridge)
-    await _require_privileges(remote, vmid, storages)
+    await _require_privileges(remote, destination.vmid, storages)
     how = {"online": 1} if guest.is_vm else {"restart": 1}
     return {
-        "target-vmid": vmid,
+        "target-vmid": destination.vmid,
         "target-storage": storages or "1",
         "target-bridge": bridges or "1",
         **(how if running else {}),
@@ -313,14 +316,12 @@ async def _address(remote: Cluster, node: str) -> tuple[str, int]:
     return str(rows[node]["ip"]), API_PORT
 
 
-def _bounds(
-    guest: Guest, to: str, node: str, vmid: int, move: Mapping[str, Any], *, delete_source: bool
-) -> list[Bound]:
+def _bounds(guest: Guest, destination: _Destination, move: Mapping[str, Any], *, delete_source: bool) -> list[Bound]:
     base, name = f"/nodes/*/{guest.row.type}/{guest.vmid}", literal(guest.row.name)
     params = {key: [str(value)] for key, value in move.items()}
     found = [
         Bound("POST", f"{base}/remote_migrate", {**params, "target-endpoint": ["*"]}, target=name),
-        Bound("RUN", literal(_arrival(guest, to, node, vmid)), cluster=to),
+        Bound("RUN", literal(destination.receive_line(guest)), cluster=destination.cluster.name),
     ]
     return [*found, Bound("DELETE", base, {"*": []}, target=name)] if delete_source else found
 

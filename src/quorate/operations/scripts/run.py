@@ -55,38 +55,38 @@ async def script_run(
 ) -> Plan:
     """Let a community script create a container. It runs as root on the node: inspect it first with dry_run=true."""
     found = _makes_containers(index_of(homelab), script)
-    where, place = await _node(homelab, node)
+    machine, cluster = await _node(homelab, node)
     fetched = await fetch_script(homelab.settings.scripts_url, found.path)
     if sha256 is not None and sha256.strip().lower() != fetched.sha256:
         raise Conflict(
             f"{found.path} has changed: its hash is {fetched.sha256}",
             next_step="Look at it again with dry_run=true; nothing was done",
         )
-    vmid = await _free(place, ctid)
+    vmid = await _free(cluster, ctid)
     variables = environment(settings or {}, {"var_ctid": str(vmid), **_system(found, fetched)})
     request = CommandRequest(
         ["/bin/sh", "-c", RUNNER, "community-script", fetched.sha256],
         stdin=fetched.text,
         env=variables,
         user="root",
-        password=where.sudo_password,
+        password=machine.sudo_password,
         timeout=timeout,
         keep=KEPT_BYTES,
     )
-    wanted = await command_job(JobRegistry(homelab, homelab.job_book, owner), command_target(where), request)
+    wanted = await command_job(JobRegistry(homelab, homelab.job_book, owner), command_target(machine), request)
     given = " ".join(f"{name}={value}" for name, value in sorted(variables.items()) if name.startswith("var_"))
     wanted = replace(wanted, line=f"bash {found.path} sha256={fetched.sha256} {given}")
 
     async def perform(context: StepContext) -> ActionResult:
         performed = await wanted.perform(context)
         if not performed.running:
-            return await _check_result(place, vmid, where, performed)
+            return await _check_result(cluster, vmid, machine, performed)
         after = "Then see whether the container exists"
         return replace(performed, next_step=append_advice(performed.next_step, after, GUEST_GET(guest=vmid)))
 
     return Plan(
-        f"Run the community script {found.path} as root on {where}, to create container {vmid}",
-        (machine_action(where, f"Run it on {where}", wanted.described, perform, opens=not wanted.named),),
+        f"Run the community script {found.path} as root on {machine}, to create container {vmid}",
+        (machine_action(machine, f"Run it on {machine}", wanted.described, perform, opens=not wanted.named),),
         facts=_describe(found, fetched, vmid),
         warnings=_warnings(fetched),
         next_step=see("See the container", GUEST_GET(guest=vmid)),
@@ -133,7 +133,7 @@ def _system(known: Script, fetched: Fetched) -> dict[str, str]:
     return {} if own.os or not known.os else {"var_os": known.os}
 
 
-async def _check_result(cluster: Cluster, vmid: int, where: Machine, performed: ActionResult) -> ActionResult:
+async def _check_result(cluster: Cluster, vmid: int, machine: Machine, performed: ActionResult) -> ActionResult:
     """These scripts exit with 0 in many cases: it succeeded if the container exists."""
     cluster.inventory.forget()
     code = performed.facts.get("exit_code")
@@ -150,7 +150,7 @@ async def _check_result(cluster: Cluster, vmid: int, where: Machine, performed: 
             next_step=Advice("Remove what it left behind", GUEST_DELETE(guest=vmid)) if guest is not None else None,
             facts=words,
         )
-    return ActionResult({"made": guest.label, "node": where.name, **_last_words(performed.facts)})
+    return ActionResult({"made": guest.label, "node": machine.name, **_last_words(performed.facts)})
 
 
 def _last_words(facts: Any) -> dict[str, str]:

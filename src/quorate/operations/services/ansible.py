@@ -12,7 +12,7 @@ from quorate.homelab.ansible import checked_tags, play, require_ansible
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.secret_scope import question_about
-from quorate.homelab.selection import PROGRAMS_AT_ONCE, select
+from quorate.homelab.selection import PROGRAMS_AT_ONCE, Limits, select
 from quorate.homelab.services.health import wait_until_healthy
 from quorate.homelab.services.installations import Installed, Ledger, address_of, place_of
 from quorate.homelab.services.settings import ChosenSettings, choose
@@ -166,10 +166,8 @@ async def ansible_check(
         return await check(homelab, machine, template, extra_vars or {}, tags or (), seconds, own)
 
     columns = ("would_change", "counts", "diff")
-    longest = seconds + SPARE_SECONDS
-    return await describe_each(
-        homelab, host, describe, columns, seconds=longest, host_seconds=longest, at_once=PROGRAMS_AT_ONCE, report=report
-    )
+    limits = Limits.shared(seconds + SPARE_SECONDS, PROGRAMS_AT_ONCE)
+    return await describe_each(homelab, host, describe, columns, limits=limits, report=report)
 
 
 @operation(

@@ -9,7 +9,7 @@ from msgspec import Meta
 from quorate.hints import SERVICE_INSTALL, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.selection import SECONDS
+from quorate.homelab.selection import SECONDS, Limits
 from quorate.homelab.services.installations import Ledger, place_of
 from quorate.homelab.services.template import Method, Template
 from quorate.operations.hosts.parameters import HostRefs
@@ -62,7 +62,7 @@ async def service_install(
         return await terraform.install(homelab, machine, template, given)
 
     return await plan_each(
-        homelab, host, f"Install {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
+        homelab, host, f"Install {template.title} on", prepare, INSTALLED, limits=_planning_limits(template)
     )
 
 
@@ -99,7 +99,7 @@ async def service_upgrade(
         return await terraform.install(homelab, machine, template, given)
 
     return await plan_each(
-        homelab, host, f"Upgrade {template.title} on", prepare, INSTALLED, seconds=_planning_seconds(template)
+        homelab, host, f"Upgrade {template.title} on", prepare, INSTALLED, limits=_planning_limits(template)
     )
 
 
@@ -132,15 +132,15 @@ async def service_uninstall(
         f"Remove {template.title} from",
         prepare,
         ("removed", "data"),
-        seconds=_planning_seconds(template),
+        limits=_planning_limits(template),
     )
 
 
-async def _method(homelab: Homelab, place: Machine, template: Template) -> Method:
+async def _method(homelab: Homelab, machine: Machine, template: Template) -> Method:
     """As it was installed, else the usual one."""
-    entry = await Ledger(homelab.store).find(place_of(place), template.id)
+    entry = await Ledger(homelab.store).find(place_of(machine), template.id)
     return entry.method if entry else template.method()
 
 
-def _planning_seconds(template: Template) -> float:
-    return terraform.PLAN_SECONDS if "terraform" in template.methods else SECONDS
+def _planning_limits(template: Template) -> Limits:
+    return Limits.shared(terraform.PLAN_SECONDS if "terraform" in template.methods else SECONDS)

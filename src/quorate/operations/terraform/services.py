@@ -9,7 +9,7 @@ from msgspec import Meta
 from quorate.hints import TERRAFORM_APPLY, TERRAFORM_PLAN, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.selection import PROGRAMS_AT_ONCE
+from quorate.homelab.selection import PROGRAMS_AT_ONCE, Limits
 from quorate.homelab.terraform import SHOWN, Workspace
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import describe_each, plan_each
@@ -49,15 +49,8 @@ async def terraform_plan(
         destroyed = {"destroys": list(saved.destroys[:SHOWN])} if saved.destroys else {}
         return {**saved.as_dict(), **destroyed, "next": "Nothing to do" if saved.empty else step}
 
-    found = await describe_each(
-        homelab,
-        host,
-        describe,
-        ("plan", "counts", "destroys", "drift", "outputs_changed"),
-        seconds=seconds,
-        host_seconds=seconds,
-        at_once=PROGRAMS_AT_ONCE,
-    )
+    columns = ("plan", "counts", "destroys", "drift", "outputs_changed")
+    found = await describe_each(homelab, host, describe, columns, limits=Limits.shared(seconds, PROGRAMS_AT_ONCE))
     if isinstance(found, Table) and plans:
         apply = TERRAFORM_APPLY(service=template.id, host=list(plans), plan=list(plans.values()))
         found.facts["next"] = Advice("Apply exactly these plans", apply)
@@ -128,9 +121,7 @@ async def terraform_refresh(
         }
 
     columns = ("drifted", "drift", "outputs_changed")
-    return await describe_each(
-        homelab, host, describe, columns, seconds=seconds, host_seconds=seconds, at_once=PROGRAMS_AT_ONCE
-    )
+    return await describe_each(homelab, host, describe, columns, limits=Limits.shared(seconds, PROGRAMS_AT_ONCE))
 
 
 @operation(
@@ -145,12 +136,5 @@ async def terraform_destroy(homelab: Homelab, service: ServiceName, host: HostRe
     async def prepare(machine: Machine) -> Plan:
         return await destroying(homelab, machine, template)
 
-    return await plan_each(
-        homelab,
-        host,
-        f"Destroy {template.title} on",
-        prepare,
-        ("destroyed",),
-        seconds=PLAN_SECONDS,
-        at_once=PROGRAMS_AT_ONCE,
-    )
+    limits = Limits.shared(PLAN_SECONDS, PROGRAMS_AT_ONCE)
+    return await plan_each(homelab, host, f"Destroy {template.title} on", prepare, ("destroyed",), limits=limits)

@@ -13,7 +13,7 @@ from quorate.homelab.workloads import cleanup
 from quorate.homelab.workloads.cleanup import Kind, Waste, engine_on
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import answer_each, plan_each
-from quorate.operations.machine import machine_action, machine_label
+from quorate.operations.machine import machine_action, machine_label, machine_read
 from quorate.operations.plan import Action, ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, Table, operation
 from quorate.operations.units import shortlist
@@ -64,9 +64,7 @@ async def workload_prune(
         found = await cleanup.waste(engine, what or DEFAULT)
         label = machine_label(one)
         if not found:
-            return machine_action(
-                one, f"Remove nothing from {label}: everything is in use", "nothing", _nothing, only_reads=True
-            )
+            return machine_read(one, f"Remove nothing from {label}: everything is in use", "nothing", _nothing)
 
         async def perform(context: StepContext) -> ActionResult:
             left: dict[str, str] = {}
