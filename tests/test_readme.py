@@ -12,7 +12,12 @@ from xml.etree import ElementTree
 import pytest
 
 from quorate.cli import build_parser
+from quorate.config import Access
+from quorate.operations import toolsets
 from quorate.operations.registry import operations
+from quorate.pipeline.caller import Caller
+from quorate.pipeline.gate import Gate
+from quorate.surfaces.argument_pairs import parse_pairs
 from tests import paths
 from tests.rigs.cli import quorate
 from tests.rigs.processes import completed
@@ -150,3 +155,24 @@ def test_targets_of_make_that_are_named_are_there() -> None:
     pages = "".join(page.read_text() for page in PAGES)
     for target in re.findall(r"(?:^|`)(?:\w+=\S+ )?make (\w+)", pages, re.M):
         assert f"\n{target}:" in makefile, target
+
+
+def calls_on(page: Path) -> list[str]:
+    """The `quorate call` commands in the blocks of a page."""
+    text = re.sub(r"\\\n\s*", "", page.read_text())
+    return re.findall(r"^(?:\$ )?(quorate call .+?)(?: +#.*| 2>&1.*| [|>] .*)?$", text, re.M)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if calls_on(page)], ids=lambda page: page.stem)
+def test_every_call_on_a_page_names_a_tool_its_arguments_and_the_access_it_needs(page: Path) -> None:
+    for line in calls_on(page):
+        options = build_parser().parse_args(shlex.split(line)[1:])
+        operation = operations()[options.tool]
+        given = parse_pairs(options.arguments, operation.schema())
+        common = {"dry_run", "wait", "safely", "cluster"}
+        assert given.keys() - common <= operation.schema()["properties"].keys(), f"{page.name}: {line}"
+        gate = Gate(
+            access=Access(options.access or "read"),
+            toolsets=toolsets.expand((options.toolsets or "all,homelab").split(",")),
+        )
+        assert gate.objection(operation, Caller()) is None, f"{page.name}: {line}"
